@@ -1,0 +1,73 @@
+# `make run` needs Python 3.11 or newer and nothing else; `make test` adds the development tools to the same .venv.
+
+PYTHON ?= python3
+SCENARIO ?= scenarios/inception-v3-4x-cpu.json
+GANTT ?= inception-v3.png
+
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core-stamp
+DEV := $(VENV)/.dev-stamp
+SETUP := setup.cfg pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
+.PHONY: help run test slow lint bench clean distclean
+
+help:
+	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
+	@echo "make test       lint, types, import contracts and the tests"
+	@echo "make slow       the slow tests"
+	@echo "make lint       lint, types and import contracts alone"
+	@echo "make bench      the benchmarks"
+	@echo "make clean      remove caches and outputs"
+	@echo "make distclean  remove the environment $(VENV) too"
+
+run: $(CORE)
+	$(BIN)/simdev simulate $(SCENARIO) --gantt $(GANTT)
+
+test: lint
+	$(BIN)/python -m pytest
+
+# pytest exits 5 where no test was chosen, which is no failure here and in bench.
+slow: $(DEV)
+	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config setup.cfg --no-logo
+
+bench: $(DEV)
+	$(BIN)/python -m pytest benchmarks -m benchmark -s || [ $$? -eq 5 ]
+
+# A stamp records that an environment is complete; it is made anew when a file that decides its content changes.
+$(CORE): $(SETUP)
+	$(make-venv)
+	@echo "setting up $(VENV) to run simdev (takes a minute the first time) ..."
+	@rm -f $(CORE) $(DEV)
+	@$(PIP) -e .
+	@touch $(CORE)
+	@echo "$(VENV) is ready"
+
+$(DEV): $(SETUP)
+	$(make-venv)
+	@echo "setting up $(VENV) with the development tools (takes a few minutes the first time) ..."
+	@rm -f $(CORE) $(DEV)
+	@$(PIP) -e ".[dev]"
+	@touch $(CORE) $(DEV)
+	@echo "$(VENV) is ready"
+
+define make-venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "simdev needs Python 3.11 or newer, and '$(PYTHON)' is not: try make PYTHON=python3.12 (or another)" >&2; exit 1; }
+@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+endef
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .coverage htmlcov $(GANTT)
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

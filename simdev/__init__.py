@@ -1,0 +1,68 @@
+"""simdev tells how long a training step takes, and whether it fits, for any way to spread it over devices.
+
+The names below are the front door; each is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, Device, Link
+    from .engine import simulate
+    from .errors import InputError
+    from .graph import Graph, Op, Tensor
+    from .lowering import lower
+    from .plot import plot_gantt
+    from .profile import CostModel, Profile
+    from .scenario import Scenario, load_scenario, run
+    from .strategy import Strategy
+
+__all__ = [
+    "Cluster",
+    "CostModel",
+    "Device",
+    "Graph",
+    "InputError",
+    "Link",
+    "Op",
+    "Profile",
+    "Scenario",
+    "Strategy",
+    "Tensor",
+    "__version__",
+    "load_scenario",
+    "lower",
+    "plot_gantt",
+    "run",
+    "simulate",
+]
+
+_HOMES = {
+    "cluster": ("Cluster", "Device", "Link"),
+    "engine": ("simulate",),
+    "errors": ("InputError",),
+    "graph": ("Graph", "Op", "Tensor"),
+    "lowering": ("lower",),
+    "plot": ("plot_gantt",),
+    "profile": ("CostModel", "Profile"),
+    "scenario": ("Scenario", "load_scenario", "run"),
+    "strategy": ("Strategy",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,27 @@
+"""What a trace means: Report, the critical path and its blame, utilization, and the rows of a timeline."""
+
+from __future__ import annotations
+
+from .path import BLAMES, NOBODY, Segment, critical_path, path_tasks
+from .report import Report, analyze
+from .rows import Row, timeline_rows
+from .spans import covered_ps, transfer_mask
+from .text import shorten
+from .usage import DeviceUse, LinkUse
+
+__all__ = [
+    "BLAMES",
+    "NOBODY",
+    "DeviceUse",
+    "LinkUse",
+    "Report",
+    "Row",
+    "Segment",
+    "analyze",
+    "covered_ps",
+    "critical_path",
+    "path_tasks",
+    "shorten",
+    "timeline_rows",
+    "transfer_mask",
+]

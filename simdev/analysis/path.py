@@ -1,0 +1,127 @@
+"""The critical path, and what each picosecond of the step is blamed on.
+
+The path is the chain of binding constraints, walked back from the task whose finish + lag is the step time. What let a
+task start when it did is either the predecessor that released it then, or the task that held one of its queues until
+then (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
+
+    compute   a device computed: an op that the next task depends on, or that it waited behind for the device
+    transfer  a transfer that the next task depends on (held latency and a flow's slower rate included)
+    queueing  another transfer, behind which the next one had to wait for a queue
+    launch    only the gap after a task was left (launch overhead, link turnaround)
+    latency   on the way to the next task, holding nothing
+
+Every start is explained by one or the other, so the segments tile [0, step time] exactly. Ties: a dependency before a
+queue; of predecessors the smallest id; of holders the last to finish, then the first to start, then the smallest id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..taskgraph import Ints, TaskGraph
+from ..trace import Trace
+from .spans import owners, ready_ps, transfer_mask
+
+BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
+NOBODY = -1
+
+
+class Segment(NamedTuple):
+    """A piece of the critical path: [start_ps, finish_ps) blamed on ``blame`` (one of BLAMES).
+
+    ``task`` is the id of the task that filled it, ``waiter`` of the task that waited behind it in a queue (NOBODY: the
+    next task of the path depends on it). A tuple, because a path may hold as many segments as the trace has tasks.
+    """
+
+    blame: str
+    task: int
+    start_ps: int
+    finish_ps: int
+    waiter: int = NOBODY
+
+    @property
+    def duration_ps(self) -> int:
+        """Its length in ps."""
+        return self.finish_ps - self.start_ps
+
+
+def path_tasks(trace: Trace) -> list[int]:
+    """The ids of the tasks on the critical path, first to last."""
+    return [task for task, _ in _chain(trace)]
+
+
+def _chain(trace: Trace) -> list[tuple[int, int]]:
+    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or NOBODY)."""
+    tasks = trace.task_graph.tasks
+    if not len(tasks):
+        return []
+    release = trace.finish + tasks.lag
+    ready = ready_ps(trace.task_graph, release)
+    binding = _binding(trace.task_graph, release, ready)
+    holders = _Holders(trace)
+    path = [(int(np.argmax(release)), NOBODY)]
+    on_path = {path[0][0]}  # tasks of no length that let go at one instant must not explain one another
+    while True:
+        task = path[-1][0]
+        if ready[task] == trace.start[task]:
+            before, waiter = int(binding[task]), NOBODY
+        else:
+            before, waiter = holders.until_start(task, on_path), task
+        if before == NOBODY:
+            return path[::-1]
+        path.append((before, waiter))
+        on_path.add(before)
+
+
+def _binding(task_graph: TaskGraph, release: Ints, ready: Ints) -> Ints:
+    """For each task the predecessor that released it last (the smallest id of several), NOBODY for roots."""
+    successors, count = task_graph.tasks.successors, len(task_graph.tasks)
+    before, after = owners(successors), successors.ids
+    last = release[before] == ready[after]
+    binding = np.full(count, count, np.int64)
+    np.minimum.at(binding, after[last], before[last])
+    return np.where(binding == count, NOBODY, binding)
+
+
+class _Holders:
+    """The tasks that held each queue, by the instant at which they let go of it."""
+
+    def __init__(self, trace: Trace) -> None:
+        tasks = trace.task_graph.tasks
+        self.trace, self.held = trace, tasks.resources
+        holder, queue = owners(tasks.resources), tasks.resources.ids
+        until = (trace.finish + tasks.gap)[holder]
+        order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
+        self.holder, self.queue, self.until = holder[order], queue[order], until[order]
+        self.ptr = np.searchsorted(self.queue, np.arange(len(trace.task_graph.resources) + 1))
+
+    def until_start(self, task: int, excluded: set[int]) -> int:
+        """The task that held one of the queues of ``task`` until it started."""
+        start, finish = self.trace.start, self.trace.finish
+        found = []
+        for queue in self.held[task].tolist():
+            begin, end = int(self.ptr[queue]), int(self.ptr[queue + 1])
+            at = begin + int(np.searchsorted(self.until[begin:end], start[task]))
+            while at < end and self.until[at] == start[task]:
+                if int(self.holder[at]) not in excluded:
+                    found.append(int(self.holder[at]))
+                    break
+                at += 1
+        return min(found, key=lambda one: (-finish[one], start[one], one), default=NOBODY)
+
+
+def critical_path(trace: Trace) -> tuple[Segment, ...]:
+    """The segments of the critical path of a valid trace; they tile [0, step time] exactly, in ps."""
+    moves = transfer_mask(trace.task_graph)
+    tasks, segments = trace.task_graph.tasks, []
+    for task, waiter in _chain(trace):
+        start, finish = int(trace.start[task]), int(trace.finish[task])
+        blame = "compute" if not moves[task] else "transfer" if waiter == NOBODY else "queueing"
+        after, wait = ("latency", int(tasks.lag[task])) if waiter == NOBODY else ("launch", int(tasks.gap[task]))
+        if start < finish:
+            segments.append(Segment(blame, task, start, finish, waiter))
+        if wait:
+            segments.append(Segment(after, task, finish, finish + wait, waiter))
+    return tuple(segments)

@@ -1,0 +1,179 @@
+"""Report: what a trace means, in numbers for people, scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import OutOfMemoryError
+from ..trace import DeviceMemory, Trace
+from .path import BLAMES, NOBODY, Segment, critical_path
+from .spans import transfer_mask
+from .text import report_html, report_text
+from .usage import DeviceUse, LinkUse, device_use, exposed_ps, link_use
+
+LIVE_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Report:
+    """The analysis of one trace. Times are integer ps (``..._ps``) or seconds, sizes bytes, shares 0 to 1.
+
+    ``exposed_ps`` is the time in which some transfer is in flight and no device computes (see ``usage``);
+    ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was given, measured,
+    interpolated, fitted or taken from a roofline.
+    """
+
+    trace: Trace = field(repr=False, compare=False)
+    step_ps: int
+    devices: tuple[DeviceUse, ...]
+    links: tuple[LinkUse, ...]
+    transfer_count: int
+    transfer_bytes: int
+    exposed_ps: int
+    critical_path: tuple[Segment, ...] = field(repr=False)
+    costs: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """The step time in seconds."""
+        return self.step_ps / 1e12
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every device stays within its memory."""
+        return self.trace.feasible
+
+    @property
+    def memory_excess(self) -> int:
+        """The largest excess over a capacity in bytes, 0 where everything fits."""
+        return self.trace.memory_excess
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran the step."""
+        return self.trace.engine
+
+    @property
+    def blame(self) -> dict[str, int]:
+        """The critical path by what it is blamed on, in ps; the values add up to ``step_ps``."""
+        totals = dict.fromkeys(BLAMES, 0)
+        for segment in self.critical_path:
+            totals[segment.blame] += segment.duration_ps
+        return totals
+
+    @property
+    def bubble(self) -> float:
+        """The share of device time in which nothing is computed, over the devices that run any op."""
+        working = [device.busy_ps for device in self.devices if device.ops]
+        return 1 - sum(working) / (len(working) * self.step_ps) if working and self.step_ps else 0.0
+
+    def require_feasible(self) -> Report:
+        """The report itself. Raises OutOfMemoryError for the device that exceeds its memory first."""
+        overflows = [device.memory.overflow for device in self.devices if device.memory.overflow is not None]
+        if not overflows:
+            return self
+        first = min(overflows, key=lambda overflow: overflow.time_ps)
+        memory = next(device.memory for device in self.devices if device.name == first.device)
+        capacity = memory.capacity or 0
+        live = first.live[:LIVE_SHOWN]
+        raise OutOfMemoryError(first.device, first.time_ps, first.task, capacity + first.excess, capacity, live)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``simdev simulate --json`` prints, ready for ``json.dumps``."""
+        return {
+            "step_time_s": self.seconds,
+            "step_time_ps": self.step_ps,
+            "feasible": self.feasible,
+            "memory_excess_bytes": self.memory_excess,
+            "engine": self.engine,
+            "devices": {device.name: _device_json(device) for device in self.devices},
+            "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
+            "links": {link.name: _link_json(link) for link in self.links},
+            "exposed_communication_s": self.exposed_ps / 1e12,
+            "bubble": self.bubble,
+            "blame_s": {blame: ps / 1e12 for blame, ps in self.blame.items()},
+            "critical_path": [_segment_json(self.trace, segment) for segment in self.critical_path],
+            "costs": dict(self.costs),
+        }
+
+    def __str__(self) -> str:
+        return report_text(self)
+
+    def __repr__(self) -> str:
+        fits = "feasible" if self.feasible else f"{self.memory_excess} bytes over"
+        return f"Report({self.seconds:.9g} s, {fits}, {len(self.devices)} devices, engine {self.engine!r})"
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
+
+
+def analyze(trace: Trace, rungs: Mapping[str, float] | None = None) -> Report:
+    """The report of a trace; ``rungs`` is the share of the op time by the rung of the cost ladder that gave it."""
+    moves = transfer_mask(trace.task_graph)
+    return Report(
+        trace=trace,
+        step_ps=trace.step_ps,
+        devices=device_use(trace),
+        links=link_use(trace),
+        transfer_count=int(np.count_nonzero(moves)),
+        transfer_bytes=int(trace.task_graph.tasks.bytes[moves].sum()),
+        exposed_ps=exposed_ps(trace),
+        critical_path=critical_path(trace),
+        costs=dict(rungs or {}),
+    )
+
+
+def _device_json(device: DeviceUse) -> dict[str, Any]:
+    memory = device.memory
+    return {
+        "ops": device.ops,
+        "busy_s": device.busy_ps / 1e12,
+        "utilization": device.utilization,
+        "exposed_communication_s": device.exposed_ps / 1e12,
+        "peak_bytes": memory.peak,
+        "peak_time_s": memory.peak_ps / 1e12,
+        "capacity_bytes": memory.capacity,
+        "peak_by_kind": dict(memory.at_peak),
+        "overflow": _overflow_json(memory),
+    }
+
+
+def _overflow_json(memory: DeviceMemory) -> dict[str, Any] | None:
+    overflow = memory.overflow
+    if overflow is None:
+        return None
+    return {
+        "time_s": overflow.time_ps / 1e12,
+        "task": overflow.task,
+        "excess_bytes": overflow.excess,
+        "live": [{"buffer": name, "bytes": size} for name, size in overflow.live[:LIVE_SHOWN]],
+    }
+
+
+def _link_json(link: LinkUse) -> dict[str, Any]:
+    return {
+        "transfers": link.transfers,
+        "bytes": link.bytes,
+        "busy_s": link.busy_ps / 1e12,
+        "utilization": link.utilization,
+    }
+
+
+def _segment_json(trace: Trace, segment: Segment) -> dict[str, Any]:
+    tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+    found: dict[str, Any] = {
+        "task": tasks.name[segment.task],
+        "blame": segment.blame,
+        "start_s": segment.start_ps / 1e12,
+        "finish_s": segment.finish_ps / 1e12,
+        "start_ps": segment.start_ps,
+        "finish_ps": segment.finish_ps,
+        "device": devices[tasks.source[segment.task]],
+    }
+    if segment.waiter != NOBODY:
+        found["waiter"] = tasks.name[segment.waiter]
+    return found

@@ -1,0 +1,52 @@
+"""Arithmetic on spans [start, finish) in ps, for everything that reads a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..taskgraph import TRANSFER, Ints, Resource, Rows, TaskGraph
+
+
+def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
+    """True for each task that moves bytes between devices, false for each that computes."""
+    tasks = task_graph.tasks
+    moves = np.fromiter((kind == TRANSFER for kind in tasks.kind), np.bool_, len(tasks))
+    moves |= tasks.flow
+    moves |= tasks.source != tasks.destination
+    return moves
+
+
+def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
+    """Whether the resource is its device's compute stream: it bears the name of that very device."""
+    return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
+
+
+def covered_ps(start: Ints, finish: Ints) -> int:
+    """The time in ps that the spans cover together: the length of their union."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, finish = start[order], finish[order]
+    before = np.concatenate((start[:1], np.maximum.accumulate(finish)[:-1]))
+    return int(np.maximum(finish - np.maximum(start, before), 0).sum())
+
+
+def owners(rows: Rows) -> Ints:
+    """The row of each entry of ``rows.ids``."""
+    return np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(rows.ptr))
+
+
+def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
+    """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
+    order = np.argsort(keys, kind="stable")
+    borders = np.searchsorted(keys[order], np.arange(1, count))
+    return np.split(values[order], borders) if count else []
+
+
+def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
+    """When each task became ready: the last release (finish + lag) of its predecessors, 0 without any."""
+    successors = task_graph.tasks.successors
+    ready = np.zeros(len(task_graph.tasks), np.int64)
+    np.maximum.at(ready, successors.ids, release[owners(successors)])
+    return ready

@@ -1,0 +1,134 @@
+"""How much of the step each device computed and each queue or link carried.
+
+*Busy* is the time in which a device computes (its gaps do not count) or a queue carries a transfer. A transfer is *in
+flight* from its start to its release (finish + lag). *Exposed* communication is what computing did not hide: for a
+device, the time in which a transfer from or to it is in flight while it computes nothing; for the whole step, the time
+in which some transfer is in flight while no device computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..taskgraph import Ints
+from ..trace import DeviceMemory, Trace
+from .spans import covered_ps, group, is_compute_stream, owners, transfer_mask
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """One device over the step: ``ops`` run, ``busy_ps``, ``exposed_ps``, ``utilization`` = busy / step, its memory."""
+
+    name: str
+    ops: int
+    busy_ps: int
+    utilization: float
+    exposed_ps: int
+    memory: DeviceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``, ``utilization`` = busy / step.
+
+    Transfers that hold no queue and share no link are told by their ends, ``gpu:0 -> gpu:1``.
+    """
+
+    name: str
+    transfers: int
+    bytes: int
+    busy_ps: int
+    utilization: float
+
+
+def share(part_ps: int, step_ps: int) -> float:
+    """The share of the step, 0 for a step of no length."""
+    return part_ps / step_ps if step_ps else 0.0
+
+
+def device_use(trace: Trace) -> tuple[DeviceUse, ...]:
+    """Every device, in the order of the cluster."""
+    tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
+    moves = transfer_mask(trace.task_graph)
+    computes = np.flatnonzero(~moves)
+    runs = group(tasks.source[computes], computes, count)
+    touches = group(*_ends(trace, np.flatnonzero(moves)), count)
+    return tuple(
+        _device(trace, run, touch, memory) for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
+    )
+
+
+def _device(trace: Trace, run: Ints, touch: Ints, memory: DeviceMemory) -> DeviceUse:
+    busy = covered_ps(trace.start[run], trace.finish[run])
+    exposed = _exposed_ps(trace, run, touch, busy)
+    return DeviceUse(memory.device, len(run), busy, share(busy, trace.step_ps), exposed, memory)
+
+
+def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
+    """(device, transfer) for both ends of each transfer and for the devices whose queues it holds (a multicast)."""
+    tasks, resources = trace.task_graph.tasks, trace.task_graph.resources
+    holder, held = owners(tasks.resources), tasks.resources.ids
+    device = np.array([resource.device for resource in resources], np.int64)[held]
+    queued = (device >= 0) & np.isin(holder, transfers)
+    devices = np.concatenate((tasks.source[transfers], tasks.destination[transfers], device[queued]))
+    return devices, np.concatenate((transfers, transfers, holder[queued]))
+
+
+def exposed_ps(trace: Trace) -> int:
+    """The time in ps in which some transfer is in flight and no device computes."""
+    moves = transfer_mask(trace.task_graph)
+    computes = np.flatnonzero(~moves)
+    busy = covered_ps(trace.start[computes], trace.finish[computes])
+    return _exposed_ps(trace, computes, np.flatnonzero(moves), busy)
+
+
+def _exposed_ps(trace: Trace, computes: Ints, transfers: Ints, busy: int) -> int:
+    both = np.concatenate((computes, transfers))
+    finish = trace.finish[both]
+    finish[len(computes) :] += trace.task_graph.tasks.lag[transfers]
+    return covered_ps(trace.start[both], finish) - busy
+
+
+def link_use(trace: Trace) -> tuple[LinkUse, ...]:
+    """Every queue for transfers, then every half-link that flows share, then the transfers that wait for nothing."""
+    return (*_queues(trace), *_half_links(trace), *_unqueued(trace))
+
+
+def _queues(trace: Trace) -> Iterator[LinkUse]:
+    task_graph = trace.task_graph
+    rows = task_graph.tasks.resources
+    holder = owners(rows)
+    sends = transfer_mask(task_graph)[holder]
+    holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
+    for resource, held in zip(task_graph.resources, holders, strict=True):
+        if not is_compute_stream(task_graph, resource):
+            yield _link(trace, resource.name, held, trace.start[held])
+
+
+def _half_links(trace: Trace) -> Iterator[LinkUse]:
+    tasks, names = trace.task_graph.tasks, trace.task_graph.links
+    crossing = group(tasks.links.ids, owners(tasks.links), len(names))
+    if not tasks.flow.any():
+        return
+    for name, flows in zip(names, crossing, strict=True):
+        enters = np.minimum(trace.start[flows] + tasks.duration[flows], trace.finish[flows])  # after the held latency
+        yield _link(trace, name, flows, enters)
+
+
+def _unqueued(trace: Trace) -> Iterator[LinkUse]:
+    tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+    alone = transfer_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
+    rows = np.flatnonzero(alone)
+    pairs, where = np.unique(tasks.source[rows] * len(devices) + tasks.destination[rows], return_inverse=True)
+    for pair, members in zip(pairs.tolist(), group(where.astype(np.int64), rows, len(pairs)), strict=True):
+        source, destination = divmod(pair, len(devices))
+        yield _link(trace, f"{devices[source]} -> {devices[destination]}", members, trace.start[members])
+
+
+def _link(trace: Trace, name: str, members: Ints, start: Ints) -> LinkUse:
+    size = int(trace.task_graph.tasks.bytes[members].sum())
+    busy = covered_ps(start, trace.finish[members])
+    return LinkUse(name, len(members), size, busy, share(busy, trace.step_ps))

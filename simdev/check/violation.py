@@ -1,0 +1,40 @@
+"""One breach of the execution contract, and the names of the rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RULES = (
+    "columns",
+    "ran",
+    "duration",
+    "precedence",
+    "overlap",
+    "data",
+    "bytes",
+    "order",
+    "waiting",
+    "flow",
+    "bounds",
+    "step",
+    "peak",
+    "levels",
+    "overflow",
+    "feasible",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Which rule is broken, the names of the tasks, resources and devices concerned, and what is wrong."""
+
+    rule: str
+    names: tuple[str, ...]
+    message: str
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"rule: must be one of {', '.join(RULES)}, got {self.rule!r}")
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.message}"

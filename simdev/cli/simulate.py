@@ -1,0 +1,182 @@
+"""``simdev simulate FILE``: the step time of a scenario, and whether it fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .codes import DONE, FAILED_CHECK, INFEASIBLE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..analysis import Report
+    from ..scenario import Scenario
+
+PICTURES = (".png", ".svg", ".pdf")
+ESTIMATES = ("interpolated", "fitted", "roofline")
+
+
+def add_parser(verbs: Any) -> None:
+    """Add this verb to the parser's subparsers."""
+    found = verbs.add_parser(
+        "simulate",
+        help="simulate a scenario: step time, utilization, memory, critical path",
+        description="Simulate one training step. Exits 1 where the step does not fit into memory.",
+        allow_abbrev=False,
+    )
+    found.add_argument("file", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)")
+    found.add_argument("--engine", choices=("auto", "simpy", "compiled"), help="default: what the scenario says")
+    found.add_argument("--gantt", metavar="OUT", help="draw the timeline (.png, .svg or .pdf)")
+    found.add_argument("--trace", metavar="OUT", help="write a trace for Perfetto (.json or .json.gz)")
+    found.add_argument("--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)")
+    found.add_argument("--json", action="store_true", help="print the report as JSON")
+    found.add_argument("--check", action="store_true", help="judge the result by the independent checker too")
+    found.add_argument("--strict", action="store_true", help="refuse op times that are estimates, not measurements")
+    found.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    with _outputs(args) as places:
+        from ..analysis import analyze
+        from ..scenario import execute
+
+        progress = _Progress(5)
+        scenario = _scenario(args)
+        progress.next("simulate")
+        try:
+            outcome = execute(scenario)
+        except InputError as error:
+            raise error.within(_shown(args.file)) from None
+        if args.strict:
+            _refuse_estimates(args.file, scenario, outcome.rungs)
+        progress.next("analyze")
+        report = analyze(outcome.trace, outcome.rungs)
+        code = DONE if report.feasible else INFEASIBLE
+        if args.check:
+            progress.next("check")
+            code = FAILED_CHECK if _check(report) else code
+        progress.next("write")
+        _write(report, places)
+        progress.close()
+    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
+    return code
+
+
+def _shown(file: str) -> str:
+    return "<stdin>" if file == "-" else file
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    from dataclasses import replace
+
+    from ..scenario import load_scenario
+
+    scenario = load_scenario(args.file)
+    return scenario if args.engine is None else replace(scenario, engine=args.engine)
+
+
+@contextmanager
+def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
+    from ..files.writing import replacing
+
+    wanted = {name: getattr(args, name) for name in ("gantt", "trace", "save") if getattr(args, name) is not None}
+    _check_names(wanted, args.file)
+    with ExitStack() as stack:
+        places = {}
+        for name, path in wanted.items():
+            try:
+                places[name] = stack.enter_context(replacing(path))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise InputError(f"--{name}: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+        yield places
+
+
+def _check_names(wanted: dict[str, str], source: str) -> None:
+    problems, taken = [], {_place(source): f"the scenario {source}"}
+    endings = {"gantt": PICTURES, "trace": (".json", ".json.gz"), "save": (".json", ".json.gz")}
+    for name, path in wanted.items():
+        if not path.lower().endswith(endings[name]) and not path.startswith("/dev/"):
+            problems.append(f"--{name}: {path}: the name must end in {' or '.join(endings[name])}")
+        other = taken.setdefault(_place(path), f"the output of --{name}")
+        if other != f"the output of --{name}" and not path.startswith("/dev/"):
+            problems.append(f"--{name}: {path} is {other} too")
+    if problems:
+        raise InputError(problems)
+
+
+def _place(path: str) -> str:
+    """Where a path really leads, as far as can be told."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
+
+
+def _refuse_estimates(file: str, scenario: Scenario, rungs: Any) -> None:
+    told = [f"{share:.1%} {rung}" for rung, share in rungs.items() if rung in ESTIMATES]
+    if told:
+        raise InputError(f"--strict: of the op time, {', '.join(told)}", _shown(file))
+
+
+def _check(report: Report) -> bool:
+    """Whether the checker finds a fault; its findings go to stderr."""
+    from ..check import check
+
+    violations = check(report.trace.task_graph, report.trace)
+    for violation in violations:
+        print(violation, file=sys.stderr)
+    return bool(violations)
+
+
+def _write(report: Report, places: dict[str, str]) -> None:
+    trace = report.trace
+    if "save" in places:
+        from ..files import write_run
+
+        write_run(trace, places["save"])
+    if "trace" in places:
+        from ..export import export_chrome_trace
+
+        export_chrome_trace(trace, places["trace"])
+    if "gantt" in places:
+        from ..plot import gantt_figure
+
+        _save_figure(gantt_figure(trace), places["gantt"])
+
+
+def _save_figure(figure: Figure, place: str) -> None:
+    """Same figure, same bytes: no dates, no random ids."""
+    import matplotlib
+
+    kind = os.path.splitext(place)[1][1:].lower() or "png"
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({"svg.hashsalt": "simdev"}):
+        figure.savefig(place, format=kind, metadata=dates.get(kind))
+
+
+class _Progress:
+    """A bar on stderr for what takes longer than two seconds, where somebody watches."""
+
+    def __init__(self, steps: int) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=steps, delay=2, disable=None, leave=False, desc="load", file=sys.stderr)
+
+    def next(self, step: str) -> None:
+        """The next step begins."""
+        self._bar.set_description(step, refresh=False)
+        self._bar.update()
+
+    def close(self) -> None:
+        """Clear the bar."""
+        self._bar.close()

@@ -1,0 +1,290 @@
+"""The machine: Device, Link, Cluster, and the routes between devices.
+
+A link is told once and normalised: its ends in the order of the devices, the links sorted by their ends, so that
+listing them in another order changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+
+from .errors import InputError
+from .units import Number, name_problems, parse_bandwidth, parse_bytes, parse_time
+
+QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
+TRANSFERS = ("once-per-device", "per-consumer", "multicast")
+QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")  # queues are named by these and a device
+DUPLEX = ("full", "half", "simplex")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
+
+    ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts
+    routes through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk).
+    """
+
+    name: str
+    kind: str = "gpu"
+    memory: Number | None = None
+    gap: Number = 0
+    staging: bool = False
+    chunk: Number | None = None
+
+    def __post_init__(self) -> None:
+        _normalise(self, memory=parse_bytes, gap=parse_time, chunk=parse_bytes)
+
+    @property
+    def runs_ops(self) -> bool:
+        """Whether ops may be placed on it."""
+        return self.kind != "switch"
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        yield from name_problems("name", self.name)
+        yield from name_problems("kind", self.kind)
+        if self.name.startswith(QUEUE_PREFIXES):
+            yield f'name: "{self.name}" reads as a queue; it may not start with {", ".join(QUEUE_PREFIXES)}'
+        if self.chunk == 0:
+            yield "chunk: must be > 0, got 0"
+        if self.chunk is not None and not self.staging:
+            yield "chunk: only a staging device cuts transfers into chunks"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and ``gap`` in seconds.
+
+    ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first end to second only).
+    ``hold_latency`` says whether the latency occupies the queue.
+    """
+
+    ends: tuple[str, str]
+    bandwidth: Number
+    latency: Number = 0
+    gap: Number = 0
+    duplex: str = "full"
+    hold_latency: bool = True
+
+    def __post_init__(self) -> None:
+        _normalise(self, bandwidth=parse_bandwidth, latency=parse_time, gap=parse_time)
+
+    def problems(self, devices: Iterable[str]) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        known = set(devices)
+        for side, end in enumerate(self.ends):
+            if end not in known:
+                yield f'ends[{side}]: no device named "{end}"'
+        if self.ends[0] == self.ends[1]:
+            yield f'ends: "{self.ends[0]}" is linked to itself'
+        if self.duplex not in DUPLEX:
+            yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
+
+
+def _normalise(noun: object, **parsers: object) -> None:
+    problems = []
+    for name, parse in parsers.items():
+        value = getattr(noun, name)
+        if value is None:
+            continue
+        try:
+            object.__setattr__(noun, name, parse(value))  # type: ignore[operator]
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise InputError(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfLink:
+    """One direction of a link (both, where the link is half duplex): what transfers queue for or share."""
+
+    name: str
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How bytes go from one device to another.
+
+    ``devices`` are the indices passed, ends included, ``half_links`` those crossed. Latencies add up: ``held`` seconds
+    occupy the queues, ``lag`` seconds do not; ``bandwidth`` is the smallest, ``gap`` the largest.
+    """
+
+    devices: tuple[int, ...]
+    half_links: tuple[int, ...]
+    bandwidth: Fraction
+    held: Fraction
+    lag: Fraction
+    gap: Fraction
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices, links and how transfers queue. Raises InputError with every problem at once."""
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    queues: str = "half-duplex"
+    transfer: str = "once-per-device"
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+        object.__setattr__(self, "links", tuple(sorted(map(self._oriented, self.links), key=self._link_order)))
+
+    def _problems(self) -> Iterator[str]:
+        if not self.devices:
+            yield "devices: at least one is needed"
+        names: dict[str, int] = {}
+        for i, device in enumerate(self.devices):
+            yield from (f"devices[{i}].{problem}" for problem in device.problems())
+            if names.setdefault(device.name, i) != i:
+                yield f'devices[{i}].name: "{device.name}" is already the name of devices[{names[device.name]}]'
+        taken: dict[tuple[str, str], int] = {}
+        for i, link in enumerate(self.links):
+            yield from (f"links[{i}].{problem}" for problem in link.problems(names))
+            for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
+                if taken.setdefault(pair, i) != i:
+                    yield f'links[{i}]: "{pair[0]}" and "{pair[1]}" are already linked by links[{taken[pair]}]'
+                    break
+        if self.queues not in QUEUES:
+            yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
+        if self.transfer not in TRANSFERS:
+            yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
+
+    def _oriented(self, link: Link) -> Link:
+        first, second = (self.index[end] for end in link.ends)
+        if link.duplex == "simplex" or first < second:
+            return link
+        return Link(link.ends[::-1], link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency)
+
+    def _link_order(self, link: Link) -> tuple[int, int]:
+        return self.index[link.ends[0]], self.index[link.ends[1]]
+
+    @classmethod
+    def all_to_all(
+        cls,
+        name: str,
+        devices: Sequence[Device],
+        queues: str = "half-duplex",
+        transfer: str = "once-per-device",
+        **link: object,
+    ) -> Cluster:
+        """Every two devices that run ops joined by a link of their own; ``link`` holds the fields of Link."""
+        ends = [device.name for device in devices if device.runs_ops]
+        pairs = [(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :]]
+        return cls(name, tuple(devices), tuple(Link(pair, **link) for pair in pairs), queues, transfer)  # type: ignore[arg-type]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each device by its name."""
+        return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def half_links(self) -> tuple[HalfLink, ...]:
+        """Every directed half-link, in the order of the links; a half-duplex link has one for both directions."""
+        found = []
+        for link in self.links:
+            a, b = link.ends
+            if link.duplex == "half":
+                found.append(HalfLink(f"link {a}<>{b}", link))
+            else:
+                found.append(HalfLink(f"link {a}>{b}", link))
+                if link.duplex == "full":
+                    found.append(HalfLink(f"link {b}>{a}", link))
+        return tuple(found)
+
+    @cached_property
+    def _neighbours(self) -> tuple[dict[int, int], ...]:
+        """For each device, neighbour index -> half-link index."""
+        found: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
+        number = 0
+        for link in self.links:
+            a, b = (self.index[end] for end in link.ends)
+            found[a][b] = number
+            if link.duplex != "simplex":
+                number += link.duplex == "full"
+                found[b][a] = number
+            number += 1
+        return found
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], Route | None]:
+        return {}
+
+    def route(self, source: int, destination: int) -> Route | None:
+        """The route between two devices (indices): fewest links, then largest bottleneck, then smallest indices."""
+        key = (source, destination)
+        if key not in self._routes:
+            path = self._path(source, destination)
+            self._routes[key] = None if path is None else self._route_along(path)
+        return self._routes[key]
+
+    def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
+        if destination in self._neighbours[source]:
+            return source, destination
+        layers = self._widest_by_layer(source, destination)
+        if layers is None:
+            return None
+        # Walk back from the destination over links that keep the bottleneck, then forward by the smallest index.
+        limit = layers[-1][destination]
+        useful = [{destination}]
+        for layer in reversed(layers[:-1]):
+            ahead = useful[-1]
+            useful.append({d for d in layer if any(self._width(d, e) >= limit for e in ahead)})
+        path = [source]
+        for ahead in useful[::-1][1:]:
+            path.append(min(e for e in ahead if self._width(path[-1], e) >= limit))
+        return tuple(path)
+
+    def _widest_by_layer(self, source: int, destination: int) -> list[dict[int, Fraction]] | None:
+        """Devices by distance from the source, each with the largest bottleneck of its shortest paths."""
+        layers: list[dict[int, Fraction]] = [{source: Fraction(10**30)}]
+        seen = {source}
+        while destination not in layers[-1]:
+            ahead: dict[int, Fraction] = {}
+            for device, width in layers[-1].items():
+                for other in self._neighbours[device]:
+                    if other not in seen:
+                        ahead[other] = max(ahead.get(other, Fraction(0)), min(width, self._width(device, other)))
+            if not ahead:
+                return None
+            seen |= ahead.keys()
+            layers.append(ahead)
+        return layers
+
+    def _width(self, a: int, b: int) -> Fraction:
+        half_link = self._neighbours[a].get(b)
+        return Fraction(0) if half_link is None else Fraction(self.half_links[half_link].link.bandwidth)
+
+    def _route_along(self, path: tuple[int, ...]) -> Route:
+        half_links = tuple(self._neighbours[a][b] for a, b in pairwise(path))
+        links = [self.half_links[h].link for h in half_links]
+        return Route(
+            path,
+            half_links,
+            bandwidth=min((Fraction(link.bandwidth) for link in links), default=Fraction(10**30)),
+            held=sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
+            lag=sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
+            gap=max((Fraction(link.gap) for link in links), default=Fraction(0)),
+        )
+
+    def segments(self, source: int, destination: int) -> tuple[Route, ...] | None:
+        """The route, cut at every staging device between its ends; None where there is no route."""
+        route = self.route(source, destination)
+        if route is None:
+            return None
+        cuts = [i for i, d in enumerate(route.devices) if 0 < i < len(route.devices) - 1 and self.devices[d].staging]
+        borders = [0, *cuts, len(route.devices) - 1]
+        return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, {self.queues})"

@@ -1,0 +1,76 @@
+"""Max-min fair shares of half-links: the functions that every engine calls (execution contract, rule 5).
+
+Plain loops over indexed columns, on lists as on arrays, so that the compiled engine compiles this very source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+
+RATE_UNIT = 1e12  # picoseconds in a second: rates are bytes per picosecond
+
+
+def max_min_rates(
+    flows: Sequence[int],
+    count: int,
+    ptr: Sequence[int],
+    ids: Sequence[int],
+    capacity: Sequence[float],
+    rate: MutableSequence[float],
+    left: MutableSequence[float],
+    waiting: MutableSequence[int],
+) -> None:
+    """Write the rate of each of the first ``count`` ``flows`` (task rows, ascending) to ``rate``.
+
+    The flow ``f`` crosses the half-links ``ids[ptr[f]:ptr[f + 1]]``; ``capacity`` is by half-link and gives the unit
+    of the rates; ``left`` and ``waiting`` are scratch by half-link. Progressive filling (Bertsekas and Gallager, Data
+    Networks, section 6.5.2): the half-link with the smallest equal share is the bottleneck of its flows; fix them,
+    take their rates away, repeat. Ties go to the first half-link and flows are visited in their order, so that
+    float64 sums come out the same wherever this runs.
+    """
+    for link in range(len(capacity)):
+        left[link] = capacity[link]
+        waiting[link] = 0
+    for k in range(count):
+        rate[flows[k]] = -1.0
+        for e in range(ptr[flows[k]], ptr[flows[k] + 1]):
+            waiting[ids[e]] += 1
+    bottleneck = smallest_share(left, waiting)
+    while bottleneck >= 0:
+        share = left[bottleneck] / waiting[bottleneck]
+        for k in range(count):
+            flow = flows[k]
+            if rate[flow] < 0.0 and crosses(bottleneck, ids, ptr[flow], ptr[flow + 1]):
+                rate[flow] = share
+                for e in range(ptr[flow], ptr[flow + 1]):
+                    left[ids[e]] = max(left[ids[e]] - share, 0.0)
+                    waiting[ids[e]] -= 1
+        bottleneck = smallest_share(left, waiting)
+
+
+def smallest_share(left: Sequence[float], waiting: Sequence[int]) -> int:
+    """The first half-link whose equal share is smallest, among those that still have flows to fix; else -1."""
+    best, smallest = -1, math.inf
+    for link in range(len(left)):
+        if waiting[link] > 0 and left[link] / waiting[link] < smallest:
+            best, smallest = link, left[link] / waiting[link]
+    return best
+
+
+def crosses(link: int, ids: Sequence[int], begin: int, end: int) -> bool:
+    """Whether ``link`` is among ``ids[begin:end]``."""
+    for e in range(begin, end):
+        if ids[e] == link:
+            return True
+    return False
+
+
+def advance(remaining: float, rate: float, elapsed: int) -> float:
+    """Bytes still to send after ``elapsed`` ps at ``rate`` bytes per ps."""
+    return max(remaining - rate * elapsed, 0.0)
+
+
+def time_left(remaining: float, rate: float) -> int:
+    """Whole ps until the last byte is sent, rounded up; at least 1, so that no finish falls on a closed round."""
+    return max(math.ceil(remaining / rate), 1)

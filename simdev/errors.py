@@ -1,0 +1,86 @@
+"""What can go wrong, by meaning.
+
+Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates an exception
+from its ``args`` when it crosses a process, and pickle does the same between workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_LINES, MAX_COLUMNS = 200, 600
+
+
+def _line(problem: str) -> str:
+    """One line of bounded length: names from a file may hold line breaks and what steers a terminal."""
+    text = problem if problem.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in problem)
+    return text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..."
+
+
+class SimdevError(Exception):
+    """Base of all errors that simdev raises on purpose."""
+
+
+class InputError(SimdevError, ValueError):
+    """The question is malformed: one line a problem, each ``path: reason``, all of them at once.
+
+    ``problems`` are relative to a noun (``ops[17].inputs[2]: no op named "conv_9"``); ``file`` is put before each
+    of them by the door for files.
+    """
+
+    def __init__(self, problems: str | Iterable[str], file: str | None = None) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        self.file = file
+        super().__init__(self.problems, file)
+
+    def __str__(self) -> str:
+        prefix = f"{self.file}: " if self.file else ""
+        shown = [_line(prefix + problem) for problem in self.problems[:MAX_LINES]]
+        left = len(self.problems) - len(shown)
+        return "\n".join([*shown, f"... and {left} more problems"] if left else shown)
+
+    def within(self, file: str) -> InputError:
+        """The same problems, told of a file (a file already named is kept)."""
+        return type(self)(self.problems, self.file or file)
+
+
+class MissingCostError(InputError):
+    """No time is known for some ops on the kind of device where they are placed; each problem names one."""
+
+
+class DeadlockError(SimdevError):
+    """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
+
+    ``waiting`` holds one line a task: what it is and what it waits for.
+    """
+
+    def __init__(self, waiting: Iterable[str]) -> None:
+        self.waiting = tuple(waiting)
+        super().__init__(self.waiting)
+
+    def __str__(self) -> str:
+        shown = self.waiting[:12]
+        more = f"\n  ... and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
+        lines = "".join(f"\n  {line}" for line in shown)
+        return f"deadlock: {len(self.waiting)} tasks can never start:{lines}{more}"
+
+
+class OutOfMemoryError(SimdevError):
+    """A step that does not fit; raised only where a caller asks for it (``Report.require_feasible``).
+
+    ``needed``, ``capacity`` are bytes, ``time_ps`` picoseconds, ``live`` the largest buffers as (name, bytes).
+    """
+
+    def __init__(
+        self, device: str, time_ps: int, task: str, needed: int, capacity: int, live: tuple[tuple[str, int], ...]
+    ) -> None:
+        self.device, self.time_ps, self.task = device, time_ps, task
+        self.needed, self.capacity, self.live = needed, capacity, live
+        super().__init__(device, time_ps, task, needed, capacity, live)
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n  {name}: {size} bytes" for name, size in self.live)
+        return (
+            f"{self.device} is out of memory at {self.time_ps / 1e12:.9f} s, when {self.task} starts: "
+            f"{self.needed - self.capacity} bytes over its {self.capacity}; live then:{lines}"
+        )

@@ -1,0 +1,34 @@
+"""The door for files: JSON in and out, every value checked, every error with its file and path, all at once.
+
+Nothing else of simdev reads or writes these formats; DESIGN.md describes them. Numbers are decimals as written.
+"""
+
+from __future__ import annotations
+
+from .cluster import preset_names, read_cluster, read_preset, write_cluster
+from .graph import read_graph, write_graph
+from .profile import read_profile, write_profile
+from .run import SavedRun, read_run, write_run
+from .scenario import Parts, read_scenario
+from .strategy import read_strategy, write_strategy
+from .writing import replacing, write_text
+
+__all__ = [
+    "Parts",
+    "SavedRun",
+    "preset_names",
+    "read_cluster",
+    "read_graph",
+    "read_preset",
+    "read_profile",
+    "read_run",
+    "read_scenario",
+    "read_strategy",
+    "replacing",
+    "write_cluster",
+    "write_graph",
+    "write_profile",
+    "write_run",
+    "write_strategy",
+    "write_text",
+]

@@ -1,0 +1,42 @@
+"""How messages write the place of a value in a file, and the value itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# Objects whose keys are names of the user's and not fields of the format.
+_KEYED_BY_NAME = frozenset({"placement", "priority", "sequence", "attrs", "time", "provenance", "memory"})
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+_MOST = 40
+
+
+def path_text(path: Sequence[str | int]) -> str:
+    """The path as messages write it: ``ops[17].inputs[2]``, ``placement["a b"]``."""
+    text = ""
+    for i, part in enumerate(path):
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif not _FIELD.match(part) or (i and path[i - 1] in _KEYED_BY_NAME):
+            text += f'["{part}"]'
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def shown(value: Any) -> str:
+    """A value as it is written in JSON, cut after 40 characters; a list or an object by its sort only."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, bool)) or value is None else str(value)
+    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+
+
+def at(path: Sequence[str | int] | str, reason: str) -> str:
+    """``path: reason``, or only the reason where the whole file is meant."""
+    where = path if isinstance(path, str) else path_text(path)
+    return f"{where}: {reason}" if where else reason

@@ -1,0 +1,237 @@
+"""Profiles from and to JSON lines: one header line (optional, first), then a measured operator a line.
+
+A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as that of an op of a
+graph; ``acc`` and everything else is kept as details and tells no rows apart. Rows with ``coll`` (collectives) are
+checked to be objects of version 1 and left to whoever models them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from typing import Annotated, Any, Literal, Required
+
+from pydantic import ConfigDict, PlainValidator, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from ..errors import InputError
+from ..profile import Profile, Row, profile_key
+from ..units import MAX_PS, exact
+from .paths import shown
+from .reading import PathLike, label, read_json_lines
+from .shape import STRICT, VERSION, plain, validate
+from .writing import decimal_text, write_text
+
+NS_PER_SECOND = 10**9
+
+
+def _nanoseconds(value: Any) -> Fraction:
+    if isinstance(value, (bool, str)):
+        raise ValueError(f"must be a number of nanoseconds, got {shown(value)}")
+    found = exact(value)
+    if not 0 <= found <= MAX_PS // 1000:
+        raise ValueError(f"must be from 0 to 53 days in nanoseconds, got {shown(value)}")
+    return found
+
+
+def _error(value: Any) -> float | None:
+    if isinstance(value, (bool, str)):
+        raise ValueError(f"must be a number, got {shown(value)}")
+    found = None if value is None else float(exact(value))
+    if found is not None and found < 0:
+        raise ValueError(f"must not be negative, got {shown(value)}")
+    return found
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class _TimesShape(TypedDict, total=False):
+    p50: Required[Annotated[Fraction, PlainValidator(_nanoseconds)]]
+
+
+@with_config(STRICT)
+class _RowShape(TypedDict, total=False):
+    """The schema of reference rows; ``Any`` marks what is carried along and not interpreted."""
+
+    op: Required[str]
+    attrs: dict[str, Any]
+    dt: list[str | None]
+    acc: str | None
+    out: Required[list[list[int] | None]]
+    dev: Required[str]
+    phase: Required[Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]]
+    t_ns: Required[_TimesShape]
+    src: str
+    rel_err: Annotated[float | None, PlainValidator(_error)]
+    meth: str
+    host_ns: Any
+    kernel_ns: Any
+    flops: Any
+    br: Any
+    bw: Any
+    out_bytes: Any
+    saved: Any
+    ws: Any
+    launches: Any
+    batch: Any
+    note: Any
+
+
+# "in" is a keyword, which no class can name a field by.
+_InShape = TypedDict("_InShape", {"in": Required[list[list[int] | None]]}, total=False)
+
+
+@with_config(STRICT)
+class _WholeRow(_RowShape, _InShape, total=False):
+    """A row with its operands."""
+
+
+_KEYS = frozenset({*_RowShape.__annotations__, *_InShape.__annotations__, "v"})
+_PHASES = frozenset({"fwd", "bwd", "bwd_input", "bwd_weight", "opt"})
+_NUMBERS = (int, Decimal)
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(_WholeRow)
+
+
+def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
+    """The profile of a file of JSON lines, or of an object ``{"header": {...}, "rows": [...]}``.
+
+    Raises InputError with every problem at once, each with its line.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        try:
+            return _profile((f"line {number}", value, faults) for number, value, faults in read_json_lines(source))
+        except InputError as error:
+            raise error.within(label(source)) from None
+    unknown = [f"{key}: unknown key" for key in source if key not in ("header", "rows")]
+    if unknown or not isinstance(source.get("rows"), list):
+        raise InputError(unknown or "rows: must be a list of rows, beside an optional header")
+    head = [("header", source["header"], ())] if "header" in source else []
+    return _profile(head + [(f"rows[{i}]", row, ()) for i, row in enumerate(source["rows"])])
+
+
+def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
+    header: Mapping[str, Any] = {}
+    rows: dict[str, Row] = {}
+    places: dict[str, str] = {}
+    problems: list[str] = []
+    for number, (place, value, faults) in enumerate(entries):
+        try:
+            if faults:
+                raise InputError(faults)
+            if number == 0 and _is_header(value):
+                header = plain(value)
+                continue
+            row = _row(value)
+        except InputError as error:
+            problems.extend(f"{place}: {problem}" for problem in error.problems)
+            continue
+        if row is not None:
+            if places.setdefault(row.key, place) is not place:
+                problems.append(f"{place}: the same operator as {places[row.key]}")
+            rows[row.key] = row
+    if problems:
+        raise InputError(problems)
+    return Profile(header, rows)
+
+
+def _is_header(value: Any) -> bool:
+    if not isinstance(value, dict) or "op" in value or "coll" in value:
+        return False
+    _require_version(value, required=False)
+    return True
+
+
+def _require_version(value: dict[str, Any], required: bool) -> None:
+    version = value.get("v")
+    if required and "v" not in value:
+        raise InputError(f'v: missing; write "v": {VERSION}')
+    if "v" in value and (type(version) is not int or version != VERSION):
+        raise InputError(f"v: must be {VERSION}, the only one that this simdev reads; got {shown(version)}")
+
+
+def _row(value: Any) -> Row | None:
+    """The row of an operator; None for a collective."""
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object, got {shown(value)}")
+    _require_version(value, required=True)
+    if "coll" in value:
+        return None
+    if "op" not in value:
+        raise InputError('holds neither an operator ("op") nor a collective ("coll")')
+    if not _surely_right(value):
+        shape = {name: item for name, item in value.items() if name != "v"}
+        median, error = _checked(shape)
+    else:
+        # Half of the time of reading would go into the shape of rows that are plainly right.
+        median, error = value["t_ns"]["p50"], value.get("rel_err")
+    attrs = plain(value.get("attrs", {}))
+    key = profile_key(value["op"], attrs, value["in"], value.get("dt", ()), value["out"], value["phase"], value["dev"])
+    seconds = Fraction(Fraction(median), NS_PER_SECOND)
+    return Row(key, seconds, value.get("src", "measured"), None if error is None else float(error), value)
+
+
+def _checked(shape: dict[str, Any]) -> tuple[Fraction, float | None]:
+    found = validate(_adapter(), shape, _KEYS)
+    return found["t_ns"]["p50"], found.get("rel_err")
+
+
+def _surely_right(row: dict[str, Any]) -> bool:
+    """Whether a row has the shape of _WholeRow, told quickly; False only means that pydantic has to look."""
+    times, error, phase = row.get("t_ns"), row.get("rel_err"), row.get("phase")
+    if not (row.keys() <= _KEYS and type(times) is dict and type(phase) is str and phase in _PHASES):
+        return False
+    median = times.get("p50")
+    return (
+        (type(median) is int or (type(median) is Decimal and abs(median.adjusted()) < 60))
+        and 0 <= median <= MAX_PS // 1000
+        and (error is None or (type(error) in _NUMBERS and 0 <= error < 1000))
+        and all(type(row.get(name, "")) is str for name in ("acc", "src", "meth"))
+        and type(row["op"]) is str
+        and type(row.get("dev")) is str
+        and type(row.get("attrs", {})) is dict
+        and type(row.get("dt", [])) is list
+        and all(type(dtype) is str for dtype in row.get("dt", ()))
+        and _are_shapes(row.get("in"))
+        and _are_shapes(row.get("out"))
+    )
+
+
+def _are_shapes(value: Any) -> bool:
+    return type(value) is list and all(
+        type(shape) is list and all(type(extent) is int for extent in shape) for shape in value
+    )
+
+
+def write_profile(profile: Profile, path: PathLike) -> None:
+    """Write a profile as JSON lines: its header, if any, then its rows. Raises OSError where it cannot write."""
+    lines = [json.dumps(plain(profile.header), ensure_ascii=False)] if profile.header else []
+    lines += [_row_line(row) for row in profile.rows.values()]
+    write_text(path, "".join(line + "\n" for line in lines))
+
+
+def _row_line(row: Row) -> str:
+    dev, op, phase, attrs, operands, dtypes, outputs = json.loads(row.key)
+    key = {
+        "v": VERSION,
+        "op": op,
+        "attrs": attrs,
+        "in": operands,
+        "dt": dtypes,
+        "out": outputs,
+        "dev": dev,
+        "phase": phase,
+    }
+    details = plain(row.details)
+    found = key | details | {"src": row.source} | ({} if row.rel_err is None else {"rel_err": row.rel_err})
+    found.pop("t_ns", None)
+    others = [f", {json.dumps(name)}: {json.dumps(v)}" for name, v in details.get("t_ns", {}).items() if name != "p50"]
+    # The median is the one number that must come back exactly; json knows no decimals.
+    times = f'"t_ns": {{"p50": {decimal_text(row.seconds * NS_PER_SECOND)}{"".join(others)}}}'
+    return f"{json.dumps(found, ensure_ascii=False)[:-1]}, {times}}}"

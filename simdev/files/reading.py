@@ -1,0 +1,247 @@
+"""Safe reading of JSON: what a hostile or broken file can do is refused here, before anything looks at its meaning.
+
+Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16 MiB, 20 million
+values, 64 levels, 400 digits a number. Numbers with a point or an exponent become Decimal, exactly as written. A
+byte order mark is skipped; a name that ends in ``.gz`` or the gzip magic means gzip; "-" is stdin.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import IO, Any
+
+from ..errors import InputError
+from .paths import path_text
+
+MAX_TEXT = 256 * 2**20
+MAX_RATIO, RATIO_FROM = 100, 16 * 2**20
+MAX_VALUES = 20_000_000
+MAX_DEPTH = 64
+MAX_DIGITS = 400
+MAX_EXPONENT = 400
+
+_CHUNK = 2**20
+_GZIP_MAGIC = b"\x1f\x8b"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+PathLike = str | os.PathLike[str]
+
+
+def label(path: PathLike) -> str:
+    """How messages name a file."""
+    return "<stdin>" if os.fspath(path) == "-" else os.fspath(path)
+
+
+def read_text(path: PathLike) -> str:
+    """The text of a file, gunzipped where it is compressed. Raises InputError."""
+    try:
+        data = _read_bytes(os.fspath(path))
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", label(path)
+        ) from None
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise InputError(_reason(error), label(path)) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InputError):
+        return error.problems[0]
+    if isinstance(error, (gzip.BadGzipFile, EOFError, zlib.error)):
+        return "damaged gzip file"
+    reasons: dict[type[Exception], str] = {
+        FileNotFoundError: "no such file",
+        IsADirectoryError: "is a directory",
+        NotADirectoryError: "no such file",
+        PermissionError: "permission denied",
+    }
+    known = reasons.get(type(error))
+    return known or (error.strerror if isinstance(error, OSError) else None) or "cannot be read"
+
+
+def _read_bytes(path: str) -> bytes:
+    if path == "-":
+        return _plain_or_gunzipped(sys.stdin.buffer, compressed=False)
+    with open(path, "rb") as file:
+        return _plain_or_gunzipped(file, compressed=path.endswith(".gz"))
+
+
+def _plain_or_gunzipped(file: IO[bytes], compressed: bool) -> bytes:
+    data = file.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise InputError(f"larger than {MAX_TEXT >> 20} MiB")
+    if not compressed and not data.startswith(_GZIP_MAGIC):
+        return data
+    limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * len(data)))
+    parts, size = [], 0
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
+        while part := unpacked.read(_CHUNK):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise InputError(f"unpacks to more than {limit} bytes: refused as a decompression bomb")
+    return b"".join(parts)
+
+
+def read_json(path: PathLike) -> Any:
+    """The one JSON value that a file holds. Raises InputError with every problem at once."""
+    text = read_text(path)
+    try:
+        return parse_json(text)
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+def parse_json(text: str) -> Any:
+    """The one JSON value of a text. Raises InputError."""
+    if not text.strip():
+        raise InputError("empty")
+    return _Parser(text).parse(text)
+
+
+def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]]:
+    """(line number, value, problems) of every line that is not blank; the value is None where problems are.
+
+    Raises InputError where the file cannot be read as text at all.
+    """
+    text = read_text(path)
+    parser = _Parser(text)
+    for number, line in enumerate(text.split("\n"), 1):
+        if line and not line.isspace():
+            try:
+                yield number, parser.parse(line), ()
+            except InputError as error:
+                yield number, None, tuple(problem.removeprefix("line 1, ") for problem in error.problems)
+
+
+class _Bad:
+    """Stands in the parsed value for a number that is refused, until its path is known."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class _Parser:
+    """Parses values of one text; keeps what was found wrong until the paths can be told."""
+
+    def __init__(self, text: str) -> None:
+        if text.count(",") > MAX_VALUES:
+            raise InputError(f"holds more than {MAX_VALUES} values")
+        self._look_for_surrogates = "\\u" in text and _SURROGATE_ESCAPE.search(text) is not None
+        self._decode = self._decoder(None)
+        self._faults = 0
+        self._repeated: dict[int, tuple[dict[str, Any], list[str]]] = {}
+
+    def _decoder(self, integer: Callable[[str], Any] | None) -> Callable[[str], Any]:
+        return json.JSONDecoder(
+            object_pairs_hook=self._object, parse_float=self._decimal, parse_int=integer, parse_constant=self._constant
+        ).decode
+
+    def parse(self, text: str) -> Any:
+        """The one value of a text. Raises InputError with every problem at once."""
+        value = self._value(text)
+        if text.count("[") + text.count("{") > MAX_DEPTH and _too_deep(value):
+            raise InputError(f"nested more than {MAX_DEPTH} levels deep")
+        if self._faults or self._look_for_surrogates:
+            problems = list(self._problems(value, ()))
+            if problems:
+                raise InputError(problems)
+        return value
+
+    def _value(self, text: str) -> Any:
+        self._faults = 0
+        self._repeated.clear()
+        try:
+            try:
+                return self._decode(text)
+            except ValueError as error:
+                if isinstance(error, json.JSONDecodeError):
+                    raise
+                # Python refuses to read an integer this long; a call for every integer (slow) finds its path.
+                return self._decoder(self._integer)(text)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"line {error.lineno}, column {error.colno}: not JSON: {_in_our_words(error.msg)}"
+            ) from None
+        except RecursionError:
+            raise InputError(f"nested more than {MAX_DEPTH} levels deep") from None
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            keys = [key for key, _ in pairs]
+            self._repeated[id(value)] = value, sorted({key for key in keys if keys.count(key) > 1})
+            self._faults += 1
+        return value
+
+    def _decimal(self, text: str) -> Decimal | _Bad:
+        if len(text) > MAX_DIGITS:
+            return self._refuse(f"a number of more than {MAX_DIGITS} digits")
+        try:
+            value = Decimal(text)
+        except ArithmeticError:
+            return self._refuse(f"out of range: {text}")
+        if not value.is_finite() or (value and abs(value.adjusted()) > MAX_EXPONENT):
+            return self._refuse(f"out of range: {text}")
+        return value
+
+    def _integer(self, text: str) -> int | _Bad:
+        return int(text) if len(text) <= MAX_DIGITS else self._refuse(f"a number of more than {MAX_DIGITS} digits")
+
+    def _constant(self, text: str) -> _Bad:
+        return self._refuse(f"{text} is not a number in JSON")
+
+    def _refuse(self, reason: str) -> _Bad:
+        self._faults += 1
+        return _Bad(reason)
+
+    def _problems(self, value: Any, path: tuple[str | int, ...]) -> Iterator[str]:
+        prefix = path_text(path) + ": " if path else ""
+        if isinstance(value, _Bad):
+            yield prefix + value.reason
+        elif isinstance(value, str):
+            if _SURROGATE.search(value):
+                yield prefix + "holds half a character (a lone surrogate)"
+        elif isinstance(value, dict):
+            for key in self._repeated.get(id(value), ({}, []))[1]:
+                yield f'{prefix}the key "{key}" stands twice'
+            for key, item in value.items():
+                if _SURROGATE.search(key):
+                    yield prefix + "a key holds half a character (a lone surrogate)"
+                yield from self._problems(item, (*path, key))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from self._problems(item, (*path, index))
+
+
+def _in_our_words(message: str) -> str:
+    """The decoder's complaint, cut where its wording differs between versions of Python."""
+    if message.startswith("Illegal trailing comma"):
+        return "expecting value"
+    message = message.removesuffix(" starting at").removesuffix(" at")
+    return message[:1].lower() + message[1:]
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether lists and objects nest beyond the limit; level by level, so that depth costs no recursion."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for holder in level
+            for item in (holder.values() if type(holder) is dict else holder)
+            if type(item) is dict or type(item) is list
+        ]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,239 @@
+"""The training step as a graph of operators: Tensor, Op, Graph.
+
+The order of the ops is program order and means something (ties are broken by it); names are only names. Edges are
+not objects of their own: an op lists the tensors that it reads (``inputs``) and the ops it waits for
+(``control_inputs``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .errors import InputError
+from .units import Number, is_count, name_problems, parse_time, size_problems
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+PHASES = ("forward", "backward", "update")
+_OUTPUT = re.compile(r"(.+):(\d{1,7})\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an op: its size in bytes and, where known, its shape and dtype."""
+
+    bytes: int
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        yield from size_problems("bytes", self.bytes)
+        if self.shape is not None and any(not is_count(extent) for extent in self.shape):
+            yield f"shape: must hold whole numbers >= 0, got {list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator of the step.
+
+    ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind) overrides the profile.
+    ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device throughout, ``workspace_bytes`` while it runs.
+    Ops with the same ``colocate`` group go to one device.
+    """
+
+    name: str
+    kind: str = "op"
+    phase: str = "forward"
+    inputs: tuple[str, ...] = ()
+    control_inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    param_bytes: int = 0
+    grad_bytes: int = 0
+    state_bytes: int = 0
+    workspace_bytes: int = 0
+    colocate: str | None = None
+    time: Number | Mapping[str, Number] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.time, Mapping):
+            object.__setattr__(self, "time", {kind: _seconds(value) for kind, value in self.time.items()})
+        elif self.time is not None:
+            object.__setattr__(self, "time", _seconds(self.time))
+
+    def seconds_on(self, device_kind: str) -> Fraction | None:
+        """The time given in the graph for this kind of device, in seconds, or None."""
+        time = self.time.get(device_kind) if isinstance(self.time, Mapping) else self.time
+        return time if time is None or isinstance(time, Fraction) else _seconds(time)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the op by itself, as ``field: reason``."""
+        yield from name_problems("name", self.name)
+        if _OUTPUT.match(self.name) or self.name.startswith("^"):
+            yield f'name: "{self.name}" reads as a tensor or a control input: it may not end in ":0" or start with "^"'
+        if self.phase not in PHASES:
+            yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
+        if self.colocate is not None:
+            yield from name_problems("colocate", self.colocate)
+        for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
+            yield from size_problems(name, getattr(self, name))
+        for index, tensor in enumerate(self.outputs):
+            yield from (f"outputs[{index}].{problem}" for problem in tensor.problems())
+
+
+def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
+    fields = dict(graph.nodes[node])
+    unknown = sorted(set(fields) - set(Op.__slots__))
+    if unknown:
+        raise InputError(f"nodes[{str(node)!r}]: unknown attributes {', '.join(unknown)}")
+    if "inputs" not in fields and "control_inputs" not in fields:
+        edges = [(str(p), k) for p, _, data in graph.in_edges(node, data=True) for k in data.get("outputs", (0,))]
+        fields["inputs"] = tuple(f"{producer}:{output}" for producer, output in edges if output >= 0)
+        fields["control_inputs"] = tuple(producer for producer, output in edges if output < 0)
+    if "outputs" not in fields:
+        sizes = [data.get("bytes", 0) for _, _, data in graph.out_edges(node, data=True)]
+        fields["outputs"] = (Tensor(max(sizes)),) if sizes else ()
+    return Op(name=str(node), **fields)
+
+
+def _seconds(value: Number) -> Fraction:
+    try:
+        return parse_time(value)
+    except ValueError as error:
+        raise InputError(f"time: {error}") from None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A directed acyclic graph of ops in program order. Raises InputError with every problem at once."""
+
+    name: str
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        problems = [f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()]
+        first: dict[str, int] = {}
+        for i, op in enumerate(self.ops):
+            if first.setdefault(op.name, i) != i:
+                problems.append(f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]')
+        problems.extend(self._reference_problems())
+        if not problems:
+            problems.extend(self._cycle_problems())
+        if problems:
+            raise InputError(problems)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Position of each op by its name."""
+        return {op.name: i for i, op in enumerate(self.ops)}
+
+    @cached_property
+    def reads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each op the distinct (producer, output) pairs that it reads, sorted; output -1 is a control input."""
+        return tuple(tuple(sorted(set(self._references(op)))) for op in self.ops)
+
+    @cached_property
+    def operands(self) -> tuple[tuple[Tensor, ...], ...]:
+        """For each op the tensors that it reads, in the order of its ``inputs``."""
+        found = ([self.resolve(text) for text in op.inputs] for op in self.ops)
+        return tuple(tuple(self.ops[p].outputs[k] for p, k in pairs) for pairs in found)
+
+    @cached_property
+    def groups(self) -> Mapping[str, tuple[int, ...]]:
+        """Colocation groups: name to positions of their ops, in program order."""
+        found: dict[str, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            if op.colocate is not None:
+                found.setdefault(op.colocate, []).append(i)
+        return {name: tuple(members) for name, members in found.items()}
+
+    def resolve(self, text: str) -> tuple[int, int]:
+        """(position, output) of an input "op" or "op:output". Raises InputError."""
+        match = _OUTPUT.match(text)
+        name, output = (match[1], int(match[2])) if match else (text, 0)
+        producer = self.index.get(name)
+        if producer is None:
+            raise InputError(f'no op named "{name}"')
+        count = len(self.ops[producer].outputs)
+        if output >= count:
+            raise InputError(f'op "{name}" has {count} outputs, none with index {output}')
+        return producer, output
+
+    def _references(self, op: Op) -> Iterator[tuple[int, int]]:
+        yield from (self.resolve(text) for text in op.inputs)
+        yield from ((self.index[name.removeprefix("^")], -1) for name in op.control_inputs)
+
+    def _reference_problems(self) -> Iterator[str]:
+        for i, op in enumerate(self.ops):
+            for j, text in enumerate(op.inputs):
+                try:
+                    self.resolve(text)
+                except InputError as error:
+                    yield f"ops[{i}].inputs[{j}]: {error}"
+            for j, name in enumerate(op.control_inputs):
+                if name.removeprefix("^") not in self.index:
+                    yield f'ops[{i}].control_inputs[{j}]: no op named "{name}"'
+
+    def _cycle_problems(self) -> Iterator[str]:
+        cycle = find_cycle([[producer for producer, _ in reads] for reads in self.reads])
+        if cycle:
+            yield "ops: cycle: " + " -> ".join(self.ops[i].name for i in [*cycle, cycle[0]])
+
+    @classmethod
+    def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
+        """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
+
+        Where a node has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the outputs
+        read (default [0]; -1 is a control input), ``bytes`` the size of output 0 where the producer lists no outputs.
+        Raises InputError.
+        """
+        return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
+
+    def to_networkx(self) -> nx.DiGraph[str]:
+        """As a DiGraph: a node has the fields of Op, an edge the ``outputs`` read (-1: control) and their ``bytes``."""
+        import networkx as nx
+
+        graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
+        for op in self.ops:
+            graph.add_node(op.name, **{name: getattr(op, name) for name in Op.__slots__ if name != "name"})
+        for consumer, reads in zip(self.ops, self.reads, strict=True):
+            for producer in sorted({producer for producer, _ in reads}):
+                outputs = [output for other, output in reads if other == producer]
+                tensors = self.ops[producer].outputs
+                size = sum(tensors[output].bytes for output in outputs if output >= 0)
+                graph.add_edge(self.ops[producer].name, consumer.name, outputs=outputs, bytes=size)
+        return graph
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}, {len(self.ops)} ops)"
+
+
+def find_cycle(predecessors: list[list[int]]) -> list[int]:
+    """One cycle in the order of its edges, or an empty list."""
+    state = [0] * len(predecessors)  # 0 new, 1 on the path, 2 done
+    for root in range(len(predecessors)):
+        path: list[int] = []
+        stack = [root] if state[root] == 0 else []
+        while stack:
+            node = stack[-1]
+            if state[node] == 0:
+                state[node] = 1
+                path.append(node)
+                for other in predecessors[node]:
+                    if state[other] == 1:
+                        return path[path.index(other) :][::-1]
+                    if state[other] == 0:
+                        stack.append(other)
+            else:
+                stack.pop()
+                if state[node] == 1:
+                    state[node] = 2
+                    path.pop()
+    return []

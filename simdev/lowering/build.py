@@ -1,0 +1,222 @@
+"""The pass that turns placed ops and their transfers into tasks, resources and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..cluster import Cluster
+from ..errors import InputError
+from ..graph import Op
+from ..taskgraph import BUFFER_KINDS, PERSISTENT, TRANSFER, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
+from .prepare import Prepared, Segment, transfer_ps
+from .transfer import Transfer, transfers
+
+_KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
+MAX_TASKS = 10_000_000
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns of tasks and buffers while they grow."""
+
+    names: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    # op, output, source, destination, duration, lag, gap, bytes
+    numbers: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
+    resources: list[Sequence[int]] = field(default_factory=list)
+    links: list[Sequence[int]] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    buffer_names: list[str] = field(default_factory=list)
+    buffer_numbers: list[tuple[int, int, int, int]] = field(default_factory=list)  # device, bytes, kind, filler
+    readers: list[list[int]] = field(default_factory=list)
+    readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # of the buffer of (op, output)
+    consumers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of the transfer tasks
+
+    def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]) -> None:
+        if size:
+            self.buffer_names.append(name)
+            self.buffer_numbers.append((device, size, _KIND[kind], filler))
+            self.readers.append(readers)
+
+
+def resources(cluster: Cluster) -> list[Resource]:
+    """Every queue of the cluster, all fifo: compute by device, then what transfers hold under its ``queues``."""
+    names = [device.name for device in cluster.devices]
+    found = [Resource(name, device=d) for d, name in enumerate(names)]
+    match cluster.queues:
+        case "device":
+            found += [Resource(f"send {name}", device=d) for d, name in enumerate(names)]
+            found += [Resource(f"recv {name}", device=d) for d, name in enumerate(names)]
+        case "egress":
+            found += [Resource(f"send {name}", device=d) for d, name in enumerate(names)]
+        case "half-duplex":
+            found += [Resource(f"channel {name}", device=d) for d, name in enumerate(names)]
+        case "link":
+            found += [Resource(half_link.name) for half_link in cluster.half_links]
+    return found
+
+
+def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int, tuple[int, ...]]]:
+    """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer task."""
+    prepared.require_costs(placement)
+    columns, queues = _Columns(), resources(prepared.cluster)
+    _add_ops(columns, prepared, placement)
+    for transfer in transfers(prepared, placement):
+        _add_transfer(columns, prepared, transfer, queues)
+        if len(columns.names) > MAX_TASKS:
+            raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
+    return _task_graph(columns, prepared, queues), columns.consumers
+
+
+def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> None:
+    ops, reads = prepared.graph.ops, prepared.reads
+    local_readers: dict[tuple[int, int], list[int]] = {}
+    local: list[set[int]] = [set() for _ in ops]
+    keys = zip(reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True)
+    for producer, output, consumers in keys:
+        here = [consumer for consumer in consumers if placement[consumer] == placement[producer]]
+        local[producer].update(here)
+        local_readers[producer, output] = here
+    durations = prepared.duration[np.arange(len(ops)), placement].tolist() if ops else []
+    for i, op in enumerate(ops):
+        device = placement[i]
+        gap = int(prepared.gap_ps[device]) if durations[i] > 0 else 0
+        columns.names.append(op.name)
+        columns.kinds.append(op.phase)
+        columns.numbers.append((i, -1, device, device, durations[i], 0, gap, 0))
+        columns.resources.append((device,))
+        columns.links.append(())
+        columns.successors.append(sorted(local[i]))
+        _add_buffers(columns, op, i, device, local_readers)
+
+
+def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]) -> None:
+    """The buffers of one op; ``here`` lists the readers of each tensor on the producer's own device."""
+    columns.buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT, [])
+    columns.buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT, [])
+    columns.buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT, [])
+    columns.buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", position, [])
+    if op.kind == "parameter" and op.param_bytes:
+        return  # What it hands to its readers are the parameters themselves, counted above
+    for output, tensor in enumerate(op.outputs):
+        readers = list(here.get((position, output), ()))
+        columns.buffer(f"{op.name}:{output}", device, tensor.bytes, "activations", position, readers)
+        columns.readers_of[position, output] = readers  # transfers that read the buffer join them
+
+
+def _add_transfer(columns: _Columns, prepared: Prepared, transfer: Transfer, queues: list[Resource]) -> None:
+    """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they fill."""
+    reads = prepared.reads
+    producer, output = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
+    label = _label(prepared, transfer, producer, output)
+    before: list[int] = []
+    for hop, segment in enumerate(transfer.segments):
+        last = hop == len(transfer.segments) - 1
+        stage = segment.route.devices[-1]
+        name = label if last else f"{label}@{prepared.cluster.devices[stage].name}"
+        tasks = _add_hop(columns, prepared, transfer, segment, name, (producer, output), queues)
+        if hop == 0:
+            columns.successors[producer].extend(tasks)
+            columns.readers_of.get((producer, output), []).extend(tasks)
+        for earlier, task in zip(before, tasks, strict=False):
+            columns.successors[earlier].append(task)
+        if not last:
+            first = len(columns.names)
+            for task, size in zip(tasks, transfer.chunks, strict=True):
+                columns.buffer(columns.names[task], stage, size, "staging", task, [task - tasks[0] + first])
+        before = tasks
+    for task in before:
+        columns.successors[task].extend(transfer.consumers)
+    _add_copies(columns, transfer, label, before[0], int(reads.bytes[transfer.tensor]), prepared)
+
+
+def _add_hop(
+    columns: _Columns,
+    prepared: Prepared,
+    transfer: Transfer,
+    segment: Segment,
+    name: str,
+    tensor: tuple[int, int],
+    queues: list[Resource],
+) -> list[int]:
+    """One task a chunk over one segment. Returns their rows."""
+    fair, chunks = prepared.cluster.queues == "fair", transfer.chunks
+    held = segment.resources
+    if len(chunks) > 1 and prepared.cluster.queues == "parallel":
+        # Chunks of one transfer follow one another even where transfers never wait: a queue of their own.
+        held = (len(queues),)
+        queues.append(Resource(f"lane {name}"))
+    first = len(columns.names)
+    ends = segment.route.devices[0], segment.route.devices[-1]
+    for c, size in enumerate(chunks):
+        task = len(columns.names)
+        duration = segment.held_ps if fair else transfer_ps(size, segment)
+        columns.names.append(name if len(chunks) == 1 else f"{name}#{c}")
+        columns.kinds.append(TRANSFER)
+        columns.numbers.append((*tensor, *ends, duration, segment.lag_ps, segment.gap_ps, size))
+        columns.resources.append(held)
+        columns.links.append(segment.route.half_links if fair else ())
+        # Flows of one transfer that shared a link would all end together: they too follow one another.
+        columns.successors.append([task + 1] if fair and c < len(chunks) - 1 else [])
+        columns.consumers[task] = transfer.consumers
+    return list(range(first, len(columns.names)))
+
+
+def _label(prepared: Prepared, transfer: Transfer, producer: int, output: int) -> str:
+    """``op:output>device``, and ``/consumer`` where every consumer has a transfer of its own."""
+    names = ",".join(prepared.cluster.devices[d].name for d in transfer.destinations)
+    label = f"{prepared.graph.ops[producer].name}:{output}>{names}"
+    if prepared.cluster.transfer == "per-consumer":
+        label += f"/{prepared.graph.ops[transfer.consumers[0]].name}"
+    return label
+
+
+def _add_copies(columns: _Columns, transfer: Transfer, label: str, filler: int, size: int, prepared: Prepared) -> None:
+    for destination in transfer.destinations:
+        readers = [c for c in transfer.consumers if columns.numbers[c][2] == destination]
+        name = label if len(transfer.destinations) == 1 else f"{label} on {prepared.cluster.devices[destination].name}"
+        columns.buffer(name, destination, size, "received copies", filler, readers)
+
+
+def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -> TaskGraph:
+    cluster = prepared.cluster
+    op, output, source, destination, duration, lag, gap, size = _split(columns.numbers, 8)
+    where, held, kind, filler = _split(columns.buffer_numbers, 4)
+    fair = cluster.queues == "fair"
+    tasks = Tasks(
+        name=tuple(columns.names),
+        kind=tuple(columns.kinds),
+        op=op,
+        output=output,
+        source=source,
+        destination=destination,
+        duration=duration,
+        lag=lag,
+        gap=gap,
+        priority=np.zeros(len(op), np.int64),
+        bytes=size,
+        flow=np.array([fair and kind == TRANSFER for kind in columns.kinds], np.bool_),
+        resources=Rows.of(columns.resources),
+        links=Rows.of(columns.links),
+        successors=Rows.of(columns.successors),
+    )
+    buffers = Buffers(tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers))
+    half_links = cluster.half_links if fair else ()
+    return TaskGraph(
+        tasks,
+        tuple(queues),
+        buffers,
+        tuple(device.name for device in cluster.devices),
+        np.array([-1 if device.memory is None else device.memory for device in cluster.devices], np.int64),
+        tuple(half_link.name for half_link in half_links),
+        np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
+    )
+
+
+def _split(rows: Sequence[tuple[int, ...]], width: int) -> list[Ints]:
+    """The columns of a list of rows."""
+    table = np.array(rows, np.int64).reshape(-1, width)
+    return [table[:, column].copy() for column in range(width)]

@@ -1,0 +1,174 @@
+"""What lowering needs of graph, cluster and costs whatever the placement: made once, used for many placements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Cluster, Route
+from ..errors import InputError, MissingCostError
+from ..graph import Graph
+from ..profile import CostModel, OpCost, op_key
+from ..taskgraph import Ints, Rows
+from ..units import MAX_PS, picoseconds, transmission_ps
+
+UNKNOWN = -1  # duration of an op whose cost nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The tensors that some op reads, by producer and output; a control input is the output -1, of 0 bytes."""
+
+    producer: Ints
+    output: Ints
+    bytes: Ints
+    consumers: Rows
+
+
+def tensors_read(graph: Graph) -> Reads:
+    """Every tensor of the graph that is read, with its distinct consumers in program order."""
+    consumers: dict[tuple[int, int], list[int]] = {}
+    for consumer, reads in enumerate(graph.reads):
+        for key in reads:
+            consumers.setdefault(key, []).append(consumer)
+    keys = sorted(consumers)
+    sizes = [graph.ops[p].outputs[k].bytes if k >= 0 else 0 for p, k in keys]
+    table = np.array(keys, np.int64).reshape(-1, 2)
+    return Reads(table[:, 0], table[:, 1], np.array(sizes, np.int64), Rows.of(consumers[key] for key in keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A route that transfers take in one piece, in picoseconds; ``resources`` are the queues that they hold."""
+
+    route: Route
+    resources: tuple[int, ...]
+    held_ps: int
+    lag_ps: int
+    gap_ps: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph on a cluster with its costs, before any op has a place."""
+
+    graph: Graph
+    cluster: Cluster
+    costs: CostModel
+
+    @cached_property
+    def reads(self) -> Reads:
+        """The tensors that are read."""
+        return tensors_read(self.graph)
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device, in the order of their first device."""
+        return tuple(dict.fromkeys(device.kind for device in self.cluster.devices))
+
+    @cached_property
+    def kind_of_device(self) -> Ints:
+        """Row of ``kinds`` for each device."""
+        return np.array([self.kinds.index(device.kind) for device in self.cluster.devices], np.int64)
+
+    @cached_property
+    def gap_ps(self) -> Ints:
+        """The gap of each device, after ops of positive duration."""
+        return np.array([picoseconds(device.gap) for device in self.cluster.devices], np.int64)  # type: ignore[arg-type]
+
+    @cached_property
+    def _costs(self) -> dict[tuple[int, int], OpCost | None]:
+        return {}
+
+    def cost(self, op: int, device: int) -> OpCost | None:
+        """The cost of an op on a device; None where nobody knows it."""
+        key = (op, int(self.kind_of_device[device]))
+        if key not in self._costs:
+            self._costs[key] = self.costs.cost(self.graph, op, self.kinds[key[1]])
+        return self._costs[key]
+
+    @cached_property
+    def duration(self) -> NDArray[np.int64]:
+        """Duration in ps by op and device; UNKNOWN where no cost is known."""
+        table = np.full((len(self.graph.ops), len(self.kinds)), UNKNOWN, np.int64)
+        for k, kind in enumerate(self.kinds):
+            device = next(d for d, one in enumerate(self.cluster.devices) if one.kind == kind)
+            if self.cluster.devices[device].runs_ops:
+                for i in range(len(self.graph.ops)):
+                    cost = self.cost(i, device)
+                    table[i, k] = UNKNOWN if cost is None else picoseconds(cost.seconds)
+        return table[:, self.kind_of_device]
+
+    def require_costs(self, placement: list[int]) -> None:
+        """Raise MissingCostError naming every op whose cost on its device is not known."""
+        ops = np.arange(len(placement))
+        missing = np.flatnonzero(self.duration[ops, placement] == UNKNOWN).tolist() if placement else []
+        if missing:
+            raise MissingCostError(self._missing_line(i, placement[i]) for i in missing)
+
+    def _missing_line(self, op: int, device: int) -> str:
+        kind = self.cluster.devices[device].kind
+        key = op_key(self.graph, op, kind)
+        return f'ops[{op}]: no time for "{self.graph.ops[op].name}" on a device of kind "{kind}" (key {key[:200]})'
+
+    @cached_property
+    def _segments(self) -> dict[tuple[int, int], tuple[Segment, ...]]:
+        return {}
+
+    def segments(self, source: int, destination: int) -> tuple[Segment, ...]:
+        """The pieces of the route between two devices. Raises InputError where there is none."""
+        key = (source, destination)
+        if key not in self._segments:
+            routes = self.cluster.segments(source, destination)
+            if routes is None:
+                names = self.cluster.devices[source].name, self.cluster.devices[destination].name
+                raise InputError(
+                    f'placement: tensors must go from "{names[0]}" to "{names[1]}", but no route joins them'
+                )
+            self._segments[key] = tuple(map(self._segment, routes))
+        return self._segments[key]
+
+    def _segment(self, route: Route) -> Segment:
+        gap = 0 if self.cluster.queues == "fair" else picoseconds(route.gap)
+        return Segment(route, self.queues_held(route), picoseconds(route.held), picoseconds(route.lag), gap)
+
+    def queues_held(self, route: Route) -> tuple[int, ...]:
+        """The resources that a transfer over this route holds; see ``resources`` in build.py for their order."""
+        count, source, destination = len(self.cluster.devices), route.devices[0], route.devices[-1]
+        match self.cluster.queues:
+            case "device":
+                return count + source, 2 * count + destination
+            case "half-duplex":
+                return count + source, count + destination
+            case "egress":
+                return (count + source,)
+            case "link":
+                return tuple(count + half_link for half_link in route.half_links)
+            case _:
+                return ()
+
+    def merged(self, segments: list[Segment]) -> Segment:
+        """One multicast over several routes: all their queues, the smallest bandwidth, the largest latency and gap."""
+        routes = [segment.route for segment in segments]
+        half_links = sorted({half_link for route in routes for half_link in route.half_links})
+        slowest = min(routes, key=lambda route: route.bandwidth)
+        return Segment(
+            Route(routes[0].devices, tuple(half_links), slowest.bandwidth, slowest.held, slowest.lag, slowest.gap),
+            tuple(sorted({resource for segment in segments for resource in segment.resources})),
+            max(segment.held_ps for segment in segments),
+            max(segment.lag_ps for segment in segments),
+            max(segment.gap_ps for segment in segments),
+        )
+
+
+def transfer_ps(size: int, segment: Segment) -> int:
+    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up. Raises InputError."""
+    duration = transmission_ps(size, segment.route.bandwidth) + segment.held_ps
+    if duration > MAX_PS:
+        raise InputError(
+            f"a transfer of {size} bytes at {float(segment.route.bandwidth):g} bytes/s takes more than 53 days"
+        )
+    return duration

@@ -1,0 +1,172 @@
+"""The one intermediate form: tasks, the serial resources they hold, dependencies, and the buffers they fill and read.
+
+Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row number. Times are int64
+picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of row i is ``ids[ptr[i]:ptr[i + 1]]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+Ints = NDArray[np.int64]
+
+TRANSFER = "transfer"  # the kind of a task that sends; a task that computes has its op's phase as kind
+BUFFER_KINDS = ("parameters", "gradients", "optimizer state", "activations", "received copies", "workspace", "staging")
+PERSISTENT = -1  # filler of a buffer that lives throughout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A list of row numbers for each row (CSR)."""
+
+    ptr: Ints
+    ids: Ints
+
+    @classmethod
+    def of(cls, lists: Iterable[Sequence[int]]) -> Rows:
+        """From a sequence for each row."""
+        lists = list(lists)
+        ptr = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(one) for one in lists], out=ptr[1:])
+        return cls(ptr, np.fromiter((i for one in lists for i in one), np.int64, int(ptr[-1])))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, row: int) -> Ints:
+        return self.ids[self.ptr[row] : self.ptr[row + 1]]
+
+    def lists(self) -> list[list[int]]:
+        """As plain lists, for loops that leave numpy."""
+        flat, ends = self.ids.tolist(), self.ptr.tolist()
+        return [flat[a:b] for a, b in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A serial queue: one task at a time, in the order of its policy (fifo, priority or fixed).
+
+    ``sequence`` holds the tasks of a fixed queue in their order; ``device`` is the index of the device to which the
+    queue belongs (-1: a link).
+    """
+
+    name: str
+    policy: str = "fifo"
+    sequence: tuple[int, ...] = ()
+    device: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tasks:
+    """Columns, one row a task; the row number is the id that breaks ties.
+
+    ``duration``, ``lag``, ``gap`` are ps; ``resources`` the queues held, ``successors`` the tasks released at finish +
+    lag. A flow (``flow`` true) holds no resource: ``duration`` is the held latency that elapses before its ``bytes``
+    enter the half-links ``links``. ``op`` is the row of the op that runs or produced what is sent (-1: none),
+    ``output`` the output sent (-1: a control input), ``source`` and ``destination`` device indices (equal for
+    compute; the first of several destinations for a multicast).
+    """
+
+    name: tuple[str, ...]
+    kind: tuple[str, ...]
+    op: Ints
+    output: Ints
+    source: Ints
+    destination: Ints
+    duration: Ints
+    lag: Ints
+    gap: Ints
+    priority: Ints
+    bytes: Ints
+    flow: NDArray[np.bool_]
+    resources: Rows
+    links: Rows
+    successors: Rows
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffers:
+    """Columns, one row a buffer.
+
+    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the last finish of its
+    ``readers``; without readers, to the finish of its filler. ``kind`` indexes BUFFER_KINDS.
+    """
+
+    name: tuple[str, ...]
+    device: Ints
+    bytes: Ints
+    kind: Ints
+    filler: Ints
+    readers: Rows
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskGraph:
+    """What an engine executes. ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
+
+    Raises InputError where columns do not fit together or times could overflow.
+    """
+
+    tasks: Tasks
+    resources: tuple[Resource, ...]
+    buffers: Buffers
+    devices: tuple[str, ...]
+    capacity: Ints
+    links: tuple[str, ...] = ()
+    bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterable[str]:
+        tasks, count = self.tasks, len(self.tasks)
+        for name in ("duration", "lag", "gap", "bytes"):
+            column = getattr(tasks, name)
+            if len(column) != count or (column < 0).any():
+                yield f"tasks.{name}: must hold {count} numbers >= 0"
+        limits = (("resources", len(self.resources)), ("links", len(self.links)), ("successors", count))
+        for name, limit in limits:
+            rows = getattr(tasks, name)
+            if len(rows) != count or ((rows.ids < 0) | (rows.ids >= limit)).any():
+                yield f"tasks.{name}: must hold {count} lists of numbers under {limit}"
+        # Python integers: the sum itself may not overflow.
+        if sum(sum(getattr(tasks, name).tolist()) for name in ("duration", "lag", "gap")) >= 2**62:
+            yield "tasks: all times together exceed 53 days"
+        if sum(self.buffers.bytes.tolist()) >= 2**62:
+            yield "buffers: all sizes together exceed 2^62 bytes"
+        for resource in self.resources:
+            if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
+                yield f'resources["{resource.name}"]: a task stands twice in the sequence'
+
+    @cached_property
+    def predecessor_count(self) -> Ints:
+        """How many tasks each task waits for."""
+        return np.bincount(self.tasks.successors.ids, minlength=len(self.tasks)).astype(np.int64)
+
+    @cached_property
+    def predecessors(self) -> Rows:
+        """The reverse of ``successors``."""
+        successors = self.tasks.successors
+        owner = np.repeat(np.arange(len(self.tasks)), np.diff(successors.ptr))
+        order = np.argsort(successors.ids, kind="stable")
+        ptr = np.concatenate(([0], np.cumsum(self.predecessor_count))).astype(np.int64)
+        return Rows(ptr, owner[order].astype(np.int64))
+
+    def __repr__(self) -> str:
+        return f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, {len(self.buffers)} buffers)"

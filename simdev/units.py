@@ -1,0 +1,160 @@
+"""Quantities at the door: "80 GiB", "300 GB/s", "5 us" in, exact fractions of SI units inside, and back to text.
+
+A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB, MiB, GiB powers of
+1,024; bits are never meant unless "bit" is written. Numbers are decimals as written: 0.1 means one tenth.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+Number = int | float | str | Decimal | Fraction
+
+PS_PER_SECOND = 10**12
+MAX_BYTES = 2**60
+MAX_NAME = 256
+MAX_PS = 2**62  # 53 days: two of them still add up inside int64
+
+_DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+_TIME = {"ps": -12, "ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-zµμ/]*)\s*\Z")
+
+
+def _scales(unit: str, divisor: int = 1) -> dict[str, Fraction]:
+    decimal = {prefix + unit: Fraction(10**power, divisor) for prefix, power in _DECIMAL.items()}
+    return decimal | {prefix + unit: Fraction(2**power, divisor) for prefix, power in _BINARY.items()}
+
+
+_BYTES = _scales("B")
+_RATE = {unit + "/s": scale for unit, scale in (_BYTES | _scales("bit", 8)).items()}
+_RATE |= {unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")}
+_SECONDS = {unit: Fraction(10) ** power for unit, power in _TIME.items()}
+
+
+def exact(value: Number) -> Fraction:
+    """The number as an exact fraction; a float means its shortest decimal form.
+
+    Raises ValueError for booleans, NaN, infinities and numbers of absurd length.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal, Fraction)):
+        raise ValueError(f"must be a number, got {value!r}")
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, int):
+        return Fraction(value)
+    try:
+        decimal = value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+    except InvalidOperation:
+        raise ValueError(f"must be a number, got {value!r}") from None
+    if not decimal.is_finite():
+        raise ValueError(f"must be finite, got {value}")
+    if decimal and abs(decimal.adjusted()) > 60:
+        raise ValueError(f"is out of range: {value}")
+    return Fraction(decimal)
+
+
+def _quantity(value: Number, units: dict[str, Fraction], example: str) -> Fraction:
+    if not isinstance(value, str):
+        return exact(value)
+    match = _QUANTITY.match(value)
+    if match is None:
+        raise ValueError(f'must be a number or a string like "{example}", got "{value}"')
+    number, unit = match.groups()
+    if unit and unit not in units:
+        raise ValueError(f'has the unknown unit "{unit}" in "{value}"; write it like "{example}"')
+    return exact(number) * (units[unit] if unit else 1)
+
+
+def parse_bytes(value: Number) -> int:
+    """Bytes, as a whole number from 0 to 2^60. Raises ValueError."""
+    size = _quantity(value, _BYTES, "80 GiB")
+    if size.denominator != 1:
+        raise ValueError(f"must be a whole number of bytes, got {value}")
+    return _in_range(int(size), MAX_BYTES, "2^60 bytes", value)
+
+
+def parse_bandwidth(value: Number) -> Fraction:
+    """Bytes per second, positive. Raises ValueError."""
+    rate = _quantity(value, _RATE, "300 GB/s")
+    if rate <= 0:
+        raise ValueError(f"must be > 0, got {value}")
+    if rate > MAX_BYTES or rate * MAX_BYTES < 1:
+        raise ValueError(f"is out of range: {value}")
+    return rate
+
+
+def parse_time(value: Number) -> Fraction:
+    """Seconds, not negative and under 53 days. Raises ValueError."""
+    seconds = _quantity(value, _SECONDS, "5 us")
+    _in_range(math.ceil(seconds * PS_PER_SECOND), MAX_PS, "53 days", value)
+    return seconds if seconds >= 0 else _refuse_negative(value)
+
+
+def _in_range(number: int, most: int, limit: str, value: Number) -> int:
+    if number < 0:
+        _refuse_negative(value)
+    if number > most:
+        raise ValueError(f"is larger than {limit}: {value}")
+    return number
+
+
+def _refuse_negative(value: Number) -> Fraction:
+    raise ValueError(f"must not be negative, got {value}")
+
+
+def picoseconds(seconds: Fraction) -> int:
+    """Whole picoseconds, rounded up: nothing that takes time is free."""
+    return math.ceil(seconds * PS_PER_SECOND)
+
+
+def transmission_ps(size: int, bandwidth: Fraction) -> int:
+    """Time in ps that ``size`` bytes need at ``bandwidth`` bytes per second, rounded up."""
+    # ceil(size * 1e12 / bandwidth) on integers: Fractions would be ten times slower here.
+    return -(-size * PS_PER_SECOND * bandwidth.denominator // bandwidth.numerator)
+
+
+def is_count(value: object) -> bool:
+    """Whether the value is a whole number from 0 to 2^60 (and no bool)."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
+
+
+def size_problems(name: str, value: object) -> Iterator[str]:
+    """``name: reason`` unless the value is a whole number of bytes from 0 to 2^60."""
+    if not is_count(value):
+        yield f"{name}: must be a whole number of bytes from 0 to 2^60, got {value!r}"
+
+
+def name_problems(name: str, value: object) -> Iterator[str]:
+    """``name: reason`` unless the value is printable text of 1 to 256 characters."""
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME or not value.isprintable():
+        yield f"{name}: must be 1 to {MAX_NAME} printable characters, got {str(value)[:40]!r}"
+
+
+def format_bytes(size: float) -> str:
+    """For people: ``1.50 GiB``."""
+    for prefix, power in reversed(_BINARY.items()):
+        if abs(size) >= 2**power:
+            return f"{size / 2**power:.2f} {prefix}B"
+    return f"{size:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """For people: ``12.34 ms``."""
+    for unit in ("s", "ms", "us", "ns"):
+        scale = 10.0 ** _TIME[unit]
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e12:.4g} ps"
+
+
+def format_bandwidth(rate: float) -> str:
+    """For people: ``300 GB/s``."""
+    for prefix, power in reversed(_DECIMAL.items()):
+        if prefix != "K" and rate >= 10**power:
+            return f"{rate / 10**power:.4g} {prefix}B/s"
+    return f"{rate:.4g} B/s"

@@ -1,0 +1,3 @@
+"""The version, told once."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""A corpus of broken files with the exact message for each."""

@@ -1,0 +1,79 @@
+"""Hypothesis profile, and four tiny worlds. Times are ps, sizes bytes, 1 byte takes 1 ps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from simdev.cluster import Cluster, Device
+from strategies import UNIT, World, op
+
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("ci")
+
+
+def _devices(count: int) -> list[Device]:
+    return [Device(f"gpu:{d}") for d in range(count)]
+
+
+@pytest.fixture
+def chain() -> World:
+    """One device: a(1) -> b(2) -> c(3)."""
+    ops = [op("a", 1), op("b", 2, "a"), op("c", 3, "b")]
+    return World.of(ops, Cluster("one", tuple(_devices(1))), [0, 0, 0])
+
+
+@pytest.fixture
+def diamond() -> World:
+    r"""One device.
+
+    ::
+
+             b(2)
+            /    \
+        a(1)      d(1)
+            \    /
+             c(3)
+    """
+    ops = [op("a", 1), op("b", 2, "a"), op("c", 3, "a"), op("d", 1, "b", "c")]
+    return World.of(ops, Cluster("one", tuple(_devices(1))), [0, 0, 0, 0])
+
+
+@pytest.fixture
+def two_gpus() -> World:
+    """Two GPUs and one link: a(1) sends 2 bytes to c, b(1) 1 byte to c.
+
+    ::
+
+        gpu:0   a(1) b(1)
+                  \\2  \\1
+        gpu:1      ----- c(2)
+    """
+    ops = [op("a", 1, size=2), op("b", 1, size=1), op("c", 2, "a", "b")]
+    return World.of(ops, Cluster.all_to_all("two", _devices(2), "device", bandwidth=UNIT), [0, 0, 1])
+
+
+@pytest.fixture
+def pipeline() -> World:
+    """Four stages on four GPUs, two microbatches, forward(1) and backward(2), 1 byte between stages.
+
+    ::
+
+        gpu:0  f00 f01 .................... b00 b01
+        gpu:1      f10 f11 ............ b10 b11
+        gpu:2          f20 f21 .... b20 b21
+        gpu:3              f30 f31 b30 b31
+    """
+    ops, placement = [], []
+    for stage in range(4):
+        for batch in range(2):
+            ops.append(op(f"f{stage}{batch}", 1, *([f"f{stage - 1}{batch}"] if stage else []), size=1))
+            placement.append(stage)
+    for stage in reversed(range(4)):
+        for batch in range(2):
+            before = f"b{stage + 1}{batch}" if stage < 3 else f"f3{batch}"
+            ops.append(op(f"b{stage}{batch}", 2, before, size=1))
+            placement.append(stage)
+    return World.of(ops, Cluster.all_to_all("four", _devices(4), "link", bandwidth=UNIT), placement)

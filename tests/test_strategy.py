@@ -1,0 +1,104 @@
+"""Strategy: which entry of a placement wins, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from simdev.cluster import Cluster, Device
+from simdev.errors import InputError
+from simdev.graph import Graph, Op
+from simdev.strategy import Order, resolve_placement
+
+CLUSTER = Cluster("c", (Device("gpu:0"), Device("gpu:1"), Device("gpu:2"), Device("sw", "switch")))
+
+
+def graph(*ops: str) -> Graph:
+    """Ops written "name" or "name@group"."""
+    parts = [text.partition("@") for text in ops]
+    return Graph("g", tuple(Op(name, colocate=group or None) for name, _, group in parts))
+
+
+def devices(ops: list[str], placement: Mapping[str, str]) -> list[int]:
+    return resolve_placement(graph(*ops), CLUSTER, {key: f"gpu:{device}" for key, device in placement.items()})
+
+
+def problems(ops: list[str], placement: Mapping[str, str]) -> tuple[str, ...]:
+    with pytest.raises(InputError) as error:
+        resolve_placement(graph(*ops), CLUSTER, placement)
+    return error.value.problems
+
+
+def test_an_ops_own_name_wins_over_its_group_and_the_group_over_patterns() -> None:
+    assert devices(["a@g"], {"a": 0, "g": 1, "*": 2}) == [0]
+    assert devices(["a@g"], {"g": 1, "*": 2}) == [1]
+    assert devices(["a@g"], {"*": 2}) == [2]
+
+
+def test_the_pattern_with_the_most_letters_wins_in_any_order() -> None:
+    entries = {"*": 0, "encoder/*": 1, "encoder/layer_?/mm": 2}
+    ops = ["encoder/layer_1/mm", "encoder/layer_1/add", "decoder/mm"]
+    assert devices(ops, entries) == [2, 1, 0]
+    assert devices(ops, dict(reversed(entries.items()))) == [2, 1, 0]
+
+
+def test_patterns_mind_upper_case_and_cross_slashes() -> None:
+    assert devices(["A/b/c", "a/b/c"], {"A*": 0, "a*c": 1}) == [0, 1]
+
+
+def test_equal_patterns_may_agree_and_may_not_disagree() -> None:
+    assert devices(["ab"], {"a*": 0, "*b": 0}) == [0]
+    assert problems(["ab"], {"a*": "gpu:0", "*b": "gpu:1"}) == (
+        'placement: "ab" matches "a*" and "*b", which name different devices',
+    )
+
+
+def test_a_name_with_wildcards_in_it_is_still_a_name() -> None:
+    assert devices(["a[0]", "a0"], {"a[0]": 1, "a0": 2}) == [1, 2]
+
+
+def test_a_pattern_that_lost_everywhere_is_no_mistake() -> None:
+    assert devices(["ab"], {"a*": 0, "ab": 1}) == [1]
+    assert devices(["ab"], {"a*": 0, "*": 1}) == [0]
+
+
+def test_entries_must_mean_something() -> None:
+    assert problems(["a", "b"], {"a": "gpu:9", "b": "sw", "z": "gpu:0", "y*": "gpu:0"}) == (
+        'placement["a"]: no device named "gpu:9"',
+        'placement["b"]: "sw" is a switch and runs no op',
+        'placement["z"]: no op, group or pattern match of this name',
+        'placement["y*"]: no op, group or pattern match of this name',
+    )
+
+
+def test_every_op_needs_a_device() -> None:
+    assert problems(["a", "b", "c"], {"b": "gpu:0"}) == (
+        'placement: op "a" has no device',
+        'placement: op "c" has no device',
+    )
+    assert devices([], {}) == []
+
+
+def test_a_group_stays_together() -> None:
+    assert devices(["a@g", "b@g"], {"a": 1, "b": 1}) == [1, 1]
+    assert problems(["a@g", "b@g"], {"a": "gpu:0", "b": "gpu:1"}) == (
+        'placement: colocation group "g" is split over gpu:0, gpu:1',
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"policy": "lifo"}, 'order.policy: must be one of fifo, program, priority, fixed, got "lifo"'),
+        ({"policy": "fifo", "priority": {"a": 1}}, 'order.priority: goes with the policy "priority", not with "fifo"'),
+        (
+            {"policy": "priority", "sequence": {"gpu:0": ("a",)}},
+            'order.sequence: goes with the policy "fixed", not with "priority"',
+        ),
+    ],
+)
+def test_an_order_that_contradicts_itself_is_refused(fields: dict[str, object], problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        Order(**fields)  # type: ignore[arg-type]
+    assert error.value.problems == (problem,)
