@@ -1,0 +1,52 @@
+"""The README's promises, executed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_python_of_the_readme_runs(source, capsys):
+    names: dict[str, object] = {}
+    exec(compile(source, "README.md", "exec"), names)
+    report = names.get("report")
+    if report is not None:
+        assert f"{report.step_ps / 1e9:.2f} ms" in source
+        assert f"Step time {report.step_ps / 1e9:.4g} ms" in capsys.readouterr().out
+
+
+def test_json_of_the_readme_is_json():
+    assert all(json.loads(source) for source in blocks("json"))
+
+
+def test_commands_of_the_readme_exist(capsys):
+    from simdev.cli import main
+
+    for verb in re.findall(r"^    simdev (\w+)", README.read_text(), re.MULTILINE):
+        with pytest.raises(SystemExit) as stop:
+            main([verb, "--help"])
+        assert stop.value.code == 0
+    assert "usage" in capsys.readouterr().out
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (README.parent / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README.read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def test_figures_of_the_readme_are_those_of_the_shipped_scenario():
+    import simdev
+
+    report = simdev.run(simdev.load_scenario(README.parent / "scenarios" / "inception-v3-4x-cpu.json"))
+    assert f"({report.step_ps:,} ps, engine simpy)" in README.read_text()
