@@ -6,8 +6,8 @@ listing them in another order changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,7 @@ QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
 QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")  # queues are named by these and a device
 DUPLEX = ("full", "half", "simplex")
+UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,10 @@ class Link:
     def __post_init__(self) -> None:
         _normalise(self, bandwidth=parse_bandwidth, latency=parse_time, gap=parse_time)
 
-    def problems(self, devices: Iterable[str]) -> Iterator[str]:
-        """What is wrong with it, as ``field: reason``."""
-        known = set(devices)
+    def problems(self, devices: Container[str]) -> Iterator[str]:
+        """What is wrong with it between devices of these names, as ``field: reason``."""
         for side, end in enumerate(self.ends):
-            if end not in known:
+            if end not in devices:
                 yield f'ends[{side}]: no device named "{end}"'
         if self.ends[0] == self.ends[1]:
             yield f'ends: "{self.ends[0]}" is linked to itself'
@@ -86,14 +86,14 @@ class Link:
             yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
 
 
-def _normalise(noun: object, **parsers: object) -> None:
+def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
     problems = []
     for name, parse in parsers.items():
         value = getattr(noun, name)
         if value is None:
             continue
         try:
-            object.__setattr__(noun, name, parse(value))  # type: ignore[operator]
+            object.__setattr__(noun, name, parse(value))
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if problems:
@@ -164,7 +164,7 @@ class Cluster:
         first, second = (self.index[end] for end in link.ends)
         if link.duplex == "simplex" or first < second:
             return link
-        return Link(link.ends[::-1], link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency)
+        return replace(link, ends=(link.ends[1], link.ends[0]))
 
     def _link_order(self, link: Link) -> tuple[int, int]:
         return self.index[link.ends[0]], self.index[link.ends[1]]
@@ -247,7 +247,7 @@ class Cluster:
 
     def _widest_by_layer(self, source: int, destination: int) -> list[dict[int, Fraction]] | None:
         """Devices by distance from the source, each with the largest bottleneck of its shortest paths."""
-        layers: list[dict[int, Fraction]] = [{source: Fraction(10**30)}]
+        layers: list[dict[int, Fraction]] = [{source: UNLIMITED}]
         seen = {source}
         while destination not in layers[-1]:
             ahead: dict[int, Fraction] = {}
@@ -271,7 +271,7 @@ class Cluster:
         return Route(
             path,
             half_links,
-            bandwidth=min((Fraction(link.bandwidth) for link in links), default=Fraction(10**30)),
+            bandwidth=min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
             held=sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
             lag=sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
             gap=max((Fraction(link.gap) for link in links), default=Fraction(0)),

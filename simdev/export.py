@@ -19,7 +19,6 @@ from typing import TextIO
 import numpy as np
 
 from .analysis import Row, timeline_rows, transfer_mask
-from .analysis.spans import owners
 from .taskgraph import Ints, TaskGraph
 from .trace import Trace
 
@@ -130,7 +129,7 @@ def _arrows(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
 def _links(task_graph: TaskGraph, where: list[list[int]]) -> Iterator[tuple[int, int]]:
     """(producer, transfer), (transfer, transfer) from its first row to its last, (transfer, consumer)."""
     successors, moves = task_graph.tasks.successors, transfer_mask(task_graph)
-    before, after = owners(successors), successors.ids
+    before, after = successors.owners(), successors.ids
     touching = moves[before] | moves[after]
     yield from zip(before[touching].tolist(), after[touching].tolist(), strict=True)
     yield from ((task, task) for task in np.flatnonzero(moves).tolist() if len(where[task]) > 1)
@@ -182,7 +181,7 @@ def _node(task_graph: TaskGraph, task: int, shape: str) -> str:
 
 def _edges(task_graph: TaskGraph) -> Iterable[str]:
     successors = task_graph.tasks.successors
-    pairs = zip(owners(successors).tolist(), successors.ids.tolist(), strict=True)
+    pairs = zip(successors.owners().tolist(), successors.ids.tolist(), strict=True)
     return (f"  t{before} -> t{after};" for before, after in pairs)
 
 

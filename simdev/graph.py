@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 PHASES = ("forward", "backward", "update")
-_OUTPUT = re.compile(r"(.+):(\d{1,7})\Z", re.DOTALL)
+_OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ profiles in order; what nobody measured is None, never a guess.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,6 +18,7 @@ from .graph import Graph
 
 PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
 RUNGS = ("given", "measured", "interpolated", "fitted", "roofline")
+_KEY = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 def profile_key(
@@ -33,7 +34,7 @@ def profile_key(
     shapes = [list(shape) if shape is not None else None for shape in operands]
     out = [list(shape) if shape is not None else None for shape in outputs]
     parts = [device, kind, phase, dict(attrs), shapes, list(dtypes), out]
-    return json.dumps(parts, sort_keys=True, separators=(",", ":"), default=str)
+    return _KEY.encode(parts)
 
 
 def op_key(graph: Graph, position: int, device_kind: str) -> str:
@@ -53,7 +54,11 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured operator: median time in seconds, and everything else that was written about it."""
+    """One measured operator: its median time in seconds, and what was written about it.
+
+    ``source`` tells how the time was found ("measured", or another of RUNGS), ``rel_err`` its relative error (0.1 is
+    10 %, None: not told), ``details`` is the whole row.
+    """
 
     key: str
     seconds: Fraction
@@ -87,7 +92,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """The time of an op on a kind of device, in seconds, with the rung of the ladder that answered."""
+    """The time of an op on a kind of device, in seconds, with the rung of the ladder that answered (one of RUNGS).
+
+    ``rel_err`` is its relative error (0.1 is 10 %, None: not told).
+    """
 
     seconds: Fraction
     rung: str
@@ -113,7 +121,3 @@ class CostModel:
             if row is not None:
                 return OpCost(row.seconds, row.source if row.source in RUNGS else "fitted", row.rel_err)
         return None
-
-    def missing(self, graph: Graph, device_kind: str) -> Iterator[int]:
-        """Positions of the ops without a cost on this kind of device."""
-        return (i for i in range(len(graph.ops)) if self.cost(graph, i, device_kind) is None)

@@ -40,10 +40,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A placement (op, colocation group or pattern -> device) and an order."""
+    """A placement (op, colocation group or pattern -> device) and an order (or the name of a policy)."""
 
     placement: Mapping[str, str] = field(default_factory=dict)
     order: Order = Order()
+
+    def __post_init__(self) -> None:
+        order: object = self.order
+        if isinstance(order, str):
+            order = Order(order)
+            object.__setattr__(self, "order", order)
+        placement: object = self.placement
+        if not isinstance(placement, Mapping) or not isinstance(order, Order):
+            raise InputError("strategy: needs a placement by name, and an order or the name of a policy")
 
 
 def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:

@@ -44,6 +44,10 @@ class Rows:
     def __getitem__(self, row: int) -> Ints:
         return self.ids[self.ptr[row] : self.ptr[row + 1]]
 
+    def owners(self) -> Ints:
+        """The row of each entry of ``ids``."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
+
     def lists(self) -> list[list[int]]:
         """As plain lists, for loops that leave numpy."""
         flat, ends = self.ids.tolist(), self.ptr.tolist()
@@ -163,10 +167,9 @@ class TaskGraph:
     def predecessors(self) -> Rows:
         """The reverse of ``successors``."""
         successors = self.tasks.successors
-        owner = np.repeat(np.arange(len(self.tasks)), np.diff(successors.ptr))
         order = np.argsort(successors.ids, kind="stable")
         ptr = np.concatenate(([0], np.cumsum(self.predecessor_count))).astype(np.int64)
-        return Rows(ptr, owner[order].astype(np.int64))
+        return Rows(ptr, successors.owners()[order])
 
     def __repr__(self) -> str:
         return f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, {len(self.buffers)} buffers)"

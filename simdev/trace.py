@@ -77,8 +77,7 @@ class Trace:
             return np.full(len(buffers), -1), np.full(len(buffers), self.step_ps + 1)
         begin = np.where(persistent, -1, self.start[buffers.filler])
         end = np.where(persistent, self.step_ps + 1, self.finish[buffers.filler])
-        owner = np.repeat(np.arange(len(buffers)), np.diff(buffers.readers.ptr))
-        np.maximum.at(end, owner, self.finish[buffers.readers.ids])
+        np.maximum.at(end, buffers.readers.owners(), self.finish[buffers.readers.ids])
         end[persistent] = self.step_ps + 1
         return begin, end
 
@@ -101,7 +100,7 @@ class Trace:
         time, level = time[inside], level[inside]
         top = int(level.argmax()) if len(level) else 0
         peak, peak_ps = (int(level[top]), int(time[top])) if len(level) else (0, 0)
-        live = rows[(np.maximum(begin[rows], 0) <= peak_ps) & (peak_ps < end[rows])]
+        live = self._live(rows, peak_ps)
         capacity = int(self.task_graph.capacity[device])
         overflow = self._overflow(device, capacity, rows, time, level) if 0 <= capacity < peak else None
         return DeviceMemory(
@@ -116,6 +115,11 @@ class Trace:
             overflow,
         )
 
+    def _live(self, rows: Ints, now: int) -> Ints:
+        """Those of the buffers that are live at ``now`` ps."""
+        begin, end = self.lifetimes
+        return rows[(np.maximum(begin[rows], 0) <= now) & (now < end[rows])]
+
     def _largest(self, rows: Ints) -> tuple[tuple[str, int], ...]:
         buffers = self.task_graph.buffers
         order = rows[np.argsort(-buffers.bytes[rows], kind="stable")]
@@ -124,10 +128,10 @@ class Trace:
     def _overflow(self, device: int, capacity: int, rows: Ints, time: Ints, level: Ints) -> Overflow:
         """Allocations of one instant are taken in the order of their tasks, to find the one that no longer fits."""
         buffers = self.task_graph.buffers
-        begin, end = self.lifetimes
+        begin, _ = self.lifetimes
         at = int(np.argmax(level > capacity))
         now = int(time[at])
-        live = rows[(np.maximum(begin[rows], 0) <= now) & (now < end[rows])]
+        live = self._live(rows, now)
         order = live[np.lexsort((live, buffers.filler[live], begin[live]))]
         total = np.cumsum(buffers.bytes[order])
         culprit = int(buffers.filler[order[int(np.argmax(total > capacity))]])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from simdev.cluster import Cluster, Device
 from strategies import UNIT, World, op
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # for benchmarks: plain `pytest` puts tests/ alone there
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

@@ -135,6 +135,26 @@ def fixed(task_graph: TaskGraph, keys: Sequence[int]) -> TaskGraph:
     return replace(task_graph, resources=tuple(replace(r, policy="fixed", sequence=s) for r, s in pairs))
 
 
+def longest_paths(task_graph: TaskGraph) -> list[int]:
+    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap to the next."""
+    tasks = task_graph.tasks
+    edges = [
+        (task, after, tasks.duration[task] + tasks.lag[task])
+        for task, later in enumerate(tasks.successors.lists())
+        for after in later
+    ]
+    for queue in task_graph.resources:
+        pairs = zip(queue.sequence, queue.sequence[1:], strict=False)
+        edges += [(task, after, tasks.duration[task] + tasks.gap[task]) for task, after in pairs]
+    start, changed = [0] * len(tasks), True
+    while changed:
+        changed = False
+        for task, after, length in edges:
+            if start[task] + length > start[after]:
+                start[after], changed = int(start[task] + length), True
+    return start
+
+
 def _edges(tape: Tape, count: int) -> list[list[int]]:
     """Successors: any, a chain, a star, or none."""
     shape = tape.pick("any", "any", "any", "chain", "star", "none")

@@ -267,6 +267,32 @@ def test_outputs_may_be_what_is_no_file(here: Path, capsys: pytest.CaptureFixtur
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
+@pytest.mark.parametrize("line", ["> /dev/full", "--save /dev/full", "--gantt /dev/full"])
+def test_a_full_disk_is_told_and_is_no_bug(line: str, here: Path) -> None:
+    result = shell(line, here)
+    assert (result.returncode, result.stderr) == (2, "cannot write: no space left on device\n")
+
+
+def test_a_closed_stream_takes_nothing_and_breaks_nothing(here: Path) -> None:
+    assert (shell("--save r.json >&-", here).returncode, Path("r.json").is_file()) == (0, True)
+    Path("s.json").write_text("{}")
+    quiet = shell("2>&-", here)
+    assert (quiet.returncode, quiet.stdout) == (2, "")
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """``simdev simulate s.json`` with what a shell makes of the rest of the line."""
+    return subprocess.run(
+        ["bash", "-c", f'"$0" -m simdev simulate s.json {line}', sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
 def test_a_saved_run_may_come_by_standard_input(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["simulate", "s.json", "--save", "r.json.gz"]) == 0
     stream = io.TextIOWrapper(io.BytesIO(Path("r.json.gz").read_bytes()))

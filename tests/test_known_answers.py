@@ -150,7 +150,7 @@ def shares(flows: list[list[int]], capacity: list[float]) -> list[float]:
         ptr.append(ptr[-1] + len(links))
     rates, left, waiting = [0.0] * len(flows), [0.0] * len(capacity), [0] * len(capacity)
     ids = [link for links in flows for link in links]
-    max_min_rates(range(len(flows)), len(flows), ptr, ids, capacity, rates, left, waiting)
+    max_min_rates(range(len(flows)), len(flows), ptr, ids, capacity, rates, left, waiting, [0] * len(capacity))
     return rates
 
 

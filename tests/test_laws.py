@@ -26,7 +26,7 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.strategy import Order
 from simdev.taskgraph import Rows, TaskGraph
 from simdev.trace import Trace
-from strategies import UNIT, World, op, rename, task_graphs, worlds
+from strategies import UNIT, World, longest_paths, op, rename, task_graphs, worlds
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 
@@ -229,26 +229,6 @@ def test_every_tensor_reaches_every_reader_as_often_as_the_mode_says(world):
 
 
 # Laws of fixed sequences in every queue
-
-
-def longest_paths(task_graph: TaskGraph) -> list[int]:
-    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap to the next."""
-    tasks = task_graph.tasks
-    edges = [
-        (task, after, tasks.duration[task] + tasks.lag[task])
-        for task, later in enumerate(tasks.successors.lists())
-        for after in later
-    ]
-    for queue in task_graph.resources:
-        pairs = zip(queue.sequence, queue.sequence[1:], strict=False)
-        edges += [(task, after, tasks.duration[task] + tasks.gap[task]) for task, after in pairs]
-    start, changed = [0] * len(tasks), True
-    while changed:
-        changed = False
-        for task, after, length in edges:
-            if start[task] + length > start[after]:
-                start[after], changed = int(start[task] + length), True
-    return start
 
 
 @settings(max_examples=500)

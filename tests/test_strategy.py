@@ -9,7 +9,7 @@ import pytest
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph, Op
-from simdev.strategy import Order, resolve_placement
+from simdev.strategy import Order, Strategy, resolve_placement
 
 CLUSTER = Cluster("c", (Device("gpu:0"), Device("gpu:1"), Device("gpu:2"), Device("sw", "switch")))
 
@@ -102,3 +102,11 @@ def test_an_order_that_contradicts_itself_is_refused(fields: dict[str, object], 
     with pytest.raises(InputError) as error:
         Order(**fields)  # type: ignore[arg-type]
     assert error.value.problems == (problem,)
+
+
+def test_an_order_may_be_the_name_of_a_policy():
+    assert Strategy({"*": "g0"}, "program").order == Order("program")
+    with pytest.raises(InputError, match="must be one of"):
+        Strategy({"*": "g0"}, "random")
+    with pytest.raises(InputError, match="needs a placement by name"):
+        Strategy(["g0"])

@@ -104,6 +104,7 @@ def test_times_round_up_to_picoseconds(text: object, ps: int) -> None:
         (parse_time, float("inf"), "must be finite, got"),
         (parse_time, Decimal("1e99"), "is out of range"),
         (parse_time, -1e-30, "must not be negative"),
+        (parse_time, "\u0661 us", "must be a number or a string like"),  # an Arabic digit
         (parse_time, "5 min", 'unknown unit "min"'),
         (parse_time, 5e6, "is larger than 53 days"),
         (parse_time, [], r"must be a number, got \[\]"),

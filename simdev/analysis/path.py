@@ -22,7 +22,7 @@ import numpy as np
 
 from ..taskgraph import Ints, TaskGraph
 from ..trace import Trace
-from .spans import owners, ready_ps, transfer_mask
+from .spans import ready_ps, transfer_mask
 
 BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
 NOBODY = -1
@@ -78,7 +78,7 @@ def _chain(trace: Trace) -> list[tuple[int, int]]:
 def _binding(task_graph: TaskGraph, release: Ints, ready: Ints) -> Ints:
     """For each task the predecessor that released it last (the smallest id of several), NOBODY for roots."""
     successors, count = task_graph.tasks.successors, len(task_graph.tasks)
-    before, after = owners(successors), successors.ids
+    before, after = successors.owners(), successors.ids
     last = release[before] == ready[after]
     binding = np.full(count, count, np.int64)
     np.minimum.at(binding, after[last], before[last])
@@ -91,7 +91,7 @@ class _Holders:
     def __init__(self, trace: Trace) -> None:
         tasks = trace.task_graph.tasks
         self.trace, self.held = trace, tasks.resources
-        holder, queue = owners(tasks.resources), tasks.resources.ids
+        holder, queue = tasks.resources.owners(), tasks.resources.ids
         until = (trace.finish + tasks.gap)[holder]
         order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
         self.holder, self.queue, self.until = holder[order], queue[order], until[order]

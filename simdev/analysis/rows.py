@@ -10,7 +10,7 @@ import numpy as np
 
 from ..taskgraph import Ints
 from ..trace import Trace
-from .spans import group, is_compute_stream, owners, transfer_mask
+from .spans import group, is_compute_stream, transfer_mask
 
 LINKS = -1
 
@@ -37,7 +37,7 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     """
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
-    held = [_in_time(trace, one) for one in group(rows.ids, owners(rows), len(task_graph.resources))]
+    held = [_in_time(trace, one) for one in group(rows.ids, rows.owners(), len(task_graph.resources))]
     free = _unqueued(trace)
     found: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]
     for resource, tasks in zip(task_graph.resources, held, strict=True):

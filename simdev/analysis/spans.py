@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..taskgraph import TRANSFER, Ints, Resource, Rows, TaskGraph
+from ..taskgraph import TRANSFER, Ints, Resource, TaskGraph
 
 
 def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
@@ -32,11 +32,6 @@ def covered_ps(start: Ints, finish: Ints) -> int:
     return int(np.maximum(finish - np.maximum(start, before), 0).sum())
 
 
-def owners(rows: Rows) -> Ints:
-    """The row of each entry of ``rows.ids``."""
-    return np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(rows.ptr))
-
-
 def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
     """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
     order = np.argsort(keys, kind="stable")
@@ -48,5 +43,5 @@ def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
     """When each task became ready: the last release (finish + lag) of its predecessors, 0 without any."""
     successors = task_graph.tasks.successors
     ready = np.zeros(len(task_graph.tasks), np.int64)
-    np.maximum.at(ready, successors.ids, release[owners(successors)])
+    np.maximum.at(ready, successors.ids, release[successors.owners()])
     return ready

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..taskgraph import Ints
 from ..trace import DeviceMemory, Trace
-from .spans import covered_ps, group, is_compute_stream, owners, transfer_mask
+from .spans import covered_ps, group, is_compute_stream, transfer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def _device(trace: Trace, run: Ints, touch: Ints, memory: DeviceMemory) -> Devic
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
     """(device, transfer) for both ends of each transfer and for the devices whose queues it holds (a multicast)."""
     tasks, resources = trace.task_graph.tasks, trace.task_graph.resources
-    holder, held = owners(tasks.resources), tasks.resources.ids
+    holder, held = tasks.resources.owners(), tasks.resources.ids
     device = np.array([resource.device for resource in resources], np.int64)[held]
     queued = (device >= 0) & np.isin(holder, transfers)
     devices = np.concatenate((tasks.source[transfers], tasks.destination[transfers], device[queued]))
@@ -100,7 +100,7 @@ def link_use(trace: Trace) -> tuple[LinkUse, ...]:
 def _queues(trace: Trace) -> Iterator[LinkUse]:
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
-    holder = owners(rows)
+    holder = rows.owners()
     sends = transfer_mask(task_graph)[holder]
     holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
     for resource, held in zip(task_graph.resources, holders, strict=True):
@@ -110,7 +110,7 @@ def _queues(trace: Trace) -> Iterator[LinkUse]:
 
 def _half_links(trace: Trace) -> Iterator[LinkUse]:
     tasks, names = trace.task_graph.tasks, trace.task_graph.links
-    crossing = group(tasks.links.ids, owners(tasks.links), len(names))
+    crossing = group(tasks.links.ids, tasks.links.owners(), len(names))
     if not tasks.flow.any():
         return
     for name, flows in zip(names, crossing, strict=True):

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..taskgraph import Ints, TaskGraph
+from ..units import PS_PER_SECOND
 from .violation import Violation
 
 TOLERANCE = 1e-9
-PS_PER_SECOND = 1e12
 Links = Sequence[int]
 
 

@@ -10,17 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..taskgraph import PERSISTENT, TRANSFER, Ints, Rows, TaskGraph
+from ..taskgraph import PERSISTENT, TRANSFER, Ints, TaskGraph
+from ..units import PS_PER_SECOND
 from .violation import Violation
 
 LATEST = 2**62  # ps; twice as much still fits in int64
-PS_PER_SECOND = 1e12
 SLACK = 1e-9  # relative, for what float64 rounds
-
-
-def owners(rows: Rows) -> Ints:
-    """The row to which each entry of ``rows.ids`` belongs."""
-    return np.repeat(np.arange(len(rows), dtype=np.int64), np.diff(rows.ptr))
 
 
 def column_faults(task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike) -> Iterator[Violation]:
@@ -60,7 +55,7 @@ def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterat
 
 def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
     tasks = task_graph.tasks
-    before, after = owners(tasks.successors), tasks.successors.ids
+    before, after = tasks.successors.owners(), tasks.successors.ids
     release = (finish + tasks.lag)[before]
     for edge in np.flatnonzero(start[after] < release).tolist():
         first, second = tasks.name[before[edge]], tasks.name[after[edge]]
@@ -71,7 +66,7 @@ def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iter
 def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
     """Sorted by start, then end: if any two overlap on a resource, two neighbours do."""
     tasks = task_graph.tasks
-    held, task = tasks.resources.ids, owners(tasks.resources)
+    held, task = tasks.resources.ids, tasks.resources.owners()
     begin, end = start[task], (finish + tasks.gap)[task]
     order = np.lexsort((end, begin, held))
     held, task, begin, end = held[order], task[order], begin[order], end[order]
@@ -86,7 +81,7 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
 def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
     """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is received."""
     tasks, buffers = task_graph.tasks, task_graph.buffers
-    buffer, reader = owners(buffers.readers), buffers.readers.ids
+    buffer, reader = buffers.readers.owners(), buffers.readers.ids
     filler = buffers.filler[buffer]
     inside = filler != PERSISTENT
     buffer, reader, filler = buffer[inside], reader[inside], filler[inside]
@@ -127,7 +122,7 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
     if step < path:
         name = tasks.name[last]
         yield Violation("bounds", (name,), f'the step takes {step} ps, but the longest path, to "{name}", takes {path}')
-    held, task = tasks.resources.ids, owners(tasks.resources)
+    held, task = tasks.resources.ids, tasks.resources.owners()
     busy, gap = np.zeros(len(task_graph.resources), np.int64), np.zeros(len(task_graph.resources), np.int64)
     np.add.at(busy, held, (tasks.duration + tasks.gap)[task])
     np.maximum.at(gap, held, tasks.gap[task])
@@ -145,7 +140,7 @@ def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:
     """Time in ps that the bytes of each flow need alone on its links; 0 for other tasks."""
     tasks = task_graph.tasks
     slowest = np.full(len(tasks), np.inf)
-    np.minimum.at(slowest, owners(tasks.links), task_graph.bandwidth[tasks.links.ids])
+    np.minimum.at(slowest, tasks.links.owners(), task_graph.bandwidth[tasks.links.ids])
     alone: NDArray[np.float64] = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
     return alone
 

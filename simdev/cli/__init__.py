@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 from .. import __version__
 from ..errors import OutOfMemoryError, SimdevError
@@ -35,17 +36,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # Names may hold what the terminal's encoding has no sign for.
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     try:
         options = parser().parse_args(arguments)
         code = int(options.run(options))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return _told("interrupted", INTERRUPTED)
@@ -55,10 +52,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _told(str(error), BAD_INPUT)
     except MemoryError:
         return _told("simdev itself ran out of memory", BAD_INPUT)
+    except OSError as error:
+        # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes no more.
+        _drop_stdout()
+        reason = error.strerror or str(error)
+        return _told(f"cannot write: {reason[:1].lower()}{reason[1:]}", BAD_INPUT)
     except Exception:
         traceback.print_exc()
         return _told("this is a bug in simdev, not in your files", INTERNAL)
     return code
+
+
+def _prepare_streams() -> None:
+    """Names may hold what the terminal's encoding has no sign for, and a stream may have been closed (``>&-``)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_stdout() -> None:
+    """Python flushes stdout once more at exit; where stdout takes no more, let that go nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(message: str, code: int) -> int:

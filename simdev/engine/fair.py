@@ -20,23 +20,25 @@ def max_min_rates(
     rate: MutableSequence[float],
     left: MutableSequence[float],
     waiting: MutableSequence[int],
+    used: MutableSequence[int],
 ) -> None:
     """Write the rate of each of the first ``count`` ``flows`` (task rows, ascending) to ``rate``.
 
     The flow ``f`` crosses the half-links ``ids[ptr[f]:ptr[f + 1]]``; ``capacity`` is by half-link and gives the unit
-    of the rates; ``left`` and ``waiting`` are scratch by half-link. Progressive filling (Bertsekas and Gallager, Data
-    Networks, section 6.5.2): the half-link with the smallest equal share is the bottleneck of its flows; fix them,
-    take their rates away, repeat. Ties go to the first half-link and flows are visited in their order, so that
-    float64 sums come out the same wherever this runs.
+    of the rates; ``left``, ``waiting`` and ``used`` are scratch by half-link (``waiting`` all 0 before and after).
+    Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the half-link with the smallest equal
+    share is the bottleneck of its flows; fix them, take their rates away, repeat. Ties go to the first half-link and
+    flows are visited in their order, so that float64 sums come out the same wherever this runs.
     """
-    for link in range(len(capacity)):
-        left[link] = capacity[link]
-        waiting[link] = 0
+    links = 0
     for k in range(count):
         rate[flows[k]] = -1.0
         for e in range(ptr[flows[k]], ptr[flows[k] + 1]):
+            if waiting[ids[e]] == 0:
+                left[ids[e]], used[links] = capacity[ids[e]], ids[e]
+                links += 1
             waiting[ids[e]] += 1
-    bottleneck = smallest_share(left, waiting)
+    bottleneck = smallest_share(left, waiting, used, links)
     while bottleneck >= 0:
         share = left[bottleneck] / waiting[bottleneck]
         for k in range(count):
@@ -46,15 +48,18 @@ def max_min_rates(
                 for e in range(ptr[flow], ptr[flow + 1]):
                     left[ids[e]] = max(left[ids[e]] - share, 0.0)
                     waiting[ids[e]] -= 1
-        bottleneck = smallest_share(left, waiting)
+        bottleneck = smallest_share(left, waiting, used, links)
 
 
-def smallest_share(left: Sequence[float], waiting: Sequence[int]) -> int:
-    """The first half-link whose equal share is smallest, among those that still have flows to fix; else -1."""
+def smallest_share(left: Sequence[float], waiting: Sequence[int], used: Sequence[int], links: int) -> int:
+    """The half-link whose equal share is smallest (the first of several) of those with flows to fix; else -1."""
     best, smallest = -1, math.inf
-    for link in range(len(left)):
-        if waiting[link] > 0 and left[link] / waiting[link] < smallest:
-            best, smallest = link, left[link] / waiting[link]
+    for k in range(links):
+        link = used[k]
+        if waiting[link] > 0:
+            share = left[link] / waiting[link]
+            if share < smallest or (share == smallest and link < best):
+                best, smallest = link, share
     return best
 
 

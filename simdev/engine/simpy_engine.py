@@ -215,6 +215,7 @@ class _Flows:
         self.bytes, self.ptr, self.ids = task_graph.tasks.bytes.tolist(), links.ptr.tolist(), links.ids.tolist()
         self.capacity: list[float] = (task_graph.bandwidth / RATE_UNIT).tolist()
         self.left, self.waiting = [0.0] * len(self.capacity), [0] * len(self.capacity)
+        self.used = [0] * len(self.capacity)
         self.active: list[int] = []  # task rows, ascending
         self.remaining, self.rate = [0.0] * count, [0.0] * count
         self.end = [0] * count
@@ -249,7 +250,8 @@ class _Flows:
         elapsed, self.since, self.changed = now - self.since, now, False
         for task in active:
             self.remaining[task] = advance(self.remaining[task], self.rate[task], elapsed)
-        max_min_rates(active, len(active), self.ptr, self.ids, self.capacity, self.rate, self.left, self.waiting)
+        scratch = self.left, self.waiting, self.used
+        max_min_rates(active, len(active), self.ptr, self.ids, self.capacity, self.rate, *scratch)
         for task in active:
             self.end[task] = now + time_left(self.remaining[task], self.rate[task])
         self.version += 1

@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required
 
-from annotated_types import Len
-from pydantic import TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..cluster import Cluster, Device, Link
@@ -37,7 +36,7 @@ class _DeviceShape(TypedDict, total=False):
 
 @with_config(STRICT)
 class _LinkShape(TypedDict, total=False):
-    ends: Required[Annotated[list[str], Len(2, 2)]]
+    ends: Required[Annotated[list[str], Field(min_length=2, max_length=2)]]
     bandwidth: Required[Bandwidth]
     latency: Seconds
     gap: Seconds

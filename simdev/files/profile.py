@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from typing import Annotated, Any, Literal, Required
+from itertools import chain
+from typing import Annotated, Any, Literal, Required, get_args
 
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -27,6 +28,7 @@ from .shape import STRICT, VERSION, plain, validate
 from .writing import decimal_text, write_text
 
 NS_PER_SECOND = 10**9
+_Phase = Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]
 
 
 def _nanoseconds(value: Any) -> Fraction:
@@ -62,7 +64,7 @@ class _RowShape(TypedDict, total=False):
     acc: str | None
     out: Required[list[list[int] | None]]
     dev: Required[str]
-    phase: Required[Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]]
+    phase: Required[_Phase]
     t_ns: Required[_TimesShape]
     src: str
     rel_err: Annotated[float | None, PlainValidator(_error)]
@@ -90,7 +92,7 @@ class _WholeRow(_RowShape, _InShape, total=False):
 
 
 _KEYS = frozenset({*_RowShape.__annotations__, *_InShape.__annotations__, "v"})
-_PHASES = frozenset({"fwd", "bwd", "bwd_input", "bwd_weight", "opt"})
+_PHASES = frozenset(get_args(_Phase))
 _NUMBERS = (int, Decimal)
 
 
@@ -165,21 +167,17 @@ def _row(value: Any) -> Row | None:
         return None
     if "op" not in value:
         raise InputError('holds neither an operator ("op") nor a collective ("coll")')
-    if not _surely_right(value):
-        shape = {name: item for name, item in value.items() if name != "v"}
-        median, error = _checked(shape)
-    else:
+    if _surely_right(value):
         # Half of the time of reading would go into the shape of rows that are plainly right.
         median, error = value["t_ns"]["p50"], value.get("rel_err")
+    else:
+        shaped = validate(_adapter(), {name: item for name, item in value.items() if name != "v"}, _KEYS)
+        median, error = shaped["t_ns"]["p50"], shaped.get("rel_err")
     attrs = plain(value.get("attrs", {}))
     key = profile_key(value["op"], attrs, value["in"], value.get("dt", ()), value["out"], value["phase"], value["dev"])
-    seconds = Fraction(Fraction(median), NS_PER_SECOND)
+    numerator, denominator = median.as_integer_ratio()
+    seconds = Fraction(numerator, denominator * NS_PER_SECOND)
     return Row(key, seconds, value.get("src", "measured"), None if error is None else float(error), value)
-
-
-def _checked(shape: dict[str, Any]) -> tuple[Fraction, float | None]:
-    found = validate(_adapter(), shape, _KEYS)
-    return found["t_ns"]["p50"], found.get("rel_err")
 
 
 def _surely_right(row: dict[str, Any]) -> bool:
@@ -197,15 +195,17 @@ def _surely_right(row: dict[str, Any]) -> bool:
         and type(row.get("dev")) is str
         and type(row.get("attrs", {})) is dict
         and type(row.get("dt", [])) is list
-        and all(type(dtype) is str for dtype in row.get("dt", ()))
+        and {str}.issuperset(map(type, row.get("dt", ())))
         and _are_shapes(row.get("in"))
         and _are_shapes(row.get("out"))
     )
 
 
 def _are_shapes(value: Any) -> bool:
-    return type(value) is list and all(
-        type(shape) is list and all(type(extent) is int for extent in shape) for shape in value
+    return (
+        type(value) is list
+        and {list}.issuperset(map(type, value))
+        and {int}.issuperset(map(type, chain.from_iterable(value)))
     )
 
 

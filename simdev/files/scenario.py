@@ -74,15 +74,8 @@ def read_scenario(source: PathLike | Mapping[str, Any]) -> Parts:
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         folder = "" if path == "-" else os.path.dirname(path)
-        return _Reader(label(path), folder).parts(_with_file(lambda: read_json(path), label(path)), True)
+        return _Reader(label(path), folder).parts(read_json(path), True)
     return _Reader("", "").parts(source, False)
-
-
-def _with_file(action: Callable[[], Any], file: str) -> Any:
-    try:
-        return action()
-    except InputError as error:
-        raise error.within(file) from None
 
 
 class _Reader:

@@ -1,6 +1,6 @@
 """The shape of files, checked by pydantic; its complaints are told in our own words, all of them at once.
 
-Here alone pydantic is imported. A shape is a TypedDict: strict types, no unknown keys. Quantities are parsed on the
+Only this package imports pydantic. A shape is a TypedDict: strict types, no unknown keys. Quantities are parsed on the
 way (``Seconds``, ``Bytes``, ``Bandwidth``), so that a wrong unit is told with its path like any wrong type.
 """
 
@@ -130,7 +130,7 @@ def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
         yield at(path, reason.format(shown(detail["input"]), **context))
 
 
-def checked_version(value: Any, required: bool, what: str) -> list[str]:
+def _version_problems(value: Any, required: bool, what: str) -> list[str]:
     """Problems of the ``version`` of a file's object (InputError where it is no object at all)."""
     if not isinstance(value, dict):
         raise InputError(f"must be an object ({what}), got {shown(value)}")
@@ -149,7 +149,7 @@ def read_shape(
 
     Another version means another shape, so a wrong version is told alone.
     """
-    problems = checked_version(value, required_version, what)
+    problems = _version_problems(value, required_version, what)
     if problems and "version" in value:
         raise InputError(problems)
     try:

@@ -11,7 +11,7 @@ from .build import build
 from .order import apply_order
 from .prepare import Prepared
 
-__all__ = ["Prepared", "lower"]
+__all__ = ["Prepared", "lower", "lower_prepared"]
 
 
 def lower(graph: Graph, cluster: Cluster, costs: CostModel, strategy: Strategy) -> TaskGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -56,6 +57,7 @@ def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
 def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
     """Rows of the resources named, each with the rows of its tasks."""
     rows = {resource.name: row for row, resource in enumerate(task_graph.resources)}
+    queues = Counter(resource.name for resource in task_graph.resources)
     held, names = _tasks_by_resource(task_graph), task_graph.tasks.name
     problems: list[str] = []
     found: dict[int, tuple[int, ...]] = {}
@@ -64,12 +66,18 @@ def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, tuple[str, ..
             problems.append(f'order.sequence["{queue}"]: no such queue here; there are {", ".join(list(rows)[:12])}')
             continue
         tasks = {names[task]: task for task in held[rows[queue]]}
+        if queues[queue] > 1 or len(tasks) < len(held[rows[queue]]):
+            what = f"{queues[queue]} queues" if queues[queue] > 1 else "several of its transfers"
+            problems.append(f'order.sequence["{queue}"]: {what} have the same name; rename an op or a device')
+            continue
+        seen: set[str] = set()
         for i, entry in enumerate(entries):
             if entry not in tasks:
                 problems.append(f'order.sequence["{queue}"][{i}]: "{entry}" does not run in this queue')
-            elif entry in entries[:i]:
+            elif entry in seen:
                 problems.append(f'order.sequence["{queue}"][{i}]: "{entry}" stands there twice')
-        absent = [name for name in tasks if name not in set(entries)]
+            seen.add(entry)
+        absent = [name for name in tasks if name not in seen]
         if absent:
             more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
             listed = ", ".join(f'"{name}"' for name in absent[:3])

@@ -5,12 +5,12 @@ Plain loops over indexed columns, on lists as on arrays, so that the oracle comp
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence, Sequence
+from ..taskgraph import Ints
+
+Column = list[int] | Ints
 
 
-def destinations(
-    consumers: Sequence[int], begin: int, end: int, placement: Sequence[int], source: int, found: MutableSequence[int]
-) -> int:
+def destinations(consumers: Column, begin: int, end: int, placement: Column, source: int, found: Column) -> int:
     """Write the devices other than ``source`` that hold some of ``consumers[begin:end]`` to ``found``, ascending.
 
     Returns how many there are. ``found`` has room for every device.

@@ -21,7 +21,6 @@ class Transfer:
     """
 
     tensor: int
-    source: int
     destinations: tuple[int, ...]
     consumers: tuple[int, ...]
     segments: tuple[Segment, ...]
@@ -58,7 +57,7 @@ def _transfer(
         name = prepared.graph.ops[int(prepared.reads.producer[tensor])].name
         raise InputError(f'placement: the multicast of "{name}" would pass a staging device; use another transfer mode')
     size = int(prepared.reads.bytes[tensor])
-    return Transfer(tensor, source, targets, consumers, segments, _chunks(prepared, size, segments))
+    return Transfer(tensor, targets, consumers, segments, _chunks(prepared, size, segments))
 
 
 def _chunks(prepared: Prepared, size: int, segments: tuple[Segment, ...]) -> tuple[int, ...]:

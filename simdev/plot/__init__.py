@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..trace import Trace
 from .data import GanttRow, gantt_rows, merge_neighbours, path_row
-from .gantt import WIDTH, gantt_height, plot_gantt
+from .gantt import gantt_height, plot_gantt
 from .memory import plot_memory
-from .style import new_figure
+from .style import WIDTH, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

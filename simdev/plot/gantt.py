@@ -13,7 +13,7 @@ from ..taskgraph import TRANSFER
 from ..trace import Trace
 from ..units import format_bytes, format_seconds
 from .data import PATH, GanttRow, gantt_rows, merge_neighbours, path_row
-from .style import ALARM, DARK, MARGIN, draw_legend, kind_colours, new_figure, plain, time_unit
+from .style import ALARM, DARK, MARGIN, WIDTH, draw_legend, kind_colours, new_figure, plain, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-WIDTH = 13.0  # inches
 MERGE_ABOVE = 5_000  # spans: beyond, neighbours that no pixel separates are drawn as one
 OUTLINE_BELOW = 500  # spans: beyond, a strip under the bar marks the critical path, an outline would hide it
 LABELS = 400

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..trace import DeviceMemory, Trace
 from ..units import format_bytes
-from .style import ALARM, DEVICES, MARGIN, byte_unit, draw_legend, new_figure, plain, time_unit
+from .style import ALARM, DEVICES, MARGIN, WIDTH, byte_unit, draw_legend, new_figure, plain, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
     time and of the largest peak.
     """
     if ax is None:
-        ax = new_figure(13.0, 3.2).add_subplot()
+        ax = new_figure(WIDTH, 3.2).add_subplot()
     unit, scale = time_unit(trace.step_ps)
     top = max((memory.peak for memory in trace.memory), default=0)
     name, size = byte_unit(top)

@@ -27,6 +27,7 @@ OTHERS = ("#56B4E9", "#7F7F7F", "#8C564B", "#9467BD", "#17BECF")
 ALARM = "#C01C28"
 DEVICES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7A5C00", "#9467BD", "#17BECF", "#7F7F7F", "#000000")
 
+WIDTH = 13.0  # inches, of a figure of its own
 MARGIN = 1.01  # of the step: how far the time axes reach
 
 _TIME_UNITS = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))

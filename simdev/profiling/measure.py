@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..graph import PHASES
+from ..profile import PHASE_CODES
 from .capture import Capture, Loss
 from .flops import flops_of
 from .inputs import make_inputs
@@ -34,7 +36,6 @@ LONG_S = 0.5
 STEP_WARM_UPS, STEP_REPS = 2, 6
 IDLE_REPEATS, IDLE_REPS = 20, 15
 NOISE_LIMIT = 0.05
-PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
@@ -285,10 +286,9 @@ class _Steps:
 
     def report(self, captured: Capture, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Sum of operators against the step, whole and by phase, in seconds."""
-        codes = dict(zip(PHASES, ("fwd", "bwd", "opt"), strict=True))
         sums = {
             phase: sum(captured.count_of(row) * row["t_ns"]["p50"] for row in rows if row["phase"] == code)
-            for phase, code in codes.items()
+            for phase, code in PHASE_CODES.items()
         }
         steps = [sum(times) for times in zip(*self.times.values(), strict=True)]
         phases = {phase: _ratio(sums[phase], median(self.times[phase])) for phase in PHASES}

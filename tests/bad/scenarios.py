@@ -210,6 +210,38 @@ SCENARIOS = (
         'and in "channel gpu:1", which has none; give both or neither',
     ),
     late(
+        "two_transfers_of_one_name",
+        scenario(
+            graph={"ops": [GRAPH["ops"][0], *({"name": name, "inputs": ["a"], "time": 1} for name in ("x/y", "y"))]},
+            cluster={
+                "queues": "egress",
+                "transfer": "per-consumer",
+                "devices": [{"name": name} for name in ("s", "d", "d/x")],
+                "links": {"all_to_all": {"bandwidth": 1}},
+            },
+            strategy={
+                "placement": {"a": "s", "x/y": "d", "y": "d/x"},
+                "order": {"policy": "fixed", "sequence": {"send s": ["a:0>d/x/y"]}},
+            },
+        ),
+        'f.json: order.sequence["send s"]: several of its transfers have the same name; rename an op or a device',
+    ),
+    late(
+        "two_queues_of_one_name",
+        scenario(
+            cluster={
+                "queues": "link",
+                "devices": [{"name": name} for name in ("s", "d", "s>d", "d>d")],
+                "links": [{"ends": ends, "bandwidth": 1} for ends in (["s", "d>d"], ["s>d", "d"])],
+            },
+            strategy={
+                "placement": {"a": "s", "b": "d>d"},
+                "order": {"policy": "fixed", "sequence": {"link s>d>d": ["a:0>d>d"]}},
+            },
+        ),
+        'f.json: order.sequence["link s>d>d"]: 2 queues have the same name; rename an op or a device',
+    ),
+    late(
         "transfer_of_weeks",
         scenario(
             graph={

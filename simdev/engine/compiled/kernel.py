@@ -134,7 +134,7 @@ def _share(p: Program, s: State, now: int) -> None:
     for k in range(active):
         flow = s.active[k]
         s.remaining[flow] = _advance(s.remaining[flow], s.rate[flow], elapsed)
-    _max_min_rates(s.active, active, p.link_ptr, p.link, p.capacity, s.rate, s.left, s.waiting)
+    _max_min_rates(s.active, active, p.link_ptr, p.link, p.capacity, s.rate, s.left, s.waiting, s.used)
     for k in range(active):
         flow = s.active[k]
         s.end[flow] = now + _time_left(s.remaining[flow], s.rate[flow])

@@ -62,6 +62,7 @@ class State(NamedTuple):
     end: Ints
     left: Floats
     waiting: Ints
+    used: Ints
 
 
 def program_of(task_graph: TaskGraph) -> Program:
@@ -123,5 +124,6 @@ def state_for(program: Program, missing: Ints) -> State:
         np.zeros(flows, np.float64),
         np.zeros(flows, np.int64),
         np.zeros(links, np.float64),
+        np.zeros(links, np.int64),
         np.zeros(links, np.int64),
     )

@@ -1,0 +1,12 @@
+"""The cost oracle: a question prepared once, asked for many strategies; the same path as ``run``, made short.
+
+Where queues are fifo and not shared, a placement goes straight through compiled kernels (kernel.py, memory.py); any
+other strategy is lowered and simulated. Both give the same integers.
+"""
+
+from __future__ import annotations
+
+from .cost import Cost
+from .oracle import Oracle
+
+__all__ = ["Cost", "Oracle"]

@@ -1,0 +1,200 @@
+"""Oracle: strategy in, Cost out."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Cluster
+from ..engine import simulate
+from ..errors import InputError
+from ..graph import Graph
+from ..lowering import Prepared, lower_prepared
+from ..profile import CostModel
+from ..strategy import Order, Strategy, resolve_placement
+from ..taskgraph import Ints
+from ..trace import Trace
+from .cost import Cost
+
+if TYPE_CHECKING:
+    from .session import Session
+    from .short import Short
+
+Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
+
+
+class Oracle:
+    """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
+
+    A strategy is a Strategy, a placement by name, or device indices: one an op, or one a group (``groups``: the
+    colocation groups and the ops without one, in the order of their first op). ``order`` is that of placements given
+    without a Strategy; ``cache`` how many answers are remembered. An infeasible strategy is an answer; a malformed one
+    raises InputError (MissingCostError where a cost is not known, DeadlockError where fixed sequences contradict).
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        costs: CostModel = CostModel(),
+        order: Order = Order(),
+        cache: int = 10_000,
+    ) -> None:
+        self.graph, self.cluster, self.costs, self.order = graph, cluster, costs, order
+        self.prepared = Prepared(graph, cluster, costs)
+        self.evaluations, self.cpu_seconds = 0, 0.0
+        self._cache_size, self._cache = max(cache, 0), OrderedDict[bytes, Cost]()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: getattr(self, name)
+            for name in ("graph", "cluster", "costs", "order", "evaluations", "cpu_seconds", "_cache_size")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["graph"], state["cluster"], state["costs"], state["order"], state["_cache_size"])  # type: ignore[misc]
+        self.evaluations, self.cpu_seconds = state["evaluations"], state["cpu_seconds"]
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The units of placement: op positions of each colocation group, and of each op without one."""
+        found: dict[tuple[str, int | str], list[int]] = {}
+        for i, op in enumerate(self.graph.ops):
+            found.setdefault(("op", i) if op.colocate is None else ("group", op.colocate), []).append(i)
+        return tuple(map(tuple, found.values()))
+
+    @cached_property
+    def _group_of(self) -> Ints:
+        column = np.empty(len(self.graph.ops), np.int64)
+        for row, members in enumerate(self.groups):
+            column[list(members)] = row
+        return column
+
+    @cached_property
+    def _short(self) -> Short | None:
+        """The compiled short path, where it applies and numba is installed."""
+        if find_spec("numba") is None:
+            return None
+        from .short import Short, applies
+
+        return Short(self.prepared) if applies(self.prepared) else None
+
+    def placement(self, placement: Placement) -> Ints:
+        """Device indices by op. Raises InputError for wrong lengths, devices or split groups."""
+        if isinstance(placement, Mapping):
+            for name, device in placement.items():
+                if not isinstance(name, str) or not isinstance(device, str):
+                    raise InputError(f"placement[{name!r}]: must map a name to a name, got {device!r}")
+            return np.array(resolve_placement(self.graph, self.cluster, placement), np.int64)
+        try:
+            column = np.asarray(placement)
+        except ValueError:  # rows of different lengths
+            raise InputError("placement: must be one row of whole numbers") from None
+        if column.ndim != 1 or (column.size and column.dtype.kind not in "iu"):
+            raise InputError(f"placement: must be one row of whole numbers, got {column.dtype} of shape {column.shape}")
+        if len(column) not in (len(self.graph.ops), len(self.groups)):
+            raise InputError(f"placement: must have {len(self.graph.ops)} devices (ops) or {len(self.groups)} (groups)")
+        column = np.require(column, np.int64, ("C", "A", "W"))  # the one kind of array that kernels are compiled for
+        return column if len(column) == len(self.graph.ops) else column[self._group_of]
+
+    def __call__(self, strategy: Strategy | Placement) -> Cost:
+        """The cost of one strategy."""
+        started = time.thread_time()
+        if isinstance(strategy, Strategy):
+            cost = self._of_strategy(strategy)
+        else:
+            cost = self._of_placement(self.placement(strategy), self.order)
+        with self._lock:
+            self.evaluations += 1
+            self.cpu_seconds += time.thread_time() - started
+        return cost
+
+    def step_ps(self, placement: Placement) -> int:
+        """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
+        column = self.placement(placement)
+        short = self._short if self.order.policy == "fifo" else None
+        step_ps = None if short is None else short.step_ps(column)
+        return self._trace(self._named(column)).step_ps if step_ps is None else step_ps
+
+    def _of_strategy(self, strategy: Strategy) -> Cost:
+        if strategy.order.policy == "fifo":
+            return self._of_placement(self.placement(strategy.placement), strategy.order)
+        return cost_of(self._trace(strategy))
+
+    def _of_placement(self, column: Ints, order: Order) -> Cost:
+        """The cost of device indices by op, under fifo or under the oracle's own order: the cache knows no other."""
+        key = order.policy.encode() + column.tobytes()
+        with self._lock:
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                return known
+        short = self._short if order.policy == "fifo" else None
+        cost = None if short is None else short.cost(column)
+        if cost is None:
+            cost = cost_of(self._trace(self._named(column, order)))
+        with self._lock:
+            self._cache[key] = cost
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+        return cost
+
+    def _named(self, column: Ints, order: Order | None = None) -> Strategy:
+        return Strategy(self.named(column), self.order if order is None else order)
+
+    def named(self, placement: Placement) -> dict[str, str]:
+        """The placement by op and device name. Raises InputError for a device that is not there."""
+        column, names = self.placement(placement), [device.name for device in self.cluster.devices]
+        for op, device in enumerate(column.tolist()):
+            if not 0 <= device < len(names):
+                raise InputError(
+                    f'placement: device {device} of "{self.graph.ops[op].name}" is not in 0..{len(names) - 1}'
+                )
+        return {op.name: names[device] for op, device in zip(self.graph.ops, column.tolist(), strict=True)}
+
+    def _trace(self, strategy: Strategy) -> Trace:
+        task_graph = lower_prepared(self.prepared, strategy)
+        return simulate(task_graph, "simpy" if find_spec("numba") is None else "compiled")
+
+    def trace(self, strategy: Strategy | Placement) -> Trace:
+        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest."""
+        if not isinstance(strategy, Strategy):
+            strategy = self._named(self.placement(strategy))
+        return self._trace(strategy)
+
+    def batch(self, strategies: Iterable[Strategy | Placement], n_jobs: int = -1) -> list[Cost]:
+        """The costs of many strategies, on ``n_jobs`` threads (-1: every core). Kernels run without the GIL."""
+        jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
+        strategies = list(strategies)
+        if jobs == 1 or len(strategies) < 2:
+            return [self(strategy) for strategy in strategies]
+        size = -(-len(strategies) // (4 * jobs))
+        parts = [strategies[at : at + size] for at in range(0, len(strategies), size)]
+        with ThreadPoolExecutor(jobs) as pool:
+            return [cost for part in pool.map(lambda part: [self(one) for one in part], parts) for cost in part]
+
+    def session(self, placement: Placement) -> Session:
+        """A session of local search from this placement."""
+        from .session import Session
+
+        return Session(self, placement)
+
+    def __repr__(self) -> str:
+        return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
+
+
+def cost_of(trace: Trace) -> Cost:
+    """The cost that a whole trace shows."""
+    peaks = tuple(memory.peak for memory in trace.memory)
+    return Cost(trace.step_ps / 1e12, trace.feasible, trace.memory_excess, trace.step_ps, peaks)

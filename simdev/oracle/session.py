@@ -1,0 +1,142 @@
+"""Session: local search over one placement, a move at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InputError
+from ..taskgraph import Ints, Rows
+from .cost import Cost
+
+if TYPE_CHECKING:
+    from .oracle import Oracle, Placement
+    from .short import Short
+
+
+class Session:
+    """A current placement, and proposals to move one op or group; not for several threads at once.
+
+    ``cost`` is that of the current placement. A proposal is answered exactly, by re-simulating only what it can change
+    where the short path applies (moves.py). Where some device has a capacity, memory is computed for each proposal too;
+    elsewhere ``peaks`` is empty, since nothing can exceed anything.
+    """
+
+    def __init__(self, oracle: Oracle, placement: Placement) -> None:
+        self.oracle, self._placement = oracle, oracle.placement(placement).copy()
+        self._limited = any(device.memory is not None for device in oracle.cluster.devices)
+        short = oracle._short if oracle.order.policy == "fifo" else None
+        self._moves = None if short is None or self._limited else _Moves(short)
+        self._proposed: tuple[Ints, int, Cost] | None = None
+        self._rows = {op.name: int(oracle._group_of[i]) for i, op in enumerate(oracle.graph.ops)}
+        self._rows.update({name: int(oracle._group_of[members[0]]) for name, members in oracle.graph.groups.items()})
+        self._members = [np.array(members, np.int64) for members in oracle.groups]
+        self.cost = oracle(self._placement) if self._moves is None else self._moves.start(self._placement)
+
+    @property
+    def placement(self) -> Ints:
+        """Device indices by op of the current placement (a copy)."""
+        return self._placement.copy()
+
+    def propose(self, unit: str | int, device: str | int) -> Cost:
+        """The cost with one op or group (a name, or a row of ``oracle.groups``) on another device.
+
+        An op in a colocation group takes its group along. Raises InputError for what is not there, or cannot be.
+        """
+        members, where = self._members[self._row(unit)], self._device(device)
+        if self._moves is None:
+            moved = self._placement.copy()
+            moved[members] = where
+            cost = self.oracle(moved)
+        else:
+            before = int(self._placement[members[0]])
+            self._placement[members] = where
+            try:
+                cost = _cost(self._moves.evaluate(self._placement, members))
+            finally:
+                self._placement[members] = before
+        self._proposed = (members, where, cost)
+        return cost
+
+    def accept(self) -> Cost:
+        """Make the last proposal the current placement. Raises InputError where there is none."""
+        members, where, cost = self._last()
+        if self._moves is not None:
+            row = self._moves.row(members)
+            self._placement[members] = where
+            self._moves.rebase(self._placement, row)
+        self._placement[members] = where
+        self._proposed, self.cost = None, cost
+        return cost
+
+    def reject(self) -> None:
+        """Forget the last proposal. Raises InputError where there is none."""
+        self._last()
+        self._proposed = None
+
+    def _last(self) -> tuple[Ints, int, Cost]:
+        if self._proposed is None:
+            raise InputError("session: nothing is proposed")
+        return self._proposed
+
+    def _row(self, unit: str | int) -> int:
+        if isinstance(unit, str):
+            if unit not in self._rows:
+                raise InputError(f'session: no op or group named "{unit}"')
+            return self._rows[unit]
+        if isinstance(unit, bool) or not 0 <= unit < len(self._members):
+            raise InputError(f"session: group {unit} is not in 0..{len(self._members) - 1}")
+        return int(unit)
+
+    def _device(self, device: str | int) -> int:
+        cluster = self.oracle.cluster
+        if isinstance(device, str):
+            if device not in cluster.index:
+                raise InputError(f'session: no device named "{device}"')
+            return cluster.index[device]
+        if isinstance(device, bool) or not 0 <= device < len(cluster.devices):
+            raise InputError(f"session: device {device} is not in 0..{len(cluster.devices) - 1}")
+        return int(device)
+
+
+def _cost(step_ps: int) -> Cost:
+    return Cost(step_ps / 1e12, True, 0, step_ps, ())
+
+
+class _Moves:
+    """The base run of the current placement, and what the moves kernels need."""
+
+    def __init__(self, short: Short) -> None:
+        from .moves import base_for
+        from .question import work_for
+
+        self.short, self.work, self.base = short, work_for(short.question), base_for(short.question)
+        graph = short.prepared.graph
+        self.producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
+
+    def start(self, placement: Ints) -> Cost:
+        """Make a placement the first base. Raises InputError."""
+        self.short.require_valid(placement)
+        return _cost(self.rebase(placement, -1))
+
+    def row(self, members: Ints) -> int:
+        """The snapshot from which a move of these ops is re-simulated."""
+        from .moves import first_row
+
+        return int(first_row(self.short.question, self.base, self.producers.ptr, self.producers.ids, members))
+
+    def evaluate(self, placement: Ints, members: Ints) -> int:
+        """The step time in ps of the base placement with these ops moved."""
+        from .moves import replay
+
+        self.short.require_valid(placement)
+        row = self.row(members)
+        return int(replay(self.short.question, self.work, self.base, placement, members, row))
+
+    def rebase(self, placement: Ints, row: int) -> int:
+        """Make a placement the base, from a snapshot that it shares with the old base; its step time in ps."""
+        from .moves import record_base
+
+        question = self.short.question
+        return int(record_base(question, self.work, self.base, placement, row)) >> question.round_bits
