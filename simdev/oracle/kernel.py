@@ -228,19 +228,15 @@ def compute(q: Question, w: Work, r: Record | None, placement: Ints, op: int, no
 
 
 @jitable
-def begin(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
-    """The first round: every root is ready, and taken up in the order of ids. Returns their last finish."""
-    last = 0
+def clear(q: Question, w: Work) -> None:
+    """Nothing has happened yet. Roots do not go through the heap: see ``step``."""
     w.cell[0], w.cell[1] = 0, LATE
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
         w.line_end[device] = NOBODY
-    for op in range(len(placement)):
+    for op in range(len(q.waits)):
         w.ready[op], w.missing[op], w.finish[op] = 0, q.waits[op], NOBODY
-    for k in range(len(q.roots)):
-        last = max(last, compute(q, w, r, placement, q.roots[k], 0))
-    return last
 
 
 @jitable
@@ -276,7 +272,10 @@ def step(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
     an instant did not fit into the key of the heap beside an op: then some were taken up in a wrong order, but none
     was lost or started before its own ready time, so that the last finish still shows it.
     """
-    last = begin(q, w, r, placement)
+    last = 0
+    clear(q, w)
+    for k in range(len(q.roots)):  # ready in the first round, taken up in the order of their ids
+        last = max(last, compute(q, w, r, placement, q.roots[k], 0))
     while True:
         key = take(w)
         if key == LATE:

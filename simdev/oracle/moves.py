@@ -2,9 +2,9 @@
 
 The base run leaves snapshots of its state, evenly spaced in ops taken up. A move first matters when a predecessor of a
 moved op is taken up (is its consumer here or away?) or the op itself, so the run restarts at the last snapshot before
-that. At every later snapshot it is compared with the base: where the same ops are taken and pending, and every instant
-that still matters differs by one and the same shift, the rest of the run is the base's rest, shifted. Instants before
-now cannot matter any more, so they count as now.
+that. At every later snapshot it is compared with the base: where the moved ops are done, the same ops are taken and
+pending, and every instant that still matters differs by one and the same shift, the rest of the run is the base's rest,
+shifted. (Instants before now cannot matter any more and count as now.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit import jit, jitable
 from ..taskgraph import Ints
-from .kernel import LATE, NOBODY, TAKEN, begin, happen, take
+from .kernel import LATE, NOBODY, TAKEN, clear, compute, happen, take
 from .question import Question, Work
 
 SNAPSHOTS = 32
@@ -27,7 +27,7 @@ class Base(NamedTuple):
     """The snapshots of a base run, one row each, flat; ``position`` is how many ops were taken before each op."""
 
     stride: int
-    rows: Ints  # [0]: how many snapshots there are
+    rows: Ints  # [0]: how many snapshots there are; [1]: from which one the last replay started
     cell: Ints
     missing: Ints
     ready: Ints
@@ -42,11 +42,11 @@ class Base(NamedTuple):
 def base_for(question: Question) -> Base:
     """Room for the snapshots."""
     ops = len(question.waits)
-    stride = max((ops - len(question.roots)) // SNAPSHOTS + 1, 1)
+    stride = max(ops // SNAPSHOTS + 1, 1)
     rows = ops // stride + 2
     return Base(
         stride,
-        np.zeros(1, np.int64),
+        np.zeros(2, np.int64),
         np.empty(rows * CELLS, np.int64),
         np.empty(rows * ops, np.int64),
         np.empty(rows * ops, np.int64),
@@ -95,8 +95,8 @@ def restore(q: Question, w: Work, b: Base, row: int) -> None:
 
 @jitable
 def same_rest(q: Question, w: Work, b: Base, row: int, now: int, moved: Ints) -> bool:
-    """Whether the state is that of the snapshot, shifted in time."""
-    ops, before = len(q.waits), b.cell[row * CELLS + NOW]
+    """Whether the moved ops are done, and the state is that of the snapshot, shifted in time."""
+    before = b.cell[row * CELLS + NOW]
     shift = now - before
     if shift & ((1 << q.round_bits) - 1):
         return False
@@ -106,13 +106,19 @@ def same_rest(q: Question, w: Work, b: Base, row: int, now: int, moved: Ints) ->
     for i in range(q.queues):
         if max(w.free[i], now) - max(b.free[row * q.queues + i], before) != shift:
             return False
-    for i in range(ops):
-        at = row * ops + i
+    return same_ops(q, w, b, row, now, shift)
+
+
+@jitable
+def same_ops(q: Question, w: Work, b: Base, row: int, now: int, shift: int) -> bool:
+    """Whether every op stands as in the snapshot, its instants shifted."""
+    for i in range(len(q.waits)):
+        at = row * len(q.waits) + i
         if w.missing[i] != b.missing[at] or (w.finish[i] == NOBODY) != (b.finish[at] == NOBODY):
             return False
         if w.finish[i] != NOBODY and w.finish[i] - b.finish[at] != shift:
             return False
-        if w.missing[i] != TAKEN and max(w.ready[i], now) - max(b.ready[at], before) != shift:
+        if w.missing[i] != TAKEN and max(w.ready[i], now) - max(b.ready[at], now - shift) != shift:
             return False
     return True
 
@@ -121,23 +127,24 @@ def same_rest(q: Question, w: Work, b: Base, row: int, now: int, moved: Ints) ->
 def record_base(q: Question, w: Work, b: Base, placement: Ints, row: int) -> int:
     """Run a placement from a snapshot on (row -1: from the start), and leave snapshots. Returns the step in ticks."""
     if row < 0:
-        last, row = begin(q, w, None, placement), 0
-        for k in range(len(q.roots)):
-            b.position[q.roots[k]] = NOBODY
-        save(q, w, b, 0, 0, last)
-    else:
-        restore(q, w, b, row)
-        last = b.cell[row * CELLS + LAST]
-        b.cell[row * CELLS + NEXT] = 0
-    taken, ops = row * b.stride, len(placement)
+        clear(q, w)
+        row = 0
+        save(q, w, b, 0, 0, 0)
+    restore(q, w, b, row)
+    b.cell[row * CELLS + NEXT] = 0
+    taken, last, key, ops, mask = row * b.stride, b.cell[row * CELLS + LAST], 0, len(placement), (1 << q.id_bits) - 1
     while True:
-        key = take(w)
-        if key == LATE:
-            break
-        finish = happen(q, w, None, placement, key)
+        if taken < len(q.roots):
+            task = q.roots[taken]
+            finish = compute(q, w, None, placement, task, 0)
+        else:
+            key = take(w)
+            if key == LATE:
+                break
+            task = key & mask
+            finish = happen(q, w, None, placement, key)
         last = max(last, finish)
         b.cell[row * CELLS + NEXT] = max(b.cell[row * CELLS + NEXT], finish)
-        task = key & ((1 << q.id_bits) - 1)
         if task < ops:
             b.position[task] = taken
             taken += 1
@@ -152,38 +159,43 @@ def record_base(q: Question, w: Work, b: Base, placement: Ints, row: int) -> int
     return last
 
 
-@jit
+@jitable
 def first_row(q: Question, b: Base, producer_ptr: Ints, producer: Ints, moved: Ints) -> int:
-    """The last snapshot before anything that the moved ops change; -1 where that is the start."""
+    """The last snapshot before anything that the moved ops change."""
     first = len(q.waits)
     for k in range(len(moved)):
         op = moved[k]
         first = min(first, b.position[op])
         for e in range(producer_ptr[op], producer_ptr[op + 1]):
             first = min(first, b.position[producer[e]])
-    return first // b.stride if first >= 0 else -1
+    return first // b.stride
 
 
 @jit
-def replay(q: Question, w: Work, b: Base, placement: Ints, moved: Ints, row: int) -> int:
-    """The step time in ps of a placement that differs from the base in ``moved`` ops, from a snapshot on."""
-    if row < 0:
-        last, row = begin(q, w, None, placement), 0
-    else:
-        restore(q, w, b, row)
-        last = b.cell[row * CELLS + LAST]
-    taken, ops = row * b.stride, len(placement)
+def replay(q: Question, w: Work, b: Base, placement: Ints, producer_ptr: Ints, producer: Ints, moved: Ints) -> int:
+    """The step time in ps of a placement that differs from the base in ``moved`` ops.
+
+    ``producer`` lists the predecessors of each op. ``b.rows[1]`` is left at the snapshot from which it was simulated.
+    """
+    row = first_row(q, b, producer_ptr, producer, moved)
+    b.rows[1] = row
+    restore(q, w, b, row)
+    taken, last, key, mask = row * b.stride, b.cell[row * CELLS + LAST], 0, (1 << q.id_bits) - 1
     while True:
-        key = take(w)
-        if key == LATE:
-            return last >> q.round_bits
-        last = max(last, happen(q, w, None, placement, key))
-        if key & ((1 << q.id_bits) - 1) < ops:
+        if taken < len(q.roots):
+            last = max(last, compute(q, w, None, placement, q.roots[taken], 0))
             taken += 1
-            if taken % b.stride == 0:
-                row, now = taken // b.stride, key >> q.id_bits
-                if row < b.rows[0] and same_rest(q, w, b, row, now, moved):
-                    rest = b.cell[row * CELLS + REST]
-                    if rest > 0:
-                        last = max(last, rest + now - b.cell[row * CELLS + NOW])
-                    return last >> q.round_bits
+        else:
+            key = take(w)
+            if key == LATE:
+                return last >> q.round_bits
+            last = max(last, happen(q, w, None, placement, key))
+            if key & mask >= len(placement):
+                continue
+            taken += 1
+        if taken % b.stride:
+            continue
+        row, now = taken // b.stride, key >> q.id_bits
+        if row < b.rows[0] and same_rest(q, w, b, row, now, moved):
+            rest = b.cell[row * CELLS + REST]
+            return max(last, rest + now - b.cell[row * CELLS + NOW] if rest > 0 else 0) >> q.round_bits

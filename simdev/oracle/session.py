@@ -63,9 +63,8 @@ class Session:
         """Make the last proposal the current placement. Raises InputError where there is none."""
         members, where, cost = self._last()
         if self._moves is not None:
-            row = self._moves.row(members)
             self._placement[members] = where
-            self._moves.rebase(self._placement, row)
+            self._moves.rebase(self._placement, int(self._moves.base.rows[1]))
         self._placement[members] = where
         self._proposed, self.cost = None, cost
         return cost
@@ -113,6 +112,7 @@ class _Moves:
 
         self.short, self.work, self.base = short, work_for(short.question), base_for(short.question)
         graph = short.prepared.graph
+        self.known = short.question.duration.reshape(len(graph.ops), -1) >= 0
         self.producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
 
     def start(self, placement: Ints) -> Cost:
@@ -120,19 +120,15 @@ class _Moves:
         self.short.require_valid(placement)
         return _cost(self.rebase(placement, -1))
 
-    def row(self, members: Ints) -> int:
-        """The snapshot from which a move of these ops is re-simulated."""
-        from .moves import first_row
-
-        return int(first_row(self.short.question, self.base, self.producers.ptr, self.producers.ids, members))
-
     def evaluate(self, placement: Ints, members: Ints) -> int:
-        """The step time in ps of the base placement with these ops moved."""
+        """The step time in ps of the base placement with these ops moved. Raises InputError."""
         from .moves import replay
 
-        self.short.require_valid(placement)
-        row = self.row(members)
-        return int(replay(self.short.question, self.work, self.base, placement, members, row))
+        where = int(placement[members[0]])
+        if not (self.known[members, where].all() and self.short.question.all_routes):
+            self.short.require_valid(placement)
+        columns = self.producers.ptr, self.producers.ids, members
+        return int(replay(self.short.question, self.work, self.base, placement, *columns))
 
     def rebase(self, placement: Ints, row: int) -> int:
         """Make a placement the base, from a snapshot that it shares with the old base; its step time in ps."""
