@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from .errors import InputError
     from .graph import Graph, Op, Tensor
     from .lowering import lower
+    from .oracle import Oracle
     from .plot import plot_gantt
-    from .profile import CostModel, Profile
+    from .profile import CostModel
     from .scenario import Scenario, load_scenario, run
     from .strategy import Strategy
 
@@ -29,7 +30,7 @@ __all__ = [
     "InputError",
     "Link",
     "Op",
-    "Profile",
+    "Oracle",
     "Scenario",
     "Strategy",
     "Tensor",
@@ -47,8 +48,9 @@ _HOMES = {
     "errors": ("InputError",),
     "graph": ("Graph", "Op", "Tensor"),
     "lowering": ("lower",),
+    "oracle": ("Oracle",),
     "plot": ("plot_gantt",),
-    "profile": ("CostModel", "Profile"),
+    "profile": ("CostModel",),
     "scenario": ("Scenario", "load_scenario", "run"),
     "strategy": ("Strategy",),
 }

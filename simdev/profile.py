@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from .errors import InputError
@@ -107,6 +108,11 @@ class CostModel:
     """Where the time of an op comes from: the graph itself, else the first profile that has the op's key."""
 
     profiles: tuple[Profile, ...] = ()
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device of which some profile has a row."""
+        return tuple(dict.fromkeys(str(json.loads(key)[0]) for profile in self.profiles for key in profile.rows))
 
     def cost(self, graph: Graph, position: int, device_kind: str) -> OpCost | None:
         """Cost of one op of the graph on a kind of device, or None where nothing is known."""

@@ -78,7 +78,7 @@ def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, st
     for key in placement:
         named = key in graph.index or key in graph.groups
         if not named and not (key in matches and any(matches[key](op.name) for op in graph.ops)):
-            problems.append(f'placement["{key}"]: no op, group or pattern match of this name')
+            problems.append(f'placement["{key}"]: no op and no colocation group is called or matched by this')
     problems += _split_groups(graph, cluster, devices) if not problems else []
     if problems:
         raise InputError(problems)

@@ -18,6 +18,8 @@ from .taskgraph import BUFFER_KINDS, PERSISTENT, Ints, TaskGraph
 if TYPE_CHECKING:
     import pandas as pd
 
+PERSISTENT_BUFFERS = "the persistent buffers"  # stands for the task where what is held throughout is too much
+
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
@@ -135,7 +137,7 @@ class Trace:
         order = live[np.lexsort((live, buffers.filler[live], begin[live]))]
         total = np.cumsum(buffers.bytes[order])
         culprit = int(buffers.filler[order[int(np.argmax(total > capacity))]])
-        name = "the persistent buffers" if culprit == PERSISTENT else self.task_graph.tasks.name[culprit]
+        name = PERSISTENT_BUFFERS if culprit == PERSISTENT else self.task_graph.tasks.name[culprit]
         return Overflow(self.task_graph.devices[device], now, name, int(level[at]) - capacity, self._largest(live))
 
     @property

@@ -168,7 +168,7 @@ def test_check_finds_what_was_broken_by_hand(name: str, here: Path, capsys: pyte
     assert main(["check", "broken.json"]) == 3
     printed = capsys.readouterr()
     assert printed.out
-    assert "violations of the execution contract" in printed.err
+    assert "of the execution contract (times in ps)" in printed.err
     assert main(["check", "broken.json", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is False
@@ -181,7 +181,7 @@ def test_a_failed_check_exits_3(here: Path, capsys: pytest.CaptureFixture[str], 
 
     monkeypatch.setattr("simdev.check.check", lambda *_: (Violation("order", ("a",), "a was late"),))
     assert main(["simulate", "s.json", "--check"]) == 3
-    assert capsys.readouterr().err == "order: a was late\n"
+    assert capsys.readouterr().err == "order: a was late\ncheck: 3 tasks, 1 violation\n"
 
 
 @pytest.mark.parametrize(

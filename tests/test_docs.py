@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -50,3 +51,42 @@ def test_figures_of_the_readme_are_those_of_the_shipped_scenario():
 
     report = simdev.run(simdev.load_scenario(README.parent / "scenarios" / "inception-v3-4x-cpu.json"))
     assert f"({report.step_ps:,} ps, engine simpy)" in README.read_text()
+
+
+def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys):
+    from simdev.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    guide = (README.parent / "docs" / "guide.md").read_text()
+    question = re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[0]
+    Path("first.json").write_text(question)
+    (command,) = re.findall(r"^    simdev (simulate .*)$", guide, re.MULTILINE)
+    assert main(command.split()) == 0
+    (headline,) = re.findall(r"`(Step time .*?)`", guide)
+    assert headline in capsys.readouterr().out
+
+    Path("small.json").write_text(question.replace("8 GiB", "900 MB", 1))
+    assert main(["simulate", "small.json"]) == 1
+
+    run = json.loads(gzip.decompress(Path("run.json.gz").read_bytes()))
+    last = run["tasks"]["name"].index("update")
+    for column in ("start_ps", "finish_ps"):
+        run["spans"][column][last] += 5
+    Path("broken.json").write_text(json.dumps(run))
+    capsys.readouterr()
+    assert main(["check", "broken.json"]) == 3
+    assert re.findall(r"^    (waiting: .*)$", guide, re.MULTILINE)[0] in capsys.readouterr().out
+
+
+def test_python_of_the_guide_runs():
+    guide = (README.parent / "docs" / "guide.md").read_text()
+    sources = [source for source in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "torch" not in source]
+    assert sources
+    for source in sources:
+        exec(compile(source, "guide.md", "exec"), {})
+
+
+def test_links_of_the_documents_lead_somewhere():
+    for page in [README, *README.parent.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)

@@ -14,10 +14,10 @@ import pytest
 import simdev
 from bad.profiles import ROW
 from bad.scenarios import CLUSTER, GRAPH, scenario
-from simdev import CostModel, Graph, InputError, Op, Profile, Scenario, Strategy, load_scenario, run
+from simdev import CostModel, Graph, InputError, Op, Scenario, Strategy, load_scenario, run
 from simdev.engine import ENGINES
 from simdev.files import read_cluster
-from simdev.profile import Row
+from simdev.profile import Profile, Row
 from simdev.scenario import execute
 
 

@@ -107,3 +107,12 @@ def test_memory_counts_where_there_is_a_capacity():
     session = small("500 B").session([0, 0, 0])
     assert not session.cost.feasible
     assert session.propose("a", "g1").memory_excess == 500
+
+
+def test_steps_too_long_for_the_short_path_go_the_long_way():
+    """Instants of some weeks do not fit beside an op in one key: no move may come out wrong for that."""
+    ops = tuple(
+        Op(f"o{i}", inputs=(f"o{i - 1}",) if i else (), outputs=(Tensor(8),), time="10000 s") for i in range(300)
+    )
+    oracle = Oracle(Graph("g", ops), Cluster.all_to_all("c", [Device("g0"), Device("g1")], bandwidth="1 GB/s"), cache=0)
+    walk(oracle, [0] * 300, 10, 3)

@@ -67,8 +67,8 @@ def test_entries_must_mean_something() -> None:
     assert problems(["a", "b"], {"a": "gpu:9", "b": "sw", "z": "gpu:0", "y*": "gpu:0"}) == (
         'placement["a"]: no device named "gpu:9"',
         'placement["b"]: "sw" is a switch and runs no op',
-        'placement["z"]: no op, group or pattern match of this name',
-        'placement["y*"]: no op, group or pattern match of this name',
+        'placement["z"]: no op and no colocation group is called or matched by this',
+        'placement["y*"]: no op and no colocation group is called or matched by this',
     )
 
 

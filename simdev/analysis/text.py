@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..trace import DeviceMemory, Overflow
+from ..trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow
 from ..units import format_bytes, format_seconds
 from .path import Segment
 from .usage import share
@@ -75,9 +75,11 @@ def _verdict(report: Report) -> Iterator[str]:
 
 
 def _overflow(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
+    throughout = overflow.task == PERSISTENT_BUFFERS
+    moment = "by what is held throughout the step" if throughout else f"when {shorten(overflow.task)} starts"
     yield (
         f"  {shorten(memory.device)}: {overflow.excess:,} bytes ({format_bytes(overflow.excess)}) over at "
-        f"{format_seconds(overflow.time_ps / 1e12)}, when {shorten(overflow.task)} starts."
+        f"{format_seconds(overflow.time_ps / 1e12)}, {moment}."
     )
     yield (
         f"    Its peak is {format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)}, at "

@@ -78,7 +78,8 @@ def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Iterator[Viola
         levels, found = list(_steps(claim.levels.get(device, ()))), list(_steps(replay.timeline))
         if levels != found:
             time, level = min(set(levels) ^ set(found), default=(0, 0))
-            text = f'the memory of "{device}" differs from its replay first at {time}: {level} bytes there in only one'
+            side = "said" if (time, level) in levels else "replayed"
+            text = f'the memory of "{device}" differs from its replay first at {time}: {level} bytes are only {side}'
             yield Violation("levels", (device,), text)
     if claim.overflows is not None and claim.overflows.get(device) != replay.overflow:
         said = claim.overflows.get(device)

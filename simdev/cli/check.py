@@ -40,5 +40,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"ok: {count} tasks, step {saved.trace.step_ps / 1e12:.9g} s, no violation")
     if violations:
-        print(f"{args.file}: {len(violations)} violations of the execution contract", file=sys.stderr)
+        told = f"{len(violations)} violation{'s' if len(violations) > 1 else ''} of the execution contract"
+        print(f"{args.file}: {told} (times in ps)", file=sys.stderr)
     return FAILED_CHECK if violations else DONE

@@ -135,6 +135,8 @@ def _check(report: Report) -> bool:
     violations = check(report.trace.task_graph, report.trace)
     for violation in violations:
         print(violation, file=sys.stderr)
+    count = len(report.trace.task_graph.tasks)
+    print(f"check: {count:,} tasks, {len(violations) or 'no'} violation{'s' * (len(violations) > 1)}", file=sys.stderr)
     return bool(violations)
 
 

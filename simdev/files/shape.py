@@ -120,7 +120,7 @@ def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
     if isinstance(cause, InputError):
         yield from (path_text(path) + problem for problem in cause.problems)
     elif detail["type"] == "extra_forbidden":
-        close = get_close_matches(str(path[-1]), sorted(keys), 1)
+        close = get_close_matches(str(path[-1]), sorted(keys - {path[-1]}), 1)  # one known elsewhere is no help here
         yield at(path, f'unknown key; did you mean "{close[0]}"?' if close else "unknown key")
     elif cause is not None:
         yield at(path, str(cause))

@@ -112,7 +112,10 @@ class Prepared:
     def _missing_line(self, op: int, device: int) -> str:
         kind = self.cluster.devices[device].kind
         key = op_key(self.graph, op, kind)
-        return f'ops[{op}]: no time for "{self.graph.ops[op].name}" on a device of kind "{kind}" (key {key[:200]})'
+        known = self.costs.kinds
+        hint = f"the profiles know {', '.join(known)}; " if known and kind not in known else ""
+        name = self.graph.ops[op].name
+        return f'ops[{op}]: no time for "{name}" on a device of kind "{kind}" ({hint}key {key[:200]})'
 
     @cached_property
     def _segments(self) -> dict[tuple[int, int], tuple[Segment, ...]]:

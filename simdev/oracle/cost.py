@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TOO_LONG = -1  # the answer of a kernel in place of a step time that does not fit its keys
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from ..jit import jit, jitable
 from ..lowering.place import destinations
 from ..taskgraph import Ints
+from .cost import TOO_LONG
 from .question import MULTICAST, PER_CONSUMER, Question, Record, Work
 
 jitable(destinations)
-LATE, NOBODY, TOO_LONG = 2**63 - 1, -1, -1
+LATE, NOBODY = 2**63 - 1, -1
 TAKEN = -1  # in ``missing``: the op has its start
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..jit import jit, jitable
 from ..taskgraph import Ints
+from .cost import TOO_LONG
 from .kernel import LATE, NOBODY, TAKEN, clear, compute, happen, take
 from .question import Question, Work
 
@@ -125,7 +126,10 @@ def same_ops(q: Question, w: Work, b: Base, row: int, now: int, shift: int) -> b
 
 @jit
 def record_base(q: Question, w: Work, b: Base, placement: Ints, row: int) -> int:
-    """Run a placement from a snapshot on (row -1: from the start), and leave snapshots. Returns the step in ticks."""
+    """Run a placement from a snapshot on (row -1: from the start), and leave snapshots.
+
+    Returns the step time in ps, or TOO_LONG (see ``step``): then there is no base.
+    """
     if row < 0:
         clear(q, w)
         row = 0
@@ -156,7 +160,7 @@ def record_base(q: Question, w: Work, b: Base, placement: Ints, row: int) -> int
     for k in range(row, -1, -1):
         rest = max(rest, b.cell[k * CELLS + NEXT])
         b.cell[k * CELLS + REST] = rest
-    return last
+    return last >> q.round_bits if last >> (62 - q.id_bits) == 0 else TOO_LONG
 
 
 @jitable
@@ -188,7 +192,7 @@ def replay(q: Question, w: Work, b: Base, placement: Ints, producer_ptr: Ints, p
         else:
             key = take(w)
             if key == LATE:
-                return last >> q.round_bits
+                return last >> q.round_bits if last >> (62 - q.id_bits) == 0 else TOO_LONG
             last = max(last, happen(q, w, None, placement, key))
             if key & mask >= len(placement):
                 continue
@@ -198,4 +202,5 @@ def replay(q: Question, w: Work, b: Base, placement: Ints, producer_ptr: Ints, p
         row, now = taken // b.stride, key >> q.id_bits
         if row < b.rows[0] and same_rest(q, w, b, row, now, moved):
             rest = b.cell[row * CELLS + REST]
-            return max(last, rest + now - b.cell[row * CELLS + NOW] if rest > 0 else 0) >> q.round_bits
+            last = max(last, rest + now - b.cell[row * CELLS + NOW] if rest > 0 else 0)
+            return last >> q.round_bits if last >> (62 - q.id_bits) == 0 else TOO_LONG

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..taskgraph import Ints, Rows
-from .cost import Cost
+from .cost import TOO_LONG, Cost
 
 if TYPE_CHECKING:
     from .oracle import Oracle, Placement
@@ -32,7 +32,7 @@ class Session:
         self._rows = {op.name: int(oracle._group_of[i]) for i, op in enumerate(oracle.graph.ops)}
         self._rows.update({name: int(oracle._group_of[members[0]]) for name, members in oracle.graph.groups.items()})
         self._members = [np.array(members, np.int64) for members in oracle.groups]
-        self.cost = oracle(self._placement) if self._moves is None else self._moves.start(self._placement)
+        self.cost = self._rebase(-1) or oracle(self._placement)
 
     @property
     def placement(self) -> Ints:
@@ -45,29 +45,32 @@ class Session:
         An op in a colocation group takes its group along. Raises InputError for what is not there, or cannot be.
         """
         members, where = self._members[self._row(unit)], self._device(device)
-        if self._moves is None:
-            moved = self._placement.copy()
-            moved[members] = where
-            cost = self.oracle(moved)
-        else:
-            before = int(self._placement[members[0]])
-            self._placement[members] = where
-            try:
-                cost = _cost(self._moves.evaluate(self._placement, members))
-            finally:
-                self._placement[members] = before
+        before = int(self._placement[members[0]])
+        self._placement[members] = where
+        try:
+            step_ps = TOO_LONG if self._moves is None else self._moves.evaluate(self._placement, members)
+            cost = self.oracle(self._placement) if step_ps == TOO_LONG else _cost(step_ps)
+        finally:
+            self._placement[members] = before
         self._proposed = (members, where, cost)
         return cost
 
     def accept(self) -> Cost:
         """Make the last proposal the current placement. Raises InputError where there is none."""
         members, where, cost = self._last()
-        if self._moves is not None:
-            self._placement[members] = where
-            self._moves.rebase(self._placement, int(self._moves.base.rows[1]))
         self._placement[members] = where
+        if self._moves is not None:
+            self._rebase(int(self._moves.base.rows[1]))
         self._proposed, self.cost = None, cost
         return cost
+
+    def _rebase(self, row: int) -> Cost | None:
+        """Make the current placement the base of moves; None, and no moves any more, where that is not possible."""
+        step_ps = TOO_LONG if self._moves is None else self._moves.rebase(self._placement, row)
+        if step_ps == TOO_LONG:
+            self._moves = None
+            return None
+        return _cost(step_ps)
 
     def reject(self) -> None:
         """Forget the last proposal. Raises InputError where there is none."""
@@ -115,11 +118,6 @@ class _Moves:
         self.known = short.question.duration.reshape(len(graph.ops), -1) >= 0
         self.producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
 
-    def start(self, placement: Ints) -> Cost:
-        """Make a placement the first base. Raises InputError."""
-        self.short.require_valid(placement)
-        return _cost(self.rebase(placement, -1))
-
     def evaluate(self, placement: Ints, members: Ints) -> int:
         """The step time in ps of the base placement with these ops moved. Raises InputError."""
         from .moves import replay
@@ -131,8 +129,12 @@ class _Moves:
         return int(replay(self.short.question, self.work, self.base, placement, *columns))
 
     def rebase(self, placement: Ints, row: int) -> int:
-        """Make a placement the base, from a snapshot that it shares with the old base; its step time in ps."""
+        """Make a placement the base, from a snapshot that it shares with the old one (-1: none); its step time in ps.
+
+        TOO_LONG where the step does not fit the short path. Raises InputError.
+        """
         from .moves import record_base
 
-        question = self.short.question
-        return int(record_base(question, self.work, self.base, placement, row)) >> question.round_bits
+        if row < 0:
+            self.short.require_valid(placement)
+        return int(record_base(self.short.question, self.work, self.base, placement, row))

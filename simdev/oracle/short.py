@@ -11,8 +11,8 @@ from ..lowering import Prepared
 from ..lowering.transfer import transfers
 from ..strategy import resolve_placement
 from ..taskgraph import Ints
-from .cost import Cost
-from .kernel import TOO_LONG, first_fault, step
+from .cost import TOO_LONG, Cost
+from .kernel import first_fault, step
 from .memory import Events, events_for, peaks, sizes_of
 from .question import Record, Work, applies, question_of, record_for, work_for
 

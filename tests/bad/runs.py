@@ -57,6 +57,7 @@ RUNS = (
     bad("no_tasks", ("tasks", DELETE), "tasks: missing"),
     bad("missing_column", ("tasks.lag_ps", DELETE), "tasks.lag_ps: missing"),
     bad("unknown_column", ("tasks.lag", []), 'tasks.lag: unknown key; did you mean "lag_ps"?'),
+    bad("key_that_is_known_elsewhere", ("name", "r"), "name: unknown key"),
     bad("short_column", ("tasks.duration_ps", [1]), "tasks.duration_ps: must hold 3 entries, got 1"),
     bad("ids_out_of_order", ("tasks.id", [1, 0, 2]), "tasks.id: must count 0, 1, 2, ..."),
     bad(

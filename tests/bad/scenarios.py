@@ -11,6 +11,7 @@ GRAPH = {
     "ops": [{"name": "a", "time": "1 us", "outputs": [{"bytes": 8}]}, {"name": "b", "time": "1 us", "inputs": ["a"]}]
 }
 CLUSTER = {"devices": [{"name": "gpu:0"}, {"name": "gpu:1"}], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}}
+ROW = {"v": 1, "op": "matmul", "in": [], "dt": [], "out": [], "dev": "cpu", "phase": "fwd", "t_ns": {"p50": 1}}
 DROP = object()
 
 
@@ -101,12 +102,12 @@ SCENARIOS = (
     bad(
         "unknown_op",
         scenario(strategy={"*": "gpu:0", "z": "gpu:1"}),
-        'f.json: strategy.placement["z"]: no op, group or pattern match of this name',
+        'f.json: strategy.placement["z"]: no op and no colocation group is called or matched by this',
     ),
     bad(
         "pattern_without_match",
         scenario(strategy={"a": "gpu:0", "b": "gpu:0", "conv*": "gpu:1"}),
-        'f.json: strategy.placement["conv*"]: no op, group or pattern match of this name',
+        'f.json: strategy.placement["conv*"]: no op and no colocation group is called or matched by this',
     ),
     bad(
         "patterns_that_disagree",
@@ -149,6 +150,12 @@ SCENARIOS = (
         "no_time",
         scenario(graph={"ops": [{"name": "a", "kind": "matmul"}]}),
         'f.json: ops[0]: no time for "a" on a device of kind "gpu" (key ["gpu","matmul","fwd",{},[],[],[]])',
+    ),
+    late(
+        "no_time_but_on_another_kind",
+        scenario(graph={"ops": [{"name": "a", "kind": "matmul"}]}, profile={"rows": [ROW]}),
+        'f.json: ops[0]: no time for "a" on a device of kind "gpu" '
+        '(the profiles know cpu; key ["gpu","matmul","fwd",{},[],[],[]])',
     ),
     late(
         "no_time_on_this_kind",

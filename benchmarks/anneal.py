@@ -1,0 +1,161 @@
+"""The optimizer sanity run: ``python -m benchmarks.anneal [--seconds 60] [--queues half-duplex|parallel]``.
+
+A simple annealer over ``Oracle.session``, on one core: Baechi's measured GNMT graph, its 569 co-placement groups, four
+devices. Hand-written C++ annealing over the same groups, half a million evaluations, is the mark. Its sequential queues
+are near ``half-duplex`` but not the same (tests/test_conformance_baechi.py), its parallel ones are ``parallel``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from benchmarks.common import GNMT, gnmt, machine, print_table
+from simdev.check import check
+from simdev.engine import simulate
+from simdev.graph import Graph
+from simdev.lowering import lower
+from simdev.oracle import Oracle
+from simdev.profile import CostModel
+from simdev.strategy import Strategy
+from simdev.taskgraph import Ints
+
+MARKS = {"half-duplex": 98.6, "parallel": 80.9}  # ms that hand-written C++ annealing reached
+BLOCK = 64  # moves drawn at a time, under one temperature
+NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Temperatures as fractions of the current step time, falling geometrically, and what one run may use."""
+
+    seconds: float  # CPU seconds
+    hot: float = 1e-3
+    cold: float = 2e-5
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a run found: step times in ps, and the best placement (device by op)."""
+
+    start_ps: int
+    best_ps: int
+    end_ps: int
+    evaluations: int
+    accepted: int
+    seconds: float
+    placement: Ints
+
+
+def grouped_gnmt(queues: str) -> Oracle | None:
+    """GNMT with Baechi's co-placement groups; None, with a message, where the data are not here."""
+    prepared = gnmt(queues)
+    if prepared is None:
+        return None
+    with gzip.open(GNMT / "gnmt_v2_forward.json.gz", "rt") as file:
+        group = {f"op{node['id']}": node["coplace_group"] for node in json.load(file)["nodes"]}
+    ops = tuple(replace(op, colocate=group[op.name]) for op in prepared.graph.ops)
+    return Oracle(Graph("GNMT in groups", ops), prepared.cluster)
+
+
+def best_single(oracle: Oracle) -> Ints:
+    """Everything on the one device where the step is shortest."""
+    devices = [d for d, device in enumerate(oracle.cluster.devices) if device.runs_ops]
+    ops = len(oracle.graph.ops)
+    return np.full(ops, min(devices, key=lambda d: oracle.step_ps(np.full(ops, d, np.int64))), np.int64)
+
+
+def neighbours(oracle: Oracle) -> list[list[int]]:
+    """For each group the groups that it sends to or reads from."""
+    row = {i: at for at, members in enumerate(oracle.groups) for i in members}
+    found: list[set[int]] = [set() for _ in oracle.groups]
+    for consumer, reads in enumerate(oracle.graph.reads):
+        for producer, _ in reads:
+            found[row[consumer]].add(row[producer])
+            found[row[producer]].add(row[consumer])
+    return [sorted(near - {at}) for at, near in enumerate(found)]
+
+
+def anneal(oracle: Oracle, start: Ints, schedule: Schedule) -> Search:
+    """Metropolis over moves of one group, half of them to where a neighbour stands. All devices run ops."""
+    session, rng = oracle.session(start), np.random.default_rng(schedule.seed)
+    near, devices = neighbours(oracle), len(oracle.cluster.devices)
+    where = [int(start[members[0]]) for members in oracle.groups]
+    current = best = first = session.cost.step_ps
+    placement, evaluations, accepted = start.copy(), 0, 0
+    begin = time.process_time()
+    while (used := time.process_time() - begin) < schedule.seconds:
+        temperature = schedule.hot * (schedule.cold / schedule.hot) ** (used / schedule.seconds)
+        lucks = (rng.exponential(temperature, BLOCK)).tolist()
+        for group, luck in zip(rng.integers(0, len(where), BLOCK).tolist(), lucks, strict=True):
+            device = draw(rng.random(), near[group], where, devices)
+            if device == where[group]:
+                continue
+            found, evaluations = session.propose(group, device).step_ps, evaluations + 1
+            if found > current * (1 + luck):
+                session.reject()
+                continue
+            session.accept()
+            where[group], current, accepted = device, found, accepted + 1
+            if found < best:
+                best, placement = found, session.placement
+    return Search(first, best, current, evaluations, accepted, time.process_time() - begin, placement)
+
+
+def draw(luck: float, near: Sequence[int], where: Sequence[int], devices: int) -> int:
+    """A device: that of a random neighbour, or any; ``luck`` is uniform in [0, 1)."""
+    if luck < NEAR and near:
+        return where[near[int(luck / NEAR * len(near))]]
+    return int(luck / NEAR * devices) if luck < NEAR else int((luck - NEAR) / (1 - NEAR) * devices)
+
+
+def confirm(oracle: Oracle, found: Search) -> None:
+    """Ask the reference engine and the checker. Raises AssertionError where they see it otherwise."""
+    task_graph = lower(oracle.graph, oracle.cluster, CostModel(), Strategy(oracle.named(found.placement)))
+    trace = simulate(task_graph, "simpy")
+    faults = check(task_graph, trace)
+    assert not faults, faults
+    assert trace.step_ps == found.best_ps == oracle.step_ps(found.placement), (trace.step_ps, found.best_ps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.anneal", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60, help="CPU seconds of each run")
+    parser.add_argument("--queues", choices=list(MARKS), help="one mode alone")
+    parser.add_argument("--hot", type=float, default=Schedule.hot, help="first temperature, a fraction of the step")
+    parser.add_argument("--cold", type=float, default=Schedule.cold, help="last temperature")
+    parser.add_argument("--seed", type=int, default=Schedule.seed)
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
+    options = parser.parse_args()
+    schedule = Schedule(options.seconds, options.hot, options.cold, options.seed)
+    found: dict[str, Search] = {}
+    for queues in [options.queues] if options.queues else MARKS:
+        oracle = grouped_gnmt(queues)
+        if oracle is None:
+            return
+        found[queues] = anneal(oracle, best_single(oracle), schedule)
+        confirm(oracle, found[queues])
+    if options.json:
+        runs = {queues: asdict(one) | {"placement": one.placement.tolist()} for queues, one in found.items()}
+        print(json.dumps({"machine": machine(), "schedule": asdict(schedule), "runs": runs}, indent=1))
+        return
+    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, one core")
+    print(f"temperature {schedule.hot:g} to {schedule.cold:g} of the step time, seed {schedule.seed}\n")
+    head = ["GNMT, 569 groups", "confirmed by", "seconds", "evaluations/s", "accepted", "start ms", "best ms", "C++ ms"]
+    rows = []
+    for queues, one in found.items():
+        row = [queues, "simpy, checker", f"{one.seconds:.1f}", f"{one.evaluations / one.seconds:,.0f}"]
+        row += [f"{one.accepted / one.evaluations:.1%}", f"{one.start_ps / 1e9:.2f}", f"{one.best_ps / 1e9:.2f}"]
+        rows.append([*row, f"{MARKS[queues]}"])
+    print_table(head, rows)
+
+
+if __name__ == "__main__":
+    main()

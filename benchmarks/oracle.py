@@ -1,0 +1,404 @@
+"""How fast the oracle answers, pair by pair in one run: ``python -m benchmarks.oracle [--json] [--quick]``.
+
+Every figure stands beside its target, where it has one. Times are CPU seconds and medians, except what several cores
+do and what a fresh process needs: those are wall time. Ratios compare calls that took turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import (
+    anneal,
+    figure,
+    gnmt,
+    kahn_seconds,
+    layered,
+    machine,
+    op_successors,
+    print_table,
+    random_placements,
+    rotate,
+    settle,
+    timed,
+)
+from benchmarks.peers import PEERS, problem_of
+from simdev.cluster import QUEUES
+from simdev.engine import simulate
+from simdev.lowering import Prepared
+from simdev.lowering.build import build
+from simdev.oracle import Oracle
+from simdev.oracle.question import question_of, work_for
+from simdev.oracle.session import Session
+from simdev.taskgraph import Ints, TaskGraph
+
+DEVICES = 8  # of the layered graphs that grow
+COUNTS = (4, 8, 64)  # devices of the layered graph in each queue mode
+ROUNDING = 1e-2  # how far a peer's float seconds may be off on data with ties
+STARTUP = """
+import json, sys
+from time import perf_counter as clock
+begin = clock()
+from simdev import Cluster, Device, Graph, Op, Oracle
+import simdev.jit
+simdev.jit._cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
+oracle = Oracle(Graph("one", (Op("a", time=1),)), Cluster("one", (Device("gpu:0"),)))
+ready = clock()
+oracle.step_ps([0])
+first = clock()
+oracle([0])
+memory = clock()
+oracle.session([0]).propose("a", 0)
+moves = clock()
+oracle.step_ps([0])
+again = clock() - moves
+print(json.dumps({"import": ready - begin, "first step_ps": first - ready, "first call": memory - first,
+                  "first move": moves - memory, "second step_ps": again}))
+"""
+
+
+class Size(NamedTuple):
+    """How much is measured."""
+
+    walk: int
+    moves: int
+    descent: int
+    passes: int
+    slow: int  # placements that slow peers and engines get
+    batch: int
+    ops: tuple[int, ...]
+    mode_ops: int
+
+
+FULL = Size(20_000, 1_000, 100_000, 5, 8, 2_048, (1_000, 10_000, 100_000, 1_000_000), 10_000)
+QUICK = Size(5_000, 200, 10_000, 3, 2, 256, (1_000, 10_000), 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number; ``least`` tells whether the target is a lower bound."""
+
+    part: str
+    name: str
+    measured: float
+    unit: str
+    target: float | None = None
+    least: bool = True
+
+    @property
+    def reached(self) -> bool | None:
+        if self.target is None:
+            return None
+        return self.measured >= self.target if self.least else self.measured <= self.target
+
+
+# What takes turns.
+
+
+def in_turns(calls: Sequence[Callable[[Any], object]], items: Sequence[Any], passes: int) -> list[float]:
+    """Median CPU seconds a call of each, over passes through the items in which the calls take turns."""
+    found: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call(items[0])
+    settle()
+    for _ in range(passes):
+        for seconds, call in zip(found, calls, strict=True):
+            begin = time.process_time()
+            for item in items:
+                call(item)
+            seconds.append((time.process_time() - begin) / len(items))
+    return [median(seconds) for seconds in found]
+
+
+def each(call: Callable[[Any], object], items: Iterable[Any]) -> list[float]:
+    """CPU seconds of every single call."""
+    found = []
+    for item in items:
+        begin = time.process_time()
+        call(item)
+        found.append(time.process_time() - begin)
+    return found
+
+
+# GNMT.
+
+
+def speeds(prepared: Prepared, size: Size) -> list[Figure]:
+    """A walk, placements in rotation, memory and the full record, and a Kahn pass over the same ops."""
+    oracle, placements = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared)
+    short, targets = oracle._short, prepared.cluster.queues == "half-duplex"
+    assert short is not None
+    for column in placements[:4]:
+        record = short.starts(column)
+        assert record is not None
+        assert int(record[1].max()) == oracle(column).step_ps == oracle.step_ps(column)
+    settle()
+    walk = anneal(oracle.step_ps, placements[0], len(prepared.cluster.devices), size.walk)
+    rate = rotate(oracle.step_ps, placements, size.passes)
+    bare, memory, record_, trace = in_turns(
+        (oracle.step_ps, oracle, short.starts, lambda column: oracle.trace(column).start), placements, size.passes
+    )
+    kahn = kahn_seconds(op_successors(prepared.graph), compiled=True)
+    part = f"GNMT, 4 devices, {prepared.cluster.queues}"
+    return [
+        Figure(part, "annealing walk, step time only", walk.rate.per_second, "/s", 10_000 if targets else None),
+        Figure(part, f"{len(placements)} random placements in rotation", rate.per_second, "/s", 7_500 if targets else None),
+        Figure(part, "rotation / compiled Kahn pass over the ops", rate.seconds / kahn, "x"),
+        Figure(part, "oracle(): with memory / step time only", memory / bare, "x", 1.6, False),
+        Figure(part, "with the record of all starts / step time only", record_ / bare, "x", 1.6, False),
+        Figure(part, "oracle.trace (lower + simulate) / step time only", trace / bare, "x"),
+    ]  # fmt: skip
+
+
+def batches(prepared: Prepared, size: Size) -> list[Figure]:
+    """Wall time of a batch on one core and on two, in turns; the best of each, since the machine is shared."""
+    oracle = Oracle(prepared.graph, prepared.cluster, cache=0)
+    placements = random_placements(prepared, size.batch)
+    walls: dict[int, list[float]] = {1: [], 2: []}
+    answers = []
+    oracle.batch(placements[:32], 2)
+    settle()
+    for _ in range(max(size.passes, 5)):
+        for jobs, found in walls.items():
+            begin = time.perf_counter()
+            answers.append(oracle.batch(placements, jobs))
+            found.append(time.perf_counter() - begin)
+    assert all(answer == answers[0] for answer in answers)
+    part, ratio = f"GNMT, 4 devices, {prepared.cluster.queues}", min(walls[1]) / min(walls[2])
+    return [
+        Figure(part, "batch on two cores / one core (wall)", ratio, "x", 1.8),
+        Figure(part, "batch on two cores, with memory (wall)", size.batch / min(walls[2]), "/s"),
+        Figure(part, "load of the machine meanwhile (1 min)", os.getloadavg()[0], ""),
+    ]
+
+
+def descend(session: Session, evaluations: int, seed: int = 0) -> None:
+    """Converge: single-op moves that make it no worse are accepted."""
+    rng, devices = np.random.default_rng(seed), len(session.oracle.cluster.devices)
+    groups = rng.integers(0, len(session.oracle.groups), evaluations).tolist()
+    for group, device in zip(groups, rng.integers(0, devices, evaluations).tolist(), strict=True):
+        before = session.cost.step_ps
+        if session.propose(group, device).step_ps <= before:
+            session.accept()
+        else:
+            session.reject()
+
+
+def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
+    """Full simulation over a move, for random single-op moves. Raises AssertionError where an answer differs.
+
+    All moves run in one loop and all full simulations in another: right after its twin either would find the branch
+    predictor prepared.
+    """
+    oracle, placement, rng = session.oracle, session.placement, np.random.default_rng(seed)
+    devices = len(oracle.cluster.devices)
+    ops = rng.integers(0, len(placement), count).tolist()
+    places = [int(placement[op] + shift) % devices for op, shift in zip(ops, rng.integers(1, devices, count), strict=True)]  # fmt: skip
+    moved = [placement.copy() for _ in ops]
+    for column, op, place in zip(moved, ops, places, strict=True):
+        column[op] = place
+    answers = [session.propose(op, place).step_ps for op, place in zip(ops, places, strict=True)]
+    assert answers == [oracle.step_ps(column) for column in moved], "a move and a full simulation differ"
+    settle()
+    full, by_move = [], []
+    for _ in range(3):
+        full.append(each(oracle.step_ps, moved))
+        by_move.append(each(lambda move: session.propose(*move), list(zip(ops, places, strict=True))))
+    return [median(a) / median(b) for a, b in zip(zip(*full, strict=True), zip(*by_move, strict=True), strict=True)]
+
+
+def moves(prepared: Prepared, size: Size) -> list[Figure]:
+    """Single-op moves from a random placement, from one that random descent improved, and near one device."""
+    oracle, (start, *_) = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared, 1)
+    part, found = f"moves, GNMT, {prepared.cluster.queues}", []
+    starts = {"random": (start, 0), "converged from random": (start, size.descent)}
+    starts["converged from one device"] = (start * 0, size.descent)
+    for name, (placement, evaluations) in starts.items():
+        session = oracle.session(placement)
+        before = session.cost.step_ps
+        seconds, _ = timed(descend, session, evaluations)
+        ratios = move_ratios(session, size.moves)
+        target = {"random": 1.8, "converged from random": 3.0}.get(name)
+        found.append(Figure(part, f"full / move, {name}: median", median(ratios), "x", target))
+        found.append(Figure(part, f"full / move, {name}: mean", sum(ratios) / len(ratios), "x"))
+        if evaluations:
+            found.append(Figure(part, f"{name}: moves in the descent", evaluations / seconds, "/s"))
+            found.append(Figure(part, f"{name}: step time of its start", before / 1e9, "ms"))
+            found.append(Figure(part, f"{name}: its own step time", session.cost.step_ps / 1e9, "ms"))
+    return found
+
+
+def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
+    """How many times faster than the project's engines, and than both peers where they know the queues."""
+    oracle, placements = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared)
+    few, problem = placements[: size.slow], problem_of(prepared) if peers else None
+    graphs = [build(prepared, column.tolist())[0] for column in few]
+    mine = in_turns((oracle.step_ps,), placements, size.passes)[0]
+    simpy = median(each(partial(simulate, engine="simpy"), graphs))
+    compiled = median(each(partial(simulate, engine="compiled"), graphs))
+    lowering = median(each(lambda column: build(prepared, column.tolist()), few))
+    assert [simulate(g, "simpy").step_ps for g in graphs] == [oracle.step_ps(column) for column in few]
+    tasks = median(len(task_graph.tasks) for task_graph in graphs)
+    part = f"GNMT, 4 devices, {prepared.cluster.queues}, {size.slow} placements for the slow ones"
+    found = [
+        Figure(part, "oracle / lower + SimPy engine", (lowering + simpy) / mine, "x", 100),
+        Figure(part, "oracle / SimPy engine alone", simpy / mine, "x", 100),
+        Figure(part, "oracle / lower + compiled engine", (lowering + compiled) / mine, "x"),
+        Figure(part, "oracle / compiled engine alone", compiled / mine, "x"),
+        Figure(part, "SimPy engine", tasks / simpy, "tasks/s", 100_000),
+        Figure(part, "compiled engine", tasks / compiled, "tasks/s"),
+    ]
+    for name, peer in PEERS.items() if problem is not None else ():
+        times = each(lambda column, peer=peer: peer(problem, column.tolist()), few)  # type: ignore[misc]
+        off = max(abs(peer(problem, column.tolist()) * 1e12 / oracle.step_ps(column) - 1) for column in few[:2])
+        assert off < ROUNDING, f"{name} is {off:.2g} off"
+        target = 1_000 if name.startswith("SimPy") else None
+        found.append(Figure(part, f"oracle / {name}", median(times) / mine, "x", target))
+    return found
+
+
+# Layered graphs.
+
+
+def sent(prepared: Prepared, placement: Ints) -> int:
+    """How many transfers a placement needs, once per device: what lowering would make tasks of."""
+    reads, devices = prepared.reads, len(prepared.cluster.devices)
+    tensor = reads.consumers.owners()
+    there, here = placement[reads.consumers.ids], placement[reads.producer[tensor]]
+    return len(np.unique((tensor * devices + there)[there != here]))
+
+
+def rate_of(prepared: Prepared, passes: int, most: int) -> tuple[float, bool]:
+    """CPU nanoseconds per task of step_ps (over fewer placements where it goes the long way), and whether short."""
+    oracle = Oracle(prepared.graph, prepared.cluster, cache=0)
+    placements = random_placements(prepared)
+    is_short = oracle._short is not None
+    if not is_short:
+        placements = placements[:most]
+    tasks = len(prepared.graph.ops) + sum(sent(prepared, column) for column in placements) / len(placements)
+    seconds = in_turns((oracle.step_ps,), placements, passes if is_short else 1)[0]
+    return seconds / tasks * 1e9, is_short
+
+
+def nbytes(columns: Iterable[object]) -> int:
+    """Bytes of all arrays."""
+    return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+
+
+def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGraph]:
+    """Bytes per task: of the prepared question with the room for one evaluation, and of the task graph with names."""
+    question = question_of(prepared)
+    mine = nbytes(question) + nbytes(work_for(question))
+    build(prepared, placement.tolist())  # what is prepared once is not counted
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    task_graph, _ = build(prepared, placement.tolist())
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return mine / len(task_graph.tasks), held / len(task_graph.tasks), task_graph
+
+
+def growth(size: Size, say: Callable[[str], None]) -> list[Figure]:
+    """Time and memory per task as layered graphs grow."""
+    found, times, sizes = [], [], []
+    for ops in size.ops:
+        say(f"layered, {ops:,} ops ...")
+        prepared = layered(ops, DEVICES, "half-duplex")
+        nanoseconds, is_short = rate_of(prepared, size.passes if ops < 10**5 else 1, size.slow)
+        assert is_short
+        question, held, task_graph = bytes_of(prepared, random_placements(prepared, 1)[0])
+        assert len(task_graph.tasks) == ops + sent(prepared, random_placements(prepared, 1)[0])
+        part = f"layered {ops:,} ops, {len(task_graph.tasks):,} tasks, {DEVICES} devices, half-duplex"
+        times.append(nanoseconds)
+        sizes.append(question)
+        found.append(Figure(part, "time per task", nanoseconds, "ns"))
+        found.append(Figure(part, "prepared question and its room, per task", question, "bytes", 600, False))
+        found.append(Figure(part, "task graph, per task (lowering, not the oracle)", held, "bytes", 600, False))
+        del prepared, task_graph
+        gc.unfreeze()
+    part = f"layered {size.ops[0]:,} to {size.ops[-1]:,} ops"
+    found.append(Figure(part, "time per task, slowest / fastest", max(times) / min(times), "x", 3, False))
+    found.append(Figure(part, "peak memory of this process", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"))  # fmt: skip
+    return found
+
+
+def modes(size: Size, say: Callable[[str], None]) -> list[Figure]:
+    """Every queue mode on few and many devices."""
+    found = []
+    for queues in QUEUES:
+        say(f"layered, {queues} ...")
+        for devices in COUNTS:
+            prepared = layered(size.mode_ops, devices, queues)
+            nanoseconds, is_short = rate_of(prepared, 3, 2)
+            name = f"time per task, {devices} devices" + ("" if is_short else " (the long way: lower + simulate)")
+            found.append(Figure(f"layered {size.mode_ops:,} ops, {queues}", name, nanoseconds, "ns"))
+    return found
+
+
+def startup() -> list[Figure]:
+    """Wall seconds of the first calls, each in a fresh process, with an empty and with a warm cache of kernels."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for cache in ("empty cache", "warm cache"):
+            result = subprocess.run([sys.executable, "-c", STARTUP, folder], capture_output=True, text=True, check=True)
+            for name, seconds in json.loads(result.stdout).items():
+                found.append(Figure(f"fresh process, {cache} (wall)", name, seconds * 1e3, "ms"))
+    return found
+
+
+def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
+    """Everything. Raises AssertionError where two answers differ."""
+    found = []
+    for queues in ("half-duplex", "parallel"):
+        say(f"GNMT, {queues} ...")
+        prepared = gnmt(queues)
+        if prepared is not None:
+            found += speeds(prepared, size) + batches(prepared, size) + moves(prepared, size)
+            found += against(prepared, size, peers=queues == "parallel")
+    return found + growth(size, say) + modes(size, say) + startup()
+
+
+def print_figures(found: Sequence[Figure]) -> None:
+    """One row a figure."""
+    rows = []
+    for one in found:
+        sign = "" if one.target is None else f"{'>=' if one.least else '<='} {one.target:,g}"
+        reached = {None: "", True: "reached", False: "MISSED"}[one.reached]
+        rows.append([one.part, one.name, f"{figure(one.measured)} {one.unit}".strip(), sign, reached])
+    print_table(["where", "figure", "measured", "target", ""], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.oracle", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
+    parser.add_argument("--quick", action="store_true", help="smaller graphs, fewer calls")
+    options = parser.parse_args()
+    found = run(QUICK if options.quick else FULL, lambda text: print(text, file=sys.stderr))
+    if options.json:
+        figures = [asdict(one) | {"reached": one.reached} for one in found]
+        print(json.dumps({"machine": machine(), "figures": figures}, indent=1))
+        return
+    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, medians\n")
+    print_figures(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Connections that may not linger: uvicorn by itself waits for ever for the end of the headers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+GRACE = 0.3
+
+
+class Connection(H11Protocol):
+    """One connection of ``most``; a request has its headers within ``seconds`` of its first byte.
+
+    A connection beyond ``most`` takes the place of the one that has waited longest without a request under way, so that
+    idle and slow clients keep nobody out. Whoever came just now is spared, for its request may lie unread.
+    """
+
+    most, seconds = 64, 10.0
+    _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
+    _settling: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the clocks."""
+        super().connection_made(transport)
+        self._settle()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """From here on the connection waits for its next request."""
+        self._settle()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        self._rest()
+        if self._settling is not None:
+            self._settling.cancel()
+        super().connection_lost(exc)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Idle for too long; closing politely would wait for a client that does not read."""
+        self.transport.abort()
+
+    def _settle(self) -> None:
+        """The connection waits from now on; after the grace it is one that may be closed to make room."""
+        self._since = self.loop.time()
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = self.loop.call_later(GRACE, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        present = [one for one in self.connections if not one.transport.is_closing()]
+        waiting = [one for one in present if isinstance(one, Connection) and not one.busy and one._settling is None]
+        if len(present) > self.most and waiting:
+            min(waiting, key=lambda one: one._since).transport.abort()
+
+    def _watch(self) -> None:
+        """Start the clock where something is still to come, stop it where a request is under way."""
+        if self.busy:
+            self._rest()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.seconds, self._late)
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        if not self.busy:
+            self.transport.abort()
+
+
+def bounded(most: int, seconds: float) -> type[Connection]:
+    """The class of connections with these limits."""
+    return type("Bounded", (Connection,), {"most": most, "seconds": seconds})
