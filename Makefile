@@ -40,6 +40,8 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.oracle
+	$(BIN)/python -m benchmarks.anneal
 	$(BIN)/python -m benchmarks.export
 
 # A stamp records that an environment is complete; it is made anew when a file that decides its content changes.

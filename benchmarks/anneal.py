@@ -22,6 +22,7 @@ from simdev.engine import simulate
 from simdev.graph import Graph
 from simdev.lowering import lower
 from simdev.oracle import Oracle
+from simdev.oracle.session import Session
 from simdev.profile import CostModel
 from simdev.strategy import Strategy
 from simdev.taskgraph import Ints
@@ -31,13 +32,14 @@ BLOCK = 64  # moves drawn at a time, under one temperature
 NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """Temperatures as fractions of the current step time, falling geometrically, and what one run may use."""
 
     seconds: float  # CPU seconds
-    hot: float = 1e-3
+    hot: float = 2e-3
     cold: float = 2e-5
+    rounds: int = 3  # each begins hot again, at the best placement so far
     seed: int = 0
 
 
@@ -47,7 +49,6 @@ class Search:
 
     start_ps: int
     best_ps: int
-    end_ps: int
     evaluations: int
     accepted: int
     seconds: float
@@ -84,29 +85,47 @@ def neighbours(oracle: Oracle) -> list[list[int]]:
 
 
 def anneal(oracle: Oracle, start: Ints, schedule: Schedule) -> Search:
-    """Metropolis over moves of one group, half of them to where a neighbour stands. All devices run ops."""
-    session, rng = oracle.session(start), np.random.default_rng(schedule.seed)
-    near, devices = neighbours(oracle), len(oracle.cluster.devices)
-    where = [int(start[members[0]]) for members in oracle.groups]
-    current = best = first = session.cost.step_ps
-    placement, evaluations, accepted = start.copy(), 0, 0
-    begin = time.process_time()
-    while (used := time.process_time() - begin) < schedule.seconds:
-        temperature = schedule.hot * (schedule.cold / schedule.hot) ** (used / schedule.seconds)
-        lucks = (rng.exponential(temperature, BLOCK)).tolist()
-        for group, luck in zip(rng.integers(0, len(where), BLOCK).tolist(), lucks, strict=True):
-            device = draw(rng.random(), near[group], where, devices)
+    """Rounds of annealing, each from the best placement so far. All devices must run ops."""
+    rng, near = np.random.default_rng(schedule.seed), neighbours(oracle)
+    first = best = oracle.step_ps(start)
+    placement, evaluations, accepted, begin = start, 0, 0, time.process_time()
+    for number in range(schedule.rounds):
+        end = begin + schedule.seconds * (number + 1) / schedule.rounds
+        session = oracle.session(placement)
+        found, row, tried, taken = cool(session, near, rng, schedule, end)
+        evaluations, accepted = evaluations + tried, accepted + taken
+        if found < best:
+            best, placement = found, row
+    return Search(first, best, evaluations, accepted, time.process_time() - begin, placement)
+
+
+def cool(
+    session: Session, near: Sequence[Sequence[int]], rng: np.random.Generator, schedule: Schedule, end: float
+) -> tuple[int, Ints, int, int]:
+    """Metropolis over moves of one group, half of them to where a neighbour stands, until the CPU clock says ``end``.
+
+    Returns the best step time in ps and its placement, the moves tried and the moves accepted.
+    """
+    placement, devices = session.placement, len(session.oracle.cluster.devices)
+    where = [int(placement[members[0]]) for members in session.oracle.groups]
+    current = best = session.cost.step_ps
+    tried, taken, begin = 0, 0, time.process_time()
+    while (now := time.process_time()) < end:
+        temperature = schedule.hot * (schedule.cold / schedule.hot) ** ((now - begin) / (end - begin))
+        lucks, groups = rng.exponential(temperature, BLOCK).tolist(), rng.integers(0, len(where), BLOCK).tolist()
+        for group, luck, place in zip(groups, lucks, rng.random(BLOCK).tolist(), strict=True):
+            device = draw(place, near[group], where, devices)
             if device == where[group]:
                 continue
-            found, evaluations = session.propose(group, device).step_ps, evaluations + 1
+            found, tried = session.propose(group, device).step_ps, tried + 1
             if found > current * (1 + luck):
                 session.reject()
                 continue
             session.accept()
-            where[group], current, accepted = device, found, accepted + 1
+            where[group], current, taken = device, found, taken + 1
             if found < best:
                 best, placement = found, session.placement
-    return Search(first, best, current, evaluations, accepted, time.process_time() - begin, placement)
+    return best, placement, tried, taken
 
 
 def draw(luck: float, near: Sequence[int], where: Sequence[int], devices: int) -> int:
@@ -131,10 +150,11 @@ def main() -> None:
     parser.add_argument("--queues", choices=list(MARKS), help="one mode alone")
     parser.add_argument("--hot", type=float, default=Schedule.hot, help="first temperature, a fraction of the step")
     parser.add_argument("--cold", type=float, default=Schedule.cold, help="last temperature")
+    parser.add_argument("--rounds", type=int, default=Schedule.rounds, help="how often it begins hot again")
     parser.add_argument("--seed", type=int, default=Schedule.seed)
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
     options = parser.parse_args()
-    schedule = Schedule(options.seconds, options.hot, options.cold, options.seed)
+    schedule = Schedule(options.seconds, options.hot, options.cold, options.rounds, options.seed)
     found: dict[str, Search] = {}
     for queues in [options.queues] if options.queues else MARKS:
         oracle = grouped_gnmt(queues)
@@ -147,7 +167,8 @@ def main() -> None:
         print(json.dumps({"machine": machine(), "schedule": asdict(schedule), "runs": runs}, indent=1))
         return
     print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, one core")
-    print(f"temperature {schedule.hot:g} to {schedule.cold:g} of the step time, seed {schedule.seed}\n")
+    temperatures = f"temperature {schedule.hot:g} to {schedule.cold:g} of the step time"
+    print(f"{temperatures}, {schedule.rounds} rounds, seed {schedule.seed}\n")
     head = ["GNMT, 569 groups", "confirmed by", "seconds", "evaluations/s", "accepted", "start ms", "best ms", "C++ ms"]
     rows = []
     for queues, one in found.items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -70,6 +69,13 @@ oracle.step_ps([0])
 again = clock() - moves
 print(json.dumps({"import": ready - begin, "first step_ps": first - ready, "first call": memory - first,
                   "first move": moves - memory, "second step_ps": again}))
+"""
+
+SPIN = """
+from time import perf_counter as clock
+begin = clock()
+sum(i for i in range(10_000_000))
+print(clock() - begin)
 """
 
 
@@ -158,7 +164,7 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
     part = f"GNMT, 4 devices, {prepared.cluster.queues}"
     return [
         Figure(part, "annealing walk, step time only", walk.rate.per_second, "/s", 10_000 if targets else None),
-        Figure(part, f"{len(placements)} random placements in rotation", rate.per_second, "/s", 7_500 if targets else None),
+        Figure(part, f"{len(placements)} random in rotation", rate.per_second, "/s", 7_500 if targets else None),
         Figure(part, "rotation / compiled Kahn pass over the ops", rate.seconds / kahn, "x"),
         Figure(part, "oracle(): with memory / step time only", memory / bare, "x", 1.6, False),
         Figure(part, "with the record of all starts / step time only", record_ / bare, "x", 1.6, False),
@@ -181,11 +187,25 @@ def batches(prepared: Prepared, size: Size) -> list[Figure]:
             found.append(time.perf_counter() - begin)
     assert all(answer == answers[0] for answer in answers)
     part, ratio = f"GNMT, 4 devices, {prepared.cluster.queues}", min(walls[1]) / min(walls[2])
+    granted = both_cores()
     return [
         Figure(part, "batch on two cores / one core (wall)", ratio, "x", 1.8),
         Figure(part, "batch on two cores, with memory (wall)", size.batch / min(walls[2]), "/s"),
-        Figure(part, "load of the machine meanwhile (1 min)", os.getloadavg()[0], ""),
+        Figure(part, "control: two plain processes / one (wall): cores that the machine gives now", granted, "x"),
     ]
+
+
+def both_cores(repeats: int = 3) -> float:
+    """How much two processes of plain Python get done beside each other, over one alone: 2 where both cores are free.
+
+    Where it is less, the machine is busy, and no batch can show what it would do on two free cores.
+    """
+    walls: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(repeats):
+        for count, found in walls.items():
+            running = [subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) for _ in range(count)]
+            found.append(max(float(one.communicate()[0]) for one in running))
+    return 2 * min(walls[1]) / min(walls[2])
 
 
 def descend(session: Session, evaluations: int, seed: int = 0) -> None:
@@ -209,7 +229,8 @@ def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
     oracle, placement, rng = session.oracle, session.placement, np.random.default_rng(seed)
     devices = len(oracle.cluster.devices)
     ops = rng.integers(0, len(placement), count).tolist()
-    places = [int(placement[op] + shift) % devices for op, shift in zip(ops, rng.integers(1, devices, count), strict=True)]  # fmt: skip
+    shifts = rng.integers(1, devices, count).tolist()
+    places = [int(placement[op] + shift) % devices for op, shift in zip(ops, shifts, strict=True)]
     moved = [placement.copy() for _ in ops]
     for column, op, place in zip(moved, ops, places, strict=True):
         column[op] = place
@@ -247,7 +268,7 @@ def moves(prepared: Prepared, size: Size) -> list[Figure]:
 def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
     """How many times faster than the project's engines, and than both peers where they know the queues."""
     oracle, placements = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared)
-    few, problem = placements[: size.slow], problem_of(prepared) if peers else None
+    few = placements[: size.slow]
     graphs = [build(prepared, column.tolist())[0] for column in few]
     mine = in_turns((oracle.step_ps,), placements, size.passes)[0]
     simpy = median(each(partial(simulate, engine="simpy"), graphs))
@@ -264,9 +285,10 @@ def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
         Figure(part, "SimPy engine", tasks / simpy, "tasks/s", 100_000),
         Figure(part, "compiled engine", tasks / compiled, "tasks/s"),
     ]
-    for name, peer in PEERS.items() if problem is not None else ():
-        times = each(lambda column, peer=peer: peer(problem, column.tolist()), few)  # type: ignore[misc]
-        off = max(abs(peer(problem, column.tolist()) * 1e12 / oracle.step_ps(column) - 1) for column in few[:2])
+    for name, peer in PEERS.items() if peers else ():
+        makespan = partial(peer, problem_of(prepared))
+        times = each(lambda column, makespan=makespan: makespan(column.tolist()), few)  # type: ignore[misc]
+        off = max(abs(makespan(column.tolist()) * 1e12 / oracle.step_ps(column) - 1) for column in few[:2])
         assert off < ROUNDING, f"{name} is {off:.2g} off"
         target = 1_000 if name.startswith("SimPy") else None
         found.append(Figure(part, f"oracle / {name}", median(times) / mine, "x", target))
@@ -336,7 +358,8 @@ def growth(size: Size, say: Callable[[str], None]) -> list[Figure]:
         gc.unfreeze()
     part = f"layered {size.ops[0]:,} to {size.ops[-1]:,} ops"
     found.append(Figure(part, "time per task, slowest / fastest", max(times) / min(times), "x", 3, False))
-    found.append(Figure(part, "peak memory of this process", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"))  # fmt: skip
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found.append(Figure(part, "peak memory of this process", peak, "MiB"))
     return found
 
 

@@ -11,12 +11,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # plain `pytest` puts tests/ alone on the path
 
-from benchmarks import common, engine, peers
+from benchmarks import anneal, common, engine, oracle, peers
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.engine import simulate
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
+from simdev.oracle import Oracle
 from simdev.profile import CostModel
 
 OPS, DEVICES = 200, 5
@@ -24,7 +25,8 @@ OPS, DEVICES = 200, 5
 
 @pytest.fixture(autouse=True)
 def no_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "settle", lambda: None)
+    for module in (engine, oracle):
+        monkeypatch.setattr(module, "settle", lambda: None)
 
 
 def step_seconds(prepared: Prepared, placement: Any) -> float:
@@ -126,3 +128,87 @@ def test_the_table_holds_every_engine_and_peer(capsys: pytest.CaptureFixture[str
 
 def test_figures_have_three_digits() -> None:
     assert [common.figure(x) for x in (1234567.0, 12.34, 0.012345, 0.0)] == ["1,230,000", "12.3", "0.0123", "0.0"]
+
+
+TINY = oracle.Size(walk=50, moves=20, descent=50, passes=1, slow=2, batch=40, ops=(60, 120), mode_ops=60)
+
+
+def test_a_figure_is_reached_from_its_side() -> None:
+    least, most = oracle.Figure("", "", 2.0, "x", 1.8), oracle.Figure("", "", 2.0, "x", 1.6, False)
+    assert (least.reached, most.reached, oracle.Figure("", "", 2.0, "x").reached) == (True, False, None)
+
+
+@pytest.mark.parametrize("queues", ["half-duplex", "parallel"])
+def test_the_oracle_is_measured_part_by_part(
+    queues: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every part compares its answers on the way; here on a graph without ties."""
+    monkeypatch.setattr(oracle, "both_cores", lambda: 2.0)
+    prepared = common.layered(OPS, 4, queues)
+    found = oracle.speeds(prepared, TINY) + oracle.batches(prepared, TINY) + oracle.moves(prepared, TINY)
+    found += oracle.against(prepared, TINY, peers=queues == "parallel")
+    assert all(one.measured > 0 for one in found)
+    oracle.print_figures(found)
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("annealing walk", "SimPy engine", ">= 100"))
+
+
+def test_moves_that_differ_from_a_full_simulation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
+    session = asked.session([0] * OPS)
+    assert len(oracle.move_ratios(session, 10)) == 10
+    monkeypatch.setattr(asked, "step_ps", lambda column: 1)
+    with pytest.raises(AssertionError, match="differ"):
+        oracle.move_ratios(session, 10)
+
+
+def test_a_descent_never_climbs() -> None:
+    session = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "half-duplex")).session([0, 1, 2, 3] * 50)
+    before = session.cost.step_ps
+    oracle.descend(session, 300)
+    assert session.cost.step_ps == session.oracle.step_ps(session.placement) < before
+
+
+@pytest.mark.parametrize("devices", [1, 2, 8])
+def test_transfers_are_counted_as_lowering_does(devices: int) -> None:
+    prepared = common.layered(OPS, devices, "device")
+    for placement in common.random_placements(prepared, 3):
+        assert OPS + oracle.sent(prepared, placement) == len(build(prepared, placement.tolist())[0].tasks)
+
+
+def test_growth_and_modes_say_what_goes_the_long_way() -> None:
+    said: list[str] = []
+    found = oracle.growth(TINY, said.append) + oracle.modes(TINY, said.append)
+    assert len(said) == len(TINY.ops) + len(QUEUES)
+    assert {one.part.rpartition(" ")[2] for one in found if "long way" in one.name} == {"fair"}
+    assert all(one.measured > 0 for one in found)
+
+
+@pytest.mark.parametrize("queues", anneal.MARKS)
+def test_the_annealer_keeps_its_best_and_it_is_confirmed(queues: str) -> None:
+    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, queues))
+    found = anneal.anneal(asked, anneal.best_single(asked), anneal.Schedule(0.3, rounds=2))
+    anneal.confirm(asked, found)
+    assert found.best_ps < found.start_ps == asked.step_ps([0] * OPS)
+    assert 0 < found.accepted <= found.evaluations
+
+
+def test_a_result_that_is_not_so_is_not_confirmed() -> None:
+    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
+    found = anneal.Search(2, 1, 1, 1, 1.0, anneal.best_single(asked))
+    with pytest.raises(AssertionError):
+        anneal.confirm(asked, found)
+
+
+def test_moves_are_drawn_near_or_anywhere() -> None:
+    assert [anneal.draw(luck, [2, 0], [5, 6, 7], 8) for luck in (0.0, 0.3, 0.5, 0.99)] == [7, 5, 0, 7]
+    assert [anneal.draw(luck, [], [5], 8) for luck in (0.0, 0.49)] == [0, 7]
+
+
+def test_gnmt_in_groups_keeps_its_order_and_its_answers() -> None:
+    asked = anneal.grouped_gnmt("half-duplex")
+    if asked is None:
+        pytest.skip("the measured GNMT graph (shared/data/baechi_gnmt) is not here")
+    assert (len(asked.graph.ops), len(asked.groups)) == (2494, 569)
+    assert [op.name for op in asked.graph.ops] == [op.name for op in common.gnmt_graph().ops]
+    assert asked.step_ps(anneal.best_single(asked)) == 116_762 * 10**6

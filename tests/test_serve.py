@@ -568,10 +568,20 @@ def test_slow_clients_are_cut_off_and_hold_nobody_up(server: Server) -> None:
                 assert one.recv(100) == b""
 
 
+def test_more_requests_than_places_are_asked_to_come_again(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(server.raw(b'{HEAD}Content-Length: 50\r\n\r\n{"id"')) for _ in range(32)]
+        time.sleep(0.2)
+        status, reply = server.post(line("ping"))
+        assert (status, reply["error"]["code"]) == (503, "busy")
+        assert [one.recv(65536).split()[1] for one in held] == [b"408"] * 32
+    assert "simdev" in server.ask("ping")
+
+
 def test_vanishing_clients_lose_nothing_of_others(server: Server) -> None:
     asked = question()
     oracle, handle = library(asked), server.ask("load", scenario=asked)["scenario"]
-    some = placements(50, 9)
+    some, rounds = placements(300, 9), []
     body = line("batch", scenario=handle, strategies=placements(100, 8))
     stop = threading.Event()
 
@@ -580,6 +590,7 @@ def test_vanishing_clients_lose_nothing_of_others(server: Server) -> None:
             server.raw(b"{HEAD}Content-Length: %d\r\n\r\n" % len(body) + body).close()  # before the reply
             server.raw(b"{HEAD}Content-Length: 5000\r\n\r\n" + body[:99]).close()  # amid the body
             server.raw(b"").close()
+            rounds.append(1)
             time.sleep(0.02)
 
     thread = threading.Thread(target=vanish)
@@ -590,6 +601,7 @@ def test_vanishing_clients_lose_nothing_of_others(server: Server) -> None:
         stop.set()
         thread.join()
     assert found == [written(oracle(one)) for one in some]
+    assert len(rounds) > 3
 
 
 def test_sigterm_lets_requests_under_way_finish() -> None:
