@@ -20,6 +20,19 @@ TAKEN = -1  # in ``missing``: the op has its start
 
 
 @jitable
+def rise(w: Work, at: int, key: int) -> None:
+    """Let a key rise from a hole to its place."""
+    while at > 0:
+        parent = (at - 1) >> 1
+        above = w.heap[parent]
+        if above < key:
+            break
+        w.heap[at] = above
+        at = parent
+    w.heap[at] = key
+
+
+@jitable
 def push(w: Work, key: int) -> None:
     """Put a key on the heap, or at its side where the smallest of the newest waits."""
     beside = w.cell[1]
@@ -30,14 +43,7 @@ def push(w: Work, key: int) -> None:
             return
     at = w.cell[0]
     w.cell[0] = at + 1
-    while at > 0:
-        parent = (at - 1) >> 1
-        above = w.heap[parent]
-        if above < key:
-            break
-        w.heap[at] = above
-        at = parent
-    w.heap[at] = key
+    rise(w, at, key)
 
 
 @jitable
@@ -52,14 +58,7 @@ def drop_top(w: Work) -> None:
         child += w.heap[child + 1] < w.heap[child]
         w.heap[at] = w.heap[child]
         at, child = child, 2 * child + 1
-    while at > 0:
-        parent = (at - 1) >> 1
-        above = w.heap[parent]
-        if above < key:
-            break
-        w.heap[at] = above
-        at = parent
-    w.heap[at] = key
+    rise(w, at, key)
 
 
 @jitable
