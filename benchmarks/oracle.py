@@ -327,7 +327,8 @@ def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGra
     """Bytes per task: of the prepared question with the room for one evaluation, and of the task graph with names."""
     question = question_of(prepared)
     mine = nbytes(question) + nbytes(work_for(question))
-    build(prepared, placement.tolist())  # what is prepared once is not counted
+    if len(prepared.graph.ops) < 10**6:  # what is prepared once is not counted; there it is nothing, and takes long
+        build(prepared, placement.tolist())
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
