@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .engine import simulate
     from .errors import InputError
     from .graph import Graph, Op, Tensor
-    from .lowering import lower
     from .oracle import Oracle
     from .plot import plot_gantt
     from .profile import CostModel
     from .scenario import Scenario, load_scenario, run
     from .strategy import Strategy
+    from .sweep import sweep
 
 __all__ = [
     "Cluster",
@@ -36,10 +36,10 @@ __all__ = [
     "Tensor",
     "__version__",
     "load_scenario",
-    "lower",
     "plot_gantt",
     "run",
     "simulate",
+    "sweep",
 ]
 
 _HOMES = {
@@ -47,12 +47,12 @@ _HOMES = {
     "engine": ("simulate",),
     "errors": ("InputError",),
     "graph": ("Graph", "Op", "Tensor"),
-    "lowering": ("lower",),
     "oracle": ("Oracle",),
     "plot": ("plot_gantt",),
     "profile": ("CostModel",),
     "scenario": ("Scenario", "load_scenario", "run"),
     "strategy": ("Strategy",),
+    "sweep": ("sweep",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

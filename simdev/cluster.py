@@ -6,14 +6,15 @@ listing them in another order changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from .errors import InputError
-from .units import Number, name_problems, parse_bandwidth, parse_bytes, parse_time
+from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes, parse_time
 
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
@@ -27,7 +28,8 @@ class Device:
     """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
 
     ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts
-    routes through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk).
+    routes through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit`` is false no
+    route passes through it (a GPU does not forward what is meant for another). ``node`` is the machine it stands in.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Device:
     gap: Number = 0
     staging: bool = False
     chunk: Number | None = None
+    transit: bool = True
+    node: int = 0
 
     def __post_init__(self) -> None:
         _normalise(self, memory=parse_bytes, gap=parse_time, chunk=parse_bytes)
@@ -55,6 +59,8 @@ class Device:
             yield "chunk: must be > 0, got 0"
         if self.chunk is not None and not self.staging:
             yield "chunk: only a staging device cuts transfers into chunks"
+        if not is_count(self.node):
+            yield f"node: must be a whole number, got {self.node!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,8 @@ class Link:
     """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and ``gap`` in seconds.
 
     ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first end to second only).
-    ``hold_latency`` says whether the latency occupies the queue.
+    ``hold_latency`` says whether the latency occupies the queue. ``kind`` ("nvlink", "pcie") names what it is and
+    where its provenance stands; ``lanes`` is how many physical links it bundles (None: not told): no time hangs on it.
     """
 
     ends: tuple[str, str]
@@ -71,6 +78,8 @@ class Link:
     gap: Number = 0
     duplex: str = "full"
     hold_latency: bool = True
+    kind: str = ""
+    lanes: int | None = None
 
     def __post_init__(self) -> None:
         _normalise(self, bandwidth=parse_bandwidth, latency=parse_time, gap=parse_time)
@@ -84,6 +93,21 @@ class Link:
             yield f'ends: "{self.ends[0]}" is linked to itself'
         if self.duplex not in DUPLEX:
             yield f'duplex: must be one of {", ".join(DUPLEX)}, got "{self.duplex}"'
+        if self.kind:
+            yield from name_problems("kind", self.kind)
+        if self.lanes is not None and not (is_count(self.lanes) and self.lanes):
+            yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
+
+    def between(self, first: str, second: str) -> Link:
+        """The same link between two other devices. Its quantities are not parsed again: large clusters are made so."""
+        copy = object.__new__(Link)
+        for one in _LINK_FIELDS:
+            object.__setattr__(copy, one, getattr(self, one))
+        object.__setattr__(copy, "ends", (first, second))
+        return copy
+
+
+_LINK_FIELDS = tuple(one.name for one in fields(Link))
 
 
 def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
@@ -126,13 +150,19 @@ class Route:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Devices, links and how transfers queue. Raises InputError with every problem at once."""
+    """Devices, links and how transfers queue. Raises InputError with every problem at once.
+
+    ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there are none).
+    ``provenance`` tells where the numbers come from; it is carried along and no part of a comparison.
+    """
 
     name: str
     devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
     queues: str = "half-duplex"
     transfer: str = "once-per-device"
+    collectives: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -180,8 +210,9 @@ class Cluster:
     ) -> Cluster:
         """Every two devices that run ops joined by a link of their own; ``link`` holds the fields of Link."""
         ends = [device.name for device in devices if device.runs_ops]
-        pairs = [(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :]]
-        return cls(name, tuple(devices), tuple(Link(pair, **link) for pair in pairs), queues, transfer)  # type: ignore[arg-type]
+        one = Link(("", ""), **link)  # type: ignore[arg-type]
+        links = tuple(one.between(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :])
+        return cls(name, tuple(devices), links, queues, transfer)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -203,7 +234,7 @@ class Cluster:
         return tuple(found)
 
     @cached_property
-    def _neighbours(self) -> tuple[dict[int, int], ...]:
+    def neighbours(self) -> tuple[dict[int, int], ...]:
         """For each device, neighbour index -> half-link index."""
         found: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
         number = 0
@@ -229,53 +260,93 @@ class Cluster:
         return self._routes[key]
 
     def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
-        if destination in self._neighbours[source]:
+        if destination in self.neighbours[source]:
             return source, destination
-        layers = self._widest_by_layer(source, destination)
-        if layers is None:
+        depths, layers = self._reach(source)
+        if destination not in depths:
             return None
         # Walk back from the destination over links that keep the bottleneck, then forward by the smallest index.
+        layers = layers[: depths[destination] + 1]
         limit = layers[-1][destination]
         useful = [{destination}]
         for layer in reversed(layers[:-1]):
-            ahead = useful[-1]
-            useful.append({d for d in layer if any(self._width(d, e) >= limit for e in ahead)})
+            before = {(d, e) for e in useful[-1] for d in self._before(e, layer) if d == source or self._carries[d]}
+            useful.append({d for d, e in before if self._width(d, e) >= limit})
         path = [source]
         for ahead in useful[::-1][1:]:
             path.append(min(e for e in ahead if self._width(path[-1], e) >= limit))
         return tuple(path)
 
-    def _widest_by_layer(self, source: int, destination: int) -> list[dict[int, Fraction]] | None:
-        """Devices by distance from the source, each with the largest bottleneck of its shortest paths."""
-        layers: list[dict[int, Fraction]] = [{source: UNLIMITED}]
-        seen = {source}
-        while destination not in layers[-1]:
-            ahead: dict[int, Fraction] = {}
-            for device, width in layers[-1].items():
-                for other in self._neighbours[device]:
-                    if other not in seen:
-                        ahead[other] = max(ahead.get(other, Fraction(0)), min(width, self._width(device, other)))
-            if not ahead:
-                return None
-            seen |= ahead.keys()
-            layers.append(ahead)
-        return layers
+    def _reach(self, source: int) -> tuple[dict[int, int], list[dict[int, int]]]:
+        """Devices by their distance from the source, each with the largest bottleneck of its shortest paths."""
+        if source not in self._reached:
+            depths, layers = {source: 0}, [{source: len(self.half_links) + 1}]
+            while layers[-1]:
+                ahead: dict[int, int] = {}
+                for device, width in layers[-1].items():
+                    if device == source or self._carries[device]:
+                        for other, half_link in self.neighbours[device].items():
+                            if other not in depths:
+                                ahead[other] = max(ahead.get(other, 0), min(width, self._widths[half_link]))
+                depths |= dict.fromkeys(ahead, len(layers))
+                layers.append(ahead)
+            self._reached[source] = depths, layers[:-1]
+        return self._reached[source]
 
-    def _width(self, a: int, b: int) -> Fraction:
-        half_link = self._neighbours[a].get(b)
-        return Fraction(0) if half_link is None else Fraction(self.half_links[half_link].link.bandwidth)
+    def _before(self, device: int, layer: dict[int, int]) -> Iterator[int]:
+        """The devices of a layer that have a half-link to a device."""
+        candidates: Collection[int] = self._sources[device]
+        first, second = (layer, candidates) if len(layer) < len(candidates) else (candidates, layer)
+        return (d for d in first if d in second)
+
+    @cached_property
+    def _reached(self) -> dict[int, tuple[dict[int, int], list[dict[int, int]]]]:
+        return {}
+
+    @cached_property
+    def _carries(self) -> tuple[bool, ...]:
+        """For each device, whether routes may pass through it."""
+        return tuple(device.transit for device in self.devices)
+
+    @cached_property
+    def _sources(self) -> tuple[set[int], ...]:
+        """For each device, those with a half-link to it."""
+        found: tuple[set[int], ...] = tuple(set() for _ in self.devices)
+        for device, neighbours in enumerate(self.neighbours):
+            for other in neighbours:
+                found[other].add(device)
+        return found
+
+    @cached_property
+    def _widths(self) -> tuple[int, ...]:
+        """For each half-link, the rank of its bandwidth, from 1 up: routes only compare bandwidths, and fast."""
+        rates = [Fraction(half_link.link.bandwidth) for half_link in self.half_links]
+        ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates)), 1)}
+        return tuple(ranks[rate] for rate in rates)
+
+    def _width(self, a: int, b: int) -> int:
+        half_link = self.neighbours[a].get(b)
+        return 0 if half_link is None else self._widths[half_link]
 
     def _route_along(self, path: tuple[int, ...]) -> Route:
-        half_links = tuple(self._neighbours[a][b] for a, b in pairwise(path))
-        links = [self.half_links[h].link for h in half_links]
-        return Route(
-            path,
-            half_links,
-            bandwidth=min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
-            held=sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
-            lag=sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
-            gap=max((Fraction(link.gap) for link in links), default=Fraction(0)),
-        )
+        half_links = tuple(self.neighbours[a][b] for a, b in pairwise(path))
+        # Most routes of a large cluster are alike, and sums of Fractions are slow: each sum is made once.
+        alike = tuple(self._alike[h] for h in half_links)
+        if alike not in self._quantities:
+            self._quantities[alike] = _quantities([self.half_links[h].link for h in half_links])
+        return Route(path, half_links, *self._quantities[alike])
+
+    @cached_property
+    def _alike(self) -> tuple[int, ...]:
+        """For each half-link a number that it shares with those of the same quantities."""
+        found: dict[tuple[object, ...], int] = {}
+        links = (half_link.link for half_link in self.half_links)
+        keys = [(link.bandwidth, link.latency, link.gap, link.hold_latency) for link in links]
+        return tuple(found.setdefault(key, len(found)) for key in keys)
+
+    @cached_property
+    def _quantities(self) -> dict[tuple[int, ...], tuple[Fraction, Fraction, Fraction, Fraction]]:
+        return {}
 
     def segments(self, source: int, destination: int) -> tuple[Route, ...] | None:
         """The route, cut at every staging device between its ends; None where there is no route."""
@@ -283,8 +354,20 @@ class Cluster:
         if route is None:
             return None
         cuts = [i for i, d in enumerate(route.devices) if 0 < i < len(route.devices) - 1 and self.devices[d].staging]
+        if not cuts:
+            return (route,)
         borders = [0, *cuts, len(route.devices) - 1]
         return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, {self.queues})"
+
+
+def _quantities(links: Sequence[Link]) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+    """Bandwidth, held latency, lag and gap of a route over these links."""
+    return (
+        min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
+        sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
+        sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
+        max((Fraction(link.gap) for link in links), default=Fraction(0)),
+    )

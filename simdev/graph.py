@@ -26,11 +26,16 @@ _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One output of an op: its size in bytes and, where known, its shape and dtype."""
+    """One output of an op: its size in bytes and, where known, its shape and dtype.
+
+    A view is a part of output ``view_of`` of the same op: at its producer it has no memory of its own, but its readers
+    keep that output alive. Sent to another device it has its own bytes.
+    """
 
     bytes: int
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
+    view_of: int | None = None
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
@@ -73,6 +78,11 @@ class Op:
         time = self.time.get(device_kind) if isinstance(self.time, Mapping) else self.time
         return time if time is None or isinstance(time, Fraction) else _seconds(time)
 
+    @property
+    def made(self) -> tuple[Tensor, ...]:
+        """The outputs that it computes: all but the views of them."""
+        return tuple(tensor for tensor in self.outputs if tensor.view_of is None)
+
     def problems(self) -> Iterator[str]:
         """What is wrong with the op by itself, as ``field: reason``."""
         yield from name_problems("name", self.name)
@@ -86,6 +96,17 @@ class Op:
             yield from size_problems(name, getattr(self, name))
         for index, tensor in enumerate(self.outputs):
             yield from (f"outputs[{index}].{problem}" for problem in tensor.problems())
+            if tensor.view_of is not None:
+                yield from (f"outputs[{index}].view_of: {problem}" for problem in self._view_problems(index, tensor))
+
+    def _view_problems(self, index: int, tensor: Tensor) -> Iterator[str]:
+        base = tensor.view_of
+        if not is_count(base) or base is None or base >= index:
+            yield f"must be the number of an earlier output, got {base!r}"
+        elif self.outputs[base].view_of is not None:
+            yield f"output {base} is a view itself"
+        elif is_count(tensor.bytes) and tensor.bytes > self.outputs[base].bytes:
+            yield f"has {tensor.bytes} bytes, more than the {self.outputs[base].bytes} of output {base}"
 
 
 def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:

@@ -10,15 +10,22 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import numba
-from numba.extending import register_jitable
+import numpy as np
+from numba.extending import intrinsic, register_jitable
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
-KERNELS = ("jit.py", "engine", "lowering", "oracle")  # where compiled code, and what it calls, may stand
+T = TypeVar("T", bound=tuple[Any, ...])
+Ints = NDArray[np.int64]
+types: Any = numba.types  # untyped
+# Where compiled code, and what it calls, may stand.
+KERNELS = ("jit.py", "engine", "lowering", "oracle", "search/kernels")
 
 
 def jitable(*functions: F) -> F:
@@ -43,6 +50,73 @@ def jit(function: F) -> F:
         return cast(F, compiler(cache=bool(folder), nogil=True, _nrt=False)(function))
     finally:
         settings.CACHE_DIR = before
+
+
+# Columns for kernels. A kernel takes a table of words (scalars, and addresses of columns) and opens it as a named tuple
+# of scalars and bare pointers. A tuple of thirty arrays would cost 4 us a call to unbox; and an array tries each index
+# for being negative (to count from the end), which made the oracle's kernel a third slower. Pointers have no length.
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[T]):
+    """A named tuple of integers and contiguous columns, kept alive, and its words: what a kernel is handed."""
+
+    columns: T
+    words: Ints
+
+    @classmethod
+    def of(cls, columns: T) -> Table[T]:
+        """Raises TypeError for a column of another type than its field tells, or one with gaps."""
+        for (name, kind), value in zip(_fields(type(columns)).items(), columns, strict=True):
+            if kind is not types.int64 and (value.dtype != np.dtype(kind.dtype.name) or not value.flags.c_contiguous):
+                raise TypeError(f"{type(columns).__name__}.{name}: wants contiguous {kind.dtype}, got {value.dtype}")
+        words = [value.ctypes.data if isinstance(value, np.ndarray) else int(value) for value in columns]
+        return cls(columns, np.array(words, np.int64))
+
+
+@cache
+def _fields(shape: type[tuple[Any, ...]]) -> dict[str, Any]:
+    """The compiled type of each field of a named tuple."""
+    kinds = {
+        Ints: types.CPointer(types.int64),
+        NDArray[np.uint8]: types.CPointer(types.uint8),
+        NDArray[np.float64]: types.CPointer(types.float64),
+        int: types.int64,
+    }
+    return {name: kinds[hint] for name, hint in get_type_hints(shape).items()}
+
+
+def opener(shape: type[T]) -> Callable[[Ints], T]:
+    """For kernels: the function that opens the words of a ``Table`` as its named tuple."""
+    kinds = list(_fields(shape).values())
+    opened: Any = types.NamedTuple(kinds, shape)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        values = []
+        for at, kind in enumerate(kinds):
+            word = builder.load(builder.gep(data, [context.get_constant(types.intp, at)]))
+            pointer = isinstance(kind, types.CPointer)
+            values.append(builder.inttoptr(word, context.get_value_type(kind)) if pointer else word)
+        return context.make_tuple(builder, signature.return_type, values)
+
+    @intrinsic
+    def open_table(typing: Any, words: Any) -> Any:
+        return opened(words), generate
+
+    return cast(Callable[[Ints], T], open_table)
+
+
+@intrinsic
+def _bare(typing: Any, column: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(column.dtype)(column), generate
+
+
+bare = cast(Callable[[Ints], Ints], _bare)
+"""For kernels: the bare pointer to the first element of an array."""
 
 
 @cache

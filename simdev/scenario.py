@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
-from .profile import RUNGS, CostModel
-from .strategy import Strategy, resolve_placement
+from .memory import MemoryModel
+from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
+from .strategy import Origin, Strategy, resolve_placement
+from .units import picoseconds
 
 if TYPE_CHECKING:
-    from .analysis import Report
+    from .analysis import Report, SplitCost
     from .lowering import Prepared
     from .trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A graph on a cluster, what its ops cost, how it is spread, and the engine to ask ("auto": the fastest here)."""
+    """A graph on a cluster, what its ops cost, how it is spread, and the engine to ask ("auto": the fastest here).
+
+    ``memory`` is how memory is counted; it never changes timing.
+    """
 
     graph: Graph
     cluster: Cluster
     costs: CostModel
     strategy: Strategy
     engine: str = "auto"
+    memory: MemoryModel = MemoryModel()
 
     def __post_init__(self) -> None:
         from .engine import ENGINES
@@ -40,10 +48,18 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The trace of a scenario with the share of the op time by the rung of the cost ladder that told it."""
+    """The trace of a scenario with where its op times come from.
+
+    ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses`` what had to be
+    estimated (the longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
+    known). ``splits`` tells what splitting each op costs.
+    """
 
     trace: Trace
     rungs: Mapping[str, float]
+    misses: tuple[CostMiss, ...] = ()
+    rel_err: float | None = 0.0
+    splits: tuple[SplitCost, ...] = ()
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -55,40 +71,145 @@ def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
 
     parts = read_scenario(path)
     try:
-        return Scenario(parts.graph, parts.cluster, CostModel(parts.profiles), parts.strategy, parts.engine)
+        costs = CostModel(parts.profiles, parts.specs)
+        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, parts.engine, parts.memory)
     except InputError as error:
         file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
         raise InputError([f"options.{problem}" for problem in error.problems], file) from None
 
 
-def execute(scenario: Scenario) -> Outcome:
-    """Lower and simulate. Raises InputError, MissingCostError, DeadlockError."""
+def prepare(scenario: Scenario) -> Prepared:
+    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share it."""
+    from .lowering import Prepared
+
+    return Prepared(scenario.graph, scenario.cluster, scenario.costs, scenario.memory)
+
+
+def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
+    """Lower and simulate, with what ``prepare`` made where it is at hand.
+
+    Raises InputError, MissingCostError, DeadlockError.
+    """
     from .engine import simulate
-    from .lowering import Prepared, lower_prepared
+    from .lowering import lower_prepared
 
-    prepared = Prepared(scenario.graph, scenario.cluster, scenario.costs)
+    prepared = prepare(scenario) if prepared is None else prepared
     task_graph = lower_prepared(prepared, scenario.strategy)
-    return Outcome(simulate(task_graph, scenario.engine), rung_shares(prepared, scenario.strategy))
+    return outcome_of(prepared, scenario.strategy, simulate(task_graph, scenario.engine))
 
 
-def rung_shares(prepared: Prepared, strategy: Strategy) -> dict[str, float]:
+def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace) -> Outcome:
+    """A trace of a strategy, with where its op times come from."""
+    from .lowering import split
+
+    own, placed, origins = split(prepared, strategy)
+    costs = op_costs(own, placed)
+    splits = _split_costs(prepared, own, placed, origins, trace) if origins else ()
+    return Outcome(trace, rung_shares(costs), cost_misses(own, costs), expected_error(costs), splits)
+
+
+def _split_costs(
+    prepared: Prepared, sharded: Prepared, placed: Strategy, origins: Mapping[str, Origin], trace: Trace
+) -> tuple[SplitCost, ...]:
+    """What splitting costs, an op's unsplit time being that on the device of its first part."""
+    from .analysis import split_costs
+
+    graph, cluster = prepared.graph, prepared.cluster
+    whole: dict[str, int] = {}
+    for name, origin in origins.items():
+        if origin.op not in whole:
+            cost = prepared.cost(graph.index[origin.op], cluster.index[placed.placement[name]])
+            if cost is not None:
+                whole[origin.op] = picoseconds(cost.seconds)
+    return split_costs(trace.task_graph, {op.name: op.kind for op in graph.ops}, origins, whole)
+
+
+Priced = tuple[int, int, OpCost]
+"""An op, the device it is placed on, and its cost there."""
+
+
+def op_costs(prepared: Prepared, strategy: Strategy) -> tuple[Priced, ...]:
+    """What every op costs where it is placed, in program order; ops of unknown cost are left out."""
+    placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
+    found = ((op, device, prepared.cost(op, device)) for op, device in enumerate(placement))
+    return tuple((op, device, cost) for op, device, cost in found if cost is not None)
+
+
+def rung_shares(costs: Iterable[Priced]) -> dict[str, float]:
     """The share of the summed op time by rung, for the rungs that told any; empty where no op takes time."""
     totals = dict.fromkeys(RUNGS, Fraction(0))
-    placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
-    for op, device in enumerate(placement):
-        cost = prepared.cost(op, device)
-        if cost is not None:
-            totals[cost.rung] += cost.seconds
+    for _, _, cost in costs:
+        totals[cost.rung] += cost.seconds
     total = sum(totals.values())
     return {rung: float(seconds / total) for rung, seconds in totals.items() if seconds}
 
 
-def run(scenario: Scenario) -> Report:
-    """The answer: lower, simulate, analyze. Raises InputError, MissingCostError, DeadlockError.
+def expected_error(costs: Iterable[Priced]) -> float | None:
+    """Mean of the expected relative errors, weighted by time; None where an estimate tells none.
+
+    Given and measured times that tell none count as exact. It bounds the expected error of the summed op time, which it
+    equals where all errors go the same way.
+    """
+    timed = [(float(cost.seconds), cost) for _, _, cost in costs if cost.seconds]
+    if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
+        return None
+    total = math.fsum(seconds for seconds, _ in timed)
+    return math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total if timed else 0.0
+
+
+def cost_misses(prepared: Prepared, costs: Iterable[Priced]) -> tuple[CostMiss, ...]:
+    """What had to be estimated, the longest in sum first; ops of one kind with one cost are told together."""
+    found: dict[tuple[str, str, OpCost], list[Priced]] = {}
+    for priced in costs:
+        op, device, cost = priced
+        if cost.rung not in KNOWN:
+            alike = prepared.graph.ops[op].kind, prepared.cluster.devices[device].kind, cost
+            found.setdefault(alike, []).append(priced)
+    misses = [_miss(prepared, same) for same in found.values()]
+    return tuple(sorted(misses, key=lambda miss: -miss.seconds))
+
+
+def _miss(prepared: Prepared, same: list[Priced]) -> CostMiss:
+    first, device, cost = same[0]
+    op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
+    seconds = float(sum(one.seconds for _, _, one in same))
+    return CostMiss(op.name, op.kind, kind, len(same), seconds, cost.rung, cost.rel_err, cost.basis)
+
+
+def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
+    """The answer: lower, simulate, analyze; see ``execute``. Raises InputError, MissingCostError, DeadlockError.
 
     A step that does not fit is an answer and no error (``Report.feasible``).
     """
     from .analysis import analyze
 
-    outcome = execute(scenario)
-    return analyze(outcome.trace, outcome.rungs)
+    outcome = execute(scenario, prepared)
+    return analyze(outcome.trace, outcome.rungs, outcome.misses, outcome.rel_err, scenario.memory, outcome.splits)
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of all that a scenario, or a part of one, says: the same however its files write it."""
+    found = hashlib.sha256()
+    _feed(lambda text: found.update(text.encode()), value)
+    return found.hexdigest()[:32]
+
+
+def _feed(write: Callable[[str], None], value: Any) -> None:
+    if is_dataclass(value):
+        write(f"{type(value).__name__}(")
+        for one in fields(value):
+            _feed(write, getattr(value, one.name))
+        write(")")
+    elif isinstance(value, Mapping):
+        write("{")
+        for key in sorted(value, key=repr):
+            write(f"{key!r}:")
+            _feed(write, value[key])
+        write("}")
+    elif isinstance(value, (list, tuple)):
+        write("[")
+        for item in value:
+            _feed(write, item)
+        write("]")
+    else:
+        write(f"{value!r},")

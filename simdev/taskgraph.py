@@ -18,8 +18,21 @@ from .errors import InputError
 
 Ints = NDArray[np.int64]
 
-TRANSFER = "transfer"  # the kind of a task that sends; a task that computes has its op's phase as kind
-BUFFER_KINDS = ("parameters", "gradients", "optimizer state", "activations", "received copies", "workspace", "staging")
+# The kinds of tasks that send; a task that computes has its op's phase as kind.
+TRANSFER = "transfer"
+COLLECTIVE = "collective"  # several devices at once, each sending ``bytes``; its buffers lie on all of them
+BUFFER_KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "received copies",
+    "workspace",
+    "staging",
+    "context",
+    "communication",
+)
+OUTSIDE = ("context", "communication")  # kinds of buffers that no framework's allocator hands out
 PERSISTENT = -1  # filler of a buffer that lives throughout
 
 
@@ -104,7 +117,8 @@ class Buffers:
     """Columns, one row a buffer.
 
     A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the last finish of its
-    ``readers``; without readers, to the finish of its filler. ``kind`` indexes BUFFER_KINDS.
+    ``readers``; without readers, to the finish of its filler. ``kind`` indexes BUFFER_KINDS. ``bytes`` are what is
+    counted; ``requested`` what the tensor itself has, where a memory model makes that another number (None: nowhere).
     """
 
     name: tuple[str, ...]
@@ -113,6 +127,12 @@ class Buffers:
     kind: Ints
     filler: Ints
     readers: Rows
+    requested: Ints | None = None
+
+    @property
+    def asked(self) -> Ints:
+        """The bytes that the tensors themselves have."""
+        return self.bytes if self.requested is None else self.requested
 
     def __len__(self) -> int:
         return len(self.name)
@@ -149,6 +169,8 @@ class TaskGraph:
             rows = getattr(tasks, name)
             if len(rows) != count or ((rows.ids < 0) | (rows.ids >= limit)).any():
                 yield f"tasks.{name}: must hold {count} lists of numbers under {limit}"
+        if len(self.buffers.asked) != len(self.buffers) or (self.buffers.asked < 0).any():
+            yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
         # Python integers: the sum itself may not overflow.
         if sum(sum(getattr(tasks, name).tolist()) for name in ("duration", "lag", "gap")) >= 2**62:
             yield "tasks: all times together exceed 53 days"

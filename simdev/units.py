@@ -33,6 +33,8 @@ _BYTES = _scales("B")
 _RATE = {unit + "/s": scale for unit, scale in (_BYTES | _scales("bit", 8)).items()}
 _RATE |= {unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")}
 _SECONDS = {unit: Fraction(10) ** power for unit, power in _TIME.items()}
+_FLOPS = {prefix + "FLOP/s": Fraction(10) ** power for prefix, power in _DECIMAL.items() if prefix != "K"}
+MAX_FLOPS = 10**21
 
 
 def exact(value: Number) -> Fraction:
@@ -47,7 +49,9 @@ def exact(value: Number) -> Fraction:
     if isinstance(value, int):
         return Fraction(value)
     try:
-        decimal = value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+        decimal = (
+            value if isinstance(value, Decimal) else Decimal(repr(float(value)) if isinstance(value, float) else value)
+        )
     except InvalidOperation:
         raise ValueError(f"must be a number, got {value!r}") from None
     if not decimal.is_finite():
@@ -102,6 +106,14 @@ def parse_time(value: Number) -> Fraction:
     return seconds
 
 
+def parse_flops(value: Number) -> Fraction:
+    """Floating-point operations per second, positive and at most 10^21. Raises ValueError."""
+    rate = _quantity(value, _FLOPS, "67 TFLOP/s")
+    if not 0 < rate <= MAX_FLOPS:
+        raise ValueError(f"must be > 0 and at most 10^21 FLOP/s, got {value}")
+    return rate
+
+
 def picoseconds(seconds: Fraction) -> int:
     """Whole picoseconds, rounded up: nothing that takes time is free."""
     return -(-seconds.numerator * PS_PER_SECOND // seconds.denominator)
@@ -136,6 +148,14 @@ def format_bytes(size: float) -> str:
         if abs(size) >= 2**power:
             return f"{size / 2**power:.2f} {prefix}B"
     return f"{size:.0f} B"
+
+
+def format_capacity(size: int) -> str:
+    """For people, as it was written: ``80 GiB`` and ``80 GB`` are two sizes."""
+    for unit, scale in (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20)):
+        if size % scale == 0:
+            return f"{size // scale:,} {unit}"
+    return f"{size / 1e9:.2f} GB"
 
 
 def format_seconds(seconds: float) -> str:

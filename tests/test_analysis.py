@@ -219,6 +219,23 @@ def test_text_is_narrow(trace: Trace) -> None:
     assert max(len(line) for line in str(analyze(trace, {"measured": 1.0})).splitlines()) < 100
 
 
+def test_devices_that_run_ops_are_never_cut_off() -> None:
+    """Behind switches and more devices than there are rows; switches are only counted, and have no row in a chart."""
+    names = [f"gpu:{d}" for d in range(20)] + [f"nic:{d}" for d in range(9)] + ["gpu:99"]
+    trace = trace_of([Span("b", 0, 1, "gpu:99", at=29)], names, [1] * 20 + [-1] * 9 + [1])
+    lines = str(analyze(trace)).splitlines()
+    shown = [line.split()[0] for line in lines if line.startswith(("  gpu:", "  nic:"))]
+    assert shown == ["gpu:99", *(f"gpu:{d}" for d in range(15))]
+    assert "  ... and 14 more" in lines
+    assert [row.name for row in timeline_rows(trace)] == [name for name in names if "nic" not in name]
+
+
+def test_without_limits_every_device_has_a_row() -> None:
+    trace = trace_of([Span("a", 0, 1, "gpu:0")])
+    assert [row.name for row in timeline_rows(trace)] == ["gpu:0", "gpu:1"]
+    assert "  gpu:1 " in str(analyze(trace))
+
+
 def test_html_escapes_names() -> None:
     html = analyze(hostile())._repr_html_()
     assert "<script" not in html

@@ -167,7 +167,7 @@ def test_every_file_of_a_scenario_is_judged_at_once(here: Path) -> None:
         load_scenario("scenarios/s.json")
     assert str(error.value).split("\n") == [
         "g.json: ops: must be a list, got 1",
-        'scenarios/s.json: cluster: neither a file nor a preset: "nowhere"; presets: 4x-rtx-2080',
+        'scenarios/s.json: cluster: neither a file nor a preset: "nowhere"; there are those of "simdev clusters"',
         "p.jsonl: line 2: v: must be 1, the only one that this simdev reads; got 2",
         "scenarios/q.jsonl: no such file",
         'scenarios/s.json: strategy.placement["a"]: must be text, got 1',

@@ -14,8 +14,9 @@ from simdev.errors import InputError
 DUPLEX = ("full", "half", "simplex")
 
 
-def devices(count: int, *switches: int) -> tuple[Device, ...]:
-    return tuple(Device(f"d{i}", "switch" if i in switches else "gpu") for i in range(count))
+def devices(count: int, *switches: int, closed: tuple[int, ...] = ()) -> tuple[Device, ...]:
+    kinds = ["switch" if i in switches else "gpu" for i in range(count)]
+    return tuple(Device(f"d{i}", kind, transit=i not in closed) for i, kind in enumerate(kinds))
 
 
 def random_cluster(rng: random.Random) -> Cluster:
@@ -30,7 +31,8 @@ def random_cluster(rng: random.Random) -> Cluster:
         for a, b in pairs
     ]
     rng.shuffle(links)
-    return Cluster("random", devices(count), tuple(links))
+    closed = tuple(d for d in range(count) if rng.random() < 0.3)
+    return Cluster("random", devices(count, closed=closed), tuple(links))
 
 
 def widths(cluster: Cluster) -> dict[tuple[int, int], Fraction]:
@@ -45,9 +47,10 @@ def widths(cluster: Cluster) -> dict[tuple[int, int], Fraction]:
 
 
 def best_path(cluster: Cluster, source: int, destination: int) -> tuple[int, ...] | None:
-    """Brute force: fewest links, then the largest bottleneck, then the smallest indices."""
+    """Brute force: fewest links, then the largest bottleneck, then the smallest indices; not through closed devices."""
     width = widths(cluster)
-    between = [d for d in range(len(cluster.devices)) if d not in (source, destination)]
+    passed = [d for d, device in enumerate(cluster.devices) if device.transit]
+    between = [d for d in passed if d not in (source, destination)]
     for length in range(len(between) + 1):
         found = []
         for middle in itertools.permutations(between, length):
@@ -135,6 +138,50 @@ def test_all_to_all_joins_what_runs_ops() -> None:
     cluster = Cluster.all_to_all("c", devices(4, 1), bandwidth="1 GB/s", duplex="half")
     assert [link.ends for link in cluster.links] == [("d0", "d2"), ("d0", "d3"), ("d2", "d3")]
     assert all(link.duplex == "half" for link in cluster.links)
+
+
+def test_links_made_in_bulk_are_those_made_one_by_one() -> None:
+    whole = {"bandwidth": "5.7 GB/s", "latency": "3 us", "gap": "1 ns", "duplex": "half", "kind": "pcie", "lanes": 2}
+    cluster = Cluster.all_to_all("c", devices(5), hold_latency=False, **whole)
+    pairs = itertools.combinations([f"d{i}" for i in range(5)], 2)
+    assert cluster.links == tuple(Link(pair, hold_latency=False, **whole) for pair in pairs)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="bandwidth: must be > 0"):
+        Cluster.all_to_all("c", devices(2), bandwidth=0)
+
+
+def test_a_route_is_found_when_it_is_asked_for() -> None:
+    """Between a thousand devices there are a million routes, of which a step uses few."""
+    spokes = [Link((f"d{i}", "d1000"), 1) for i in range(1000)]
+    cluster = Cluster("star", devices(1001, 1000), tuple(spokes))
+    assert not cluster._routes
+    route = cluster.route(3, 999)
+    assert route is not None
+    assert (route.devices, len(cluster._routes), len(cluster._reached)) == ((3, 1000, 999), 1, 1)
+
+
+def test_nothing_passes_a_device_that_does_not_forward() -> None:
+    links = (Link(("d0", "d1"), 9), Link(("d1", "d2"), 9), Link(("d0", "d3"), 1), Link(("d3", "d2"), 1))
+    assert Cluster("c", devices(4), links).route(0, 2).devices == (0, 1, 2)  # type: ignore[union-attr]
+    closed = Cluster("c", devices(4, closed=(0, 1, 2)), links)
+    assert closed.route(0, 2).devices == (0, 3, 2)  # type: ignore[union-attr]
+    assert closed.route(0, 1).devices == (0, 1)  # type: ignore[union-attr]
+    assert Cluster("c", devices(3, closed=(1,)), links[:2]).route(0, 2) is None
+
+
+def test_provenance_is_no_part_of_a_comparison() -> None:
+    told = Cluster("c", devices(1), provenance={"devices.gpu.memory": {"value": "1 B"}})
+    assert told == Cluster("c", devices(1))
+    assert hash(told) == hash(Cluster("c", devices(1)))
+
+
+def test_lanes_and_nodes_are_whole_numbers() -> None:
+    with pytest.raises(InputError) as error:
+        Cluster("c", (Device("d0", node=-1), Device("d1")), (Link(("d0", "d1"), 1, lanes=0, kind="a\nb"),))
+    assert [problem.partition(":")[0] for problem in error.value.problems] == [
+        "devices[0].node",
+        "links[0].kind",
+        "links[0].lanes",
+    ]
 
 
 def test_quantities_may_carry_units() -> None:

@@ -161,12 +161,25 @@ def test_many_devices_of_one_op_each():
 # Too large for the keys of the short path
 
 
-def test_times_that_do_not_fit_beside_an_op_are_simulated():
+def test_instants_beyond_a_key_are_counted_from_later_on():
     """(time, round, op) needs more than 63 bits, though each fits: 1,000 s and 200 ops of no length among 1,000."""
     ops = [op(f"o{i}", 0, *([f"o{i - 1}"] if i % 3 else []), size=1) for i in range(1000)]
     ops = [replace(one, time=f"{i % 7} s" if i < 300 else "1 ps" if i < 800 else 0) for i, one in enumerate(ops)]
     cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
     world = World.of(ops, cluster, [0, 1] * 500)
+    oracle = oracle_of(world)
+    assert oracle._short is not None
+    assert oracle._short.cost(np.array(column(world))) == expected(world)
+    assert oracle.step_ps(column(world)) == expected(world).step_ps
+
+
+def test_what_waits_too_far_apart_for_keys_is_simulated():
+    """An op of a day and a thousand of a second are under way at once."""
+    chain = [op(f"o{i}", 0, *([f"o{i - 1}"] if i else []), size=1) for i in range(999)]
+    ops = [op("long", 0), *chain, op("end", 0, "long", "o998")]
+    ops = [replace(one, time="1e5 s" if one.name == "long" else "1 s") for one in ops]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    world = World.of(ops, cluster, [0, *[1] * 999, 0])
     oracle = oracle_of(world)
     assert oracle._short is not None
     assert oracle._short.cost(np.array(column(world))) is None

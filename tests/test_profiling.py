@@ -6,7 +6,9 @@ import json
 import math
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,25 @@ from torch.nn import functional as F  # noqa: E402
 from simdev.errors import InputError  # noqa: E402
 from simdev.graph import Graph, Op, Tensor  # noqa: E402
 from simdev.profile import op_key  # noqa: E402
-from simdev.profiling import model_names, profile_model  # noqa: E402
+from simdev.profiling import model_names, profile_grid, profile_model  # noqa: E402
 from simdev.profiling.blocks import block_of, partition  # noqa: E402
 from simdev.profiling.capture import Capture, capture, row_key  # noqa: E402
+from simdev.profiling.compare import compare, has_step  # noqa: E402
+from simdev.profiling.copies import measure_copies  # noqa: E402
+from simdev.profiling.grid import CLASSES, LIMITS, Limit, Point, capture_grid, capture_point, points  # noqa: E402
 from simdev.profiling.links import LinkTimes, cluster_object, fit_line  # noqa: E402
 from simdev.profiling.measure import Measured, measure  # noqa: E402
-from simdev.profiling.torch_models import gnmt, inception_v3, mlp  # noqa: E402
+from simdev.profiling.operators import measure_call, measure_in_turns  # noqa: E402
+from simdev.profiling.provenance import driver_fields, gpu_kind  # noqa: E402
+from simdev.profiling.record import Call, Slot, TensorSpec  # noqa: E402
+from simdev.profiling.steps import Steps  # noqa: E402
+from simdev.profiling.timers import CudaTimer, Samples, spin_cycles  # noqa: E402
+from simdev.profiling.torch_models import MODELS  # noqa: E402
+from simdev.profiling.torch_models.gnmt import gnmt  # noqa: E402
+from simdev.profiling.torch_models.images import image_batch  # noqa: E402
+from simdev.profiling.torch_models.mlp import mlp  # noqa: E402
+from simdev.profiling.torch_models.nasnet import NasNet  # noqa: E402
+from simdev.profiling.workspace import peak_beyond, workspace_bytes  # noqa: E402
 
 Step = tuple[nn.Module, tuple[Any, ...], Callable[..., Any]]
 ROW_FIELDS = {
@@ -266,13 +281,392 @@ def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         profile_model("mlp", device="cuda")
 
 
-def test_the_shipped_models_have_the_parameters_of_their_papers() -> None:
-    inception = sum(p.numel() for p in inception_v3(batch=1)[0].parameters())
-    assert inception == 23_834_568  # 27.16 million with the auxiliary head
+PARAMETERS = {
+    "inception-v3": 23_834_568,  # 27.16 million with the auxiliary head
+    "resnet-50": 25_557_032,
+    "vgg-19": 143_667_240,
+    "alexnet": 61_100_840,
+    "nasnet-mobile": 5_289_978,
+    "nasnet-large": 88_753_150,
+    "bert-large": 336_226_108,
+    "gpt2-small": 124_439_808,
+    "gpt2-medium": 354_823_168,
+}
+"""Published counts of trainable parameters, to the last one."""
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_models_have_the_parameters_of_their_papers(name: str) -> None:
+    assert parameters_of(name) == PARAMETERS[name]
+
+
+def test_models_whose_papers_round_have_about_their_parameters() -> None:
+    assert parameters_of("rnnlm", hidden=1500) == pytest.approx(66e6, rel=0.005)  # Zaremba's large model
+    assert parameters_of("transformer-big") == pytest.approx(213e6, rel=0.01)
+    assert parameters_of("transformer-big", width=512, inner=2048, heads=8) == pytest.approx(65e6, rel=0.04)
+
+
+def parameters_of(name: str, **sizes: int) -> int:
+    """Counted on the meta device: nothing is allocated."""
+    with torch.device("meta"):
+        module, _, _ = MODELS[name].build(batch=1, **sizes)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+SMALL: dict[str, dict[str, int]] = {
+    "transformer-big": {"layers": 1, "length": 4, "width": 16, "inner": 32, "heads": 2, "vocabulary": 20},
+    "bert-large": {"layers": 1, "length": 16, "width": 16, "heads": 2, "vocabulary": 20},
+    "gpt2-small": {"layers": 1, "length": 8, "width": 16, "heads": 2, "vocabulary": 20},
+    "rnnlm": {"layers": 2, "length": 3, "hidden": 8, "vocabulary": 20},
+    "gnmt": {"length": 2, "hidden": 4, "layers": 4, "vocabulary": 8},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SMALL)
+def test_language_models_are_captured_and_measured_whole(name: str) -> None:
+    captured, result = measured(MODELS[name].build(batch=2, **SMALL[name]))
+    graph = graph_of(captured)
+    needed = {op_key(graph, i, "test-1core") for i, op in enumerate(graph.ops) if op.time is None}
+    assert result.unmeasured == []
+    assert {row_key(row, "test-1core") for row in result.rows} == needed
+
+
+def test_every_convolution_of_a_cell_network_has_its_gradients() -> None:
+    module = NasNet(stem=4, filters=8, repeats=1, skip=True, classes=5)
+    graph = graph_of(capture(module, *image_batch(batch=1, classes=5, size=64)))
+    count = {kind: sum(op.kind == kind for op in graph.ops) for kind in ("conv2d", "conv2d_backward_weight")}
+    assert count["conv2d"] == count["conv2d_backward_weight"] > 50
+
+
+def test_the_models_that_are_ready_are_listed_with_their_sizes_on_a_cpu() -> None:
+    assert [name for name, _, _ in model_names()] == list(MODELS)
+    assert ("gpt2-medium", 1, "adam") in model_names()
+    assert all(batch > 0 and optimizer in ("adam", "sgd-momentum") for _, batch, optimizer in model_names())
+
+
+def test_names_of_steps_tell_the_call() -> None:
     small = capture(*gnmt(batch=2, length=2, hidden=4, layers=4, vocabulary=8))
-    names = [op["name"] for op in small.graph["ops"]]
-    assert any(name.startswith("grad/decoder/layer_3@1/cell/") for name in names)
-    assert [name for name, _, _ in model_names()] == ["inception-v3", "gnmt", "mlp"]
+    assert any(op["name"].startswith("grad/decoder/layer_3@1/cell/") for op in small.graph["ops"])
+
+
+# What the backward keeps, and workspace.
+
+
+def saved_of(captured: Capture, kind: str) -> int:
+    (key,) = [key for key, row in captured.rows.items() if row["op"] == kind and row["phase"] == "fwd"]
+    return captured.saved[key]
+
+
+def test_saved_bytes_are_what_autograd_keeps_beside_parameters() -> None:
+    captured = capture(*conv_net())
+    images, channels = 2 * 3 * 8 * 8 * 4, 2 * 4 * 6 * 6 * 4
+    assert saved_of(captured, "conv2d") == images
+    assert saved_of(captured, "batch_norm") == channels + 2 * 4 * 4  # its input, and mean and deviation of 4 channels
+    assert saved_of(captured, "relu") == channels
+    assert saved_of(captured, "max_pool2d") == channels + 2 * 4 * 3 * 3 * 8  # its input, and where the maxima are
+    assert saved_of(captured, "linear") == 2 * 36 * 4
+    assert all(captured.saved[key] == 0 for key, row in captured.rows.items() if row["phase"] == "bwd")
+
+
+def test_a_function_of_ones_own_has_its_saved_tensors_counted() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Any) -> Any:
+            context.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:  # type: ignore[override]
+            return gradient * 2 * context.saved_tensors[0]
+
+    captured = capture(nn.Linear(6, 5), (torch.randn(3, 6),), lambda m, x: Square.apply(m(x)).sum())
+    assert saved_of(captured, "mul") == 3 * 5 * 4
+
+
+def test_an_expanded_tensor_is_saved_once() -> None:
+    captured = capture(nn.Linear(6, 5), (torch.randn(1, 6),), lambda m, x: (m(x).expand(4, 5) * m(x)).sum())
+    assert saved_of(captured, "mul") == 2 * 5 * 4
+
+
+def test_workspace_is_the_peak_beyond_what_stays() -> None:
+    assert peak_beyond([]) == 0
+    assert peak_beyond([100]) == 0  # the output alone
+    assert peak_beyond([100, 40, -40]) == 40
+    assert peak_beyond([30, 100, -30]) == 30
+    assert peak_beyond([30, -30, 100]) == 0
+    assert peak_beyond([-10, 100, -100]) == 90  # what was there before and went away made room
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workspace_of_real_calls() -> None:
+    x = torch.rand(100, 100)
+    assert workspace_bytes(lambda: x + x, "cpu") == 0
+    assert workspace_bytes(lambda: (x.sqrt() + x).sum(), "cpu") >= 40_000
+
+
+# Updates, which run in turns.
+
+
+class FakeTimer:
+    """Counts what is run; every call takes as many ns as it says."""
+
+    method, statistic = "fake+rotate", "median"
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+
+    def sample(self, thunks: Any, reps: int, batch: int) -> Samples:
+        times = [thunks[(rep * batch) % len(thunks)]() for rep in range(reps)]
+        self.ran.extend(times)
+        return Samples(times, times, [], batch)
+
+
+def constant(value: int, elements: int = 4) -> Call:
+    spec = TensorSpec((elements,), (1,), torch.float32)
+    return Call(lambda _: value, (Slot(0),), {}, (spec,), (spec,))
+
+
+def test_updates_run_in_turns() -> None:
+    timer = FakeTimer()
+    found = measure_in_turns([constant(7), constant(9)], timer, "cpu", seconds=0.0)
+    assert timer.ran == [7, 9] * (len(timer.ran) // 2)
+    assert [samples.device for samples in found] == [[7] * 5, [9] * 5]  # warm-ups are left out
+
+
+def test_a_call_gets_its_least_repetitions_without_any_time_left() -> None:
+    samples = measure_call(constant(80_000), FakeTimer(), "cpu", seconds=0.0)
+    assert samples.device == [80_000] * 5
+    assert samples.batch == 1
+
+
+def test_a_long_call_is_warm_after_one_call() -> None:
+    timer = FakeTimer()
+    measure_call(constant(900_000_000), timer, "cpu", seconds=0.0)
+    assert len(timer.ran) == 1 + 5
+
+
+def test_short_calls_are_timed_several_at_once() -> None:
+    assert measure_call(constant(10_000), FakeTimer(), "cpu", seconds=0.0).batch == 5
+
+
+# The clock of a GPU, on a device that only counts.
+
+
+class FakeEvent:
+    """An event of a device whose clock moves as work is queued."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        self.device.log.append("event")
+        self.at = self.device.clock
+
+    def elapsed_time(self, other: FakeEvent) -> float:
+        return (other.at - self.at) / 1e6
+
+
+class FakeDevice:
+    """Stands in for torch.cuda: work advances its clock by what it takes."""
+
+    def __init__(self) -> None:
+        self.clock, self.log, self.spins = 0, [], []  # type: ignore[var-annotated]
+
+    def Event(self, enable_timing: bool) -> FakeEvent:  # noqa: N802
+        assert enable_timing
+        return FakeEvent(self)
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+
+    def _sleep(self, cycles: int) -> None:
+        self.log.append("spin")
+        self.spins.append(cycles)
+
+    def is_available(self) -> bool:
+        return True
+
+    def work(self, nanoseconds: int) -> None:
+        self.log.append("work")
+        self.clock += nanoseconds
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    device = FakeDevice()
+    for name in ("Event", "synchronize", "_sleep", "is_available"):
+        monkeypatch.setattr(torch.cuda, name, getattr(device, name), raising=False)
+    return device
+
+
+def test_a_gpu_call_stands_between_events_behind_a_filler(fake_cuda: FakeDevice) -> None:
+    timer = CudaTimer(flush=False)
+    calls = [lambda: fake_cuda.work(1000), lambda: fake_cuda.work(3000)]
+    samples = timer.sample(calls, reps=4, batch=1)
+    assert samples.device == [1000, 3000, 1000, 3000]
+    assert fake_cuda.log[1:5] == ["spin", "event", "work", "event"]
+    assert len(samples.host) == 4
+
+
+def test_the_filler_outlasts_the_host(fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(0, 10**12, 400_000))  # each look at the host's clock is 400 us after the one before
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(ticks))
+    CudaTimer(flush=False).sample([lambda: None], reps=3, batch=1)
+    assert fake_cuda.spins == [spin_cycles(250_000), spin_cycles(400_000), spin_cycles(400_000)]
+    assert spin_cycles(400_000) / 2.1 >= 2 * 400_000
+
+
+def test_a_flush_comes_before_each_gpu_call(fake_cuda: FakeDevice) -> None:
+    timer = CudaTimer.__new__(CudaTimer)
+    timer._buffer = type("Buffer", (), {"zero_": lambda _: fake_cuda.log.append("flush")})()  # type: ignore[assignment]
+    timer.sample([lambda: fake_cuda.work(5)], reps=2, batch=1)
+    assert [event for event in fake_cuda.log if event != "synchronize"] == [
+        "flush",
+        "spin",
+        "event",
+        "work",
+        "event",
+    ] * 2
+
+
+def test_steps_on_a_gpu_are_timed_by_events(fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, inputs, loss = mlp(batch=2, width=4, layers=1)
+    steps = Steps(module, inputs, loss, "sgd-momentum", "cpu")
+    steps.device = "cuda"
+    costs = iter([5, 7, 11] * 2)
+    monkeypatch.setattr(Steps, "_phases", lambda _: (fake_cuda.work(cost) for cost in [next(costs) for _ in range(3)]))
+    steps.run(2)
+    assert steps.times == {"forward": [5, 5], "backward": [7, 7], "update": [11, 11]}
+
+
+def test_a_driver_s_answer_becomes_fields_without_the_device_s_id() -> None:
+    found = driver_fields("535.104.05, GPU-12345678, 1980, 1980, 2619, 700.00, 5, 16\n")
+    assert (found["driver"], found["sm_mhz"], found["power_cap_w"]) == ("535.104.05", 1980.0, 700.0)
+    assert "12345678" not in str(found)
+    assert driver_fields("") == driver_fields("no devices were found") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA GeForce RTX 2080", "rtx-2080"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx-2080-ti"),
+        ("NVIDIA A10G", "nvidia-a10g"),
+    ],
+)
+def test_gpus_bear_the_names_of_their_datasheets(name: str, kind: str) -> None:
+    assert gpu_kind(name) == kind
+
+
+# Grids.
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_points_of_a_grid_are_random_repeatable_and_within_their_limit(name: str) -> None:
+    limit = Limit(1e7, 2**16)
+    first, again = ([point.shapes for point in islice(points(name, limit), 12)] for _ in range(2))
+    assert first == again
+    assert len(set(first)) > 8
+    assert all(math.prod(shape) <= limit.elements for shapes in first for shape in shapes)
+    assert [point.shapes for point in islice(points(name, limit, seed=1), 12)] != first
+
+
+def test_a_grid_s_points_bear_the_kinds_of_graphs() -> None:
+    kinds = {
+        name: {(row["op"], row["phase"]) for row in capture_grid([name], 6, "cpu").rows.values()} for name in CLASSES
+    }
+    assert kinds["gemm"] == {("linear", "fwd"), ("matmul", "fwd"), ("matmul", "bwd"), ("sum", "bwd")}
+    assert {kind for kind, _ in kinds["conv"]} == {"conv2d", "conv2d_backward_input", "conv2d_backward_weight"}
+    assert {("batch_matmul", "fwd"), ("softmax", "fwd"), ("softmax_backward", "bwd")} <= kinds["attention"]
+    assert {("layer_norm", "fwd"), ("batch_norm_backward", "bwd")} <= kinds["norm"]
+    assert {("gelu_backward", "bwd"), ("add", "fwd")} <= kinds["elementwise"]
+
+
+def test_a_point_s_key_is_that_of_the_same_layer_in_a_step() -> None:
+    layer = capture(nn.Linear(8, 4), (torch.randn(2, 8),), lambda m, x: m(x).sum())
+    point = capture_point(Point(F.linear, ((2, 8), (4, 8), (4,)), 2), "cpu", torch.float32)
+    (of_layer,) = [row for row in layer.rows.values() if row["op"] == "linear"]
+    (of_point,) = [row for row in point.rows.values() if row["op"] == "linear"]
+    assert row_key(of_layer) == row_key(of_point)
+    assert point.saved[row_key(of_point)] == 2 * 8 * 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_grid_is_measured_and_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from simdev.files.profile import read_profile
+
+    monkeypatch.setitem(LIMITS, "cpu", Limit(1e5, 2**10))
+    path = profile_grid(["softmax", "norm"], seconds=0.1, out_dir=tmp_path, points=2)
+    profile = read_profile(path)
+    assert path.name.startswith("grid-softmax-norm.")
+    assert profile.header["header"]["points"] == 2
+    assert len(profile.rows) >= 8
+    assert "step" not in profile.header["header"]
+
+
+def test_copies_are_measured_by_size() -> None:
+    rows, method, noise = measure_copies("cpu", "test-1core", sizes=(4096, 65536))
+    assert [(row["coll"], row["from"], row["to"], row["bytes"]) for row in rows] == [
+        ("copy", "host", "host", 4096),
+        ("copy", "host", "host", 65536),
+    ]
+    assert all(0 < row["t_ns"]["p10"] <= row["t_ns"]["p50"] <= row["t_ns"]["p90"] for row in rows)
+    assert method["timer"].startswith("thread-cpu-time")
+    assert "too_noisy" in noise
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "message"),
+    [
+        (["gemms"], {}, "grid: must be among"),
+        (["gemm"], {"dtype": "int8"}, "dtype: must be a float"),
+        (["gemm"], {"points": 0}, "points: must be at least 1"),
+        (["copies", "gemm"], {}, "grid: must be among"),
+        (["gemm"], {"device": "tpu"}, "device: must be cpu or cuda"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(classes: list[str], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        profile_grid(classes, **options)
+
+
+# Measured against simulated.
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_is_compared_with_the_sum_of_its_ops(tmp_path: Path) -> None:
+    graph, profile = profile_model("mlp", batch=4, seconds=0.5, out_dir=tmp_path, sizes={"width": 16, "layers": 2})
+    header = json.loads(profile.read_text().splitlines()[0])["header"]
+    found = compare(profile)
+    assert graph.name == "mlp-b4-width16-layers2.json"
+    assert (header["sizes"]["width"], header["graph"]) == (16, f"graphs/{graph.name}")
+    assert found == compare(profile, graph)
+    assert found.simulated_s == pytest.approx(header["step"]["sum_of_ops_s"], rel=1e-9)
+    assert found.error == pytest.approx(header["step"]["ratio"] - 1, abs=1e-3)
+    assert (found.known, found.clock, found.model, found.batch) == (1.0, "cpu", "mlp", 4)
+
+
+def test_a_profile_without_a_step_cannot_be_compared(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"v": 1, "header": {"device": {"kind": "x"}}}\n')
+    assert not has_step(path)
+    with pytest.raises(InputError, match="tells no measured step"):
+        compare(path)
+    path.write_text('{"v": 1, "header": {"device": {"kind": "x"}, "step": {"measured_step_s": 1.5}}}\n')
+    assert has_step(path)
+    with pytest.raises(InputError, match=r"header\.graph: missing"):
+        compare(path)
+
+
+@pytest.mark.parametrize("name", ["resnet", "mlp"])
+def test_a_size_that_no_model_has_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"no argument named depth|no model"):
+        profile_model(name, sizes={"depth": 3})
+    with pytest.raises(InputError, match="width: must be at least 1"):
+        profile_model("mlp", sizes={"width": 0})
 
 
 def test_a_fit_finds_the_line_it_was_drawn_from() -> None:

@@ -1,8 +1,8 @@
-"""Clients of the oracle: ask and tell, and the Gymnasium environment."""
+"""Clients of the oracle: search, its methods and results, and the Gymnasium environment."""
 
 from __future__ import annotations
 
-import math
+import json
 from dataclasses import replace
 from itertools import product
 
@@ -18,7 +18,11 @@ from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
 from simdev.graph import Graph, Op
 from simdev.oracle import Cost
-from simdev.search import METHODS, Annealing, search
+from simdev.scenario import Scenario
+from simdev.search import METHODS, Result, compare, confirm, oracle_of, search
+from simdev.search.prepare import Grouped
+from simdev.search.trial import Trial
+from simdev.strategy import Order, Strategy
 from strategies import UNIT, op
 
 ID = "simdev/Placement-v0"
@@ -40,51 +44,130 @@ def best_of_all(oracle: Oracle) -> Cost:
     return min(found, key=lambda cost: (cost.memory_excess, cost.step_ps))
 
 
-# Ask and tell
+# Search
+
+SEARCHES = ["random", "greedy", "annealing", "cross-entropy"]
+BUDGETS = {"random": 1500, "cross-entropy": 1500, "annealing": 1500, "greedy": 1500}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCHES)
 @pytest.mark.parametrize("memory", [None, 5])
 def test_small_questions_are_solved(method, memory):
     oracle = forks(memory)
-    found = search(oracle, method, 1500, seed=1)
-    assert found.cost == oracle(found.placement)
-    assert found.cost.step_ps == best_of_all(oracle).step_ps
+    found = search(oracle, method, BUDGETS[method], seed=1)
+    assert found.cost == oracle(found.strategy)
+    best = best_of_all(oracle).step_ps
+    assert found.cost.step_ps == best if method != "greedy" else found.cost.step_ps <= best * 1.5
     assert found.cost.feasible
-    assert len(found.placement) == len(oracle.groups) == 7
+    assert not found.obstacles
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_curve_falls_to_the_best(method):
+def test_every_method_answers_and_is_confirmed(method):
     oracle = forks(5)
-    found = search(oracle, method, 100, seed=2)
-    assert len(found.curve) == oracle.evaluations == 100
-    assert list(found.curve) == sorted(found.curve, reverse=True)
-    assert found.curve[-1] == found.cost.seconds
+    found = search(oracle, method, 300, seed=2)
+    assert confirm(oracle, found) == ()
+    assert found.objectives["step_time_s"] == found.cost.seconds
+    assert found.provenance["method"] == method
+    assert found.provenance["evaluations"] <= 300
+    assert found.cost.step_ps >= best_of_all(oracle).step_ps or not found.cost.feasible
+    if method != "single" and "max_load_ms" not in found.objectives and "period_s" not in found.objectives:
+        assert found.cost.feasible
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+def test_the_curve_falls_to_the_best(method):
+    found = search(forks(5), method, 100, seed=2)
+    curve = found.curve
+    assert list(curve.columns) == ["evaluation", "cpu_seconds", "step_time_s", "memory_excess_bytes"]
+    keys = list(zip(curve.memory_excess_bytes, curve.step_time_s, strict=True))
+    assert keys == sorted(keys, reverse=True)
+    assert keys[-1] == (0, found.cost.seconds)
+    assert curve.evaluation.is_monotonic_increasing
+    assert curve.evaluation.iloc[-1] == found.provenance["evaluations"]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_seed_decides(method):
-    runs = [search(forks(), method, 30, seed) for seed in (3, 3, 4)]
-    assert runs[0].curve == runs[1].curve
-    assert runs[0].placement.tolist() == runs[1].placement.tolist()
-    assert runs[0].curve != runs[2].curve
+    runs = [search(forks(5), method, 60, seed) for seed in (3, 3)]
+    assert runs[0].strategy == runs[1].strategy
+    assert runs[0].cost == runs[1].cost
+    assert [(p.evaluation, p.step_ps) for p in runs[0].points] == [(p.evaluation, p.step_ps) for p in runs[1].points]
+
+
+def test_another_seed_tries_others():
+    runs = [search(forks(), "random", 5, seed) for seed in (3, 4)]
+    assert [p.step_ps for p in runs[0].points] != [p.step_ps for p in runs[1].points]
+
+
+@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("budget", [1, 2, 7, 70])
+def test_methods_stop_on_budget(method, budget):
+    oracle = forks()
+    found = search(oracle, method, budget)
+    assert found.provenance["evaluations"] <= budget
+    assert found.provenance["ended"] in ("budget", "done")
+
+
+def test_methods_stop_on_time():
+    found = search(forks(), "random", seconds=0.05)
+    assert found.provenance["ended"] == "time"
+    assert found.provenance["seconds"] < 5
 
 
 def test_annealing_beats_random_search():
     ops = [op(f"o{i}", 1 + i % 5, *([f"o{i - 3}"] if i > 2 else []), size=2) for i in range(60)]
     cluster = Cluster.all_to_all("four", [Device(f"g{d}") for d in range(4)], bandwidth=UNIT)
     oracle = Oracle(Graph("chains", tuple(ops)), cluster)
-    found = {method: search(oracle, method, 3000).cost.step_ps for method in METHODS}
+    found = {method: search(oracle, method, 3000).cost.step_ps for method in SEARCHES}
     assert found["annealing"] < 0.8 * found["random"]
+    assert max(found["greedy"], found["cross-entropy"]) < found["random"]
 
 
-def test_where_nothing_fits_the_least_excess_is_best():
+def test_the_scenarios_own_placement_is_a_start():
+    oracle = forks()
+    best = min(product((0, 1), repeat=7), key=lambda one: oracle(one).step_ps)
+    scenario = Scenario(oracle.graph, oracle.cluster, oracle.costs, Strategy(oracle.named(best)))
+    for method in ("greedy", "annealing"):
+        assert search(scenario, method, 3).cost.step_ps == best_of_all(oracle).step_ps
+
+
+def test_where_nothing_fits_the_least_excess_is_best_and_the_reason_is_told():
     oracle = forks(1)
     found = search(oracle, "random", 500)
     assert not found.cost.feasible
     assert found.cost.memory_excess == best_of_all(oracle).memory_excess
-    assert set(found.curve) == {math.inf}
+    assert "g0: needs" in found.obstacles[0]
+    assert any(
+        line.startswith("source: needs 3 bytes to run, more than the 1 of any device") for line in found.obstacles
+    )
+
+
+def test_what_persists_may_be_too_much_for_all_devices_together():
+    ops = [op(f"o{i}", 1, param_bytes=4) for i in range(3)]
+    cluster = Cluster.all_to_all("two", [Device("g0", memory=5), Device("g1", memory=5)], bandwidth=UNIT)
+    found = search(Oracle(Graph("large", tuple(ops)), cluster), "greedy")
+    assert found.obstacles[-1] == "all devices: 12 bytes of parameters, gradients and states, 10 bytes of memory"
+
+
+def test_an_interrupt_keeps_the_best_so_far():
+    class Stops:
+        """Asks for three placements, then Ctrl-C."""
+
+        asked = 0
+
+        def ask(self) -> np.ndarray:
+            self.asked += 1
+            if self.asked > 3:
+                raise KeyboardInterrupt
+            return np.full(7, self.asked % 2)
+
+        def tell(self, placement: np.ndarray, cost: Cost) -> None:
+            pass
+
+    found = search(forks(), Stops())
+    assert (found.provenance["ended"], found.provenance["evaluations"]) == ("interrupted", 3)
+    assert found.cost.step_ps == 26
 
 
 def test_a_method_of_ones_own():
@@ -101,35 +184,82 @@ def test_a_method_of_ones_own():
             self.told.append((int(placement[0]), cost.step_ps))
 
     method = Sweep()
-    assert search(forks(), method, 2).cost.step_ps == 26
+    found = search(forks(), method, 2)
+    assert found.cost.step_ps == 26
     assert method.told == [(0, 26), (1, 26)]
+    assert found.provenance["method"] == "Sweep"
 
 
-def test_annealing_starts_where_it_is_told_and_may_have_nothing_to_move():
-    method = Annealing([np.array([1]), np.array([0])], 5, 0, start=np.array([1, 0]))
-    for _ in range(3):
-        assert method.ask().tolist() == [1, 0]
-        method.tell(method.ask(), Cost(1e-12, True, 0, 1, ()))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_groups_keep_to_devices_that_can_run_them(method):
+def mixed() -> Oracle:
     ops = [Op("a", time={"gpu": 1}), Op("b", time={"cpu": 1}), Op("c", time={"gpu": 2, "cpu": 1})]
     devices = (Device("g0"), Device("c0", "cpu"), Device("hub", "switch"))
     links = (Link(("g0", "hub"), 1), Link(("c0", "hub"), 1))
-    oracle = Oracle(Graph("mixed", tuple(ops)), Cluster("mixed", devices, links))
+    return Oracle(Graph("mixed", tuple(ops)), Cluster("mixed", devices, links))
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("single", "pipedream")])
+def test_groups_keep_to_devices_that_can_run_them(method):
+    oracle = mixed()
     found = search(oracle, method, 30)
-    assert found.placement[:2].tolist() == [0, 1]
-    nowhere = Oracle(Graph("none", (Op("a", time={"tpu": 1}),)), oracle.cluster)
-    with pytest.raises(InputError, match=r'ops\[0\]: no device on which "a"'):
-        search(nowhere, method, 30)
+    assert found.strategy.placement["a"] == "g0"
+    assert found.strategy.placement["b"] == "c0"
+    assert found.strategy.placement["c"] in ("g0", "c0")
 
 
 def test_what_search_refuses():
-    with pytest.raises(InputError, match="must be one of random, annealing"):
+    with pytest.raises(InputError, match="must be one of single, round-robin, random"):
         search(forks(), "magic", 3)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="budget: must be at least 1"):
         search(forks(), "random", 0)
+    with pytest.raises(InputError, match="seconds: must be > 0"):
+        search(forks(), "random", seconds=0.0)
+    with pytest.raises(InputError, match="prepare: must be of colocate"):
+        search(forks(), "random", 1, prepare=["shuffle"])
+    with pytest.raises(InputError, match="no device can run every op"):
+        search(mixed(), "single")
+    with pytest.raises(InputError, match="every device must be able"):
+        search(mixed(), "pipedream")
+    nowhere = Oracle(Graph("none", (Op("a", time={"tpu": 1}),)), mixed().cluster)
+    for method in METHODS:
+        with pytest.raises(InputError, match=r'ops\[0\]: no device on which "a"'):
+            search(nowhere, method, 30)
+    oracle = forks()
+    order = Order("fixed", sequence={"g0": ("source",)})
+    with pytest.raises(InputError, match="belong to one placement"):
+        oracle_of(Scenario(oracle.graph, oracle.cluster, oracle.costs, Strategy({"*": "g0"}, order)))
+
+
+def test_compare_prints_the_table_of_papers():
+    table = compare(["single", "greedy", "dnn-contiguous"], {"free": forks(), "tight": forks(5)})
+    assert table.question.tolist()[:3] == ["free"] * 3
+    assert table.method.tolist()[:3] == ["single", "greedy", "dnn-contiguous"]
+    free = table[table.question == "free"].set_index("method")
+    assert free.step_ms["single"] == 26e-9
+    assert free.against_single["single"] == 1.0
+    assert free.against_single["greedy"] > 1.0
+    assert free.max_load_ms["dnn-contiguous"] > 0
+
+
+def test_a_result_as_json_holds_plain_numbers():
+    found = search(forks(5), "annealing", 50)
+    assert isinstance(found, Result)
+    text = json.dumps(found.to_json(), allow_nan=False)
+    told = json.loads(text)
+    assert told["step_time_s"] == found.cost.seconds
+    assert told["versions"]["simdev"]
+    assert told["curve"]["evaluation"][-1] == 50
+
+
+def test_a_trial_counts_walks_and_scores():
+    oracle = forks()
+    trial = Trial(oracle, Grouped.of(oracle.graph), budget=4)
+    walk = trial.walk(np.zeros(7, np.int64))
+    walk.propose(1, 1)
+    walk.accept()
+    trial.score(np.zeros(7, np.int64))
+    assert trial.evaluations == 3
+    assert walk.where == [0, 1, 0, 0, 0, 0, 0]
+    assert trial.share == 0.75
 
 
 # The environment

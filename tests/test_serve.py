@@ -290,6 +290,9 @@ def test_files_outside_the_root_are_refused(tmp_path: Path) -> None:
     for path in (outside, inside / "leads_out.json", inside / "link.json", inside / ".." / "out.json"):
         assert "outside the folder" in ask(state, "load", scenario=str(path))["message"]
     assert "not a regular file" in ask(state, "load", scenario=str(inside / "pipe"))["message"]
+    for part in ("graph", "cluster", "profile", "devices", "strategy"):
+        named = json.loads(scenario(**{part: str(outside)}))
+        assert "outside the folder" in ask(state, "load", scenario=named)["message"], part
     preset = json.loads(scenario(cluster="4x-rtx-2080"))
     assert "scenario" in ask(state, "load", scenario=preset)
 

@@ -116,3 +116,16 @@ def test_steps_too_long_for_the_short_path_go_the_long_way():
     )
     oracle = Oracle(Graph("g", ops), Cluster.all_to_all("c", [Device("g0"), Device("g1")], bandwidth="1 GB/s"), cache=0)
     walk(oracle, [0] * 300, 10, 3)
+
+
+def test_instants_beyond_a_key():
+    """A step of hours, whose instants do not fit beside an op: keys are counted from later on, in base and replay."""
+    prepared = common.layered(300, 3, "half-duplex", seed=2)
+    ops = tuple(replace(one, time=one.seconds_on("") * 400_000) for one in prepared.graph.ops)
+    oracle = Oracle(Graph("hours", ops), prepared.cluster)
+    start = np.random.default_rng(3).integers(0, 3, 300)
+    session, short = oracle.session(start), oracle._short
+    assert session._moves is not None
+    assert short is not None
+    assert session.cost.step_ps > short.question.columns.horizon
+    walk(oracle, start.tolist(), 60, 4)

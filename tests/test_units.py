@@ -14,6 +14,7 @@ from simdev.units import (
     exact,
     format_bandwidth,
     format_bytes,
+    format_capacity,
     format_seconds,
     parse_bandwidth,
     parse_bytes,
@@ -131,6 +132,12 @@ def test_transmission_is_the_exact_quotient_rounded_up(size: int, bandwidth: Fra
 def test_formats_for_people() -> None:
     assert format_bytes(1.5 * 2**30) == "1.50 GiB"
     assert format_bytes(12) == "12 B"
+    assert [format_capacity(size) for size in (80 * 2**30, 80 * 10**9, 15110 * 2**20, 11_370_000_001)] == [
+        "80 GiB",
+        "80 GB",
+        "15,110 MiB",
+        "11.37 GB",
+    ]
     assert format_seconds(0.01234) == "12.34 ms"
     assert format_seconds(3e-12) == "3 ps"
     assert format_bandwidth(300e9) == "300 GB/s"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from .path import BLAMES, NOBODY, Segment, critical_path, path_tasks
 from .report import Report, analyze
 from .rows import Row, timeline_rows
-from .spans import covered_ps, transfer_mask
-from .text import shorten
+from .spans import covered_ps, told_devices, transfer_mask
+from .splits import SplitCost, split_costs
+from .table import Table, shorten, table_text
 from .usage import DeviceUse, LinkUse
 
 __all__ = [
@@ -17,11 +18,16 @@ __all__ = [
     "Report",
     "Row",
     "Segment",
+    "SplitCost",
+    "Table",
     "analyze",
     "covered_ps",
     "critical_path",
     "path_tasks",
     "shorten",
+    "split_costs",
+    "table_text",
     "timeline_rows",
+    "told_devices",
     "transfer_mask",
 ]

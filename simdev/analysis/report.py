@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..errors import OutOfMemoryError
+from ..memory import MemoryModel
+from ..profile import CostMiss
 from ..trace import DeviceMemory, Trace
+from .footprint import Footprint, footprint, footprint_json
 from .path import BLAMES, NOBODY, Segment, critical_path
 from .spans import transfer_mask
+from .splits import SplitCost, sent_bytes, split_json
 from .text import report_html, report_text
 from .usage import DeviceUse, LinkUse, device_use, exposed_ps, link_use
 
@@ -24,7 +28,9 @@ class Report:
 
     ``exposed_ps`` is the time in which some transfer is in flight and no device computes (see ``usage``);
     ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was given, measured,
-    interpolated, fitted or taken from a roofline.
+    interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
+    ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
+    None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -36,6 +42,10 @@ class Report:
     exposed_ps: int
     critical_path: tuple[Segment, ...] = field(repr=False)
     costs: Mapping[str, float]
+    cost_misses: tuple[CostMiss, ...] = ()
+    cost_rel_err: float | None = 0.0
+    footprint: Footprint | None = None
+    splits: tuple[SplitCost, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -98,7 +108,14 @@ class Report:
             "blame_s": {blame: ps / 1e12 for blame, ps in self.blame.items()},
             "critical_path": [_segment_json(self.trace, segment) for segment in self.critical_path],
             "costs": dict(self.costs),
-        }
+            "cost_rel_err": self.cost_rel_err,
+            "cost_misses": [_miss_json(miss) for miss in self.cost_misses],
+        } | self._more_json()
+
+    def _more_json(self) -> dict[str, Any]:
+        """What only some steps have."""
+        found: dict[str, Any] = {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
+        return found | ({"splits": [split_json(one) for one in self.splits]} if self.splits else {})
 
     def __str__(self) -> str:
         return report_text(self)
@@ -111,8 +128,20 @@ class Report:
         return report_html(self)
 
 
-def analyze(trace: Trace, rungs: Mapping[str, float] | None = None) -> Report:
-    """The report of a trace; ``rungs`` is the share of the op time by the rung of the cost ladder that gave it."""
+def analyze(
+    trace: Trace,
+    rungs: Mapping[str, float] | None = None,
+    misses: Sequence[CostMiss] = (),
+    rel_err: float | None = 0.0,
+    memory: MemoryModel = MemoryModel(),
+    splits: Sequence[SplitCost] = (),
+) -> Report:
+    """The report of a trace.
+
+    ``rungs`` is the share of the op time by the rung of the cost ladder that gave it, ``misses`` what had to be
+    estimated, ``rel_err`` the expected relative error of the op times, ``memory`` how memory was counted,
+    ``splits`` what splitting each op costs.
+    """
     moves = transfer_mask(trace.task_graph)
     return Report(
         trace=trace,
@@ -120,11 +149,28 @@ def analyze(trace: Trace, rungs: Mapping[str, float] | None = None) -> Report:
         devices=device_use(trace),
         links=link_use(trace),
         transfer_count=int(np.count_nonzero(moves)),
-        transfer_bytes=int(trace.task_graph.tasks.bytes[moves].sum()),
+        transfer_bytes=sent_bytes(trace.task_graph),
         exposed_ps=exposed_ps(trace),
         critical_path=critical_path(trace),
         costs=dict(rungs or {}),
+        cost_misses=tuple(misses),
+        cost_rel_err=rel_err,
+        footprint=footprint(trace, memory),
+        splits=tuple(splits),
     )
+
+
+def _miss_json(miss: CostMiss) -> dict[str, Any]:
+    return {
+        "op": miss.op,
+        "kind": miss.kind,
+        "device_kind": miss.device_kind,
+        "count": miss.count,
+        "time_s": miss.seconds,
+        "rung": miss.rung,
+        "rel_err": miss.rel_err,
+        "basis": miss.basis,
+    }
 
 
 def _device_json(device: DeviceUse) -> dict[str, Any]:

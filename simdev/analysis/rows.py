@@ -10,7 +10,7 @@ import numpy as np
 
 from ..taskgraph import Ints
 from ..trace import Trace
-from .spans import group, is_compute_stream, transfer_mask
+from .spans import group, is_compute_stream, told_devices, transfer_mask
 
 LINKS = -1
 
@@ -33,16 +33,17 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     """Each device's compute stream and queues, in the order of the cluster, then the links.
 
     A task stands in the row of every queue that it holds. What holds none is packed into as few lanes as do not
-    overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``. Queues that nothing held are left out.
+    overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``. Queues that nothing held are left out,
+    and so are the compute streams of switches (``told_devices``).
     """
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
     held = [_in_time(trace, one) for one in group(rows.ids, rows.owners(), len(task_graph.resources))]
-    free = _unqueued(trace)
+    free, told = _unqueued(trace), told_devices(task_graph)
     found: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]
     for resource, tasks in zip(task_graph.resources, held, strict=True):
         computes = is_compute_stream(task_graph, resource)
-        if computes:
+        if computes and told[resource.device]:
             found[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
         elif len(tasks):
             found[resource.device].append(Row(resource.name, resource.device, False, tasks))

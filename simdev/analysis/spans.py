@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..taskgraph import TRANSFER, Ints, Resource, TaskGraph
+from ..taskgraph import COLLECTIVE, TRANSFER, Ints, Resource, TaskGraph
 
 
 def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
     """True for each task that moves bytes between devices, false for each that computes."""
     tasks = task_graph.tasks
-    moves = np.fromiter((kind == TRANSFER for kind in tasks.kind), np.bool_, len(tasks))
+    moves = np.fromiter((kind in (TRANSFER, COLLECTIVE) for kind in tasks.kind), np.bool_, len(tasks))
     moves |= tasks.flow
     moves |= tasks.source != tasks.destination
     return moves
@@ -20,6 +20,18 @@ def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
     """Whether the resource is its device's compute stream: it bears the name of that very device."""
     return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
+
+
+def told_devices(task_graph: TaskGraph) -> NDArray[np.bool_]:
+    """Which devices are worth a row: not those that do nothing and have no memory limit where others have one.
+
+    In a cluster of several nodes there are more switches and NICs than devices that run ops.
+    """
+    limited = task_graph.capacity >= 0
+    used = np.zeros(len(limited), np.bool_)
+    used[task_graph.tasks.source[~transfer_mask(task_graph)]] = True
+    used[task_graph.buffers.device] = True
+    return used | limited if limited.any() else np.ones(len(limited), np.bool_)
 
 
 def covered_ps(start: Ints, finish: Ints) -> int:

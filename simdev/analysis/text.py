@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow
 from ..units import format_bytes, format_seconds
+from .footprint import footprint_notes, footprint_tables
 from .path import Segment
-from .usage import share
+from .spans import told_devices
+from .splits import split_text
+from .table import Table, shorten, table_html, table_text
+from .usage import DeviceUse, share
 
 if TYPE_CHECKING:
     from .report import Report
@@ -18,31 +21,13 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 16
 SEGMENTS_SHOWN = 8
 LIVE_SHOWN = 5
-NAME_WIDTH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as text; columns whose title starts with "<" are aligned to the left."""
-
-    title: str
-    head: tuple[str, ...]
-    body: tuple[tuple[str, ...], ...]
-    more: int = 0
-
-
-def shorten(name: str, width: int = NAME_WIDTH) -> str:
-    """At most ``width`` characters; the middle gives way, since names differ at both ends."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
+MISSES_SHOWN = 8
 
 
 def report_text(report: Report) -> str:
     """The report for a person at a terminal, under 100 columns."""
     parts = [_headline(report), "\n".join(_verdict(report))]
-    parts += [_table_text(table) for table in _tables(report)]
+    parts += [table_text(table) for table in _tables(report)]
     return "\n\n".join(part for part in [*parts, *_notes(report)] if part)
 
 
@@ -51,7 +36,7 @@ def report_html(report: Report) -> str:
     colour = "#1a7f37" if report.feasible else "#c01c28"
     verdict = escape("\n".join(_verdict(report)))
     parts = [f"<p><b>{escape(_headline(report))}</b></p>", f'<pre style="color:{colour}">{verdict}</pre>']
-    parts += [_table_html(table) for table in _tables(report)]
+    parts += [table_html(table) for table in _tables(report)]
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report)]
     return f"<div>{''.join(parts)}</div>"
 
@@ -94,16 +79,31 @@ def _overflow(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
 
 def _tables(report: Report) -> Iterator[Table]:
     yield _device_table(report)
+    if report.footprint is not None:
+        memories = [device.memory for device in _shown(report)]
+        yield from footprint_tables(report.footprint, memories)
     if report.transfer_count:
         yield _link_table(report)
     if report.critical_path:
         yield _blame_table(report)
         yield _path_table(report)
+    if report.splits:
+        yield _split_table(report)
+    if report.cost_misses:
+        yield _miss_table(report)
+
+
+def _shown(report: Report) -> list[DeviceUse]:
+    """The devices worth a row; of too many those that run ops go first."""
+    told = [one for one, worth in zip(report.devices, told_devices(report.trace.task_graph), strict=True) if worth]
+    if len(told) > ROWS_SHOWN:
+        told.sort(key=lambda one: (not one.ops, not one.memory.peak))
+    return told[:ROWS_SHOWN]
 
 
 def _device_table(report: Report) -> Table:
     body = []
-    for device in report.devices[:ROWS_SHOWN]:
+    for device in _shown(report):
         capacity = device.memory.capacity
         body.append(
             (
@@ -163,34 +163,39 @@ def _segment_row(report: Report, segment: Segment) -> tuple[str, ...]:
     return segment.blame, task, start, length, f"{share(segment.duration_ps, report.step_ps):.1%}"
 
 
+def _split_table(report: Report) -> Table:
+    """The ops that send most, then those that take longest."""
+    largest = sorted(report.splits, key=lambda one: (-one.bytes_in - one.sync_bytes, -one.summed_ps))[:ROWS_SHOWN]
+    body = tuple((shorten(name, 24), shorten(split, 16), *rest) for name, split, *rest in map(split_text, largest))
+    head = ("<op", "<split", "parts", "whole", "summed", "longest", "fetched", "added up")
+    return Table("What splitting costs", head, body, len(report.splits) - len(body))
+
+
+def _miss_table(report: Report) -> Table:
+    busy = sum(device.busy_ps for device in report.devices)
+    body = tuple(
+        (
+            shorten(miss.op, 24),
+            shorten(miss.kind, 18),
+            f"{miss.count:,}",
+            format_seconds(miss.seconds),
+            f"{share(round(miss.seconds * 1e12), busy):.1%}",
+            miss.rung,
+            "" if miss.rel_err is None else f"{miss.rel_err:.0%}",
+        )
+        for miss in report.cost_misses[:MISSES_SHOWN]
+    )
+    head = ("<first op", "<kind", "ops", "time", "of busy", "<rung", "error")
+    return Table("Op times that were not measured", head, body, len(report.cost_misses) - len(body))
+
+
 def _notes(report: Report) -> Iterator[str]:
     exposed = f"{format_seconds(report.exposed_ps / 1e12)} ({share(report.exposed_ps, report.step_ps):.1%})"
     yield f"Exposed communication: {exposed} of the step.  Bubble: {report.bubble:.1%} of the working devices' time."
+    if report.footprint is not None:
+        yield from footprint_notes(report.footprint)
     if report.costs:
         known = ", ".join(f"{part:.1%} {rung}" for rung, part in report.costs.items() if part)
-        yield f"Op times by origin: {known or 'none'}."
-
-
-def _table_text(table: Table) -> str:
-    left = [title.startswith("<") for title in table.head]
-    lines = [tuple(title.removeprefix("<") for title in table.head), *table.body]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(left))]
-    text = [table.title]
-    for line in lines:
-        cells = zip(line, widths, left, strict=True)
-        text.append("  " + "  ".join(f"{c:<{w}}" if is_left else f"{c:>{w}}" for c, w, is_left in cells).rstrip())
-    return "\n".join([*text, f"  ... and {table.more:,} more"] if table.more else text)
-
-
-def _table_html(table: Table) -> str:
-    left = [title.startswith("<") for title in table.head]
-    head = _html_row("th", [title.removeprefix("<") for title in table.head], left)
-    body = "".join(_html_row("td", line, left) for line in table.body)
-    more = f"<p>... and {table.more:,} more</p>" if table.more else ""
-    return f"<table><caption>{escape(table.title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
-
-
-def _html_row(tag: str, cells: Sequence[str], left: Sequence[bool]) -> str:
-    pairs = zip(cells, left, strict=True)
-    inner = (f'<{tag} style="text-align:{"left" if side else "right"}">{escape(cell)}</{tag}>' for cell, side in pairs)
-    return f"<tr>{''.join(inner)}</tr>"
+        error = "not known" if report.cost_rel_err is None else f"{report.cost_rel_err:.1%}"
+        told = "" if report.cost_rel_err == 0 else f"  Expected error, weighted by time: {error}."
+        yield f"Op times by origin: {known or 'none'}.{told}"

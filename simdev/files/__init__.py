@@ -6,7 +6,11 @@ Nothing else of simdev reads or writes these formats; DESIGN.md describes them. 
 from __future__ import annotations
 
 from .cluster import preset_names, read_cluster, read_preset, write_cluster
+from .collectives import collective_model, read_collectives
+from .device import device_names, device_presets, read_device
+from .flexflow import read_flexflow_strategy
 from .graph import read_graph, write_graph
+from .grid import read_grid
 from .profile import read_profile, write_profile
 from .run import SavedRun, read_run, write_run
 from .scenario import Parts, read_scenario
@@ -16,9 +20,16 @@ from .writing import replacing, write_text
 __all__ = [
     "Parts",
     "SavedRun",
+    "collective_model",
+    "device_names",
+    "device_presets",
     "preset_names",
     "read_cluster",
+    "read_collectives",
+    "read_device",
+    "read_flexflow_strategy",
     "read_graph",
+    "read_grid",
     "read_preset",
     "read_profile",
     "read_run",

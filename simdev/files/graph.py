@@ -24,6 +24,7 @@ class _TensorShape(TypedDict, total=False):
     bytes: Required[Bytes]
     shape: list[int] | None
     dtype: str | None
+    view_of: int | None
 
 
 @with_config(STRICT)
@@ -70,7 +71,12 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
 
 def _op(fields: dict[str, Any]) -> Op:
     outputs = tuple(
-        Tensor(one["bytes"], None if one.get("shape") is None else tuple(one["shape"]), one.get("dtype"))
+        Tensor(
+            one["bytes"],
+            None if one.get("shape") is None else tuple(one["shape"]),
+            one.get("dtype"),
+            one.get("view_of"),
+        )
         for one in fields.get("outputs", ())
     )
     lists: dict[str, Any] = {str(name): tuple(fields[name]) for name in ("inputs", "control_inputs") if name in fields}
@@ -80,6 +86,11 @@ def _op(fields: dict[str, Any]) -> Op:
 
 def write_graph(graph: Graph, path: PathLike) -> None:
     """Write a graph, an op a line. Raises InputError where an attribute is no JSON, OSError where it cannot write."""
+    write_text(path, graph_text(graph) + "\n")
+
+
+def graph_text(graph: Graph) -> str:
+    """The graph as JSON, an op a line. Raises InputError where an attribute is no JSON."""
     problems, lines = [], []
     for i, op in enumerate(graph.ops):
         try:
@@ -90,7 +101,7 @@ def write_graph(graph: Graph, path: PathLike) -> None:
         raise InputError(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
     body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"
-    write_text(path, f'{{"version": 1, "name": {head}, "ops": {body}}}\n')
+    return f'{{"version": 1, "name": {head}, "ops": {body}}}'
 
 
 def _op_object(op: Op) -> dict[str, Any]:
@@ -118,4 +129,6 @@ def _tensor_object(tensor: Tensor) -> dict[str, Any]:
         found["shape"] = list(tensor.shape)
     if tensor.dtype is not None:
         found["dtype"] = tensor.dtype
+    if tensor.view_of is not None:
+        found["view_of"] = tensor.view_of
     return found

@@ -8,9 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 # Objects whose keys are names of the user's and not fields of the format.
-_KEYED_BY_NAME = frozenset({"placement", "priority", "sequence", "attrs", "time", "provenance", "memory"})
+_KEYED_BY_NAME = frozenset(
+    {"placement", "priority", "sequence", "attrs", "time", "provenance", "memory", "partition", "tensors", "split"}
+)
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 _MOST = 40
+
+
+def _keyed(path: Sequence[str | int]) -> bool:
+    """Whether the keys of the object at this path are names (those of ``options.memory`` are fields)."""
+    return bool(path) and path[-1] in _KEYED_BY_NAME and list(path) != ["options", "memory"]
 
 
 def path_text(path: Sequence[str | int]) -> str:
@@ -19,7 +26,7 @@ def path_text(path: Sequence[str | int]) -> str:
     for i, part in enumerate(path):
         if isinstance(part, int):
             text += f"[{part}]"
-        elif not _FIELD.match(part) or (i and path[i - 1] in _KEYED_BY_NAME):
+        elif not _FIELD.match(part) or _keyed(path[:i]):
             text += f'["{part}"]'
         else:
             text += f".{part}" if text else part

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 
 from ..errors import InputError
 from ..profile import Profile, Row, profile_key
-from ..units import MAX_PS, exact
+from ..units import MAX_BYTES, MAX_PS, exact, is_count
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
 from .shape import STRICT, VERSION, plain, validate
@@ -49,6 +49,15 @@ def _error(value: Any) -> float | None:
     return found
 
 
+def _extent(value: Any) -> int:
+    if not is_count(value):
+        raise ValueError(f"must be a whole number from 0 to 2^60, got {shown(value)}")
+    return int(value)
+
+
+Extent = Annotated[int, PlainValidator(_extent)]
+
+
 @with_config(ConfigDict(strict=True, extra="allow"))
 class _TimesShape(TypedDict, total=False):
     p50: Required[Annotated[Fraction, PlainValidator(_nanoseconds)]]
@@ -62,7 +71,7 @@ class _RowShape(TypedDict, total=False):
     attrs: dict[str, Any]
     dt: list[str | None]
     acc: str | None
-    out: Required[list[list[int] | None]]
+    out: Required[list[list[Extent] | None]]
     dev: Required[str]
     phase: Required[_Phase]
     t_ns: Required[_TimesShape]
@@ -83,7 +92,7 @@ class _RowShape(TypedDict, total=False):
 
 
 # "in" is a keyword, which no class can name a field by.
-_InShape = TypedDict("_InShape", {"in": Required[list[list[int] | None]]}, total=False)
+_InShape = TypedDict("_InShape", {"in": Required[list[list[Extent] | None]]}, total=False)
 
 
 @with_config(STRICT)
@@ -147,6 +156,8 @@ def _is_header(value: Any) -> bool:
     if not isinstance(value, dict) or "op" in value or "coll" in value:
         return False
     _require_version(value, required=False)
+    if not isinstance(value.get("header", {}), dict):
+        raise InputError(f"header: must be an object, got {shown(value['header'])}")
     return True
 
 
@@ -202,11 +213,10 @@ def _surely_right(row: dict[str, Any]) -> bool:
 
 
 def _are_shapes(value: Any) -> bool:
-    return (
-        type(value) is list
-        and {list}.issuperset(map(type, value))
-        and {int}.issuperset(map(type, chain.from_iterable(value)))
-    )
+    if type(value) is not list or not {list}.issuperset(map(type, value)):
+        return False
+    extents = list(chain.from_iterable(value))
+    return {int}.issuperset(map(type, extents)) and (not extents or (min(extents) >= 0 and max(extents) <= MAX_BYTES))
 
 
 def write_profile(profile: Profile, path: PathLike) -> None:

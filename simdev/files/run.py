@@ -79,6 +79,7 @@ class _BuffersShape(TypedDict):
     kind: list[str]
     filler: list[int]
     readers: list[list[int]]
+    requested_bytes: NotRequired[list[int]]
 
 
 @with_config(STRICT)
@@ -207,6 +208,7 @@ def _check_rows(run: dict[str, Any], problems: list[str]) -> None:
         ("resources", "sequence", 0, counts["tasks"] - 1),
         ("buffers", "device", 0, counts["devices"] - 1),
         ("buffers", "bytes", 0, MAX_BYTES),
+        *([("buffers", "requested_bytes", 0, MAX_BYTES)] if "requested_bytes" in run["buffers"] else []),
         ("buffers", "filler", PERSISTENT, counts["tasks"] - 1),
         ("buffers", "readers", 0, counts["tasks"] - 1),
         *(("spans", name, -big, big) for name in ("start_ps", "finish_ps")),
@@ -275,6 +277,7 @@ def _buffers(columns: dict[str, Any]) -> Buffers:
         kind=_ints([BUFFER_KINDS.index(kind) for kind in columns["kind"]]),
         filler=_ints(columns["filler"]),
         readers=Rows.of(columns["readers"]),
+        requested=_ints(columns["requested_bytes"]) if "requested_bytes" in columns else None,
     )
 
 
@@ -327,7 +330,8 @@ def _buffer_columns(buffers: Buffers) -> dict[str, Any]:
     columns = {name: getattr(buffers, name).tolist() for name in ("device", "bytes", "filler")}
     kinds = [BUFFER_KINDS[kind] for kind in buffers.kind.tolist()]
     head = {"id": list(range(len(buffers))), "name": list(buffers.name), "kind": kinds}
-    return head | columns | {"readers": buffers.readers.lists()}
+    asked = {} if buffers.requested is None else {"requested_bytes": buffers.requested.tolist()}
+    return head | columns | {"readers": buffers.readers.lists()} | asked
 
 
 def _memory_claims(trace: Trace) -> dict[str, Any]:

@@ -7,7 +7,8 @@ a scenario names files as a command line does, and a file so named is only ever 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Required
@@ -18,9 +19,13 @@ from typing_extensions import TypedDict
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
-from ..profile import Profile
-from ..strategy import Strategy, resolve_placement
-from .cluster import preset_names, read_cluster, read_preset
+from ..memory import MemoryModel
+from ..models import build
+from ..profile import DeviceSpec, Profile
+from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
+from .cluster import preset_hint, preset_names, read_cluster, read_preset
+from .device import device_names, read_device
+from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
 from .paths import shown
 from .profile import read_profile
@@ -29,11 +34,30 @@ from .shape import STRICT, read_shape
 from .strategy import read_strategy
 
 ENGINES = ("auto", "simpy", "compiled")
+Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
+"""Called as (part, path or object, reader) for what reader(path or object) would give: keeps what was read before."""
+
+
+def _plainly(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    return read(value)
+
+
+@with_config(STRICT)
+class _MemoryShape(TypedDict, total=False):
+    model: str
+    rounding: str
+    expandable: bool
+    optimizer: str | None
+    gradients: int | None
+    dtype: str | None
+    context: Any
+    communication: Any
 
 
 @with_config(STRICT)
 class _OptionsShape(TypedDict, total=False):
     engine: str
+    memory: _MemoryShape
 
 
 @with_config(STRICT)
@@ -42,12 +66,15 @@ class _ScenarioShape(TypedDict, total=False):
     graph: Required[Any]
     cluster: Required[Any]
     profile: Any
+    devices: Any
     strategy: Required[Any]
     options: _OptionsShape
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_ScenarioShape.__annotations__, "engine", "version"})
+_KEYS = frozenset(
+    {*_ScenarioShape.__annotations__, *_OptionsShape.__annotations__, *_MemoryShape.__annotations__, "version"}
+)
 
 
 @cache
@@ -57,50 +84,64 @@ def _adapter() -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a scenario file names, read and valid, and which engine it asks for."""
+    """What a scenario file names, read and valid, which engine it asks for, and how it counts memory."""
 
     graph: Graph
     cluster: Cluster
     profiles: tuple[Profile, ...]
     strategy: Strategy
     engine: str
+    memory: MemoryModel = MemoryModel()
+    specs: tuple[DeviceSpec, ...] = ()
 
 
-def read_scenario(source: PathLike | Mapping[str, Any]) -> Parts:
+def read_scenario(
+    source: PathLike | Mapping[str, Any], reading: Reading = _plainly, try_placement: bool = True
+) -> Parts:
     """The parts of a scenario file, or of an object already parsed (its paths are relative to the working directory).
 
-    Raises InputError with every problem of every file at once, each with the name of its file.
+    Graph, cluster, profiles, datasheets and strategy are read through ``reading``, so that many scenarios can share
+    them. Without ``try_placement`` a placement is first tried by lowering, whose errors know no file. Raises InputError
+    with every problem of every file at once, each with the name of its file.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         folder = "" if path == "-" else os.path.dirname(path)
-        return _Reader(label(path), folder).parts(read_json(path), True)
-    return _Reader("", "").parts(source, False)
+        return _Reader(label(path), folder, reading, try_placement).parts(read_json(path), True)
+    return _Reader("", "", reading, try_placement).parts(source, False)
 
 
 class _Reader:
     """Reads the parts of one scenario and collects what is wrong with all of them."""
 
-    def __init__(self, file: str, folder: str) -> None:
+    def __init__(self, file: str, folder: str, reading: Reading, try_placement: bool) -> None:
         self.file, self.folder = file, folder
+        self.reading, self.try_placement = reading, try_placement
         self.problems: list[str] = []
 
     def parts(self, value: Any, is_file: bool) -> Parts:
         shaped = self._caught(lambda: read_shape(_adapter(), value, _KEYS, is_file, "a scenario"), self.file)
         if shaped is None:
             raise InputError(self.problems)
-        engine = shaped.get("options", {}).get("engine", "auto")
+        options = shaped.get("options", {})
+        engine = options.get("engine", "auto")
         if engine not in ENGINES:
             self._add(f"options.engine: must be one of {', '.join(ENGINES)}, got {shown(engine)}")
-        graph = self._part("graph", shaped["graph"], read_graph)
+        memory = self._caught(lambda: MemoryModel(**options.get("memory", {})), self.file, "options.memory.")
+        graph = self._part("graph", shaped["graph"], _graph)
         cluster = self._cluster(shaped["cluster"])
-        profiles = self._profiles(shaped.get("profile", []))
-        strategy = self._part("strategy", shaped["strategy"], read_strategy)
-        if graph and cluster and strategy:
+        profiles = self._several("profile", shaped.get("profile", []), read_profile)
+        own = self._several("devices", shaped.get("devices", []), read_device)
+        for kind, count in Counter(spec.kind for spec in own).items():
+            if count > 1:
+                self._add(f"devices: two of kind {shown(kind)}")
+        strategy = self._strategy(shaped["strategy"], graph, cluster)
+        if graph and cluster and strategy and self.try_placement:
             self._place(graph, cluster, strategy, shaped["strategy"])
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
-        return Parts(graph, cluster, profiles, strategy, engine)
+        specs = datasheets(own, [device.kind for device in cluster.devices], profiles)
+        return Parts(graph, cluster, profiles, strategy, engine, memory, specs)
 
     def _add(self, problem: str) -> None:
         self.problems.append(f"{self.file}: {problem}" if self.file else problem)
@@ -118,34 +159,71 @@ class _Reader:
     def _path(self, path: str) -> str:
         return os.path.normpath(os.path.join(self.folder, path))
 
-    def _part(self, key: str, value: Any, read: Callable[[Any], Any]) -> Any:
+    def _part(self, key: str, value: Any, read: Callable[[Any], Any], reading: Reading | None = None) -> Any:
+        reading = reading or self.reading
         if isinstance(value, str):
             if not value or "\0" in value:
                 return self._add(f"{key}: must be a path, got {shown(value)}")
-            return self._caught(lambda: read(self._path(value)), self.file)
+            return self._caught(lambda: reading(key, self._path(value), read), self.file)
         if isinstance(value, dict):
-            return self._caught(lambda: read(value), self.file, f"{key}.")
+            return self._caught(lambda: reading(key, value, read), self.file, f"{key}.")
         return self._add(f"{key}: must be a path or an object, got {shown(value)}")
 
     def _cluster(self, value: Any) -> Cluster | None:
         if isinstance(value, str) and value in preset_names() and not os.path.exists(self._path(value)):
-            return read_preset(value)
+            shipped: Cluster = self.reading("cluster", value, read_preset)
+            return shipped
         is_name = isinstance(value, str) and value and not value.endswith((".json", ".gz")) and "\0" not in value
         if is_name and not os.path.exists(self._path(value)):
-            self._add(f"cluster: neither a file nor a preset: {shown(value)}; presets: {', '.join(preset_names())}")
+            self._add(f"cluster: neither a file nor a preset: {shown(value)}; {preset_hint(value)}")
             return None
         found: Cluster | None = self._part("cluster", value, read_cluster)
         return found
 
-    def _profiles(self, value: Any) -> tuple[Profile, ...]:
+    def _strategy(self, value: Any, graph: Graph | None, cluster: Cluster | None) -> Strategy | None:
+        """A path or an object; the name of a short form; or a file of FlexFlow's, which needs graph and cluster."""
+        if isinstance(value, str) and value in SHORT_FORMS and not os.path.exists(self._path(value)):
+            return Strategy(short=value)
+        found: Strategy | None
+        if isinstance(value, str) and value.endswith(SUFFIXES) and graph and cluster:
+            # What it means hangs on the graph and the cluster too: the path alone does not tell it.
+            found = self._part("strategy", value, lambda path: read_flexflow_strategy(path, graph, cluster), _plainly)
+        else:
+            found = self._part("strategy", value, read_strategy)
+        return found
+
+    def _several(self, key: str, value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """A part that may be one or a list of them."""
         several = isinstance(value, list)
-        keys = [f"profile[{i}]" for i in range(len(value))] if several else ["profile"]
-        found = [
-            self._part(key, one, read_profile) for key, one in zip(keys, value if several else [value], strict=True)
-        ]
-        return tuple(profile for profile in found if profile is not None)
+        keys = [f"{key}[{i}]" for i in range(len(value))] if several else [key]
+        found = [self._part(one, item, read) for one, item in zip(keys, value if several else [value], strict=True)]
+        return tuple(part for part in found if part is not None)
 
     def _place(self, graph: Graph, cluster: Cluster, strategy: Strategy, value: Any) -> None:
         """Try the placement here, where the file that holds it is known."""
         file, prefix = (self._path(value), "") if isinstance(value, str) else (self.file, "strategy.")
-        self._caught(lambda: resolve_placement(graph, cluster, strategy.placement), file, prefix)
+        if strategy.splits:
+            self._caught(lambda: placed(graph, cluster, strategy.placement), file, prefix)
+            self._caught(lambda: resolve_partition(graph, cluster, strategy.partition), file, prefix)
+        else:
+            self._caught(lambda: resolve_placement(graph, cluster, strategy.placement), file, prefix)
+
+
+def _graph(value: PathLike | Mapping[str, Any]) -> Graph:
+    """A graph by its path or object, or by a model's name and sizes: {"model": "resnet-50", "batch": 32}."""
+    if isinstance(value, Mapping) and "model" in value:
+        return build(value["model"], **{key: item for key, item in value.items() if key != "model"})
+    return read_graph(value)
+
+
+def datasheets(own: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]) -> tuple[DeviceSpec, ...]:
+    """Datasheets of the scenario itself, then those shipped of the other kinds that its cluster or profiles name."""
+    named = dict.fromkeys([*kinds, *(kind for profile in profiles for kind in profile.device_kinds)])
+    told = {spec.kind for spec in own}
+    shipped = [spec for kind in named if kind not in told and (spec := _shipped(kind)) is not None]
+    return (*own, *shipped)
+
+
+@cache
+def _shipped(kind: str) -> DeviceSpec | None:
+    return read_device(kind) if kind in device_names() else None

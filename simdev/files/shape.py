@@ -16,7 +16,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import InputError
-from ..units import parse_bandwidth, parse_bytes, parse_time
+from ..units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 from .paths import at, path_text, shown
 
 STRICT = ConfigDict(strict=True, extra="forbid")
@@ -46,6 +46,17 @@ def _seconds(value: Any) -> Fraction:
 
 def _rate(value: Any) -> Fraction:
     return parse_bandwidth(_number(value))
+
+
+def _flops(value: Any) -> Fraction:
+    return parse_flops(_number(value))
+
+
+def _share(value: Any) -> Fraction:
+    share = exact(_number(value))
+    if not 0 < share <= 4:
+        raise ValueError(f"must be a share > 0 and at most 4, got {shown(value)}")
+    return share
 
 
 def _time(value: Any) -> Fraction | dict[str, Fraction] | None:
@@ -85,6 +96,8 @@ Bytes = Annotated[int, PlainValidator(_bytes)]
 OptionalBytes = Annotated[int | None, PlainValidator(_optional_bytes)]
 Seconds = Annotated[Fraction, PlainValidator(_seconds)]
 Bandwidth = Annotated[Fraction, PlainValidator(_rate)]
+Flops = Annotated[Fraction, PlainValidator(_flops)]
+Share = Annotated[Fraction, PlainValidator(_share)]
 Time = Annotated[Fraction | dict[str, Fraction] | None, PlainValidator(_time)]
 Priority = Annotated[int, PlainValidator(_priority)]
 

@@ -1,7 +1,8 @@
 """Strategies from and to JSON.
 
 An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1": "gpu:0"}``. So is one
-that has neither ``version`` nor an object under a key of the format.
+that has neither ``version`` nor an object under a key of the format. An object whose ``short`` names a short form and
+that has no key beside those of the format is none.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
-from ..strategy import POLICIES, Order, Strategy
+from ..strategy import POLICIES, SHORT_FORMS, SYNCS, Configuration, Order, Strategy
 from .paths import at, shown
 from .reading import PathLike
 from .shape import STRICT, Priority, read_shape, validate
 from .source import opened
 from .writing import write_text
 
-LATER = ("partition", "sync", "pipeline")
+LATER = ("pipeline",)
 
 
 @with_config(STRICT)
@@ -33,16 +34,26 @@ class _OrderShape(TypedDict, total=False):
 
 
 @with_config(STRICT)
+class _ConfigurationShape(TypedDict, total=False):
+    split: dict[str, int]
+    devices: list[str]
+    time: str | None
+
+
+@with_config(STRICT)
 class _StrategyShape(TypedDict, total=False):
     placement: dict[str, str]
     order: Any
-    partition: Any
-    sync: Any
+    partition: dict[str, _ConfigurationShape]
+    tensors: dict[str, dict[str, int]]
+    sync: str | None
+    short: str
+    devices: list[str]
     pipeline: Any
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_StrategyShape.__annotations__, "version"})
+_KEYS = frozenset({*_StrategyShape.__annotations__, *_ConfigurationShape.__annotations__, "version"})
 
 
 @cache
@@ -56,7 +67,7 @@ def read_strategy(source: PathLike | Mapping[str, Any]) -> Strategy:
     Raises InputError with every problem at once.
     """
     with opened(source) as (value, _):
-        if isinstance(value, dict) and _is_bare(value):
+        if isinstance(value, dict) and is_bare(value):
             value = {"placement": value}
         problems: list[str] = []
         try:
@@ -67,12 +78,41 @@ def read_strategy(source: PathLike | Mapping[str, Any]) -> Strategy:
             problems, shaped = list(error.problems), value
         problems += [at(key, "not supported by this version of simdev") for key in LATER if shaped.get(key)]
         order = _order(shaped.get("order", "fifo"), problems)
+        fields = {} if shaped is value else _split_fields(shaped, problems)
         if problems:
             raise InputError(problems)
-        return Strategy(shaped.get("placement", {}), order)
+        return Strategy(shaped.get("placement", {}), order, **fields)
 
 
-def _is_bare(value: dict[str, Any]) -> bool:
+def _split_fields(shaped: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """What a strategy tells of splits, with what is wrong with it."""
+    found: dict[str, Any] = {"partition": {}, "tensors": {}, "devices": tuple(shaped.get("devices", ()))}
+    for key, one in shaped.get("partition", {}).items():
+        try:
+            found["partition"][key] = Configuration(**one)
+        except InputError as error:
+            problems += [f'partition["{key}"].{problem}' for problem in error.problems]
+    for key, one in shaped.get("tensors", {}).items():
+        found["tensors"][key] = {}
+        for dimension, degree in one.items():
+            if not dimension.isdecimal() or not dimension.isascii():
+                problems.append(f'tensors["{key}"]["{dimension}"]: must be the number of a dimension')
+            else:
+                found["tensors"][key][int(dimension)] = degree
+    for name, choice, default in (("sync", SYNCS, SYNCS[0]), ("short", SHORT_FORMS, None)):
+        value = shaped.get(name)
+        if value is not None and value not in choice:
+            problems.append(f"{name}: must be one of {', '.join(choice)}, got {shown(value)}")
+        found[name] = value if value in choice else default
+    if found["devices"] and found["short"] is None:
+        problems.append("devices: go with a short form; a configuration names its own")
+    return found if not problems else {}
+
+
+def is_bare(value: dict[str, Any]) -> bool:
+    """Whether the object of a strategy is a placement alone."""
+    if value.get("short") in SHORT_FORMS and set(value) <= _StrategyShape.__annotations__.keys():
+        return False
     if "version" in value or any(isinstance(value.get(key), dict) for key in _KEYS):
         return False
     only_order = set(value) == {"order"} and value["order"] in POLICIES
@@ -101,5 +141,28 @@ def write_strategy(strategy: Strategy, path: PathLike) -> None:
         told = {"policy": order.policy, "priority": dict(order.priority)}
     elif order.policy == "fixed":
         told = {"policy": order.policy, "sequence": {queue: list(entries) for queue, entries in order.sequence.items()}}
-    found = {"version": 1, "placement": dict(strategy.placement), "order": told}
+    found = {"version": 1, "placement": dict(strategy.placement), "order": told} | _split_object(strategy)
     write_text(path, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+
+
+def _split_object(strategy: Strategy) -> dict[str, Any]:
+    """What is split, as far as anything is."""
+    found: dict[str, Any] = {}
+    if strategy.partition:
+        found["partition"] = {key: _configuration_object(one) for key, one in strategy.partition.items()}
+    if strategy.tensors:
+        found["tensors"] = {key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()}
+    if strategy.sync != SYNCS[0]:
+        found["sync"] = strategy.sync
+    if strategy.short is not None:
+        found |= {"short": strategy.short, "devices": list(strategy.devices)}
+    return found
+
+
+def _configuration_object(one: Configuration) -> dict[str, Any]:
+    found: dict[str, Any] = {"split": dict(one.split)}
+    if one.devices:
+        found["devices"] = list(one.devices)
+    if one.time is not None:
+        found["time"] = one.time
+    return found

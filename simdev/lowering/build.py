@@ -10,7 +10,21 @@ import numpy as np
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Op
-from ..taskgraph import BUFFER_KINDS, PERSISTENT, TRANSFER, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
+from ..memory import MemoryModel
+from ..taskgraph import (
+    BUFFER_KINDS,
+    COLLECTIVE,
+    OUTSIDE,
+    PERSISTENT,
+    TRANSFER,
+    Buffers,
+    Ints,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
+from .collective import Ring
 from .prepare import Prepared, Segment, transfer_ps
 from .transfer import Transfer, transfers
 
@@ -20,8 +34,9 @@ MAX_TASKS = 10_000_000
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns of tasks and buffers while they grow."""
+    """Columns of tasks and buffers while they grow; ``memory`` tells what of a buffer is counted."""
 
+    memory: MemoryModel
     names: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
     # op, output, source, destination, duration, lag, gap, bytes
@@ -30,7 +45,8 @@ class _Columns:
     links: list[Sequence[int]] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
     buffer_names: list[str] = field(default_factory=list)
-    buffer_numbers: list[tuple[int, int, int, int]] = field(default_factory=list)  # device, bytes, kind, filler
+    # device, bytes counted, kind, filler, bytes requested
+    buffer_numbers: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     readers: list[list[int]] = field(default_factory=list)
     readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # of the buffer of (op, output)
     consumers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of the transfer tasks
@@ -38,8 +54,13 @@ class _Columns:
     def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]) -> None:
         if size:
             self.buffer_names.append(name)
-            self.buffer_numbers.append((device, size, _KIND[kind], filler))
+            self.buffer_numbers.append((device, self._counted(size, kind), _KIND[kind], filler, size))
             self.readers.append(readers)
+
+    def _counted(self, size: int, kind: str) -> int:
+        if self.memory.model == "outputs_only":
+            return size if kind == "activations" else 0
+        return size if kind in OUTSIDE else self.memory.rounded(size)
 
 
 def resources(cluster: Cluster) -> list[Resource]:
@@ -62,7 +83,9 @@ def resources(cluster: Cluster) -> list[Resource]:
 def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int, tuple[int, ...]]]:
     """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer task."""
     prepared.require_costs(placement)
-    columns, queues = _Columns(), resources(prepared.cluster)
+    _require_ranks(prepared, placement)
+    columns, queues = _Columns(prepared.memory), resources(prepared.cluster)
+    _add_reserves(columns, prepared)
     _add_ops(columns, prepared, placement)
     for transfer in transfers(prepared, placement):
         _add_transfer(columns, prepared, transfer, queues)
@@ -71,17 +94,30 @@ def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int
     return _task_graph(columns, prepared, queues), columns.consumers
 
 
+def _add_reserves(columns: _Columns, prepared: Prepared) -> None:
+    """What the framework and the communication library hold on each device, whatever runs there."""
+    for d, (device, sizes) in enumerate(zip(prepared.cluster.devices, prepared.reserves, strict=True)):
+        for kind, size in zip(OUTSIDE, sizes, strict=True):
+            columns.buffer(f"{kind} of {device.name}", d, size, kind, PERSISTENT, [])
+
+
 def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> None:
     ops, reads = prepared.graph.ops, prepared.reads
+    outputs_only = prepared.memory.model == "outputs_only"
     local_readers: dict[tuple[int, int], list[int]] = {}
     local: list[set[int]] = [set() for _ in ops]
     keys = zip(reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True)
+    rings = prepared.rings
     for producer, output, consumers in keys:
-        here = [consumer for consumer in consumers if placement[consumer] == placement[producer]]
+        home = prepared.home(producer, output, placement)
+        here = [consumer for consumer in consumers if consumer in rings or placement[consumer] == home]
         local[producer].update(here)
-        local_readers[producer, output] = here
+        local_readers[producer, output] = consumers if outputs_only else here
     durations = prepared.duration[np.arange(len(ops)), placement].tolist() if ops else []
     for i, op in enumerate(ops):
+        if i in rings:
+            _add_collective(columns, op, i, rings[i], sorted(local[i]), local_readers)
+            continue
         device = placement[i]
         gap = int(prepared.gap_ps[device]) if durations[i] > 0 else 0
         columns.names.append(op.name)
@@ -93,18 +129,57 @@ def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> Non
         _add_buffers(columns, op, i, device, local_readers)
 
 
+def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
+    """Every input of a collective op lies on its rank."""
+    graph, names = prepared.graph, [device.name for device in prepared.cluster.devices]
+    problems = []
+    for i, ring in prepared.rings.items():
+        for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.ranks, strict=True)):
+            home = prepared.home(*graph.resolve(text), placement)
+            if home != rank:
+                problems.append(f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is {names[rank]}')
+    if problems:
+        raise InputError(problems)
+
+
+def _add_collective(
+    columns: _Columns, op: Op, position: int, ring: Ring, after: list[int], here: dict[tuple[int, int], list[int]]
+) -> None:
+    """The one task of a collective op, and its output on every rank."""
+    columns.names.append(op.name)
+    columns.kinds.append(COLLECTIVE)
+    columns.numbers.append((position, -1, ring.ranks[0], ring.ranks[-1], ring.duration_ps, 0, 0, ring.bytes))
+    columns.resources.append(ring.resources)
+    columns.links.append(ring.half_links)
+    columns.successors.append(after)
+    _add_outputs(columns, op, position, ring.ranks, here)
+
+
 def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]) -> None:
     """The buffers of one op; ``here`` lists the readers of each tensor on the producer's own device."""
     columns.buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT, [])
     columns.buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT, [])
     columns.buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT, [])
     columns.buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", position, [])
-    if op.kind == "parameter" and op.param_bytes:
+    if op.kind == "parameter" and op.param_bytes and columns.memory.model == "full":
         return  # What it hands to its readers are the parameters themselves, counted above
+    _add_outputs(columns, op, position, (device,) * len(op.outputs), here)
+
+
+def _add_outputs(
+    columns: _Columns, op: Op, position: int, devices: Sequence[int], here: dict[tuple[int, int], list[int]]
+) -> None:
+    """The buffers of the outputs, by output on these devices; who reads a view reads the buffer of its base."""
+    readers_of = columns.readers_of
     for output, tensor in enumerate(op.outputs):
         readers = list(here.get((position, output), ()))
-        columns.buffer(f"{op.name}:{output}", device, tensor.bytes, "activations", position, readers)
-        columns.readers_of[position, output] = readers  # transfers that read the buffer join them
+        if tensor.view_of is not None:
+            base = readers_of[position, tensor.view_of]
+            base += [reader for reader in readers if reader not in base]
+            readers_of[position, output] = base
+            continue
+        columns.buffer(f"{op.name}:{output}", devices[output], tensor.bytes, "activations", position, readers)
+        readers_of[position, output] = readers  # transfers that read the buffer join them
 
 
 def _add_transfer(columns: _Columns, prepared: Prepared, transfer: Transfer, queues: list[Resource]) -> None:
@@ -184,7 +259,7 @@ def _add_copies(columns: _Columns, transfer: Transfer, label: str, filler: int, 
 def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -> TaskGraph:
     cluster = prepared.cluster
     op, output, source, destination, duration, lag, gap, size = _split(columns.numbers, 8)
-    where, held, kind, filler = _split(columns.buffer_numbers, 4)
+    where, held, kind, filler, asked = _split(columns.buffer_numbers, 5)
     fair = cluster.queues == "fair"
     tasks = Tasks(
         name=tuple(columns.names),
@@ -198,12 +273,13 @@ def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -
         gap=gap,
         priority=np.zeros(len(op), np.int64),
         bytes=size,
-        flow=np.array([fair and kind == TRANSFER for kind in columns.kinds], np.bool_),
+        flow=np.array([fair and kind in (TRANSFER, COLLECTIVE) for kind in columns.kinds], np.bool_),
         resources=Rows.of(columns.resources),
         links=Rows.of(columns.links),
         successors=Rows.of(columns.successors),
     )
-    buffers = Buffers(tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers))
+    requested = None if (held == asked).all() else asked
+    buffers = Buffers(tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers), requested)
     half_links = cluster.half_links if fair else ()
     return TaskGraph(
         tasks,

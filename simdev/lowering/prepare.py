@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,11 @@ from numpy.typing import NDArray
 from ..cluster import Cluster, Route
 from ..errors import InputError, MissingCostError
 from ..graph import Graph
+from ..memory import MemoryModel, with_training_state
 from ..profile import CostModel, OpCost, op_key
 from ..taskgraph import Ints, Rows
 from ..units import MAX_PS, picoseconds, transmission_ps
+from .collective import Ring, rings
 
 UNKNOWN = -1  # duration of an op whose cost nobody knows
 
@@ -53,16 +57,47 @@ class Segment:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A graph on a cluster with its costs, before any op has a place."""
+    """A graph on a cluster with its costs, before any op has a place.
+
+    ``graph`` holds the training state that ``memory`` asks for. Raises InputError where that cannot be told.
+    """
 
     graph: Graph
     cluster: Cluster
     costs: CostModel
+    memory: MemoryModel = MemoryModel()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graph", with_training_state(self.graph, self.memory))
+
+    @cached_property
+    def reserves(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of the context and of the communication buffers, by device."""
+        reserved = self.memory.context_bytes(self.cluster), self.memory.communication_bytes(self.cluster)
+        return tuple(zip(*reserved, strict=True))
 
     @cached_property
     def reads(self) -> Reads:
         """The tensors that are read."""
         return tensors_read(self.graph)
+
+    @cached_property
+    def last_split(self) -> dict[str, Any]:
+        """What ``lowering.split`` answered last."""
+        return {}
+
+    @cached_property
+    def rings(self) -> dict[int, Ring]:
+        """The collective ops by position. Raises InputError."""
+        return rings(self.graph, self.cluster, self.queues_held)
+
+    def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
+        """The device on which a tensor lies: its producer's, or for a collective op the rank of this output."""
+        ring = self.rings.get(producer)
+        if ring is None:
+            return placement[producer]
+        base = self.graph.ops[producer].outputs[output].view_of if output >= 0 else 0
+        return ring.ranks[output if base is None else base]
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -85,6 +120,8 @@ class Prepared:
 
     def cost(self, op: int, device: int) -> OpCost | None:
         """The cost of an op on a device; None where nobody knows it."""
+        if op in self.rings:
+            return None
         key = (op, int(self.kind_of_device[device]))
         if key not in self._costs:
             self._costs[key] = self.costs.cost(self.graph, op, self.kinds[key[1]])
@@ -100,6 +137,8 @@ class Prepared:
                 for i in range(len(self.graph.ops)):
                     cost = self.cost(i, device)
                     table[i, k] = UNKNOWN if cost is None else picoseconds(cost.seconds)
+        for i, ring in self.rings.items():
+            table[i] = ring.duration_ps
         return table[:, self.kind_of_device]
 
     def require_costs(self, placement: list[int]) -> None:
@@ -112,10 +151,11 @@ class Prepared:
     def _missing_line(self, op: int, device: int) -> str:
         kind = self.cluster.devices[device].kind
         key = op_key(self.graph, op, kind)
-        known = self.costs.kinds
-        hint = f"the profiles know {', '.join(known)}; " if known and kind not in known else ""
+        why = self.costs.why_unknown(key, kind)
         name = self.graph.ops[op].name
-        return f'ops[{op}]: no time for "{name}" on a device of kind "{kind}" ({hint}key {key[:200]})'
+        wanted = "given or measured time" if self.costs.strict else "time"
+        hint = f"{why}; key {key[:200]}" if why else f"key {key[:200]}"
+        return f'ops[{op}]: no {wanted} for "{name}" on a device of kind "{kind}" ({hint})'
 
     @cached_property
     def _segments(self) -> dict[tuple[int, int], tuple[Segment, ...]]:

@@ -31,13 +31,17 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     """Every transfer that the placement causes, under the cluster's ``transfer`` mode."""
     reads, mode = prepared.reads, prepared.cluster.transfer
     ptr, consumers, producer_of = reads.consumers.ptr.tolist(), reads.consumers.ids.tolist(), reads.producer.tolist()
-    found = [0] * len(prepared.cluster.devices)
+    found, rings, output_of = [0] * len(prepared.cluster.devices), prepared.rings, reads.output.tolist()
     for tensor, producer in enumerate(producer_of):
-        source = placement[producer]
-        count = destinations(consumers, ptr[tensor], ptr[tensor + 1], placement, source, found)
+        readers = consumers[ptr[tensor] : ptr[tensor + 1]]
+        if rings:
+            # A collective op reads each input where it lies.
+            readers = [consumer for consumer in readers if consumer not in rings]
+        source = prepared.home(producer, output_of[tensor], placement)
+        count = destinations(readers, 0, len(readers), placement, source, found)
         if not count:
             continue
-        remote, readers = tuple(found[:count]), consumers[ptr[tensor] : ptr[tensor + 1]]
+        remote = tuple(found[:count])
         if mode == "multicast":
             away = tuple(consumer for consumer in readers if placement[consumer] != source)
             yield _transfer(prepared, tensor, source, remote, away)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TOO_LONG = -1  # the answer of a kernel in place of a step time that does not fit its keys
+# What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement cannot be.
+TOO_LONG, FAULT = -1, -2
 
 
 @dataclass(frozen=True, slots=True)

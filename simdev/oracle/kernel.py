@@ -8,15 +8,20 @@ the two never share a queue, so their mutual order is free.
 
 from __future__ import annotations
 
-from ..jit import jit, jitable
+from ..jit import bare, jit, jitable, opener
 from ..lowering.place import destinations
 from ..taskgraph import Ints
-from .cost import TOO_LONG
+from .cost import FAULT, TOO_LONG
 from .question import MULTICAST, PER_CONSUMER, Question, Record, Work
 
 jitable(destinations)
+open_question, open_work, open_record = opener(Question), opener(Work), opener(Record)
 LATE, NOBODY = 2**63 - 1, -1
-TAKEN = -1  # in ``missing``: the op has its start
+# Cells of Work.cell: size of the heap, the key beside it; the instant from which keys count, the key in hand, whether
+# the step is too long for the keys.
+SIZE, BESIDE, EPOCH, KEY, LONG = range(5)
+# In ``missing``: the op has its start; it is the last of a line; LAST - 1 - op: that op is behind it in the line.
+TAKEN, LAST = -1, -2
 
 
 @jitable
@@ -33,24 +38,45 @@ def rise(w: Work, at: int, key: int) -> None:
 
 
 @jitable
-def push(w: Work, key: int) -> None:
-    """Put a key on the heap, or at its side where the smallest of the newest waits."""
-    beside = w.cell[1]
+def rebase(q: Question, w: Work, instant: int) -> int:
+    """Count the keys' instants from now on, since ``instant`` is too far from where they were counted; it, so counted.
+
+    Where even that is too far, the step is too long for keys: it goes on in a wrong order, to an end that is not used.
+    """
+    shift = w.cell[KEY] >> q.id_bits
+    w.cell[EPOCH], w.cell[KEY] = w.cell[EPOCH] + shift, w.cell[KEY] - (shift << q.id_bits)
+    for at in range(w.cell[SIZE]):
+        w.heap[at] -= shift << q.id_bits
+    if w.cell[BESIDE] != LATE:
+        w.cell[BESIDE] -= shift << q.id_bits
+    since = instant - w.cell[EPOCH]
+    if since >= q.horizon:
+        w.cell[LONG], since = 1, q.horizon - 1
+    return since
+
+
+@jitable
+def push(q: Question, w: Work, instant: int, task: int) -> None:
+    """Put a task on the heap, or at its side where the smallest of the newest waits."""
+    since = instant - w.cell[EPOCH]
+    if since >= q.horizon:
+        since = rebase(q, w, instant)
+    key, beside = since << q.id_bits | task, w.cell[BESIDE]
     if key < beside:
-        w.cell[1] = key
+        w.cell[BESIDE] = key
         key = beside
         if key == LATE:
             return
-    at = w.cell[0]
-    w.cell[0] = at + 1
+    at = w.cell[SIZE]
+    w.cell[SIZE] = at + 1
     rise(w, at, key)
 
 
 @jitable
 def drop_top(w: Work) -> None:
     """Take the first key off the heap: walk the hole down, then the last key up (it belongs near the leaves)."""
-    size = w.cell[0] - 1
-    w.cell[0] = size
+    size = w.cell[SIZE] - 1
+    w.cell[SIZE] = size
     key = w.heap[size]
     w.heap[size] = LATE  # so that the hole may look at one child too many
     at, child = 0, 1
@@ -76,12 +102,12 @@ def later(instant: int, length: int, inverse: int) -> int:
 @jitable
 def release(q: Question, w: Work, op: int, instant: int) -> None:
     """One wait less for an op; the last one makes it ready."""
-    ready = max(w.ready[op], instant)
-    w.ready[op] = ready
+    ready = max(w.when[op], instant)
+    w.when[op] = ready
     missing = w.missing[op] - 1
     w.missing[op] = missing
     if missing == 0:
-        push(w, ready << q.id_bits | op)
+        push(q, w, ready, op)
 
 
 @jitable
@@ -186,23 +212,24 @@ def finished(q: Question, w: Work, op: int, device: int, finish: int) -> None:
     The ops of a device finish in the order in which they are taken up: they line up, and only the first of the line
     stands on the heap, which stays small (a graph may have a thousand roots).
     """
-    w.finish[op], w.behind[op] = finish, NOBODY
-    if w.line_end[device] == NOBODY:
-        push(w, finish << q.id_bits | (len(w.finish) + op))
+    w.when[op], w.missing[op] = finish, LAST
+    last = w.line_end[device]
+    if last == NOBODY:
+        push(q, w, finish, q.ops + op)
     else:
-        w.behind[w.line_end[device]] = op
+        w.missing[last] = LAST - 1 - op
     w.line_end[device] = op
 
 
 @jitable
 def next_in_line(q: Question, w: Work, op: int, device: int) -> None:
     """The first of a device's line is dealt with: the one behind it comes to the heap."""
-    other = w.behind[op]
-    w.finish[op] = NOBODY
-    if other == NOBODY:
+    other = LAST - 1 - w.missing[op]
+    w.missing[op] = TAKEN
+    if other < 0:
         w.line_end[device] = NOBODY
     else:
-        push(w, w.finish[other] << q.id_bits | (len(w.finish) + other))
+        push(q, w, w.when[other], q.ops + other)
 
 
 @jitable
@@ -230,24 +257,25 @@ def compute(q: Question, w: Work, r: Record | None, placement: Ints, op: int, no
 @jitable
 def clear(q: Question, w: Work) -> None:
     """Nothing has happened yet. Roots do not go through the heap: see ``step``."""
-    w.cell[0], w.cell[1] = 0, LATE
+    w.cell[SIZE], w.cell[BESIDE], w.cell[EPOCH], w.cell[KEY], w.cell[LONG] = 0, LATE, 0, 0, 0
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
         w.line_end[device] = NOBODY
-    for op in range(len(q.waits)):
-        w.ready[op], w.missing[op], w.finish[op] = 0, q.waits[op], NOBODY
+    for op in range(q.ops):
+        w.when[op], w.missing[op] = 0, q.waits[op]
 
 
 @jitable
 def take(w: Work) -> int:
     """The next key, off the heap or from beside it; LATE where nothing is left."""
-    key = w.cell[1]
-    if w.cell[0] > 0 and w.heap[0] < key:
+    key = w.cell[BESIDE]
+    if w.cell[SIZE] > 0 and w.heap[0] < key:
         key = w.heap[0]
         drop_top(w)
     else:
-        w.cell[1] = LATE
+        w.cell[BESIDE] = LATE
+    w.cell[KEY] = key
     return key
 
 
@@ -255,38 +283,37 @@ def take(w: Work) -> int:
 def happen(q: Question, w: Work, r: Record | None, placement: Ints, key: int) -> int:
     """A ready op is taken up (returns its finish), or a finished producer sends (returns 0)."""
     task = key & ((1 << q.id_bits) - 1)
-    op = task - len(placement)
+    op = task - q.ops
     if op < 0:
-        return compute(q, w, r, placement, task, w.ready[task])
-    now = w.finish[op]
+        return compute(q, w, r, placement, task, w.when[task])
+    now = w.when[op]
     next_in_line(q, w, op, placement[op])
     send_all(q, w, r, placement, op, now)
     return 0
 
 
-@jit
-def step(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
+@jitable
+def run(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
     """The step time in ps of a placement (device by op; valid); with a record, also when everything happened.
 
     An op finishes after every release that it waits for, so the last finish of an op is the step time. TOO_LONG where
-    an instant did not fit into the key of the heap beside an op: then some were taken up in a wrong order, but none
-    was lost or started before its own ready time, so that the last finish still shows it.
+    what is pending at one time lies too far apart for the keys of the heap.
     """
     last = 0
     clear(q, w)
-    for k in range(len(q.roots)):  # ready in the first round, taken up in the order of their ids
+    for k in range(q.root_count):  # ready in the first round, taken up in the order of their ids
         last = max(last, compute(q, w, r, placement, q.roots[k], 0))
     while True:
         key = take(w)
         if key == LATE:
-            return last >> q.round_bits if last >> (62 - q.id_bits) == 0 else TOO_LONG
+            return TOO_LONG if w.cell[LONG] else last >> q.round_bits
         last = max(last, happen(q, w, r, placement, key))
 
 
-@jit
+@jitable
 def first_fault(q: Question, placement: Ints) -> int:
     """The first op that may not stand where it does (device, cost, colocation or route), or -1."""
-    for op in range(len(placement)):
+    for op in range(q.ops):
         device = placement[op]
         if device < 0 or device >= q.devices or q.duration[op * q.devices + device] < 0:
             return op
@@ -294,9 +321,29 @@ def first_fault(q: Question, placement: Ints) -> int:
             return op
     if q.all_routes:
         return -1
-    for op in range(len(placement)):
+    for op in range(q.ops):
         for e in range(q.consumer_ptr[q.tensor_ptr[op]], q.consumer_ptr[q.tensor_ptr[op + 1]]):
             other = placement[q.consumer[e]]
             if other != placement[op] and q.route_class[placement[op] * q.devices + other] < 0:
                 return op
     return -1
+
+
+@jit
+def step(question: Ints, work: Ints, devices: Ints) -> int:
+    """The step time in ps of a placement, or FAULT or TOO_LONG."""
+    q, placement = open_question(question), bare(devices)
+    return FAULT if first_fault(q, placement) >= 0 else run(q, open_work(work), None, placement)
+
+
+@jit
+def step_recorded(question: Ints, work: Ints, record: Ints, devices: Ints) -> int:
+    """The same, with a record."""
+    q, placement = open_question(question), bare(devices)
+    return FAULT if first_fault(q, placement) >= 0 else run(q, open_work(work), open_record(record), placement)
+
+
+@jit
+def is_faulty(question: Ints, devices: Ints) -> bool:
+    """Whether some op may not stand where it does."""
+    return first_fault(open_question(question), bare(devices)) >= 0

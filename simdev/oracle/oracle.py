@@ -20,8 +20,9 @@ from ..engine import simulate
 from ..errors import InputError
 from ..graph import Graph
 from ..lowering import Prepared, lower_prepared
+from ..memory import MemoryModel
 from ..profile import CostModel
-from ..strategy import Order, Strategy, resolve_placement
+from ..strategy import SHORT_FORMS, Order, Strategy, resolve_placement
 from ..taskgraph import Ints
 from ..trace import Trace
 from .cost import Cost
@@ -36,10 +37,11 @@ Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 class Oracle:
     """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
 
-    A strategy is a Strategy, a placement by name, or device indices: one an op, or one a group (``groups``: the
-    colocation groups and the ops without one, in the order of their first op). ``order`` is that of placements given
-    without a Strategy; ``cache`` how many answers are remembered. An infeasible strategy is an answer; a malformed one
-    raises InputError (MissingCostError where a cost is not known, DeadlockError where fixed sequences contradict).
+    A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one an op, or one a
+    group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order`` is that
+    of placements given without a Strategy; ``cache`` how many answers are remembered; ``memory`` how memory is counted.
+    An infeasible strategy is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
+    DeadlockError where fixed sequences contradict).
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class Oracle:
         costs: CostModel = CostModel(),
         order: Order = Order(),
         cache: int = 10_000,
+        memory: MemoryModel = MemoryModel(),
     ) -> None:
-        self.graph, self.cluster, self.costs, self.order = graph, cluster, costs, order
-        self.prepared = Prepared(graph, cluster, costs)
+        self.graph, self.cluster, self.costs, self.order, self.memory = graph, cluster, costs, order, memory
+        self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
         self._cache_size, self._cache = max(cache, 0), OrderedDict[bytes, Cost]()
         self._lock = threading.Lock()
@@ -59,11 +62,12 @@ class Oracle:
     def __getstate__(self) -> dict[str, Any]:
         return {
             name: getattr(self, name)
-            for name in ("graph", "cluster", "costs", "order", "evaluations", "cpu_seconds", "_cache_size")
+            for name in ("graph", "cluster", "costs", "order", "_cache_size", "memory", "evaluations", "cpu_seconds")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["graph"], state["cluster"], state["costs"], state["order"], state["_cache_size"])  # type: ignore[misc]
+        names = ("graph", "cluster", "costs", "order", "_cache_size", "memory")
+        self.__init__(*(state[name] for name in names))  # type: ignore[misc]
         self.evaluations, self.cpu_seconds = state["evaluations"], state["cpu_seconds"]
 
     @cached_property
@@ -108,9 +112,11 @@ class Oracle:
         column = np.require(column, np.int64, ("C", "A", "W"))  # the one kind of array that kernels are compiled for
         return column if len(column) == len(self.graph.ops) else column[self._group_of]
 
-    def __call__(self, strategy: Strategy | Placement) -> Cost:
-        """The cost of one strategy."""
+    def __call__(self, strategy: Strategy | Placement | str) -> Cost:
+        """The cost of one strategy; a text is the name of a short form."""
         started = time.thread_time()
+        if isinstance(strategy, str):
+            strategy = self._short_form(strategy)
         if isinstance(strategy, Strategy):
             cost = self._of_strategy(strategy)
         else:
@@ -120,6 +126,12 @@ class Oracle:
             self.cpu_seconds += time.thread_time() - started
         return cost
 
+    def _short_form(self, name: str) -> Strategy:
+        if name not in SHORT_FORMS:
+            forms = ", ".join(SHORT_FORMS)
+            raise InputError(f'placement: must be whole numbers, names, or a short form ({forms}), got "{name[:40]}"')
+        return Strategy(order=self.order, short=name)
+
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
         column = self.placement(placement)
@@ -128,27 +140,31 @@ class Oracle:
         return self._trace(self._named(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        if strategy.order.policy == "fifo":
+        if strategy.order.policy == "fifo" and not strategy.splits:
             return self._of_placement(self.placement(strategy.placement), strategy.order)
         return cost_of(self._trace(strategy))
 
     def _of_placement(self, column: Ints, order: Order) -> Cost:
         """The cost of device indices by op, under fifo or under the oracle's own order: the cache knows no other."""
+        if self._cache_size == 0:
+            return self._answer(column, order)
         key = order.policy.encode() + column.tobytes()
         with self._lock:
             known = self._cache.get(key)
             if known is not None:
                 self._cache.move_to_end(key)
                 return known
-        short = self._short if order.policy == "fifo" else None
-        cost = None if short is None else short.cost(column)
-        if cost is None:
-            cost = cost_of(self._trace(self._named(column, order)))
+        cost = self._answer(column, order)
         with self._lock:
             self._cache[key] = cost
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
         return cost
+
+    def _answer(self, column: Ints, order: Order) -> Cost:
+        short = self._short if order.policy == "fifo" else None
+        cost = None if short is None else short.cost(column)
+        return cost_of(self._trace(self._named(column, order))) if cost is None else cost
 
     def _named(self, column: Ints, order: Order | None = None) -> Strategy:
         return Strategy(self.named(column), self.order if order is None else order)
@@ -167,13 +183,15 @@ class Oracle:
         task_graph = lower_prepared(self.prepared, strategy)
         return simulate(task_graph, "simpy" if find_spec("numba") is None else "compiled")
 
-    def trace(self, strategy: Strategy | Placement) -> Trace:
+    def trace(self, strategy: Strategy | Placement | str) -> Trace:
         """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest."""
+        if isinstance(strategy, str):
+            strategy = self._short_form(strategy)
         if not isinstance(strategy, Strategy):
             strategy = self._named(self.placement(strategy))
         return self._trace(strategy)
 
-    def batch(self, strategies: Iterable[Strategy | Placement], n_jobs: int = -1) -> list[Cost]:
+    def batch(self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1) -> list[Cost]:
         """The costs of many strategies, on ``n_jobs`` threads (-1: every core). Kernels run without the GIL."""
         jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
         strategies = list(strategies)

@@ -27,11 +27,15 @@ class Question(NamedTuple):
     indexed ``source * devices + destination``, -1 in ``route_class`` where the short path does not apply.
     """
 
+    ops: int
+    tensors: int  # that are read
+    root_count: int
     devices: int
     queues: int
     mode: int
     round_bits: int
     id_bits: int
+    horizon: int  # how far apart instants may be that wait together: what fits a key beside a task
     duration: Ints
     device_gap: Ints
     waits: Ints  # reads of each op: what it waits for
@@ -48,22 +52,20 @@ class Question(NamedTuple):
     queue: Ints
     roots: Ints  # ops that wait for nothing
     leader: Ints  # first op of each op's colocation group, itself without one
-    all_routes: bool
+    all_routes: int
 
 
 class Work(NamedTuple):
     """What one evaluation writes; made once for each thread."""
 
-    missing: Ints
-    ready: Ints
+    missing: Ints  # waits that each op still has, or where it stands by now (kernel.py: TAKEN, LAST)
+    when: Ints  # when an op is ready, as far as is known; of a producer whose transfers are still to come: its finish
     free: Ints
     heap: Ints
-    finish: Ints  # of producers whose transfers are still to come
-    behind: Ints  # the next such producer of the same device
-    line_end: Ints  # the last one, by device
+    line_end: Ints  # the last producer whose transfers are still to come, by device
     arrival: Ints
     found: Ints
-    cell: Ints  # the scalars: size of the heap, and the key beside it
+    cell: Ints  # the scalars, see kernel.py
 
 
 class Record(NamedTuple):
@@ -78,8 +80,12 @@ class Record(NamedTuple):
 
 
 def applies(prepared: Prepared) -> bool:
-    """Whether the short path can answer: queues without shares, routes in one piece, times and sizes that fit."""
+    """Whether the short path can answer: no collectives, queues without shares, routes in one piece, what fits."""
     cluster = prepared.cluster
+    if prepared.memory.model != "full":  # buffers that live until consumers elsewhere have finished
+        return False
+    if prepared.rings:  # tasks of several devices at once
+        return False
     if cluster.queues == "fair" or any(device.staging for device in cluster.devices):
         return False
     return _round_bits(prepared) >= 0 and _most_bytes(prepared).bit_length() <= MAX_BITS
@@ -87,10 +93,11 @@ def applies(prepared: Prepared) -> bool:
 
 def _most_bytes(prepared: Prepared) -> int:
     """A bound on all buffers of any placement together, as a Python integer: the sum itself may not overflow."""
-    found = _copies(prepared) * sum(prepared.reads.bytes.tolist())
+    rounded = prepared.memory.rounded
+    found = _copies(prepared) * sum(map(rounded, prepared.reads.bytes.tolist())) + sum(map(sum, prepared.reserves))
     for op in prepared.graph.ops:
-        found += op.param_bytes + op.grad_bytes + op.state_bytes + op.workspace_bytes
-        found += sum(tensor.bytes for tensor in op.outputs)
+        found += sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes)))
+        found += sum(rounded(tensor.bytes) for tensor in op.outputs)
     return found
 
 
@@ -144,12 +151,17 @@ def question_of(prepared: Prepared) -> Question:
     held = Rows.of([() if segment is None else segment.resources for segment in segments])
     waits = np.array([len(one) for one in prepared.graph.reads], np.int64)
     duration = np.where(prepared.duration < 0, -1, prepared.duration << bits)
+    roots, id_bits = np.flatnonzero(waits == 0), (2 * len(waits)).bit_length()
     return Question(
+        len(waits),
+        len(reads.bytes),
+        len(roots),
         count,
         int(held.ids.max(initial=count - 1)) + 1,
         MODES[prepared.cluster.transfer],
         bits,
-        (2 * len(prepared.graph.ops)).bit_length(),
+        id_bits,
+        1 << (MAX_BITS - id_bits),
         duration.reshape(-1),
         prepared.gap_ps << bits,
         waits,
@@ -164,9 +176,9 @@ def question_of(prepared: Prepared) -> Question:
         np.array([0 if one is None else one.gap_ps << bits for one in segments], np.int64),
         held.ptr,
         held.ids,
-        np.flatnonzero(waits == 0),
+        roots,
         _leaders(prepared),
-        all(segments[a * count + b] is not None for a, b in _pairs(prepared)),
+        int(all(segments[a * count + b] is not None for a, b in _pairs(prepared))),
     )
 
 
@@ -185,12 +197,10 @@ def work_for(question: Question) -> Work:
         np.empty(ops, np.int64),
         np.empty(question.queues, np.int64),
         np.empty(ops + question.devices + 2, np.int64),
-        np.empty(ops, np.int64),
-        np.empty(ops, np.int64),
         np.empty(question.devices, np.int64),
         np.empty(question.devices, np.int64),
         np.empty(question.devices + 1, np.int64),
-        np.zeros(2, np.int64),
+        np.zeros(5, np.int64),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ class Session:
         self.oracle, self._placement = oracle, oracle.placement(placement).copy()
         self._limited = any(device.memory is not None for device in oracle.cluster.devices)
         short = oracle._short if oracle.order.policy == "fifo" else None
-        self._moves = None if short is None or self._limited else _Moves(short)
+        self._moves = None if short is None or self._limited else _Moves(short, oracle.groups)
         self._proposed: tuple[Ints, int, Cost] | None = None
         self._rows = {op.name: int(oracle._group_of[i]) for i, op in enumerate(oracle.graph.ops)}
         self._rows.update({name: int(oracle._group_of[members[0]]) for name, members in oracle.graph.groups.items()})
@@ -44,23 +45,29 @@ class Session:
 
         An op in a colocation group takes its group along. Raises InputError for what is not there, or cannot be.
         """
-        members, where = self._members[self._row(unit)], self._device(device)
+        row, where = self._row(unit), self._device(device)
+        members = self._members[row]
+        step_ps = TOO_LONG
+        if self._moves is not None and self._moves.allowed[row][where]:
+            step_ps = self._moves.evaluate(self._placement, members, where)
+        cost = self._in_full(members, where) if step_ps == TOO_LONG else _cost(step_ps)
+        self._proposed = (members, where, cost)
+        return cost
+
+    def _in_full(self, members: Ints, where: int) -> Cost:
         before = int(self._placement[members[0]])
         self._placement[members] = where
         try:
-            step_ps = TOO_LONG if self._moves is None else self._moves.evaluate(self._placement, members)
-            cost = self.oracle(self._placement) if step_ps == TOO_LONG else _cost(step_ps)
+            return self.oracle(self._placement)
         finally:
             self._placement[members] = before
-        self._proposed = (members, where, cost)
-        return cost
 
     def accept(self) -> Cost:
         """Make the last proposal the current placement. Raises InputError where there is none."""
         members, where, cost = self._last()
         self._placement[members] = where
         if self._moves is not None:
-            self._rebase(int(self._moves.base.rows[1]))
+            self._rebase(int(self._moves.base.columns.rows[1]))
         self._proposed, self.cost = None, cost
         return cost
 
@@ -109,24 +116,25 @@ def _cost(step_ps: int) -> Cost:
 class _Moves:
     """The base run of the current placement, and what the moves kernels need."""
 
-    def __init__(self, short: Short) -> None:
+    def __init__(self, short: Short, groups: Sequence[Sequence[int]]) -> None:
+        from ..jit import Table
         from .moves import base_for
         from .question import work_for
 
-        self.short, self.work, self.base = short, work_for(short.question), base_for(short.question)
-        graph = short.prepared.graph
-        self.known = short.question.duration.reshape(len(graph.ops), -1) >= 0
-        self.producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
+        question, graph = short.question.columns, short.prepared.graph
+        producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
+        self.short, self.work = short, Table.of(work_for(question))
+        self.base = Table.of(base_for(question, producers))
+        # Where some pair of devices has no route, a move may be wrong: then it is tried in full, which tells why.
+        known = (question.duration.reshape(len(graph.ops), -1) >= 0) & bool(question.all_routes)
+        allowed = (np.logical_and.reduce(known[list(members)]) for members in groups)
+        self.allowed = list(allowed)
 
-    def evaluate(self, placement: Ints, members: Ints) -> int:
-        """The step time in ps of the base placement with these ops moved. Raises InputError."""
+    def evaluate(self, placement: Ints, members: Ints, device: int) -> int:
+        """The step time in ps of the base placement with these ops moved; TOO_LONG where the short path ends."""
         from .moves import replay
 
-        where = int(placement[members[0]])
-        if not (self.known[members, where].all() and self.short.question.all_routes):
-            self.short.require_valid(placement)
-        columns = self.producers.ptr, self.producers.ids, members
-        return int(replay(self.short.question, self.work, self.base, placement, *columns))
+        return replay(self.short.question.words, self.work.words, self.base.words, placement, members, device)
 
     def rebase(self, placement: Ints, row: int) -> int:
         """Make a placement the base, from a snapshot that it shares with the old one (-1: none); its step time in ps.
@@ -137,4 +145,4 @@ class _Moves:
 
         if row < 0:
             self.short.require_valid(placement)
-        return int(record_base(self.short.question, self.work, self.base, placement, row))
+        return int(record_base(self.short.question.words, self.work.words, self.base.words, placement, row))

@@ -7,65 +7,78 @@ import threading
 import numpy as np
 
 from ..errors import InputError
+from ..jit import Table
 from ..lowering import Prepared
 from ..lowering.transfer import transfers
 from ..strategy import resolve_placement
 from ..taskgraph import Ints
-from .cost import TOO_LONG, Cost
-from .kernel import first_fault, step
-from .memory import Events, events_for, peaks, sizes_of
-from .question import Record, Work, applies, question_of, record_for, work_for
+from .cost import FAULT, TOO_LONG, Cost
+from .kernel import is_faulty, step, step_recorded
+from .memory import cost, events_for, sizes_of
+from .question import Question, applies, question_of, record_for, work_for
 
 __all__ = ["Short", "applies"]
+
+
+class _Room:
+    """What one thread's evaluations write to."""
+
+    def __init__(self, question: Question) -> None:
+        self.work, self.record = Table.of(work_for(question)), Table.of(record_for(question))
+        self.events, self.peaks = Table.of(events_for(question)), np.zeros(question.devices, np.int64)
+        self.words = self.work.words, self.record.words, self.events.words
 
 
 class Short:
     """Evaluates placements of one prepared question; several threads at once."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self.prepared, self.question, self.sizes = prepared, question_of(prepared), sizes_of(prepared)
-        limits = [device.memory for device in prepared.cluster.devices]
-        self.capacity = [None if limit is None else int(limit) for limit in limits]
+        self.prepared = prepared
+        self.question, self.sizes = Table.of(question_of(prepared)), Table.of(sizes_of(prepared))
+        limits = enumerate(device.memory for device in prepared.cluster.devices)
+        self.capacity = [(device, int(limit)) for device, limit in limits if limit is not None]
         self._local = threading.local()
 
-    def _room(self) -> tuple[Work, Record, Events, Ints]:
-        room = getattr(self._local, "room", None)
+    def _room(self) -> _Room:
+        room: _Room | None = getattr(self._local, "room", None)
         if room is None:
-            q = self.question
-            room = self._local.room = (work_for(q), record_for(q), events_for(q), np.zeros(q.devices, np.int64))
+            room = self._local.room = _Room(self.question.columns)
         return room
 
     def require_valid(self, placement: Ints) -> None:
         """Raise the error that lowering raises for a placement that cannot be."""
-        if first_fault(self.question, placement) >= 0:
+        if is_faulty(self.question.words, placement):
             explain(self.prepared, placement.tolist())
+
+    def _known(self, step_ps: int, placement: Ints) -> bool:
+        """Whether a kernel's answer is a step time; not where that is too long. Raises what is wrong."""
+        if step_ps == FAULT:
+            explain(self.prepared, placement.tolist())
+        return step_ps != TOO_LONG
 
     def step_ps(self, placement: Ints) -> int | None:
         """The step time in ps; None where it is too long for the short path."""
-        self.require_valid(placement)
-        step_ps = int(step(self.question, self._room()[0], None, placement))
-        return None if step_ps == TOO_LONG else step_ps
+        found = step(self.question.words, self._room().work.words, placement)
+        return found if self._known(found, placement) else None
 
     def cost(self, placement: Ints) -> Cost | None:
         """Step time and memory; None where the step is too long for the short path."""
-        self.require_valid(placement)
-        work, record, events, peak = self._room()
-        step_ps = int(step(self.question, work, record, placement))
-        if step_ps == TOO_LONG:
+        room = self._room()
+        step_ps = cost(self.question.words, self.sizes.words, *room.words, placement, room.peaks)
+        if not self._known(step_ps, placement):
             return None
-        peaks(self.question, work, record, self.sizes, events, placement, step_ps, peak)
-        found = tuple(peak.tolist())
-        over = [top - limit for top, limit in zip(found, self.capacity, strict=True) if limit is not None]
-        excess = max(0, max(over, default=0))
-        return Cost(step_ps / 1e12, excess == 0, excess, step_ps, found)
+        peaks = tuple(room.peaks.tolist())
+        excess = 0
+        for device, capacity in self.capacity:
+            excess = max(excess, peaks[device] - capacity)
+        return Cost(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
 
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
         """Start and finish of every op in ps; None where the step is too long for the short path."""
-        self.require_valid(placement)
-        work, record, _, _ = self._room()
-        if int(step(self.question, work, record, placement)) == TOO_LONG:
+        room = self._room()
+        if not self._known(step_recorded(self.question.words, *room.words[:2], placement), placement):
             return None
-        return record.start.copy(), record.finish.copy()
+        return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
 
 def explain(prepared: Prepared, placement: list[int]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..analysis import told_devices
 from ..trace import DeviceMemory, Trace
 from ..units import format_bytes
 from .style import ALARM, DEVICES, MARGIN, WIDTH, byte_unit, draw_legend, new_figure, plain, time_unit
@@ -20,8 +21,8 @@ IN_SIGHT = 3.0  # a capacity above this multiple of the peak is told in the lege
 def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
     """Draw a step curve for each device on ``ax`` (None: on a figure of its own) and return the axes.
 
-    Capacities are dashed lines, and a red cross marks the first moment over one. The axes are in the units of the step
-    time and of the largest peak.
+    Switches are left out. Capacities are dashed lines, and a red cross marks the first moment over one. The axes are in
+    the units of the step time and of the largest peak.
     """
     if ax is None:
         ax = new_figure(WIDTH, 3.2).add_subplot()
@@ -29,7 +30,8 @@ def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
     top = max((memory.peak for memory in trace.memory), default=0)
     name, size = byte_unit(top)
     largest = sorted(trace.memory, key=lambda memory: -memory.peak)[:LEGEND]
-    for number, memory in enumerate(trace.memory):
+    told = told_devices(trace.task_graph)
+    for number, memory in enumerate(memory for memory, worth in zip(trace.memory, told, strict=True) if worth):
         _draw_device(ax, memory, DEVICES[number % len(DEVICES)], trace.step_ps, (scale, size), memory in largest)
     highest = max([top, *_draw_capacities(ax, trace, top, size)])
     ax.set_xlim(0, trace.step_ps / scale * MARGIN or 1)

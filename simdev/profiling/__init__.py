@@ -4,6 +4,6 @@
 writes both files. PyTorch is imported when something is measured, not before.
 """
 
-from .front import model_names, profile_model
+from .front import model_names, profile_grid, profile_model
 
-__all__ = ["model_names", "profile_model"]
+__all__ = ["model_names", "profile_grid", "profile_model"]

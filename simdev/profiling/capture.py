@@ -31,13 +31,14 @@ class Capture:
     """A captured step: the graph in the JSON format v1, and for each distinct op a call that repeats it.
 
     ``calls`` goes by key without a device kind (``row_key``); ``rows`` holds the key's parts as a profile row
-    tells them, ``counts`` how often the step runs it.
+    tells them, ``counts`` how often the step runs it, ``saved`` the bytes beside parameters that its backward keeps.
     """
 
     graph: dict[str, Any]
     calls: Mapping[str, Call]
     rows: Mapping[str, dict[str, Any]]
     counts: Mapping[str, int]
+    saved: Mapping[str, int]
 
     def count_of(self, row: Mapping[str, Any]) -> int:
         """How often the step runs the op of a profile row, on whatever kind of device it was measured."""
@@ -70,12 +71,11 @@ def capture(
     """
     update = optimizer_named(optimizer)
     recorder, leaves, gradients = _record(module, inputs, loss)
-    writer = _Writer(recorder, leaves)
+    writer = Writer(recorder, leaves)
     writer.write_step()
     for parameter, gradient in gradients.items():
         writer.write_update(parameter, gradient, update.kind, update.states, update.update)
-    graph = {"version": 1, "name": name, "ops": writer.ops}
-    return Capture(graph, writer.calls, writer.rows, writer.counts)
+    return writer.captured(name)
 
 
 def _record(
@@ -93,6 +93,7 @@ def _record(
     try:
         with mode, recorder, recorder.scopes.watching():
             value = torch.func.functional_call(step, state, tuple(batch))
+            recorder.note_saved(value)
             recorder.phase = "backward"
             found = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -127,7 +128,7 @@ def _path(name: str) -> str:
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Writes the ops of a graph one after another, in program order."""
 
     recorder: Recorder
@@ -136,9 +137,15 @@ class _Writer:
     calls: dict[str, Call] = field(default_factory=dict)
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _repeated: set[str] = field(default_factory=set)
+
+    def captured(self, name: str) -> Capture:
+        """What was written, as a graph of this name."""
+        graph = {"version": 1, "name": name, "ops": self.ops}
+        return Capture(graph, self.calls, self.rows, self.counts, self.saved)
 
     def write_step(self) -> None:
         """Leaves, forward and backward."""
@@ -157,8 +164,8 @@ class _Writer:
         slots = tuple(Slot(i) for i in range(2 + states))
         call = Call(update, slots, {}, (own, gradient[1], *(own,) * states), ())
         record = Record(kind, "update", {}, call, (0, 1), ((index, 0), gradient[0]), (), ())
-        op = self._op(self._unique(f"update/{path}"), record)
-        op["colocate"] = path
+        self._op(self._unique(f"update/{path}"), record)
+        self.ops[-1]["colocate"] = path
         self.ops[self._position(path)]["state_bytes"] = states * own.bytes
 
     def _position(self, name: str) -> int:
@@ -182,10 +189,11 @@ class _Writer:
         scope = self._scope(record.instance) if record.instance else "loss"
         name = f"{scope}/{record.kind}" if scope else record.kind
         self._names[index] = self._unique(f"grad/{name}" if record.phase == "backward" else name)
-        self._op(self._names[index], record)
+        key = self._op(self._names[index], record)
+        self.saved[key] = max(self.saved.get(key, 0), self.recorder.saved.get(index, 0))
 
-    def _op(self, name: str, record: Record) -> dict[str, Any]:
-        """Writes one op, and its key where it is the first of its kind."""
+    def _op(self, name: str, record: Record) -> str:
+        """Writes one op; returns its key."""
         shapes, attrs = _operands(record)
         dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
@@ -216,7 +224,7 @@ class _Writer:
         self.calls.setdefault(key, record.call)
         self.rows.setdefault(key, row)
         self.counts[key] = self.counts.get(key, 0) + 1
-        return op
+        return key
 
     def _reference(self, source: tuple[int, int]) -> str:
         index, output = source

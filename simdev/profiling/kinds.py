@@ -16,6 +16,8 @@ KINDS = {
     "addmm": "linear",
     "native_batch_norm": "batch_norm",
     "native_batch_norm_backward": "batch_norm_backward",
+    "cudnn_batch_norm": "batch_norm",
+    "cudnn_batch_norm_backward": "batch_norm_backward",
     "native_layer_norm": "layer_norm",
     "native_layer_norm_backward": "layer_norm_backward",
     "native_group_norm": "group_norm",

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
+from .saved import saved_tensors
 
 Instance = tuple[tuple[str, int], ...]
 """Modules entered, outermost first: qualified name and which call of it this is, within the call around it."""
@@ -127,11 +128,18 @@ class Scopes:
             before.remove()
             after.remove()
 
+    def new_node(self) -> int | None:
+        """Number of the autograd node of the operator dispatched now; None where an operator before has it."""
+        # Autograd numbers its node just before it dispatches the op, so the first op seen belongs to that number.
+        number = torch._C._autograd._get_sequence_nr() - 1
+        return None if number in self.of_node else number
+
     def at_dispatch(self, phase: str) -> Instance:
         """Where an operator belongs that is dispatched now."""
         if phase == "forward":
-            # Autograd numbers its node just before it dispatches the op, so the first op seen belongs to that number.
-            self.of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, self.current)
+            number = self.new_node()
+            if number is not None:
+                self.of_node[number] = self.current
             return self.current
         node = torch._C._current_autograd_node()
         return () if node is None else self.of_node.get(node._sequence_nr(), ())
@@ -145,7 +153,9 @@ class Recorder(TorchDispatchMode):
         self.scopes = scopes
         self.phase = "forward"
         self.records: list[Record] = []
+        self.saved: dict[int, int] = {}
         self._sources: dict[int, tuple[int, int] | None] = {}
+        self._of_node: dict[int, int] = {}
         self._alive: list[Any] = []  # a freed storage would give its number to another one
 
     def add_leaf(self, kind: str, tensor: torch.Tensor) -> int:
@@ -154,6 +164,22 @@ class Recorder(TorchDispatchMode):
         self.records.append(Record(kind, "forward", {}, Call(None, (), {}, (), ()), (), (), (spec,), ()))
         self._own(tensor, (len(self.records) - 1, 0))
         return len(self.records) - 1
+
+    def note_saved(self, value: torch.Tensor) -> None:
+        """Fills ``saved``: the bytes beside parameters that the backward of each operator keeps, by its record.
+
+        A tensor that several operators keep counts for each of them.
+        """
+        kept: dict[int, dict[int, int]] = {}
+        for node, tensor in saved_tensors(value):
+            index, storage = self._of_node.get(node), _storage(tensor)
+            source = self._sources.get(storage)
+            if index is not None and not (source is not None and self.records[source[0]].kind == "parameter"):
+                # An expanded tensor has fewer bytes behind it than elements.
+                size = min(TensorSpec.of(tensor).bytes, tensor.untyped_storage().nbytes())
+                of_one = kept.setdefault(index, {})
+                of_one[storage] = max(of_one.get(storage, 0), size)
+        self.saved = {index: sum(sizes.values()) for index, sizes in kept.items()}
 
     def source_of(self, tensor: torch.Tensor) -> tuple[int, int]:
         """(record, output) that made a tensor; one never seen before becomes an input of the step."""
@@ -166,7 +192,10 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func.namespace == "prim":
             return result
+        node = self.scopes.new_node() if self.phase == "forward" else None
         instance = self.scopes.at_dispatch(self.phase)
+        if node is not None:
+            self._of_node[node] = len(self.records)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         arguments = named_arguments(func, args, kwargs)
         inputs = [leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)]

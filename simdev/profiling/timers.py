@@ -20,6 +20,8 @@ LEAST_SAMPLE_NS = 50_000
 """Calls shorter than this are timed several at once: reading a thread's clock costs a system call."""
 FLUSH_BYTES = 256 * 2**20
 CPU_FLUSH_BYTES = 64 * 2**20
+FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
+"""What the host is taken to need for a call: before it was seen, at least (100 us of filler), and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,11 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """Events around each call, behind a write of 256 MiB that empties the L2 and hides the launch.
+    """Events around each call, behind a filler that hides the launch: a write that empties the L2, then a spin.
 
-    Needs a CUDA device. Without ``flush`` the filler is a spin of the same length, and the L2 stays warm.
+    The spin lasts twice as long as the host took for the calls before, so that the device never waits for the host
+    inside the bracket. Without ``flush`` the filler is the spin alone, and the L2 stays warm. What a call returns goes
+    back to the caching allocator at once, so from the second call on its outputs are preallocated. Needs a CUDA device.
     """
 
     statistic = "median"
@@ -84,41 +88,41 @@ class CudaTimer:
 
         require_cuda()
         self.method = "events+filler+rotate" + ("+flush" if flush else "")
-        self._flush = flush
-        self._buffer = torch.empty(FLUSH_BYTES // 4, device="cuda")
+        self._buffer = torch.empty(FLUSH_BYTES // 4, device="cuda") if flush else None
 
     def sample(self, thunks: Sequence[Thunk], reps: int, batch: int) -> Samples:
         """``reps`` samples of ``batch`` calls each; ``host`` is the time to enqueue a call."""
         import torch
 
         marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(reps)]
-        wall, host = [], []
-        count = len(thunks)
+        host: list[int] = []
+        count, longest = len(thunks), FIRST_HOST_NS
         torch.cuda.synchronize()
         begin = time.perf_counter_ns()
         for rep, (start, end) in enumerate(marks):
-            self._fill()
+            if self._buffer is not None:
+                self._buffer.zero_()
+            torch.cuda._sleep(spin_cycles(longest))
             start.record()
             enqueue = time.perf_counter_ns()
             for i in range(batch):
                 thunks[(rep * batch + i) % count]()
-            host.append((time.perf_counter_ns() - enqueue) // batch)
+            took = time.perf_counter_ns() - enqueue
             end.record()
+            host.append(took // batch)
+            longest = max(LEAST_HOST_NS, min(took, MOST_HOST_NS))
             # A queue of bounded length: beyond about a thousand launches the host would block inside the bracket.
-            if rep % 32 == 31:
+            if rep % 16 == 15:
                 torch.cuda.synchronize()
         torch.cuda.synchronize()
         wall = [(time.perf_counter_ns() - begin) // (reps * batch)] * reps
         device = [round(start.elapsed_time(end) * 1e6 / batch) for start, end in marks]
         return Samples(device, wall, host, batch)
 
-    def _fill(self) -> None:
-        import torch
 
-        if self._flush:
-            self._buffer.zero_()
-        else:
-            torch.cuda._sleep(200_000)  # cycles: over 100 us on any GPU
+def spin_cycles(host_ns: int) -> int:
+    """Cycles of a spin that outlasts the host's work: twice ``host_ns`` at 2.1 GHz, more on slower clocks."""
+    return host_ns * 42 // 10
 
 
 def make_timer(device: str, flush: bool) -> Timer:

@@ -1,11 +1,27 @@
-"""Searching for placements: clients of the oracle, which know nothing of the engines.
+"""Searching for placements: the placers and partitioners of the papers, clients of the oracle.
 
-``search`` drives any method with ``ask`` and ``tell`` (asktell.py); env.py is the same question as a Gymnasium
-environment, for learners (it needs simdev[rl], and is registered when it is imported).
+``search`` runs a method of METHODS (or one with ``ask`` and ``tell``) on a scenario or an oracle, ``compare`` several
+on several; ``confirm`` judges a result by the reference engine and the checker. prepare/ makes graphs smaller before
+they are placed. env.py is the same question as a Gymnasium environment (it needs simdev[rl], and is registered when it
+is imported).
 """
 
 from __future__ import annotations
 
-from .asktell import METHODS, Annealing, Found, Method, Random, search
+from .methods import METHODS
+from .prepare import PREPARATIONS, Grouped, prepare
+from .result import Result, confirm
+from .searching import AskTell, compare, oracle_of, search
 
-__all__ = ["METHODS", "Annealing", "Found", "Method", "Random", "search"]
+__all__ = [
+    "METHODS",
+    "PREPARATIONS",
+    "AskTell",
+    "Grouped",
+    "Result",
+    "compare",
+    "confirm",
+    "oracle_of",
+    "prepare",
+    "search",
+]

@@ -1,12 +1,10 @@
-"""Reading a client's scenario: files that would block or lead elsewhere are refused, and content gets a name."""
+"""Reading a client's scenario: files that would block or lead elsewhere are refused."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import InputError
@@ -14,7 +12,7 @@ from ..files.reading import read_json
 from ..scenario import Scenario, load_scenario
 from .errors import RequestError
 
-PARTS = ("graph", "cluster", "profile", "strategy")
+PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 
 
 def read_question(source: Any, root: str | None) -> Scenario:
@@ -59,31 +57,3 @@ def _fault(path: str, root: str | None) -> str | None:
     if root is not None and os.path.commonpath([os.path.realpath(root), place]) != os.path.realpath(root):
         return "lies outside the folder that this server reads"
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "is not a regular file"
-
-
-def fingerprint(scenario: Scenario) -> str:
-    """A hash of all that a scenario says, the same however its files write it."""
-    found = hashlib.sha256()
-    _feed(lambda text: found.update(text.encode()), scenario)
-    return found.hexdigest()[:32]
-
-
-def _feed(write: Callable[[str], None], value: Any) -> None:
-    if is_dataclass(value):
-        write(f"{type(value).__name__}(")
-        for one in fields(value):
-            _feed(write, getattr(value, one.name))
-        write(")")
-    elif isinstance(value, Mapping):
-        write("{")
-        for key in sorted(value, key=repr):
-            write(f"{key!r}:")
-            _feed(write, value[key])
-        write("}")
-    elif isinstance(value, (list, tuple)):
-        write("[")
-        for item in value:
-            _feed(write, item)
-        write("]")
-    else:
-        write(f"{value!r},")

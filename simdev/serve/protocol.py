@@ -195,7 +195,7 @@ def _chunk(oracle: Oracle, asked: list[Asked], at: int) -> list[Cost]:
 
 def _trace(state: State, params: Params) -> Any:
     from ..analysis import analyze
-    from ..scenario import rung_shares
+    from ..scenario import outcome_of
 
     loaded, asked = _question(state, params)
     oracle = loaded.oracle
@@ -208,7 +208,9 @@ def _trace(state: State, params: Params) -> Any:
         "start_ps": trace.start.tolist(),
         "finish_ps": trace.finish.tolist(),
     }
-    return analyze(trace, rung_shares(oracle.prepared, strategy)).to_json() | {"tasks": columns}
+    outcome = outcome_of(oracle.prepared, strategy, trace)
+    report = analyze(trace, outcome.rungs, outcome.misses, outcome.rel_err, oracle.memory)
+    return report.to_json() | {"tasks": columns}
 
 
 def _session(state: State, params: Params) -> Any:

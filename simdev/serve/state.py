@@ -10,9 +10,9 @@ from typing import Any
 
 from ..oracle import Oracle
 from ..oracle.session import Session
-from ..scenario import Scenario
+from ..scenario import Scenario, fingerprint
 from .errors import RequestError
-from .loading import fingerprint, read_question
+from .loading import read_question
 
 CACHE_ENTRIES, CACHE_BYTES, ANSWER_BYTES = 10_000, 16 * 2**20, 1000
 
@@ -77,7 +77,7 @@ class State:
             if known is None:
                 # An answer is remembered under its placement, of 8 bytes an op.
                 cache = min(CACHE_ENTRIES, CACHE_BYTES // (8 * len(scenario.graph.ops) + ANSWER_BYTES))
-                oracle = Oracle(scenario.graph, scenario.cluster, scenario.costs, cache=cache)
+                oracle = Oracle(scenario.graph, scenario.cluster, scenario.costs, cache=cache, memory=scenario.memory)
                 known = self._scenarios[handle] = Loaded(handle, scenario, oracle)
             self._scenarios.move_to_end(handle)
             while len(self._scenarios) > self.limits.scenarios:

@@ -39,6 +39,7 @@ PROFILES = (
         '{"v": 2, "device": {}}\n' + row(),
         "line 1: v: must be 1, the only one that this simdev reads; got 2",
     ),
+    bad("header_of_no_object", '{"v": 1, "header": 5}\n' + row(), "line 1: header: must be an object, got 5"),
     bad(
         "neither_op_nor_coll",
         row() + '\n{"v": 1}',
@@ -54,6 +55,16 @@ PROFILES = (
         "line 1: t_ns.p50: must be from 0 to 53 days in nanoseconds, got 10000000000000000000",
     ),
     bad("median_nan", row().replace("4200", "NaN"), "line 1: t_ns.p50: NaN is not a number in JSON"),
+    bad(
+        "negative_extent",
+        row(out=[[2, -4]]),
+        "line 1: out[0][1]: must be a whole number from 0 to 2^60, got -4",
+    ),
+    bad(
+        "endless_extent",
+        row(**{"in": [[2, 3], [2**60 + 1]]}),
+        "line 1: in[1][0]: must be a whole number from 0 to 2^60, got 1152921504606846977",
+    ),
     bad(
         "unknown_phase",
         row(phase="forward"),

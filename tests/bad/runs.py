@@ -136,7 +136,7 @@ RUNS = (
         "unknown_kind_of_buffer",
         ("buffers.kind.0", "stuff"),
         "buffers.kind[0]: must be one of parameters, gradients, optimizer state, activations, received copies, "
-        'workspace, staging, got "stuff"',
+        'workspace, staging, context, communication, got "stuff"',
     ),
     bad("unknown_filler", ("buffers.filler.0", -2), "buffers.filler[0]: must be from -1 to 2, got -2"),
     bad("unknown_reader", ("buffers.readers.0", [7]), "buffers.readers[0][0]: must be from 0 to 2, got 7"),

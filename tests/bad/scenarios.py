@@ -46,13 +46,13 @@ SCENARIOS = (
     bad(
         "unknown_preset",
         scenario(cluster="5x-rtx-2080"),
-        'f.json: cluster: neither a file nor a preset: "5x-rtx-2080"; presets: 4x-rtx-2080',
+        'f.json: cluster: neither a file nor a preset: "5x-rtx-2080"; did you mean "4x-rtx-2080"?',
     ),
     bad("preset_of_another_part", scenario(graph="4x-rtx-2080"), "4x-rtx-2080: no such file"),
     bad(
         "path_out_of_presets",
         scenario(cluster="../clusters/4x-rtx-2080"),
-        'f.json: cluster: neither a file nor a preset: "../clusters/4x-rtx-2080"; presets: 4x-rtx-2080',
+        'f.json: cluster: neither a file nor a preset: "../clusters/4x-rtx-2080"; did you mean "4x-rtx-2080"?',
     ),
     bad("missing_cluster_file", scenario(cluster="nowhere.json"), "nowhere.json: no such file"),
     bad(
@@ -149,7 +149,8 @@ SCENARIOS = (
     late(
         "no_time",
         scenario(graph={"ops": [{"name": "a", "kind": "matmul"}]}),
-        'f.json: ops[0]: no time for "a" on a device of kind "gpu" (key ["gpu","matmul","fwd",{},[],[],[]])',
+        'f.json: ops[0]: no time for "a" on a device of kind "gpu" '
+        '(no profile and no datasheet tells of this kind; key ["gpu","matmul","fwd",{},[],[],[]])',
     ),
     late(
         "no_time_but_on_another_kind",
@@ -160,7 +161,8 @@ SCENARIOS = (
     late(
         "no_time_on_this_kind",
         scenario(graph={"ops": [{"name": "a", "time": {"cpu": 1}}]}),
-        'f.json: ops[0]: no time for "a" on a device of kind "gpu" (key ["gpu","op","fwd",{},[],[],[]])',
+        'f.json: ops[0]: no time for "a" on a device of kind "gpu" '
+        '(no profile and no datasheet tells of this kind; key ["gpu","op","fwd",{},[],[],[]])',
     ),
     late(
         "no_route",

@@ -22,8 +22,8 @@ STRATEGIES = (
     bad(
         "partition",
         '{"version": 1, "placement": {}, "partition": {"a": "x"}, "sync": {"a": 1}, "pipeline": {"stages": 2}}',
-        "partition: not supported by this version of simdev",
-        "sync: not supported by this version of simdev",
+        'partition["a"]: must be an object, got "x"',
+        "sync: must be text, got an object",
         "pipeline: not supported by this version of simdev",
     ),
     bad(

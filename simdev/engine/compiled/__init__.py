@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...jit import Table
 from ...taskgraph import Ints, TaskGraph
 from ..deadlock import require_finished
 from .kernel import run
@@ -12,6 +13,6 @@ def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     """Start and finish of every task in ps. Raises DeadlockError."""
     program = program_of(task_graph)
     state = state_for(program, task_graph.predecessor_count)
-    run(program, state)
+    run(Table.of(program).words, Table.of(state).words)
     require_finished(task_graph, state.start)
     return state.start, state.finish

@@ -6,7 +6,7 @@ follows numbers the ready tasks by id.
 
 from __future__ import annotations
 
-from ...jit import jit, jitable
+from ...jit import jit, jitable, opener
 from ...taskgraph import Ints
 from .. import fair
 from .queues import join, leave, may_start, turn
@@ -26,6 +26,8 @@ from .state import (
 )
 
 FINISH, RELEASE, FREE, ENTER = 0, 1, 2, 3
+
+_open_program, _open_state = opener(Program), opener(State)
 
 _max_min_rates = jitable(fair.max_min_rates, fair.smallest_share, fair.crosses)
 _advance, _time_left = jitable(fair.advance), jitable(fair.time_left)
@@ -223,9 +225,10 @@ def _apply(p: Program, s: State, code: int, now: int) -> None:
 
 
 @jit
-def run(p: Program, s: State) -> None:
+def run(program: Ints, state: Ints) -> None:
     """Rounds until nothing more happens."""
-    for task in range(len(p.duration)):
+    p, s = _open_program(program), _open_state(state)
+    for task in range(p.tasks):
         if s.missing[task] == 0:
             s.arrived[s.cell[ARRIVED]] = task
             s.cell[ARRIVED] += 1

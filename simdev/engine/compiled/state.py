@@ -16,16 +16,18 @@ POLICY_CODES = {"fifo": FIFO, "priority": PRIORITY, "fixed": FIXED}
 DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END = range(9)
 NEVER = 2**62
 Floats = NDArray[np.float64]
+Flags = NDArray[np.uint8]
 
 
 class Program(NamedTuple):
     """The columns of a TaskGraph that an execution reads."""
 
+    tasks: int
     duration: Ints
     lag: Ints
     gap: Ints
     priority: Ints
-    flow: NDArray[np.bool_]
+    flow: Flags
     bytes: Ints
     held_ptr: Ints
     held: Ints
@@ -46,8 +48,8 @@ class State(NamedTuple):
     start: Ints
     finish: Ints
     missing: Ints
-    ready: NDArray[np.bool_]
-    idle: NDArray[np.bool_]
+    ready: Flags
+    idle: Flags
     due_time: Ints
     due_code: Ints
     arrived: Ints
@@ -79,11 +81,12 @@ def program_of(task_graph: TaskGraph) -> Program:
         if resource.policy == "fixed":
             queue[queue_ptr[row] : queue_ptr[row + 1]] = resource.sequence
     return Program(
+        len(tasks),
         tasks.duration,
         tasks.lag,
         tasks.gap,
         tasks.priority,
-        tasks.flow,
+        tasks.flow.view(np.uint8),
         tasks.bytes,
         tasks.resources.ptr,
         tasks.resources.ids,
@@ -100,7 +103,7 @@ def program_of(task_graph: TaskGraph) -> Program:
 
 def state_for(program: Program, missing: Ints) -> State:
     """A state in which nothing has happened yet."""
-    tasks, queues, links = len(program.duration), len(program.policy), len(program.capacity)
+    tasks, queues, links = program.tasks, len(program.policy), len(program.capacity)
     flows = tasks if program.flow.any() else 0
     cell = np.zeros(9, np.int64)
     cell[FLOWS_END] = NEVER
@@ -109,8 +112,8 @@ def state_for(program: Program, missing: Ints) -> State:
         np.full(tasks, -1, np.int64),
         np.full(tasks, -1, np.int64),
         missing.copy(),
-        np.zeros(tasks, np.bool_),
-        np.ones(queues, np.bool_),
+        np.zeros(tasks, np.uint8),
+        np.ones(queues, np.uint8),
         np.empty(3 * tasks + 1, np.int64),
         np.empty(3 * tasks + 1, np.int64),
         np.empty(tasks, np.int64),

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+
+from .images import image_batch
 
 Size = int | tuple[int, int]
 Layer = tuple[int, Size] | tuple[int, Size, int]
@@ -171,7 +172,7 @@ def _blocks() -> list[tuple[str, nn.Module]]:
 
 
 def inception_v3(
-    batch: int = 16, classes: int = 1000, size: int = 299
+    batch: int = 32, classes: int = 1000, size: int = 299
 ) -> tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor]]:
     """Classifies ``batch`` images of 3 x ``size`` x ``size`` into ``classes``."""
     module = nn.Sequential()
@@ -184,7 +185,4 @@ def inception_v3(
     for name, part in [*_stem(), *_blocks(), *head]:
         module.add_module(name, part)
 
-    def loss(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(module(images), labels)
-
-    return module, (torch.randn(batch, 3, size, size), torch.randint(classes, (batch,))), loss
+    return module, *image_batch(batch, classes, size)

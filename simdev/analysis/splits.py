@@ -1,0 +1,158 @@
+"""What splitting each op costs: its time against that of its parts, and the bytes that its parts fetch and add up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..strategy import LEAVES, Origin
+from ..taskgraph import COLLECTIVE, TRANSFER, TaskGraph
+from ..units import format_bytes, format_seconds
+from .spans import transfer_mask
+
+ADDED = ("sum", "sync", "stored")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCost:
+    """One op that is split, or whose partial results are added up.
+
+    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not known), ``summed_ps``
+    and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts (each to whom it serves first),
+    ``sync_bytes`` to add up its partial results and to hand out the sum.
+    """
+
+    op: str
+    kind: str
+    parts: int
+    split: Mapping[str, int]
+    whole_ps: int | None
+    summed_ps: int
+    longest_ps: int
+    bytes_in: int
+    sync_bytes: int
+
+
+def split_costs(
+    task_graph: TaskGraph, kinds: Mapping[str, str], origins: Mapping[str, Origin], whole_ps: Mapping[str, int]
+) -> tuple[SplitCost, ...]:
+    """The ops that were split, in program order.
+
+    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what each op of the
+    sharded graph was made from, ``whole_ps`` how long ops take unsplit.
+    """
+    tasks = task_graph.tasks
+    of_task = [origins.get(tasks.name[task]) if op == task else None for task, op in enumerate(tasks.op.tolist())]
+    durations = _durations(task_graph, of_task)
+    boxes = _degrees(origins)
+    bytes_in, sync_bytes = _bytes(task_graph, of_task)
+    found = []
+    for name, kind in kinds.items():
+        own = durations.get(name, [])
+        if kind in LEAVES or (len(own) < 2 and not sync_bytes[name]):
+            continue
+        found.append(
+            SplitCost(
+                name,
+                kind,
+                len(own),
+                boxes.get(name, {}),
+                whole_ps.get(name),
+                sum(own),
+                max(own, default=0),
+                bytes_in[name],
+                sync_bytes[name],
+            )
+        )
+    return tuple(found)
+
+
+def _durations(task_graph: TaskGraph, of_task: list[Origin | None]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for origin, duration in zip(of_task, task_graph.tasks.duration.tolist(), strict=True):
+        if origin is not None and origin.role not in ADDED:
+            found.setdefault(origin.op, []).append(duration)
+    return found
+
+
+def _degrees(origins: Mapping[str, Origin]) -> dict[str, dict[str, int]]:
+    """By op and axis into how many intervals it is cut."""
+    cuts: dict[str, dict[str, set[tuple[int, int]]]] = {}
+    for origin in origins.values():
+        for axis, interval in origin.box:
+            cuts.setdefault(origin.op, {}).setdefault(axis, set()).add(interval)
+    return {op: {axis: len(intervals) for axis, intervals in axes.items()} for op, axes in cuts.items()}
+
+
+def _bytes(task_graph: TaskGraph, of_task: list[Origin | None]) -> tuple[dict[str, int], dict[str, int]]:
+    """(bytes sent to the parts of each op, bytes sent to add up its partial results)."""
+    tasks = task_graph.tasks
+    columns = zip(tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True)
+    bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
+    ranks = ranks_of(task_graph)
+    for task, (kind, op, size, successors) in enumerate(columns):
+        if kind == COLLECTIVE:
+            origin = of_task[task]
+            if origin is not None:
+                sync_bytes[origin.op] += size * ranks[task]
+            continue
+        readers = [one for one in successors if tasks.kind[one] != TRANSFER]
+        if kind != TRANSFER or not readers:
+            continue
+        ends = of_task[op], of_task[min(readers)]
+        added = next((origin for origin in ends if origin is not None and origin.role in ADDED), None)
+        if added is not None:
+            sync_bytes[added.op] += size
+        elif ends[1] is not None:
+            bytes_in[ends[1].op] += size
+    return bytes_in, sync_bytes
+
+
+def ranks_of(task_graph: TaskGraph) -> dict[int, int]:
+    """On how many devices each collective leaves a buffer (at least 1)."""
+    buffers, kinds = task_graph.buffers, task_graph.tasks.kind
+    places: dict[int, set[int]] = {task: set() for task, kind in enumerate(kinds) if kind == COLLECTIVE}
+    if places:
+        for filler, device in zip(buffers.filler.tolist(), buffers.device.tolist(), strict=True):
+            if filler in places:
+                places[filler].add(device)
+    return {task: max(1, len(devices)) for task, devices in places.items()}
+
+
+def sent_bytes(task_graph: TaskGraph) -> int:
+    """Bytes of all transfers, and of collectives what all of their ranks send."""
+    moves = transfer_mask(task_graph)
+    more = (int(task_graph.tasks.bytes[task]) * (ranks - 1) for task, ranks in ranks_of(task_graph).items())
+    return int(task_graph.tasks.bytes[moves].sum()) + sum(more)
+
+
+def split_text(one: SplitCost) -> tuple[str, ...]:
+    """The cells of one row for people: op, split, parts, and what they cost."""
+    degrees = " ".join(f"{axis}={degree}" for axis, degree in one.split.items())
+    return (
+        one.op,
+        degrees or "-",
+        str(one.parts),
+        "?" if one.whole_ps is None else format_seconds(one.whole_ps / 1e12),
+        format_seconds(one.summed_ps / 1e12),
+        format_seconds(one.longest_ps / 1e12),
+        format_bytes(one.bytes_in),
+        format_bytes(one.sync_bytes),
+    )
+
+
+def split_json(one: SplitCost) -> dict[str, Any]:
+    """One row as JSON."""
+    return {
+        "op": one.op,
+        "kind": one.kind,
+        "parts": one.parts,
+        "split": dict(one.split),
+        "whole_s": None if one.whole_ps is None else one.whole_ps / 1e12,
+        "summed_s": one.summed_ps / 1e12,
+        "longest_s": one.longest_ps / 1e12,
+        "bytes_in": one.bytes_in,
+        "sync_bytes": one.sync_bytes,
+    }

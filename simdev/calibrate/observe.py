@@ -1,0 +1,262 @@
+"""What a trace tells of a scenario's parameters: rows of linear equations, and waits that are gaps or latencies.
+
+Under the execution contract a task starts at the latest of its predecessors' releases and, on each resource that it
+holds, the finish + gap of the task before it. So a task that was ready when the one before it finished waited for the
+gap alone; and one that found its resources idle when a transfer to it finished waited for the transfer's lag alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Cluster, Link, Route
+from ..lowering import Prepared, lower_prepared
+from ..lowering.transfer import transfers
+from ..strategy import Strategy, resolve_placement
+from ..taskgraph import TRANSFER, Ints, TaskGraph
+from .measured import Measured, Steps, matched
+from .solve import Floats
+
+UNKNOWN = -1
+MOST_OVERLAP = 0.02  # of the neighbours on serial resources; beyond it the ends of spans are not believed
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClass:
+    """Links that are told to be alike: rows of the cluster's links, and one of them."""
+
+    name: str
+    link: Link
+    rows: tuple[int, ...]
+
+
+def link_classes(cluster: Cluster) -> tuple[LinkClass, ...]:
+    """Links of one kind, bandwidth, latency, gap, duplex and treatment of latency are one class."""
+    found: dict[object, list[int]] = {}
+    for row, link in enumerate(cluster.links):
+        key = (link.kind, link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency)
+        found.setdefault(key, []).append(row)
+    kinds = [cluster.links[rows[0]].kind for rows in found.values()]
+    return tuple(_link_class(cluster.links[rows[0]], tuple(rows), kinds) for rows in found.values())
+
+
+def _link_class(link: Link, rows: tuple[int, ...], kinds: Sequence[str]) -> LinkClass:
+    """Named by its kind where that is one class, else by its first link."""
+    ends = f"{link.ends[0]} - {link.ends[1]}"
+    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    name = link.kind if link.kind and kinds.count(link.kind) == 1 else f"{link.kind} {ends}{others}".strip()
+    return LinkClass(name, link, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """Devices of one kind and gap, by index."""
+
+    name: str
+    gap_ps: int
+    rows: tuple[int, ...]
+
+
+def device_classes(prepared: Prepared) -> tuple[DeviceClass, ...]:
+    """The classes of the devices that run ops."""
+    found: dict[tuple[str, int], list[int]] = {}
+    for row, device in enumerate(prepared.cluster.devices):
+        if device.runs_ops:
+            found.setdefault((device.kind, int(prepared.gap_ps[row])), []).append(row)
+    kinds = [kind for kind, _ in found]
+    names = prepared.cluster.devices
+    return tuple(
+        DeviceClass(kind if kinds.count(kind) == 1 else f"{kind} ({names[rows[0]].name}, ...)", gap, tuple(rows))
+        for (kind, gap), rows in found.items()
+    )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A scenario's task graph beside the measured steps; all times are ps."""
+
+    prepared: Prepared
+    strategy: Strategy
+    task_graph: TaskGraph
+    steps: Steps
+
+    @cached_property
+    def moves(self) -> Ints:
+        """The tasks that are transfers."""
+        return np.flatnonzero([kind == TRANSFER for kind in self.task_graph.tasks.kind])
+
+    @cached_property
+    def routes(self) -> dict[int, tuple[Route, ...]]:
+        """The routes of each transfer task: one, or those of all destinations of a multicast."""
+        placement = resolve_placement(self.prepared.graph, self.prepared.cluster, self.strategy.placement)
+        found: list[tuple[Route, ...]] = []
+        for transfer in transfers(self.prepared, placement):
+            source = placement[int(self.prepared.reads.producer[transfer.tensor])]
+            pieces: list[tuple[Route, ...]] = [(segment.route,) for segment in transfer.segments]
+            if len(transfer.destinations) > 1:
+                ends = transfer.destinations
+                pieces = [tuple(self.prepared.segments(source, end)[0].route for end in ends)]
+            found += [routes for routes in pieces for _ in transfer.chunks]
+        return dict(zip(self.moves.tolist(), found, strict=True))
+
+    @cached_property
+    def links(self) -> tuple[LinkClass, ...]:
+        """The classes of the cluster's links."""
+        return link_classes(self.prepared.cluster)
+
+    @cached_property
+    def class_of_half_link(self) -> tuple[int, ...]:
+        """The link class of every half-link."""
+        by_ends = {self.prepared.cluster.links[row].ends: k for k, one in enumerate(self.links) for row in one.rows}
+        return tuple(by_ends[half.link.ends] for half in self.prepared.cluster.half_links)
+
+    @cached_property
+    def overlap(self) -> float:
+        """The share of the neighbours on serial resources of which the second starts before the first has finished."""
+        pairs = overlaps = 0
+        for start, finish in zip(self.steps.start, self.steps.finish, strict=True):
+            for task, before in _before(self, start, finish.astype(np.float64)).items():
+                pairs += len(before or ())
+                overlaps += sum(start[task] < finish[other] for other in before or ())
+        return overlaps / pairs if pairs else 0.0
+
+    @cached_property
+    def idle(self) -> NDArray[np.bool_]:
+        """Whether nothing is lost where the trace lacks a task: it takes no time and waits for nothing."""
+        tasks = self.task_graph.tasks
+        found: NDArray[np.bool_] = (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
+        return found
+
+
+def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scene:
+    """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its tasks."""
+    task_graph = lower_prepared(prepared, strategy)
+    return Scene(prepared, strategy, task_graph, matched(measured, task_graph))
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Tasks that waited for one thing: ``before`` is the task waited for, one entry a wait.
+
+    ``length`` is how long after its finish, in ps; ``scale`` what the error of that is proportional to; ``believed``
+    whether finishes are what the model makes of starts.
+    """
+
+    before: Ints
+    length: Floats
+    scale: Floats
+    believed: bool
+
+    def of(self, chosen: Ints) -> Waits:
+        """Some of them."""
+        return Waits(self.before[chosen], self.length[chosen], self.scale[chosen], self.believed)
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """What is held true of every task while waits are told apart: ps by task."""
+
+    duration: Floats
+    lag: Floats
+    gap: Floats
+
+
+def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
+    """(for gaps, for lags): what tasks waited for, in all steps.
+
+    Gaps follow transfers and ops that take time. Where the trace lacks a task that held a resource, nothing is
+    concluded from that resource, for the missing task may have run in between. Where the spans of serial resources
+    overlap, starts are taken as measured and finishes as start + duration as believed.
+    """
+    gaps: list[tuple[int, float, float]] = []
+    lags: list[tuple[int, float, float]] = []
+    believed = scene.overlap > MOST_OVERLAP
+    for start, finish in zip(scene.steps.start, scene.steps.finish, strict=True):
+        ends = start + beliefs.duration if believed else finish.astype(np.float64)
+        before = _before(scene, start, ends)
+        for task in np.flatnonzero(scene.steps.known).tolist():
+            cause = _cause(scene, beliefs, before, ends, task)
+            if cause is not None:
+                other, is_gap = cause
+                scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
+                (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
+    return _waits(gaps, believed), _waits(lags, believed)
+
+
+def _waits(found: list[tuple[int, float, float]], believed: bool) -> Waits:
+    table = np.array(found, np.float64).reshape(-1, 3)
+    return Waits(table[:, 0].astype(np.int64), table[:, 1], table[:, 2], believed)
+
+
+def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | None]:
+    """The tasks right before each on the resources that it holds; None where that is not known."""
+    rows, known = scene.task_graph.tasks.resources, scene.steps.known
+    found: dict[int, list[int] | None] = {task: [] for task in np.flatnonzero(known).tolist()}
+    holders: list[list[int]] = [[] for _ in scene.task_graph.resources]
+    for resource, task in zip(rows.ids.tolist(), rows.owners().tolist(), strict=True):
+        holders[resource].append(task)
+    for tasks in holders:
+        held = np.array(tasks, np.int64)
+        if (known | scene.idle)[held].all():
+            held = held[known[held]]
+            order = held[np.lexsort((held, finish[held], start[held]))].tolist()
+            for first, second in pairwise(order):
+                own = found[second]
+                if own is not None:
+                    own.append(first)
+        else:
+            found |= {task: None for task in tasks if task in found}
+    return found
+
+
+def _cause(
+    scene: Scene, beliefs: Beliefs, before: dict[int, list[int] | None], finish: Floats, task: int
+) -> tuple[int, bool] | None:
+    """What a task waited for last: (the task before it, True) for its gap, (a predecessor, False) for its lag."""
+    others, predecessors = before[task], _predecessors(scene, task)
+    if others is None or predecessors is None:
+        return None
+    last = max(others, key=lambda one: (finish[one] + beliefs.gap[one], one), default=UNKNOWN)
+    release = max((finish[one] + beliefs.lag[one] for one in predecessors), default=-np.inf)
+    if last != UNKNOWN and release <= finish[last]:
+        return (last, True) if _leaves_gap(scene, last) else None
+    sent = max(predecessors, key=lambda one: (finish[one] + beliefs.lag[one], one), default=UNKNOWN)
+    if sent == UNKNOWN or sent not in scene.routes:
+        return None
+    rest = max((finish[one] + beliefs.lag[one] for one in predecessors if one != sent), default=-np.inf)
+    free = finish[last] + beliefs.gap[last] if last != UNKNOWN else -np.inf
+    return (sent, False) if max(rest, free) <= finish[sent] else None
+
+
+def _predecessors(scene: Scene, task: int) -> list[int] | None:
+    """Those that were measured; None where one that matters was not."""
+    found = scene.task_graph.predecessors[task].tolist()
+    known, idle = scene.steps.known, scene.idle
+    return [one for one in found if known[one]] if all(known[one] or idle[one] for one in found) else None
+
+
+def _leaves_gap(scene: Scene, task: int) -> bool:
+    tasks = scene.task_graph.tasks
+    return tasks.kind[task] == TRANSFER or int(tasks.duration[task]) > 0
+
+
+def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:
+    """The flows that shared no link with another while they were sent; every transfer, where links are not shared."""
+    tasks = scene.task_graph.tasks
+    rows, known = tasks.links, scene.steps.known
+    shared: set[int] = set()
+    for link in range(len(scene.task_graph.links)):
+        flows = [t for t in rows.owners()[rows.ids == link].tolist() if known[t]]
+        flows.sort(key=lambda t: (start[t], finish[t]))
+        latest = UNKNOWN
+        for flow in flows:
+            if latest != UNKNOWN and start[flow] < finish[latest]:
+                shared |= {flow, latest}
+            latest = flow if latest == UNKNOWN or finish[flow] > finish[latest] else latest
+    yield from (task for task in scene.moves.tolist() if known[task] and task not in shared)

@@ -1,0 +1,141 @@
+"""Robust least squares for linear models, with standard errors, and numbers as short as their error allows.
+
+Noise in a trace is multiplicative (a long transfer varies more than a short one) and has outliers (a step that was
+interrupted). So residuals are relative to the model, and their loss is soft_l1: quadratic near zero, linear far away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SimdevError
+
+Floats = NDArray[np.float64]
+
+PASSES = 5
+TINY = 1e-12  # relative: residuals below it are rounding
+OUTLIER = 2.0  # standard deviations from which on a residual counts less
+DEPENDENT = 1e-4  # a column that differs from the others by less of its length tells nothing of its own
+WHOLE_DIGITS = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Values of the parameters with their standard errors (NaN: no data to spare), from ``count`` residuals."""
+
+    values: Floats
+    errors: Floats
+    count: int
+
+
+def _least_squares() -> Any:
+    try:
+        from scipy.optimize import least_squares
+    except ModuleNotFoundError:
+        raise SimdevError('calibrate needs scipy: install the extra "solvers" (pip install simdev[solvers])') from None
+    return least_squares
+
+
+def independent(columns: Floats) -> list[int]:
+    """The columns that tell something of their own, where the ones before them are preferred."""
+    chosen: list[int] = []
+    basis: list[Floats] = []
+    for k in range(columns.shape[1]):
+        column = columns[:, k].astype(np.float64)
+        length = float(np.linalg.norm(column))
+        for _ in range(2):  # twice: once leaves rounding errors of the size that is judged
+            for one in basis:
+                column = column - (one @ column) * one
+        rest = float(np.linalg.norm(column))
+        if length and rest > DEPENDENT * length:
+            chosen.append(k)
+            basis.append(column / rest)
+    return chosen
+
+
+def solve(
+    columns: Floats,
+    target: Floats,
+    offset: Floats | float = 0.0,
+    scale: Floats | None = None,
+    care: Floats | float = 1.0,
+) -> Solution:
+    """The parameters x of columns @ x + offset ~ target, [n, k] and [n]; columns must be independent.
+
+    ``scale`` is what the error of each target is proportional to (None: to the value that the model gives it), ``care``
+    how much each counts beside the others.
+    """
+    least_squares = _least_squares()
+    unit = np.abs(columns).max(axis=0)
+    weights = care / (np.abs(target) if scale is None else scale)
+    rows = columns / unit
+    x = np.linalg.lstsq(rows * weights[:, None], (target - offset) * weights, rcond=None)[0]
+    for _ in range(PASSES):
+        if scale is None:
+            weights = care / np.maximum(np.abs(rows @ x + offset), TINY * np.abs(target).max())
+        a, y = rows * weights[:, None], (target - offset) * weights
+        spread = max(1.4826 * float(np.median(np.abs(a @ x - y))), TINY)
+        found = least_squares(
+            lambda p, a=a, y=y, spread=spread: (a @ p - y) / spread,
+            x,
+            jac=lambda p, a=a, spread=spread: a / spread,
+            loss="soft_l1",
+            f_scale=OUTLIER,
+            xtol=1e-15,
+            ftol=1e-15,
+            gtol=1e-15,
+        )
+        x = found.x
+    return Solution(x / unit, _errors(a, a @ x - y, OUTLIER * spread) / unit, len(target))
+
+
+def _errors(a: Floats, residual: Floats, limit: float) -> Floats:
+    """Standard errors of an M-estimator (Huber, Robust Statistics, 1981, 7.6): outliers count as they pull."""
+    spare = len(residual) - a.shape[1]
+    if spare <= 0:
+        return np.full(a.shape[1], np.nan)
+    z = 1 + (residual / limit) ** 2
+    pull, slope = residual / np.sqrt(z), float(np.mean(z**-1.5))
+    variance = float(pull @ pull) / spare / slope**2
+    errors: Floats = np.sqrt(np.maximum(np.diag(np.linalg.pinv(a.T @ a)) * variance, 0))
+    return errors
+
+
+def middle(samples: Floats, scale: Floats | None = None) -> Solution:
+    """The robust mean of samples of one quantity; ``scale`` is what the error of each is proportional to."""
+    spread = float(np.median(np.abs(samples - np.median(samples))))
+    if spread <= TINY * float(np.abs(samples).max(initial=0)):  # most are one number: that is it
+        error = math.nan if len(samples) < 2 else 0.0
+        return Solution(np.array([np.median(samples)]), np.array([error]), len(samples))
+    return solve(np.ones((len(samples), 1)), samples, scale=np.ones(len(samples)) if scale is None else scale)
+
+
+def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
+    """The number of fewest significant digits within the tolerance."""
+    exact, allowed = Fraction(value), Fraction(tolerance)
+    if abs(exact) <= allowed:
+        return Fraction(0)
+    decimal = Decimal(exact.numerator) / Decimal(exact.denominator)
+    for digits in range(1, WHOLE_DIGITS + 1):
+        found = Fraction(Context(prec=digits, rounding=ROUND_HALF_EVEN).create_decimal(decimal))
+        if abs(found - exact) <= allowed:
+            return found
+    return found
+
+
+def goodness(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float, float | None]:
+    """RMS of the residuals, RMS of the residuals relative to the measured values, and R2 (None without variance)."""
+    m, p = np.array(measured, np.float64), np.array(predicted, np.float64)
+    residual = m - p
+    variance = float(((m - m.mean()) ** 2).sum())
+    relative = residual[m > 0] / m[m > 0]
+    r2 = 1 - float((residual**2).sum()) / variance if variance > 0 else None
+    return math.sqrt(float((residual**2).mean())), math.sqrt(float((relative**2).mean())) if len(relative) else 0.0, r2

@@ -1,0 +1,91 @@
+"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ..errors import InputError
+from .codes import DONE
+
+ENDINGS = (".json", ".json.gz")
+
+
+def add_parser(verbs: Any) -> None:
+    """Add this verb to the parser's subparsers."""
+    found = verbs.add_parser(
+        "calibrate",
+        help="fit gaps, latencies and bandwidths to a measured trace",
+        description="Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals.",
+        allow_abbrev=False,
+    )
+    found.add_argument("file", metavar="SCENARIO", help="the scenario (JSON, may be gzipped)")
+    found.add_argument("trace", metavar="TRACE", help="a saved run, or Chrome trace events; spans are matched by name")
+    found.add_argument(
+        "--fit",
+        metavar="WHAT",
+        default="gap,latency,bandwidth",
+        help="of gap, latency, bandwidth, efficiency, efficiency:KIND/OP (patterns); default: %(default)s",
+    )
+    found.add_argument(
+        "-o", "--output", metavar="OUT", help="write the scenario with what was fitted (.json, .json.gz)"
+    )
+    found.add_argument("--cluster", metavar="OUT", help="write the cluster with what was fitted (.json, .json.gz)")
+    found.add_argument("--json", action="store_true", help="print parameters and residuals as JSON")
+    found.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    with _outputs(args) as places:
+        from ..calibrate import calibrate, calibration_text, read_measured, write_fitted, write_fitted_cluster
+        from ..scenario import load_scenario
+
+        scenario, measured = load_scenario(args.file), read_measured(args.trace)
+        try:
+            calibration = calibrate(scenario, measured, args.fit.split(","))
+        except InputError as error:
+            raise error.within(args.file) from None
+        if "output" in places:
+            write_fitted(calibration, args.file, places["output"], args.output)
+        if "cluster" in places:
+            write_fitted_cluster(calibration, places["cluster"])
+    print(json.dumps(calibration.to_json(), indent=1, allow_nan=False) if args.json else calibration_text(calibration))
+    return DONE
+
+
+@contextmanager
+def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
+    from ..files.writing import replacing
+
+    wanted = {name: getattr(args, name) for name in ("output", "cluster") if getattr(args, name) is not None}
+    _check_names(wanted, args)
+    with ExitStack() as stack:
+        places = {}
+        for name, path in wanted.items():
+            try:
+                places[name] = stack.enter_context(replacing(path))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise InputError(f"--{name}: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+        yield places
+
+
+def _check_names(wanted: dict[str, str], args: argparse.Namespace) -> None:
+    if args.file == "-":
+        raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
+    taken = {os.path.realpath(args.trace): "the trace"}
+    problems = []
+    for name, path in wanted.items():
+        if not path.lower().endswith(ENDINGS) and not path.startswith("/dev/"):
+            problems.append(f"--{name}: {path}: the name must end in {' or '.join(ENDINGS)}")
+        other = taken.setdefault(os.path.realpath(path), f"the output of --{name}")
+        if other != f"the output of --{name}" and not path.startswith("/dev/"):
+            problems.append(f"--{name}: {path} is {other} too")
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,120 @@
+"""``simdev sweep FILE ...``: many scenarios, one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .codes import BAD_INPUT, DONE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def add_parser(verbs: Any) -> None:
+    """Add this verb to the parser's subparsers."""
+    found = verbs.add_parser(
+        "sweep",
+        help="simulate many scenarios, or one with many settings, into one table",
+        description="Simulates every scenario at every combination of settings: a row each. What does not fit is a "
+        "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was.",
+        allow_abbrev=False,
+    )
+    found.add_argument("files", nargs="+", metavar="FILE", help="scenarios (JSON, may be gzipped; - is stdin)")
+    found.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=V,V",
+        help="values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; every combination is run",
+    )
+    found.add_argument("--grid", metavar="GRID", help="more fields and values, from a file (JSON)")
+    found.add_argument(
+        "-j", "--jobs", type=int, default=1, metavar="N", help="so many at once, -1 on all cores (default 1)"
+    )
+    found.add_argument("-o", "--out", metavar="OUT", help="write the table (.csv or .parquet; - is CSV on stdout)")
+    found.add_argument(
+        "--journal", metavar="FILE", help="where finished rows are kept for the next run (default: OUT.journal)"
+    )
+    found.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    from ..sweep import sweep
+    from ..sweep.frame import check_place, counts, csv_text, write_results
+
+    to_file = args.out is not None and args.out != "-"
+    if to_file:
+        check_place(args.out)
+    journal = f"{args.out}.journal" if to_file and args.journal is None else args.journal
+    grid = _grid(args)
+    results = sweep(args.files, grid, args.jobs, journal)
+    if to_file:
+        write_results(results, args.out)
+    else:
+        print(
+            csv_text(results) if args.out == "-" else _table(results, {field for one in grid for field in one}), end=""
+        )
+    told = counts(results)
+    shown = ", ".join(f"{count:,} {status}" for status, count in told.items())
+    rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {shown}"
+    print(rows + (f"; {args.out}" if to_file else ""), file=sys.stderr)
+    return BAD_INPUT if told.get("failed") else DONE
+
+
+def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
+    from ..files import read_grid
+    from ..sweep.grid import crossed, parse_settings, points
+
+    try:
+        settings = parse_settings(args.set)
+        points(settings)
+    except InputError as error:
+        raise InputError([f"--set {problem}" for problem in error.problems]) from None
+    if args.grid is None:
+        return [settings]
+    try:
+        grid = crossed(read_grid(args.grid), settings)
+        points(grid)
+    except InputError as error:
+        raise error.within(args.grid) from None
+    return grid
+
+
+def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
+    """What people want to see of the results: ``fields`` are those that were set."""
+    from ..analysis.table import Table, shorten, table_text
+    from ..units import format_seconds
+
+    names = [str(name) for name in results]
+    settings = [name for name in names[1 : names.index("status")] if name in fields]
+    body = []
+    for row in results.to_dict("records"):
+        seconds = row["step_time_s"]
+        time = "-" if seconds != seconds else format_seconds(seconds)
+        fits = {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-")
+        cells = (
+            shorten(row["scenario"], 48),
+            *(_cell(row[name]) for name in settings),
+            time,
+            fits,
+            _cell(row["reason"]).replace("\n", "; "),
+        )
+        body.append(tuple(map(_one_line, cells)))
+    head = "<scenario", *(f"<{_one_line(name)}" for name in settings), "step time", "<fits", "<reason"
+    return table_text(Table("sweep", head, tuple(body))) + "\n"
+
+
+def _cell(value: Any) -> str:
+    import pandas as pd
+
+    return "" if pd.isna(value) else str(value)
+
+
+def _one_line(text: str) -> str:
+    """Names from files may hold line breaks and what steers a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -1,0 +1,109 @@
+"""One machine repeated on several nodes, joined by a network: what ``"nodes": 8`` in a cluster means.
+
+Names in a node end in ``:`` and a number; they are numbered on through the nodes, so that the GPUs of eight machines
+with eight GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from ..cluster import Cluster, Device, Link
+from ..errors import InputError
+
+MOST_DEVICES = 100_000
+MOST_LINKS = 1_000_000
+NETWORK = "network"
+_NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the nodes: NICs, and one switch that never blocks.
+
+    ``attach`` has an entry for each NIC of a node: the devices that it is linked with. ``bandwidth`` is that of a NIC,
+    bytes per second and direction, of which ``efficiency`` is reached; ``latency`` in seconds from NIC to NIC.
+    """
+
+    attach: tuple[tuple[str, ...], ...]
+    bandwidth: Fraction
+    efficiency: Fraction = Fraction(1)
+    latency: Fraction = Fraction(0)
+    duplex: str = "full"
+    hold_latency: bool = True
+
+
+def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
+    """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
+    problems = list(_problems(node, nodes, network))
+    if network is not None:
+        problems += network_problems(node, network)
+    if problems or network is None:
+        raise InputError(problems)
+    strides = _strides([device.name for device in node.devices])
+    strides["nic:"] = len(network.attach)
+    rate = network.bandwidth * network.efficiency
+    devices, links = list[Device](), list[Link]()
+    to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
+    to_switch = Link(("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK)
+    for k in range(nodes):
+        names = {device.name: _renamed(device.name, k, strides) for device in node.devices}
+        devices += [replace(device, name=names[device.name], node=k) for device in node.devices]
+        links += [link.between(*(names[end] for end in link.ends)) for link in node.links]
+        for i, ends in enumerate(network.attach):
+            nic = _renamed(f"nic:{i}", k, strides)
+            devices.append(Device(nic, "switch", node=k))
+            links += [to_nic.between(names[end], nic) for end in ends]
+            links.append(to_switch.between(nic, NETWORK))
+    # The one switch stands last: it belongs to no node.
+    devices.append(Device(NETWORK, "switch", node=nodes))
+    return replace(node, devices=tuple(devices), links=tuple(links))
+
+
+def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[str]:
+    if network is None:
+        yield "nodes: several nodes need a network that joins them"
+        return
+    links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
+    if nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES or nodes * links > MOST_LINKS:
+        yield f"nodes: {nodes} make more than {MOST_DEVICES} devices or {MOST_LINKS} links"
+    for i, device in enumerate(node.devices):
+        if _NUMBERED.match(device.name) is None:
+            yield f'devices[{i}].name: must end in ":" and a number, for it is repeated on each node: "{device.name}"'
+        if device.node:
+            yield f"devices[{i}].node: must be 0 where the devices are repeated on each node, got {device.node}"
+
+
+def network_problems(node: Cluster, network: Network) -> Iterator[str]:
+    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is one node only."""
+    if network.efficiency > 1:
+        yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
+    if not network.attach:
+        yield "network.attach: must name at least one device"
+    for i, ends in enumerate(network.attach):
+        yield from (f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index)
+        if not ends or len(set(ends)) < len(ends):
+            yield f"network.attach[{i}]: must name devices, each once"
+
+
+def _strides(names: list[str]) -> dict[str, int]:
+    """For each stem ("gpu:"), by how much its numbers go up from one node to the next."""
+    found: dict[str, int] = {}
+    for name in names:
+        stem, number = _split(name)
+        found[stem] = max(found.get(stem, 0), number + 1)
+    return found
+
+
+def _renamed(name: str, node: int, strides: dict[str, int]) -> str:
+    stem, number = _split(name)
+    return f"{stem}{number + node * strides[stem]}"
+
+
+def _split(name: str) -> tuple[str, int]:
+    match = _NUMBERED.match(name)
+    assert match is not None
+    return match[1], int(match[2])

@@ -1,0 +1,164 @@
+"""How a tensor lies once its op is split: a grid of regions, each held as partial results and in copies.
+
+A region that some shard reads is cut at the borders of the grid, found by bisection in each dimension.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from math import prod
+from typing import Any, NamedTuple
+
+from ...graph import Tensor
+from ...semantics import Interval, Region, extents, volume
+
+Box = tuple[tuple[str, Interval], ...]
+Place = tuple[int, ...]
+"""Where a region stands in the grid, along each dimension."""
+
+
+def part_of(tensor: Tensor, region: Region) -> Tensor:
+    """A region of a tensor as a tensor of its own, its bytes in proportion."""
+    if tensor.shape is None:
+        return Tensor(tensor.bytes, None, tensor.dtype)
+    count = prod(tensor.shape)
+    size = -(-tensor.bytes * volume(region) // count) if count else 0
+    return Tensor(size, extents(region), tensor.dtype)
+
+
+@dataclass(eq=False, slots=True)
+class Draft:
+    """An op of the sharded graph while it is written.
+
+    ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region), then views of them
+    as somebody asks for them. ``fill`` writes the inputs of what is only there where somebody reads it. ``fields`` are
+    those of the Op, ``addend`` by output which of the partial results it is, of how many.
+    """
+
+    name: str
+    op: int
+    role: str
+    number: int
+    device: int
+    kind: str
+    tensors: list[Tensor]
+    regions: list[tuple[int, Region]]
+    fields: dict[str, Any] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    control_inputs: list[str] = field(default_factory=list)
+    addend: list[tuple[int, int]] = field(default_factory=list)
+    box: Box = ()
+    fill: Callable[[Draft], None] | None = None
+    views: dict[tuple[int, Region], int] = field(default_factory=dict)
+
+    def output(self, base: int, region: Region, tensor: Tensor) -> str:
+        """The output that holds a region of ``tensor``, inside of what output ``base`` holds; written as an input."""
+        if region == self.regions[base][1]:
+            return f"{self.name}:{base}"
+        key = base, region
+        if key not in self.views:
+            one = part_of(tensor, region)
+            self.views[key] = len(self.tensors)
+            self.tensors.append(Tensor(one.bytes, one.shape, one.dtype, base))
+        return f"{self.name}:{self.views[key]}"
+
+
+class Copy(NamedTuple):
+    """Where one region is held: an output of a draft, on a device."""
+
+    draft: Draft
+    base: int
+    device: int
+
+
+Addends = list[list[Copy]]
+"""The partial results of one region (one: its values), each in its copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The regions of a tensor: along each dimension the intervals, and what holds the region at each place."""
+
+    dims: tuple[tuple[Interval, ...], ...]
+    cells: Mapping[Place, Addends]
+    reducer: str = "sum"
+
+    @property
+    def addends(self) -> int:
+        """How many partial results a region has; 1 where it is whole."""
+        return max((len(cell) for cell in self.cells.values()), default=1)
+
+    def device(self, place: Place) -> int:
+        """The device of the first copy of a region."""
+        cell = self.cells.get(place)
+        return (cell or next(iter(self.cells.values())))[0][0].device
+
+    def overlapping(self, region: Region) -> Iterator[tuple[Region, Addends]]:
+        """The parts into which the grid cuts a region, with what holds them, in order."""
+        ranges = [_touched(intervals, one) for intervals, one in zip(self.dims, region, strict=True)]
+        for place in product(*ranges):
+            cell = self.cells.get(place)
+            if cell is not None:
+                yield (
+                    tuple(
+                        (max(one[0], intervals[at][0]), min(one[1], intervals[at][1]))
+                        for one, intervals, at in zip(region, self.dims, place, strict=True)
+                    ),
+                    cell,
+                )
+
+
+def _touched(intervals: Sequence[Interval], one: Interval) -> range:
+    """The positions of the sorted, disjoint intervals that share a point with another one."""
+    first = bisect_right(intervals, one[0], key=lambda interval: interval[1])
+    return range(first, max(first, bisect_left(intervals, one[1], key=lambda interval: interval[0])))
+
+
+def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid:
+    """The grid of what the parts of an op make: (region, addend, copy number, where).
+
+    Raises ValueError where the regions are no grid.
+    """
+    rank = len(made[0][0]) if made else 0
+    dims = tuple(tuple(sorted({region[d] for region, *_ in made})) for d in range(rank))
+    for intervals in dims:
+        if any(after[0] < before[1] for before, after in pairwise(intervals)):
+            raise ValueError("parts that overlap")
+    places = [{interval: at for at, interval in enumerate(intervals)} for intervals in dims]
+    found: dict[Place, dict[int, dict[int, Copy]]] = {}
+    for region, addend, copy, where in made:
+        place = tuple(at[interval] for at, interval in zip(places, region, strict=True))
+        found.setdefault(place, {}).setdefault(addend, {})[copy] = where
+    cells = {
+        place: [[copies[c] for c in sorted(copies)] for _, copies in sorted(by_addend.items())]
+        for place, by_addend in found.items()
+    }
+    return Grid(dims, cells, reducer)
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Regions held by device, each where it is read; they may overlap."""
+
+    held: Mapping[int, Sequence[tuple[Region, Copy]]]
+
+    def find(self, region: Region, device: int) -> Copy:
+        """A copy that holds all of a region, on this device if there is one. Raises LookupError."""
+        for _, copies in sorted(self.held.items(), key=lambda item: item[0] != device):
+            for own, copy in copies:
+                if inside(region, own):
+                    return copy
+        raise LookupError(f"nobody holds {region}")
+
+
+def inside(region: Region, other: Region) -> bool:
+    """Whether a region is a part of another one."""
+    return all(b[0] <= a[0] and a[1] <= b[1] for a, b in zip(region, other, strict=True))
+
+
+def nearest(copies: Sequence[Copy], device: int) -> Copy:
+    """The copy on this device if there is one, else the first."""
+    return next((copy for copy in copies if copy.device == device), copies[0])

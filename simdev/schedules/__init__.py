@@ -1,0 +1,33 @@
+"""Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's pipelining does.
+
+``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of its input alone and
+``1W0`` that of its weights. A table says who does what in which order; when, follows from the times of the stages.
+"""
+
+from __future__ import annotations
+
+from .action import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .generate import SCHEDULES, gpipe, named_schedule, one_forward_one_backward
+from .table import Schedule, aligned
+from .text import read_csv, schedule_csv
+from .times import StageTimes, stage_times
+from .versions import weight_versions
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "INPUT",
+    "SCHEDULES",
+    "WEIGHT",
+    "Action",
+    "Schedule",
+    "StageTimes",
+    "aligned",
+    "gpipe",
+    "named_schedule",
+    "one_forward_one_backward",
+    "read_csv",
+    "schedule_csv",
+    "stage_times",
+    "weight_versions",
+]

@@ -1,0 +1,129 @@
+"""The published schedules, generated.
+
+Sources: GPipe, Huang et al. 2019; 1F1B with flush, Narayanan et al. 2021 (PipeDream-2BW, Megatron-LM section 2.2.1);
+interleaved 1F1B, Narayanan et al. 2021 (Megatron-LM, section 2.2.2) with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi
+et al. 2024 (Zero Bubble, section 2), their handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import InputError
+from .action import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .table import Row, Schedule
+from .text import MAX_ACTIONS
+
+
+def gpipe(ranks: int, microbatches: int) -> Schedule:
+    """All forwards, then all backwards, a stage a rank."""
+    _check(ranks, microbatches, 1)
+    rows = tuple(
+        tuple(Action(rank, kind, i) for kind in (FORWARD, BACKWARD) for i in range(microbatches))
+        for rank in range(ranks)
+    )
+    return Schedule(rows, "GPipe")
+
+
+def one_forward_one_backward(
+    ranks: int,
+    microbatches: int,
+    chunks: int = 1,
+    *,
+    per_hop: int = 1,
+    split: bool = False,
+    asynchronous: bool = False,
+    name: str = "1F1B",
+) -> Schedule:
+    """After some forwards to warm up, a rank does one forward and one backward in turn.
+
+    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for each of its
+    ``chunks`` but one; stage c p + r is chunk c of rank r. ``split`` cuts the backward in two and delays the gradient
+    of the weights by ``per_hop`` r microbatches, so that it fills the bubble at the end: per_hop 1 is ZB-H1, 2 is
+    ZB-H2. Raises InputError where the microbatches do not fill whole rounds of p or a little more (chunks > 1).
+    """
+    _check(ranks, microbatches, chunks)
+    rounds = max(1, microbatches // ranks)
+    if chunks > 1 and microbatches % rounds:
+        raise InputError(
+            f"microbatches: {chunks} chunks a rank need a multiple of {rounds}, the rounds that "
+            f"{ranks} ranks make of them, got {microbatches}"
+        )
+    size = microbatches // rounds if chunks > 1 else microbatches
+    rows = []
+    for rank in range(ranks):
+        warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
+        delay = per_hop * rank if split else None
+        rows.append(_rank_row(rank, ranks, chunks, size, microbatches, warmup, delay))
+    return Schedule(tuple(rows), name, asynchronous)
+
+
+def _rank_row(rank: int, ranks: int, chunks: int, size: int, microbatches: int, warmup: int, delay: int | None) -> Row:
+    """The actions of one rank; ``size`` microbatches make a round; ``delay`` None: backwards are whole."""
+    turns = [divmod(turn, size) for turn in range(microbatches * chunks)]
+    # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
+    order = [(number % chunks, number // chunks * size + place) for number, place in turns]
+    forward = [Action(chunk * ranks + rank, FORWARD, i) for chunk, i in order]
+    whole = BACKWARD if delay is None else INPUT
+    backward = [Action((chunks - 1 - chunk) * ranks + rank, whole, i) for chunk, i in order]
+    row = forward[:warmup]
+    weights = [] if delay is None else [action._replace(kind=WEIGHT) for action in backward]
+    for turn, action in enumerate(backward):
+        row += [*forward[warmup + turn : warmup + turn + 1], action]
+        if delay is not None and turn >= delay:
+            row.append(weights[turn - delay])
+    if delay is not None:
+        row += weights[max(len(weights) - delay, 0) :]
+    return tuple(row)
+
+
+class _Kind(NamedTuple):
+    """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several stages a rank."""
+
+    per_hop: int = 1
+    split: bool = False
+    chunked: bool = False
+    asynchronous: bool = False
+
+
+_KINDS = {
+    "1F1B": _Kind(),
+    "Interleaved1F1B": _Kind(per_hop=2, chunked=True),
+    "ZB-H1": _Kind(split=True),
+    "ZB-H2": _Kind(per_hop=2, split=True),
+    "InterleavedZeroBubble": _Kind(split=True, chunked=True),
+    "PipeDream": _Kind(asynchronous=True),
+}
+SCHEDULES = ("GPipe", *_KINDS)
+
+
+def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
+    """One of SCHEDULES, whatever the case of its letters; ``chunks`` stages a rank.
+
+    1F1B of several chunks is Interleaved1F1B. Raises InputError for what it does not know or cannot build.
+    """
+    known = {one.lower(): one for one in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
+    found = known.get(name.lower())
+    if found is None:
+        raise InputError(f'schedule: must be one of {", ".join(SCHEDULES)}, got "{name}"')
+    if found == "1F1B" and chunks > 1:
+        found = "Interleaved1F1B"
+    kind = _KINDS.get(found, _Kind())
+    if chunks > 1 and not kind.chunked:
+        several = " and ".join(name for name in _KINDS if _KINDS[name].chunked)
+        raise InputError(f"chunks: {found} runs one stage a rank; {several} run several")
+    if found == "GPipe":
+        return gpipe(ranks, microbatches)
+    return one_forward_one_backward(
+        ranks, microbatches, chunks,
+        per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=found,
+    )  # fmt: skip
+
+
+def _check(ranks: int, microbatches: int, chunks: int) -> None:
+    given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
+    wrong = [f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1]
+    if not wrong and 3 * ranks * microbatches * chunks > MAX_ACTIONS:
+        wrong = [f"stages, microbatches, chunks: make more than {MAX_ACTIONS:,} actions"]
+    if wrong:
+        raise InputError(wrong)

@@ -1,0 +1,107 @@
+"""What the stages cost: times, the latency between neighbours, and bytes where memory is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil
+from typing import TypeVar
+
+from ..errors import InputError
+from ..units import Number, parse_bytes, parse_time
+from .table import Schedule
+
+T = TypeVar("T", int, Fraction)
+Given = Number | Sequence[Number]
+_SINGLE = (int, float, str, Decimal, Fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """By stage: seconds of the ``forward``, of the gradient of its input (``backward``) and of its ``weight``.
+
+    A whole backward takes backward + weight. ``comm[s]`` is the latency from stage s to stage s + 1 and back.
+    ``activation`` are the bytes that a microbatch leaves on a stage from its forward on, ``kept`` those of them that
+    stay after the gradient of the input until that of the weights, ``parameters`` the bytes of one version of weights.
+    """
+
+    forward: tuple[Fraction, ...]
+    backward: tuple[Fraction, ...]
+    weight: tuple[Fraction, ...]
+    comm: tuple[Fraction, ...]
+    activation: tuple[int, ...]
+    kept: tuple[int, ...]
+    parameters: tuple[int, ...]
+
+
+def stage_times(
+    schedule: Schedule,
+    forward: Given,
+    backward: Given,
+    weight: Given = 0,
+    comm: Given = 0,
+    *,
+    activation: Given = 0,
+    kept: Given | None = None,
+    parameters: Given = 0,
+) -> StageTimes:
+    """Times (seconds, or text with a unit) and bytes for a schedule.
+
+    One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded up); a sequence has
+    one for each stage. ``comm`` is one latency for all neighbours, or one for each pair; stages of one rank need none.
+    ``kept`` is all of the activation where it is not given. Raises InputError with every problem.
+    """
+    wrong: list[str] = []
+
+    def seconds(name: str, value: Given) -> tuple[Fraction, ...]:
+        return _by_stage(name, value, schedule, parse_time, wrong)
+
+    def size(name: str, value: Given) -> tuple[int, ...]:
+        return tuple(map(ceil, _by_stage(name, value, schedule, parse_bytes, wrong)))
+
+    found = StageTimes(
+        seconds("forward", forward),
+        seconds("backward", backward),
+        seconds("weight", weight),
+        _values("comm", comm, schedule.stages - 1, "pair of neighbours", parse_time, wrong),
+        size("activation", activation),
+        size("kept", activation if kept is None else kept),
+        size("parameters", parameters),
+    )
+    more = [stage for stage in range(schedule.stages) if found.kept[stage] > found.activation[stage]]
+    if more and not wrong:
+        wrong = [f"kept: {found.kept[more[0]]} bytes on stage {more[0]}, more than its whole activation"]
+    if wrong:
+        raise InputError(wrong)
+    return found
+
+
+def _by_stage(
+    name: str, value: Given, schedule: Schedule, parse: Callable[[Number], T], wrong: list[str]
+) -> tuple[Fraction, ...]:
+    """One value for each stage; a single one is shared out over the stages of a rank."""
+    values = _values(name, value, schedule.stages, "stage", parse, wrong)
+    shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
+    return tuple(Fraction(one) / shares[rank] for one, rank in zip(values, schedule.rank_of, strict=True))
+
+
+def _values(
+    name: str, value: Given, count: int, what: str, parse: Callable[[Number], T], wrong: list[str]
+) -> tuple[T, ...]:
+    """``count`` parsed values, zeros where a problem was found; a single one is repeated."""
+    if isinstance(value, _SINGLE):
+        return (_parsed(name, value, parse, wrong),) * count
+    if len(value) != count:
+        wrong.append(f"{name}: must hold 1 value or {count}, one for each {what}, got {len(value)}")
+        return (parse(0),) * count
+    return tuple(_parsed(f"{name}[{i}]", one, parse, wrong) for i, one in enumerate(value))
+
+
+def _parsed(name: str, value: Number, parse: Callable[[Number], T], wrong: list[str]) -> T:
+    try:
+        return parse(value)
+    except ValueError as error:
+        wrong.append(f"{name}: {error}")
+        return parse(0)

@@ -1,0 +1,110 @@
+"""Order ideals: the sets of blocks that contain all predecessors of their members; what a pipeline can have done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+MOST = 60_000  # ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
+
+
+def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The strongly connected component of each of ``count`` nodes, numbered in a topological order.
+
+    Where the order leaves a choice, components come by their smallest node.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(edges)
+    condensed = nx.condensation(graph)
+    least = {block: min(condensed.nodes[block]["members"]) for block in condensed.nodes}
+    column = [0] * count
+    for number, block in enumerate(nx.lexicographical_topological_sort(condensed, key=least.__getitem__)):
+        for node in condensed.nodes[block]["members"]:
+            column[node] = number
+    return column
+
+
+def ideals(count: int, edges: Iterable[tuple[int, int]], most: int = MOST) -> list[int] | None:
+    """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more than ``most``.
+
+    ``edges`` (before, after) form no cycle.
+    """
+    need, after = [0] * count, [0] * count
+    for first, second in edges:
+        need[second] |= 1 << first
+        after[first] |= 1 << second
+    roots = [block for block in range(count) if not need[block]]
+    layer = {0: sum(1 << block for block in roots)}  # ideal: what could come next
+    found = [0]
+    while layer:
+        ahead: dict[int, int] = {}
+        for ideal, choices in layer.items():
+            for block in bits(choices):
+                larger = ideal | 1 << block
+                if larger not in ahead:
+                    new = sum(1 << other for other in bits(after[block]) if need[other] & ~larger == 0)
+                    ahead[larger] = choices & ~(1 << block) | new
+        found += sorted(ahead)
+        if len(found) > most:
+            return None
+        layer = ahead
+    return found
+
+
+def bits(members: int) -> list[int]:
+    """The numbers in a bit set, ascending."""
+    found = []
+    while members:
+        low = members & -members
+        found.append(low.bit_length() - 1)
+        members ^= low
+    return found
+
+
+def chain(order: Sequence[int]) -> list[int]:
+    """The ideals of a linear order."""
+    found = [0]
+    for block in order:
+        found.append(found[-1] | 1 << block)
+    return found
+
+
+def depth_first(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """A topological order that stays on a branch as long as it can."""
+    waiting, after = [0] * count, [list[int]() for _ in range(count)]
+    for first, second in sorted(set(edges)):
+        waiting[second] += 1
+        after[first].append(second)
+    stack, order = [block for block in reversed(range(count)) if not waiting[block]], []
+    while stack:
+        block = stack.pop()
+        order.append(block)
+        for other in reversed(after[block]):
+            waiting[other] -= 1
+            if not waiting[other]:
+                stack.append(other)
+    return order
+
+
+def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Edges that tie each idle node with one neighbour to it, both ways, so that they are one component.
+
+    Goes on with what is left: an idle node whose other neighbours were all tied to it, or to another.
+    """
+    near: dict[int, set[int]] = {}
+    for first, second in edges:
+        near.setdefault(first, set()).add(second)
+        near.setdefault(second, set()).add(first)
+    waiting, found = [node for node in sorted(near) if idle[node] and len(near[node]) == 1], []
+    while waiting:
+        node = waiting.pop()
+        if len(near[node]) != 1:
+            continue
+        other = near[node].pop()
+        near[other].discard(node)
+        found += [(node, other), (other, node)]
+        if idle[other] and len(near[other]) == 1:
+            waiting.append(other)
+    return found

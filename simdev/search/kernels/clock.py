@@ -1,0 +1,374 @@
+"""The clock of m-ETF and m-SCT: ops taken one by one, transfers booked when their reader is taken (pull).
+
+Flat columns; ``t * devices + d`` where two things index one. Times are ps, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...taskgraph import Ints
+from .compiling import kernel, opener, part
+
+NEVER = 1 << 62
+UNKNOWN = -1
+# In ``cell`` of Clock: how often an op was forced onto a full device; the last finish; how many transfers were booked;
+# when something can happen next; when the op just proposed could start.
+STUCK, DONE, BOOKED, NEXT, WHEN = range(5)
+
+
+class Lists(NamedTuple):
+    """What is placed. An edge joins two ops and carries tensors; a tensor may be carried by several edges."""
+
+    ops: int
+    devices: int
+    duration: Ints  # by op and device, -1: its group cannot stand there
+    in_ptr: Ints  # edges into each op, by their producers in order
+    producer: Ints  # of each edge
+    out_ptr: Ints
+    consumer: Ints
+    carried_ptr: Ints  # tensors of each edge
+    carried: Ints
+    classes: int
+    sending: Ints  # by tensor and class of route: ps in which queues are held
+    lag: Ints  # by class
+    class_of: Ints  # by source and destination, -1: no route
+    held_ptr: Ints  # queues that a transfer holds, by source and destination
+    held: Ints
+    apart: int  # 1: queues belong to devices, and the two ends of a transfer are booked one after the other, as in
+    # Baechi; 0: queues are links, shared by other pairs, and held together
+    member_ptr: Ints  # ops of each colocation group
+    member: Ints
+    group: Ints
+    made: Ints  # bytes of each op's outputs
+    scratch: Ints  # and what it needs beside them while it runs
+    size: Ints  # bytes by tensor
+    own: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
+    home: Ints  # producer of each tensor
+    persistent: Ints  # bytes by group
+    reserve: Ints  # bytes that a group needs to run, beside the persistent
+    capacity: Ints  # by device, -1: unlimited
+    number: Ints  # topological number: breaks ties
+    favourite: Ints  # child that should run right after, on the same device; -1: none
+
+
+class Clock(NamedTuple):
+    """What a run writes."""
+
+    device: Ints  # by op, -1: not placed
+    start: Ints
+    end: Ints
+    missing: Ints  # edges into an op whose producers have not finished
+    ready: Ints
+    data: Ints  # by op and device: when its inputs are there, as far as known
+    known_at: Ints  # by op and device: the booking after which ``data`` was computed
+    touched: Ints  # by device: the last booking of its queues
+    free: Ints  # by device
+    running: Ints
+    last: Ints
+    queue: Ints  # by queue: free from
+    arrival: Ints  # by tensor and device, -1: not there
+    left: Ints  # edges that still have to read each tensor
+    used: Ints  # bytes by device
+    cell: Ints
+
+
+open_lists, open_clock = opener(Lists), opener(Clock)
+
+
+@part
+def booked(p: Lists, c: Clock, source: int, destination: int, begin: int, length: int, commit: bool) -> int:
+    """When a transfer ends that could begin at ``begin``."""
+    pair = source * p.devices + destination
+    if p.apart:
+        for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
+            begin = max(begin, c.queue[p.held[e]])
+            if commit:
+                c.queue[p.held[e]] = begin + length
+        return begin + length
+    for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
+        begin = max(begin, c.queue[p.held[e]])
+    if commit:
+        for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
+            c.queue[p.held[e]] = begin + length
+    return begin + length
+
+
+@part
+def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
+    """When the inputs of an op would be on a device: each edge's missing tensors as one transfer, none booked."""
+    found = 0
+    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
+        producer = p.producer[e]
+        source = c.device[producer]
+        if source == device:
+            found = max(found, c.end[producer])
+            continue
+        kind = p.class_of[source * p.devices + device]
+        if kind < 0:
+            return NEVER
+        length = UNKNOWN
+        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
+            there = c.arrival[p.carried[k] * p.devices + device]
+            if there < 0:
+                length = max(length, 0) + p.sending[p.carried[k] * p.classes + kind]
+            else:
+                found = max(found, there)
+        if length >= 0:
+            found = max(found, booked(p, c, source, device, c.end[producer], length, False) + p.lag[kind])
+    return found
+
+
+@part
+def refresh(p: Lists, c: Clock, op: int) -> None:
+    """Bring ``data`` of a ready op up to date."""
+    touched = 0
+    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
+        touched = max(touched, c.touched[c.device[p.producer[e]]])
+    for d in range(p.devices):
+        at = op * p.devices + d
+        if c.known_at[at] < max(touched, c.touched[d]):
+            c.data[at] = data_there(p, c, op, d)
+            c.known_at[at] = c.cell[BOOKED]
+
+
+@part
+def fits(p: Lists, c: Clock, op: int, device: int) -> bool:
+    """Whether an op, with its group, has room on a device; an op already placed has."""
+    limit = p.capacity[device]
+    if limit < 0 or c.device[op] >= 0:
+        return True
+    group = p.group[op]
+    need = c.used[device] + p.persistent[group] + max(p.reserve[group], p.made[op] + p.scratch[op])
+    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
+        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
+            tensor = p.carried[k]
+            if c.device[p.home[tensor]] != device and c.arrival[tensor * p.devices + device] < 0:
+                need += p.size[tensor]
+    return bool(need <= limit)
+
+
+@part
+def estimate(p: Lists, c: Clock, op: int, device: int, now: int) -> int:
+    """When an op could start on a device; NEVER where it may not."""
+    placed = c.device[op]
+    if placed >= 0 and placed != device:
+        return NEVER
+    if p.duration[op * p.devices + device] < 0:
+        return NEVER
+    data = c.data[op * p.devices + device]
+    if data == NEVER or not fits(p, c, op, device):
+        return NEVER
+    begin: int = max(data, c.free[device], now)
+    return begin
+
+
+@part
+def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
+    """The latest that it would start on any device it may stand on."""
+    found = UNKNOWN
+    for d in range(p.devices):
+        at = estimate(p, c, op, d, now)
+        if at != NEVER:
+            found = max(found, at)
+    return NEVER if found == UNKNOWN else found
+
+
+@part
+def awaited(p: Lists, c: Clock, device: int, now: int) -> int:
+    """The favourite child for which an idle device stays awake: ready, unplaced, nowhere earlier; -1: none."""
+    last = c.last[device]
+    if last < 0 or p.favourite[last] < 0:
+        return -1
+    child: int = p.favourite[last]
+    if c.device[child] >= 0 or c.missing[child] > 0:
+        return -1
+    here = estimate(p, c, child, device, now)
+    if here == NEVER:
+        return -1
+    for d in range(p.devices):
+        if estimate(p, c, child, d, now) < here:
+            return -1
+    return child
+
+
+@part
+def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
+    """The op that an idle device would run next (-1: none); when is left in ``cell[WHEN]``."""
+    child = awaited(p, c, device, now)
+    chosen, when = -1, NEVER
+    for k in range(count):
+        op = c.ready[k]
+        at = estimate(p, c, op, device, now)
+        if at != NEVER and child >= 0:
+            at = urgent(p, c, op, now)
+        if at < when or (at == when and at != NEVER and p.number[op] < p.number[chosen]):
+            chosen, when = op, at
+    if child >= 0:
+        own = estimate(p, c, child, device, now)
+        if when > now and own < when:
+            chosen, when = child, own
+        elif when <= now:
+            when = estimate(p, c, chosen, device, now)
+    c.cell[WHEN] = when
+    return chosen
+
+
+@part
+def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
+    """Book what the op still needs on a device, tensor by tensor; when all is there."""
+    found = 0
+    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
+        producer = p.producer[e]
+        source = c.device[producer]
+        if source == device:
+            found = max(found, c.end[producer])
+            continue
+        pair = source * p.devices + device
+        kind = p.class_of[pair]
+        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
+            at = p.carried[k] * p.devices + device
+            if c.arrival[at] < 0:
+                length = p.sending[p.carried[k] * p.classes + kind]
+                c.arrival[at] = booked(p, c, source, device, c.end[producer], length, True) + p.lag[kind]
+                c.used[device] += p.size[p.carried[k]]
+                if p.held_ptr[pair + 1] > p.held_ptr[pair]:
+                    c.cell[BOOKED] += 1
+                    for d in range(p.devices):
+                        if not p.apart or d in (source, device):
+                            c.touched[d] = c.cell[BOOKED]
+            found = max(found, c.arrival[at])
+    return found
+
+
+@part
+def release(p: Lists, c: Clock, op: int, device: int) -> None:
+    """Memory, once an op has read its inputs: what nobody reads any more is given back, with its copies."""
+    for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
+        for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
+            tensor = p.carried[k]
+            c.left[tensor] -= 1
+            if c.left[tensor] == 0:
+                c.used[c.device[p.home[tensor]]] -= p.own[tensor]
+                for d in range(p.devices):
+                    if c.arrival[tensor * p.devices + d] >= 0:
+                        c.used[d] -= p.size[tensor]
+
+
+@part
+def run(p: Lists, c: Clock, op: int, device: int, now: int) -> None:
+    """Take an op: book its transfers, place its group, run it."""
+    begin = max(fetch(p, c, op, device), c.free[device], now)
+    if c.device[op] < 0:
+        group = p.group[op]
+        for k in range(p.member_ptr[group], p.member_ptr[group + 1]):
+            c.device[p.member[k]] = device
+        c.used[device] += p.persistent[group]
+    end = begin + p.duration[op * p.devices + device]
+    c.start[op], c.end[op], c.free[device] = begin, end, end
+    c.running[device], c.last[device] = op, op
+    c.used[device] += p.made[op]
+    release(p, c, op, device)
+    c.cell[DONE] = max(c.cell[DONE], end)
+
+
+@part
+def finish(p: Lists, c: Clock, count: int, now: int) -> int:
+    """Let go of the successors of ops that end now; how many ops are ready then."""
+    for d in range(p.devices):
+        op = c.running[d]
+        if op < 0 or c.free[d] > now:
+            continue
+        c.running[d] = -1
+        for e in range(p.out_ptr[op], p.out_ptr[op + 1]):
+            after = p.consumer[e]
+            c.missing[after] -= 1
+            if c.missing[after] == 0:
+                c.ready[count] = after
+                count += 1
+                refresh(p, c, after)
+    return count
+
+
+@part
+def take(p: Lists, c: Clock, count: int, chosen: int, device: int, now: int) -> int:
+    """Run a ready op; how many are ready then."""
+    for k in range(count):
+        if c.ready[k] == chosen:
+            c.ready[k] = c.ready[count - 1]
+            break
+    count -= 1
+    before = c.cell[BOOKED]
+    run(p, c, chosen, device, now)
+    if c.cell[BOOKED] > before:
+        for k in range(count):
+            refresh(p, c, c.ready[k])
+    return count
+
+
+@part
+def start_some(p: Lists, c: Clock, count: int, now: int) -> int:
+    """Start what can start now, the earliest first; then ``cell[NEXT]`` is when something can happen next."""
+    while True:
+        chosen, where, when = -1, -1, NEVER
+        c.cell[NEXT] = NEVER
+        for d in range(p.devices):
+            if c.running[d] >= 0:
+                c.cell[NEXT] = min(c.cell[NEXT], c.free[d])
+                continue
+            op = proposal(p, c, d, count, now)
+            at = c.cell[WHEN]
+            if op < 0:
+                continue
+            if at > now:
+                c.cell[NEXT] = min(c.cell[NEXT], at)
+            elif at < when or (at == when and p.number[op] < p.number[chosen]):
+                chosen, where, when = op, d, at
+        if chosen < 0:
+            return count
+        count = take(p, c, count, chosen, where, now)
+
+
+@part
+def forced(p: Lists, c: Clock, count: int) -> int:
+    """Where nothing that is ready has room anywhere: the first of them, on the device with the most room."""
+    chosen = c.ready[0]
+    for k in range(1, count):
+        if p.number[c.ready[k]] < p.number[chosen]:
+            chosen = c.ready[k]
+    where, room = -1, -NEVER
+    for d in range(p.devices):
+        if c.device[chosen] >= 0 and c.device[chosen] != d:
+            continue
+        at = chosen * p.devices + d
+        if c.data[at] == NEVER or p.duration[at] < 0:
+            continue
+        left = NEVER if p.capacity[d] < 0 else p.capacity[d] - c.used[d]
+        if left > room:
+            where, room = d, left
+    c.cell[STUCK] += 1
+    return chosen * p.devices + where if where >= 0 else -1
+
+
+@kernel
+def schedule(lists: object, clock: object) -> int:
+    """Place and run everything; the last finish in ps, or -1 where an op can stand nowhere."""
+    p, c = open_lists(lists), open_clock(clock)
+    count, now = 0, 0
+    for op in range(p.ops):
+        if c.missing[op] == 0:
+            c.ready[count] = op
+            count += 1
+            refresh(p, c, op)
+    while True:
+        count = finish(p, c, count, now)
+        count = start_some(p, c, count, now)
+        if c.cell[NEXT] != NEVER:
+            now = c.cell[NEXT]
+        elif count == 0:
+            return int(c.cell[DONE])
+        else:
+            pair = forced(p, c, count)
+            if pair < 0:
+                return -1
+            count = take(p, c, count, pair // p.devices, pair % p.devices, now)

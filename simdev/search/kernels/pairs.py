@@ -1,0 +1,131 @@
+"""The dynamic program over pairs of ideals: each device takes what lies between two of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...taskgraph import Ints
+from .compiling import kernel, opener, part
+
+Floats = NDArray[np.float64]
+
+
+class Pairs(NamedTuple):
+    """Ideals in an order in which subsets come first. Times are ms, sizes bytes.
+
+    A net is open at an ideal that holds some of its blocks, not all.
+    """
+
+    ideals: int
+    words: int
+    accelerators: int
+    cpus: int
+    capacity: int  # -1: unlimited
+    member: Ints  # bit sets, ``words`` of 62 bits each
+    on_accelerator: Floats  # of all that an ideal holds
+    on_cpu: Floats
+    size: Ints
+    not_accelerator: Ints  # how many blocks of an ideal cannot run on an accelerator; they count as 0 ms there
+    not_cpu: Ints
+    open_ptr: Ints  # open nets of each ideal, ascending
+    open_net: Ints
+    open_count: Ints  # how many of its blocks the ideal holds
+    open_cost: Floats  # of all open nets together
+    cost: Floats  # by net
+    limit: Floats  # [0]: no device of an optimal split is loaded more
+    best: Floats  # by (cpus used, accelerators used, ideal): the largest load
+    before: Ints  # the ideal before the last device; -1: the device is not used
+    last: Ints  # the kind of the last device: 0 accelerator, 1 CPU
+
+
+open_pairs = opener(Pairs)
+
+
+@part
+def within(p: Pairs, small: int, large: int) -> bool:
+    """Whether an ideal holds another."""
+    for w in range(p.words):
+        if p.member[small * p.words + w] & ~p.member[large * p.words + w]:
+            return False
+    return True
+
+
+@part
+def may_accelerate(p: Pairs, small: int, large: int) -> bool:
+    """Whether an accelerator can run what lies between two ideals, and hold it."""
+    if p.not_accelerator[small] != p.not_accelerator[large]:
+        return False
+    return bool(p.capacity < 0 or p.size[large] - p.size[small] <= p.capacity)
+
+
+@part
+def cut(p: Pairs, small: int, large: int) -> float:
+    """The cost of the nets that have blocks both inside and outside of what lies between two ideals.
+
+    Those open at either, less those open at both: once where blocks of them lie between, else twice.
+    """
+    found: float = p.open_cost[small] + p.open_cost[large]
+    a, b = p.open_ptr[small], p.open_ptr[large]
+    while a < p.open_ptr[small + 1] and b < p.open_ptr[large + 1]:
+        if p.open_net[a] == p.open_net[b]:
+            cost = p.cost[p.open_net[a]]
+            found -= cost if p.open_count[a] != p.open_count[b] else 2 * cost
+            a += 1
+            b += 1
+        elif p.open_net[a] < p.open_net[b]:
+            a += 1
+        else:
+            b += 1
+    return found
+
+
+@part
+def improve(p: Pairs, small: int, large: int, load: float, kind: int) -> None:
+    """Let one more device of a kind take what lies between two ideals."""
+    for c in range(kind, p.cpus + 1):
+        for a in range(1 - kind, p.accelerators + 1):
+            at = (c * (p.accelerators + 1) + a) * p.ideals + large
+            from_ = ((c - kind) * (p.accelerators + 1) + a - (1 - kind)) * p.ideals + small
+            value = max(p.best[from_], load)
+            if value < p.best[at]:
+                p.best[at], p.before[at], p.last[at] = value, small, kind
+
+
+@part
+def unused(p: Pairs, ideal: int) -> None:
+    """A device may be left unused."""
+    for c in range(p.cpus + 1):
+        for a in range(p.accelerators + 1):
+            at = (c * (p.accelerators + 1) + a) * p.ideals + ideal
+            for kind in range(2):
+                if (kind == 0 and a == 0) or (kind == 1 and c == 0):
+                    continue
+                from_ = ((c - kind) * (p.accelerators + 1) + a - (1 - kind)) * p.ideals + ideal
+                if p.best[from_] < p.best[at]:
+                    p.best[at], p.before[at], p.last[at] = p.best[from_], -1, kind
+
+
+@kernel
+def solve(words: object) -> float:
+    """Fill ``best`` for all ideals; the least largest load in ms."""
+    p = open_pairs(words)
+    for large in range(1, p.ideals):
+        for small in range(large):
+            fast = p.on_accelerator[large] - p.on_accelerator[small]
+            slow = p.on_cpu[large] - p.on_cpu[small]
+            if fast > p.limit[0] and (p.cpus == 0 or slow > p.limit[0]):
+                continue
+            if not within(p, small, large):
+                continue
+            if fast <= p.limit[0] and may_accelerate(p, small, large):
+                load = fast + cut(p, small, large)
+                if load <= p.limit[0]:
+                    improve(p, small, large, load, 0)
+            if p.cpus > 0 and slow <= p.limit[0] and p.not_cpu[small] == p.not_cpu[large]:
+                improve(p, small, large, slow, 1)
+        unused(p, large)
+    found: float = p.best[(p.cpus + 1) * (p.accelerators + 1) * p.ideals - 1]
+    return found

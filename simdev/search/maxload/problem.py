@@ -1,0 +1,164 @@
+"""The max-load problem of dnn-partitioning (Tarnawski et al., NeurIPS 2020): the period of a full pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ...errors import InputError
+from ...oracle import Oracle
+from ...taskgraph import Ints
+from ..instance import Instance
+from ..prepare import Grouped
+
+CPU = "cpu"
+ATTRIBUTE = "max_load"  # of ops that were imported: transfer_ms, bytes, and readers where the graph has others
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Assign each group of ops to an accelerator or a CPU (device indices), so that the largest load is least.
+
+    ``on_accelerator`` and ``on_cpu`` are ms by op (inf: cannot run there), ``cost`` the ms to move what an op makes
+    between an accelerator and the rest, ``size`` bytes, ``readers`` the ops that read an op. ``group`` by op.
+    ``capacity`` is bytes of an accelerator, None: unlimited.
+    """
+
+    names: tuple[str, ...]
+    on_accelerator: tuple[float, ...]
+    on_cpu: tuple[float, ...]
+    cost: tuple[float, ...]
+    size: tuple[int, ...]
+    readers: tuple[tuple[int, ...], ...]
+    backward: tuple[bool, ...]
+    group: tuple[int, ...]
+    accelerators: tuple[int, ...]
+    cpus: tuple[int, ...]
+    capacity: int | None = None
+
+    @cached_property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The ops of each group."""
+        found: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
+        for op, group in enumerate(self.group):
+            found[group].append(op)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def order(self) -> frozenset[tuple[int, int]]:
+        """Pairs of groups (earlier, later) that a contiguous split respects.
+
+        Edges between forward ops; and, where a group has backward ops only, those of its backward ops reversed: its
+        place in the forward order. Edges from forward to backward ops say nothing.
+        """
+        has_forward = [any(not self.backward[op] for op in ops) for ops in self.members]
+        found = set()
+        for first, ends in enumerate(self.readers):
+            for second in ends:
+                a, b = self.group[first], self.group[second]
+                if not self.backward[first] and not self.backward[second]:
+                    found.add((a, b))
+                elif self.backward[first] and self.backward[second] and not (has_forward[a] and has_forward[b]):
+                    found.add((b, a))
+        return frozenset((a, b) for a, b in found if a != b)
+
+    def loads(self, devices: Sequence[int]) -> dict[int, float]:
+        """The load in ms of each device that is given anything. ``devices`` by op.
+
+        Of an accelerator: the times of its ops, and the cost of each op of which some reader is on the other side,
+        once. Of a CPU: the times of its ops. inf where an op cannot run.
+        """
+        found = dict.fromkeys(sorted(set(devices)), 0.0)
+        for op, device in enumerate(devices):
+            found[device] += self.on_cpu[op] if device in self.cpus else self.on_accelerator[op]
+            elsewhere = {devices[reader] for reader in self.readers[op]} - {device}
+            for end in {*elsewhere, device} if elsewhere else ():
+                if end not in self.cpus:
+                    found[end] += self.cost[op]
+        return found
+
+    def fits(self, devices: Sequence[int]) -> bool:
+        """Whether the sizes on each accelerator stay within its capacity."""
+        held = dict.fromkeys(self.accelerators, 0)
+        for op, device in enumerate(devices):
+            if device in held:
+                held[device] += self.size[op]
+        return self.capacity is None or all(size <= self.capacity for size in held.values())
+
+
+def problem_of(oracle: Oracle) -> Problem:
+    """The max-load problem of a graph on a cluster. Devices of kind ``cpu`` are CPUs, where there are others too.
+
+    An op's cost is that told by its attribute ``max_load`` (of imported workloads), else the slowest transfer between
+    two devices of all that it makes for others. Raises InputError where the accelerators differ in kind or memory.
+    """
+    devices = oracle.cluster.devices
+    able = [d for d, device in enumerate(devices) if device.runs_ops]
+    accelerators = [d for d in able if devices[d].kind != CPU] or able
+    cpus = [d for d in able if d not in accelerators]
+    if len({(devices[d].kind, devices[d].memory) for d in accelerators}) > 1:
+        raise InputError("max-load: the accelerators must be alike, of one kind and with as much memory")
+    told = [_told(op.attrs) for op in oracle.graph.ops]
+    limit = devices[accelerators[0]].memory
+    return Problem(
+        names=tuple(op.name for op in oracle.graph.ops),
+        on_accelerator=_times(oracle, accelerators[0]),
+        on_cpu=_times(oracle, cpus[0]) if cpus else (inf,) * len(told),
+        cost=_costs(oracle, told),
+        size=tuple(int(one["bytes"]) if "bytes" in one else _held(oracle, i) for i, one in enumerate(told)),
+        readers=_readers(oracle, told),
+        backward=tuple(op.phase != "forward" for op in oracle.graph.ops),
+        group=tuple(_groups(oracle).tolist()),
+        accelerators=tuple(accelerators),
+        cpus=tuple(cpus),
+        capacity=None if limit is None else int(limit),
+    )
+
+
+def _told(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = attrs.get(ATTRIBUTE, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _groups(oracle: Oracle) -> Ints:
+    column = np.empty(len(oracle.graph.ops), np.int64)
+    for row, members in enumerate(oracle.groups):
+        column[list(members)] = row
+    return column
+
+
+def _times(oracle: Oracle, device: int) -> tuple[float, ...]:
+    """Ms of each op, as exact as its cost is known."""
+    costs = (oracle.prepared.cost(i, device) for i in range(len(oracle.graph.ops)))
+    return tuple(inf if cost is None else float(cost.seconds * 1000) for cost in costs)
+
+
+def _costs(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+    instance = Instance(oracle.prepared, Grouped.of(oracle.graph))
+    slowest = (instance.sending + instance.routes.lag).max(axis=1, initial=0)
+    found = [0.0] * len(told)
+    for row, ps in zip(instance.tensors[0], slowest.tolist(), strict=True):
+        found[int(oracle.prepared.reads.producer[row])] += ps / 1e9
+    return tuple(float(one.get("transfer_ms", cost)) for one, cost in zip(told, found, strict=True))
+
+
+def _readers(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
+    graph = oracle.graph
+    found: list[set[int]] = [set() for _ in graph.ops]
+    for consumer, reads in enumerate(graph.reads):
+        for producer, _ in reads:
+            found[producer].add(consumer)
+    for i, one in enumerate(told):
+        if "readers" in one:
+            found[i] = {graph.index[name] for name in one["readers"]}
+    return tuple(tuple(sorted(one)) for one in found)
+
+
+def _held(oracle: Oracle, i: int) -> int:
+    op = oracle.prepared.graph.ops[i]
+    return op.param_bytes + op.grad_bytes + op.state_bytes + sum(tensor.bytes for tensor in op.made)

@@ -1,0 +1,69 @@
+"""Graph preparation: what is placed in place of single ops, and the way back.
+
+Each preparation is a function Graph -> Grouped. ``prepare`` applies several, one on what the one before it made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...errors import InputError
+from ...graph import Graph
+from .adjust import Adjusted, adjust
+from .colocation import colocate, coplace, pair
+from .forward import forward
+from .fusion import fuse
+from .grouped import Grouped
+from .mates import mates
+
+__all__ = [
+    "PREPARATIONS",
+    "Adjusted",
+    "Grouped",
+    "adjust",
+    "colocate",
+    "coplace",
+    "forward",
+    "fuse",
+    "mates",
+    "pair",
+    "prepare",
+]
+
+PREPARATIONS: Mapping[str, Callable[[Graph], Grouped]] = {
+    "colocate": colocate,
+    "coplace": coplace,
+    "pair": pair,
+    "fuse": fuse,
+    "forward": forward,
+    "adjust": adjust,
+}
+
+
+def prepare(graph: Graph, names: Sequence[str] = ()) -> Grouped:
+    """The graph after these preparations, in their order. ``adjust`` can only be the last.
+
+    Raises InputError for a name that is not in PREPARATIONS.
+    """
+    unknown = [name for name in names if name not in PREPARATIONS]
+    if unknown:
+        raise InputError([f'prepare: must be of {", ".join(PREPARATIONS)}, got "{name}"' for name in unknown])
+    found = Grouped.of(graph)
+    for name in names:
+        if isinstance(found, Adjusted):
+            raise InputError('prepare: "adjust" must be the last')
+        found = _after(found, PREPARATIONS[name](found.graph))
+    return found
+
+
+def _after(before: Grouped, then: Grouped) -> Grouped:
+    """Two preparations as one."""
+    if isinstance(then, Adjusted) or (all(len(run) == 1 for run in before.runs) and not before.follows):
+        return then
+    runs = tuple(tuple(i for node in run for i in before.runs[node]) for run in then.runs)
+    rest = [
+        tuple(i for node in run for i in before.members[node] if i not in set(before.runs[node]))
+        + tuple(i for node in more for i in before.members[node])
+        for run, more in zip(then.runs, then.follows or ((),) * len(then.runs), strict=True)
+    ]
+    return Grouped(then.graph, before.original, runs, tuple(rest) if any(rest) else ())

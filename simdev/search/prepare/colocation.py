@@ -1,0 +1,36 @@
+"""Which ops go together: TensorFlow's colocation, Baechi's co-placement, and a forward op with its backward."""
+
+from __future__ import annotations
+
+from ...graph import Graph
+from .grouped import Grouped
+from .groups import colocation, named
+from .mates import mates
+
+
+def colocate(graph: Graph) -> Grouped:
+    """The groups that the graph itself declares, by ``colocate`` or by TensorFlow's classes in its attributes."""
+    return Grouped.of(named(graph, colocation(graph)))
+
+
+def coplace(graph: Graph, control: bool = True) -> Grouped:
+    """Co-placement: an op whose output has one consumer joins the group of that consumer.
+
+    Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many ops read the op, not
+    how many tensors they read; control inputs count too where ``control``.
+    """
+    groups = colocation(graph)
+    consumers: list[set[int]] = [set() for _ in graph.ops]
+    for consumer, reads in enumerate(graph.reads):
+        for producer, output in reads:
+            if control or output >= 0:
+                consumers[producer].add(consumer)
+    groups.unite((i, min(found)) for i, found in enumerate(consumers) if len(found) == 1)
+    return Grouped.of(named(graph, groups))
+
+
+def pair(graph: Graph) -> Grouped:
+    """Each backward or update op goes with its forward op (``mates``), beside the declared groups."""
+    groups = colocation(graph)
+    groups.unite((i, mate) for i, mate in enumerate(mates(graph)) if mate >= 0)
+    return Grouped.of(named(graph, groups))

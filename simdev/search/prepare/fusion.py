@@ -1,0 +1,129 @@
+"""Operator fusion: ops of one colocation group become one op, where that cannot close a cycle."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from ...graph import Graph, Op, Tensor
+from .grouped import Grouped, inner_peak, topological
+
+
+class _Net:
+    """The ops as nodes with their neighbours, in the order in which edges were made."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.after: list[dict[int, None]] = [{} for _ in graph.ops]
+        self.before: list[dict[int, None]] = [{} for _ in graph.ops]
+        self.into = list(range(len(graph.ops)))  # the node that an op was fused into
+        for consumer, reads in enumerate(graph.reads):
+            for producer, _ in reads:
+                self.after[producer][consumer] = None
+                self.before[consumer][producer] = None
+
+    def fuse(self, first: int, second: int) -> list[tuple[int, int]]:
+        """Fuse the second of an edge into the first; the edges that are new."""
+        new = []
+        del self.after[first][second], self.before[second][first]
+        for other in self.after[second]:
+            del self.before[other][second]
+            if other not in self.after[first]:
+                new.append((first, other))
+                self.after[first][other] = self.before[other][first] = None
+        for other in self.before[second]:
+            del self.after[other][second]
+            if first not in self.after[other]:
+                new.append((other, first))
+                self.after[other][first] = self.before[first][other] = None
+        self.after[second], self.before[second] = {}, {}
+        self.into[second] = first
+        return new
+
+    def find(self, op: int) -> int:
+        """The node that an op is part of by now."""
+        while self.into[op] != op:
+            op = self.into[op]
+        return op
+
+
+def fuse(graph: Graph) -> Grouped:
+    """Fuse along the edges inside each colocation group, groups and edges first in, first out.
+
+    The conservative rule (Jeon et al., SoCC 2020, section 3.1): the second op of an edge joins the first unless the
+    first has several successors and the second several predecessors, for then another path might join them, and a
+    cycle close. The fused op takes the place of its first: times and what persists add up, its workspace is the peak
+    that it needs inside, its outputs are the tensors that leave it.
+    """
+    net = _Net(graph)
+    for members in graph.groups.values():
+        inside = set(members)
+        edges = deque((a, b) for a in members for b in net.after[a] if b in inside)
+        while edges:
+            first, second = edges.popleft()
+            if second in net.after[first] and (len(net.after[first]) == 1 or len(net.before[second]) == 1):
+                edges.extend(edge for edge in net.fuse(first, second) if inside.issuperset(edge))
+    found: dict[int, list[int]] = {}
+    for i in topological(graph):
+        found.setdefault(net.find(i), []).append(i)
+    runs = tuple(tuple(found[node]) for node in sorted(found))
+    return Grouped(_fused_graph(graph, runs), graph, runs)
+
+
+def _fused_graph(graph: Graph, runs: Sequence[tuple[int, ...]]) -> Graph:
+    """One op for each of ``runs``, with the tensors that pass between them."""
+    node_of = {i: node for node, ops in enumerate(runs) for i in ops}
+    crossing = {key for i, reads in enumerate(graph.reads) for key in reads if node_of[key[0]] != node_of[i]}
+    leads = [min(ops) for ops in runs]
+    place: dict[tuple[int, int], str] = {}
+    outputs: list[list[Tensor]] = [[] for _ in runs]
+    for node, ops in enumerate(runs):
+        for key in sorted(key for i in ops for key in _outputs(graph, i) if key in crossing or len(ops) == 1):
+            place[key] = f"{graph.ops[leads[node]].name}:{len(outputs[node])}"
+            outputs[node].append(replace(graph.ops[key[0]].outputs[key[1]], view_of=None))
+    fused = []
+    for node, ops in enumerate(runs):
+        if len(ops) == 1:
+            op = graph.ops[ops[0]]
+        else:
+            op = _fused_op(graph, ops, leads[node], crossing)
+        outside = [key for i in ops for key in graph.reads[i] if node_of[key[0]] != node]
+        inputs = dict.fromkeys(place[key] for key in outside if key[1] >= 0)
+        waits = dict.fromkeys(graph.ops[leads[node_of[p]]].name for p, output in outside if output < 0)
+        made = op.outputs if len(ops) == 1 else tuple(outputs[node])
+        fused.append(replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=made))
+    return Graph(f"{graph.name}, fused", tuple(fused))
+
+
+def _outputs(graph: Graph, op: int) -> list[tuple[int, int]]:
+    return [(op, output) for output in range(len(graph.ops[op].outputs))]
+
+
+def _fused_op(graph: Graph, ops: tuple[int, ...], lead: int, crossing: set[tuple[int, int]]) -> Op:
+    """Several ops as one, without inputs and outputs."""
+    members = [graph.ops[i] for i in ops]
+    return Op(
+        graph.ops[lead].name,
+        kind="fused",
+        phase=graph.ops[lead].phase,
+        param_bytes=sum(op.param_bytes for op in members),
+        grad_bytes=sum(op.grad_bytes for op in members),
+        state_bytes=sum(op.state_bytes for op in members),
+        workspace_bytes=inner_peak(graph, ops, crossing),
+        colocate=graph.ops[lead].colocate,
+        time=_time(members),
+    )
+
+
+def _time(members: Sequence[Op]) -> Fraction | Mapping[str, Fraction] | None:
+    """The sum of the times that all of them tell, by kind of device where one tells it so."""
+    if any(op.time is None for op in members):
+        return None
+    if not any(isinstance(op.time, Mapping) for op in members):
+        return sum((op.seconds_on("") or Fraction(0) for op in members), Fraction(0))
+    kinds = [set(op.time) for op in members if isinstance(op.time, Mapping)]
+    return {
+        kind: sum((op.seconds_on(kind) or Fraction(0) for op in members), Fraction(0))
+        for kind in sorted(set.intersection(*kinds))
+    }

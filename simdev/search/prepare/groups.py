@@ -1,0 +1,76 @@
+"""Groups of ops as sets that are united, and colocation as TensorFlow declares it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...graph import Graph
+
+DECLARED = ("_class", "colocation")  # attributes in which graphs exported from TensorFlow declare it
+PREFIX = "loc:@"
+
+
+class Groups:
+    """Disjoint sets of numbers, each represented by its smallest."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def find(self, one: int) -> int:
+        """The smallest of its set."""
+        above = self._above
+        while above[one] != one:
+            above[one] = above[above[one]]
+            one = above[one]
+        return one
+
+    def unite(self, pairs: Iterable[tuple[int, int]]) -> bool:
+        """Unite the sets of each pair; whether anything changed."""
+        changed = False
+        for a, b in pairs:
+            low, high = sorted((self.find(a), self.find(b)))
+            changed |= low != high
+            self._above[high] = low
+        return changed
+
+    def roots(self) -> list[int]:
+        """The set of each number."""
+        return [self.find(one) for one in range(len(self._above))]
+
+
+def colocation(graph: Graph) -> Groups:
+    """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes (``_class``).
+
+    An op may declare several classes, which are then one set; ``loc:@name`` also means the op of that name.
+    """
+    first: dict[str, int] = {}
+    groups = Groups(len(graph.ops))
+    for i, op in enumerate(graph.ops):
+        names = [] if op.colocate is None else [op.colocate]
+        for key in DECLARED:
+            declared = op.attrs.get(key, ())
+            names += [declared] if isinstance(declared, str) else [one for one in declared if isinstance(one, str)]
+        groups.unite([(i, first.setdefault(name, i)) for name in names])
+        meant = (name[len(PREFIX) :] for name in names if name.startswith(PREFIX))
+        groups.unite([(i, graph.index[name]) for name in meant if name in graph.index])
+    return groups
+
+
+def named(graph: Graph, groups: Groups) -> Graph:
+    """The graph with these sets as colocation groups.
+
+    A set of several ops is named by the shortest, then alphabetically first of its groups' names, else by its first op.
+    """
+    roots, names = groups.roots(), dict[int, set[str]]()
+    sizes = Counter(roots)
+    for root, op in zip(roots, graph.ops, strict=True):
+        if op.colocate is not None:
+            names.setdefault(root, set()).add(op.colocate)
+    told = {root: min(found, key=lambda name: (len(name), name)) for root, found in names.items()}
+    ops = []
+    for root, op in zip(roots, graph.ops, strict=True):
+        group = told.get(root) or (graph.ops[root].name if sizes[root] > 1 else None)
+        ops.append(op if op.colocate == group else replace(op, colocate=group))
+    return Graph(graph.name, tuple(ops))

@@ -1,0 +1,30 @@
+"""Placements that need no search: a single device, round robin; and random ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import InputError
+from .local import repair
+from .trial import Trial, starts
+
+
+def single(trial: Trial) -> None:
+    """Everything on one device, the best of those that can run everything. Raises InputError where none can."""
+    common = [one for one in starts(trial) if len(set(one.tolist())) == 1 and len(one) == len(trial.choices)]
+    if not common:
+        raise InputError("single: no device can run every op of the graph")
+    for placement in common:
+        trial.score(placement)
+
+
+def round_robin(trial: Trial) -> None:
+    """The groups in turn on the devices on which they may stand; moved where that does not fit."""
+    trial.score(np.array([one[i % len(one)] for i, one in enumerate(trial.choices)], np.int64))
+    repair(trial)
+
+
+def random(trial: Trial) -> None:
+    """Every group on any of its devices, each time anew."""
+    while True:
+        trial.score(np.array([trial.random.choice(one) for one in trial.choices], np.int64))

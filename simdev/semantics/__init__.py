@@ -1,0 +1,64 @@
+"""What each kind of op computes, told once in index expressions: from it follow work, splits, regions and shards."""
+
+from . import kinds as _kinds  # noqa: F401  (it registers them)
+from .description import ALL, Access, Call, Description, Output, axes, per
+from .index import Axis, Box, Index, Interval
+from .of_graph import Weights, op_semantics, op_splits, op_work, operand_dtypes, operand_shapes, weights_of
+from .regions import Region, Shard, extents, input_regions, output_regions, shard_of, volume
+from .registry import OP_CLASSES, Kind, Semantics, kinds, op_class, register, semantics_of
+from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
+from .tofu import partitions, partitions_of, step_choices, steps
+from .views import stored_region
+from .work import Work, flops, shard_work, work
+
+__all__ = [
+    "ALL",
+    "OP_CLASSES",
+    "Access",
+    "Axis",
+    "BasicStrategy",
+    "Box",
+    "Call",
+    "Description",
+    "Index",
+    "Interval",
+    "Kind",
+    "Output",
+    "Region",
+    "Semantics",
+    "Shard",
+    "Split",
+    "Weights",
+    "Work",
+    "axes",
+    "basic_strategies",
+    "boxes",
+    "effects_of",
+    "extents",
+    "flops",
+    "input_regions",
+    "kinds",
+    "op_class",
+    "op_semantics",
+    "op_splits",
+    "op_work",
+    "operand_dtypes",
+    "operand_shapes",
+    "output_axes",
+    "output_regions",
+    "partitions",
+    "partitions_of",
+    "parts_of",
+    "per",
+    "register",
+    "semantics_of",
+    "shard_of",
+    "shard_work",
+    "splits",
+    "step_choices",
+    "steps",
+    "stored_region",
+    "volume",
+    "weights_of",
+    "work",
+]

@@ -1,0 +1,221 @@
+"""Index expressions over named axes, and the interval of values that they take: the arithmetic of descriptions.
+
+An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes and a constant;
+a part of it may be divided: ``//`` and ``%`` by a whole number (grouped channels, reshapes), or ``exact_div`` where
+only the points count at which the division leaves no rest (the gradient of a strided window).
+
+The interval of an expression follows from the intervals of its axes: the lower end takes the lower end of an axis
+with a positive factor and the upper end of one with a negative factor (Wang et al., "Supporting Very Large Models
+using Automatic Dataflow Graph Partitioning", EuroSys 2019, section 4.2; there a negative factor must swap the ends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Final, Literal
+
+Interval = tuple[int, int]
+"""Start and stop, half open."""
+
+Box = Mapping[str, Interval]
+"""Intervals of axes by name; an axis that is not named runs over its whole size."""
+
+EMPTY: Final = (0, 0)
+_MAX_ENUMERATED = 256  # window positions tried one by one for exact ends; more take the interval's own ends
+
+
+class _Arithmetic:
+    """What an axis and an expression have in common: ``+ - * // %`` with whole numbers and with each other."""
+
+    __slots__ = ()
+
+    def as_index(self) -> Index:
+        """As a sum of terms."""
+        raise NotImplementedError
+
+    def __add__(self, other: Axis | Index | int) -> Index:
+        return _add(self.as_index(), other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Axis | Index | int) -> Index:
+        return _add(self.as_index(), other, -1)
+
+    def __rsub__(self, other: int) -> Index:
+        return _add(self * -1, other, 1)
+
+    def __mul__(self, factor: int) -> Index:
+        mine = self.as_index()
+        terms = tuple((part, count * factor) for part, count in mine.terms) if factor else ()
+        return Index(terms, mine.offset * factor)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Index:
+        return Index(((_Divided(self.as_index(), divisor, "floor"), 1),))
+
+    def __mod__(self, divisor: int) -> Index:
+        return Index(((_Divided(self.as_index(), divisor, "rest"), 1),))
+
+    def exact_div(self, divisor: int) -> Index:
+        """The quotient at the points where the division leaves no rest; at the others nothing is read."""
+        return self.as_index() if divisor == 1 else Index(((_Divided(self.as_index(), divisor, "exact"), 1),))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis(_Arithmetic):
+    """An index variable over [0, size).
+
+    ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a softmax), so a shard
+    always has all of it.
+    """
+
+    name: str
+    size: int
+    split: bool = True
+
+    def as_index(self) -> Index:
+        """As a sum of terms: itself, once."""
+        return Index(((self, 1),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A sum divided by a positive whole number: the quotient, the rest, or the quotient where there is no rest."""
+
+    inner: Index
+    divisor: int
+    kind: Literal["floor", "rest", "exact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Index(_Arithmetic):
+    """``offset`` + the sum of factor times axis (or divided part)."""
+
+    terms: tuple[tuple[Axis | _Divided, int], ...]
+    offset: int = 0
+
+    def as_index(self) -> Index:
+        """As a sum of terms: itself."""
+        return self
+
+
+def _add(mine: Index, other: Axis | Index | int, sign: int) -> Index:
+    if isinstance(other, int):
+        return Index(mine.terms, mine.offset + sign * other)
+    theirs = other * sign
+    counts = dict(mine.terms)
+    for part, count in theirs.terms:
+        counts[part] = counts.get(part, 0) + count
+    return Index(tuple((part, count) for part, count in counts.items() if count), mine.offset + theirs.offset)
+
+
+def axes_of(index: Index) -> Iterator[Axis]:
+    """The axes of an expression, as often as they occur."""
+    for part, _ in index.terms:
+        if isinstance(part, Axis):
+            yield part
+        else:
+            yield from axes_of(part.inner)
+
+
+def interval_of(index: Index, box: Box) -> Interval:
+    """The smallest interval that holds every value of the expression on the box; EMPTY where it has none.
+
+    With divided parts it may be larger than that, never smaller.
+    """
+    low = high = index.offset
+    for part, factor in index.terms:
+        start, stop = box.get(part.name, (0, part.size)) if isinstance(part, Axis) else _divided_interval(part, box)
+        if start >= stop:
+            return EMPTY
+        if factor >= 0:
+            low, high = low + factor * start, high + factor * (stop - 1)
+        else:
+            low, high = low + factor * (stop - 1), high + factor * start
+    return low, high + 1
+
+
+def _divided_interval(part: _Divided, box: Box) -> Interval:
+    start, stop = interval_of(part.inner, box)
+    if start >= stop:
+        return EMPTY
+    divisor = part.divisor
+    if part.kind == "exact":
+        return -(-start // divisor), (stop - 1) // divisor + 1
+    first, last = start // divisor, (stop - 1) // divisor
+    if part.kind == "floor":
+        return first, last + 1
+    return (start - first * divisor, stop - first * divisor) if first == last else (0, divisor)
+
+
+def clipped_interval(index: Index, size: int, box: Box) -> Interval:
+    """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
+
+    Its ends are values themselves as long as the expression is affine, perhaps divided exactly: where a window hangs
+    over the edge or a stride divides, the positions of the window are gone through one by one.
+    """
+    start, stop = interval_of(index, box)
+    divided = any(not isinstance(part, Axis) for part, _ in index.terms)
+    if start >= 0 and stop <= size and not divided:
+        return start, stop
+    found = _exact_ends(index, size, box)
+    if found is not None:
+        return found
+    start, stop = max(start, 0), min(stop, size)
+    return (start, stop) if start < stop else EMPTY
+
+
+def span_of(index: Index, box: Box) -> int:
+    """How many positions a kernel walks over: the length of the interval, what lies outside of the tensor too.
+
+    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of equal size that are
+    aligned differently run as the same kernel.
+    """
+    if len(index.terms) == 1 and not index.offset:
+        part, factor = index.terms[0]
+        if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
+            return -(-span_of(part.inner, box) // part.divisor)
+    start, stop = interval_of(index, box)
+    return stop - start
+
+
+def _exact_ends(index: Index, size: int, box: Box) -> Interval | None:
+    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by enumeration."""
+    divisor, inner = 1, index
+    if len(index.terms) == 1 and not index.offset:
+        part, factor = index.terms[0]
+        if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
+            divisor, inner = part.divisor, part.inner
+    ranges = []
+    for part, factor in inner.terms:
+        if not isinstance(part, Axis):
+            return None
+        ranges.append((factor, range(*box.get(part.name, (0, part.size)))))
+    if not ranges or any(not values for _, values in ranges):
+        return EMPTY if ranges else None
+    ranges.sort(key=lambda item: (abs(item[0]) == 1 if divisor > 1 else True, len(item[1])))
+    factor, values = ranges.pop()
+    if (divisor > 1 and abs(factor) != 1) or prod(len(others) for _, others in ranges) > _MAX_ENUMERATED:
+        return None
+    ends = sorted((factor * values[0] + inner.offset, factor * values[-1] + inner.offset))
+    first, last = size, -1
+    for point in product(*([count * value for value in others] for count, others in ranges)):
+        low, high = _clip(ends[0] + sum(point), ends[1] + sum(point), abs(factor), divisor, size)
+        if low <= high:
+            first, last = min(first, low), max(last, high)
+    return (first, last + 1) if first <= last else EMPTY
+
+
+def _clip(low: int, high: int, step: int, divisor: int, size: int) -> tuple[int, int]:
+    """First and last value in [0, size) of low, low + step, ..., high, each divided exactly."""
+    if divisor > 1:
+        return max(-(-low // divisor), 0), min(high // divisor, size - 1)
+    if low < 0:
+        low += -(low // step) * step
+    if high >= size:
+        high -= -((size - 1 - high) // step) * step
+    return low, high

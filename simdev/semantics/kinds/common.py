@@ -1,0 +1,79 @@
+"""What describers share: broadcast reads, attributes one a dimension, attributes of a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from ..description import Access, Entry, Shape
+from ..index import Axis, Box
+
+
+def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
+    """Axes d0, d1, ... of a shape; those at the positions ``whole`` cannot be split."""
+    return tuple(Axis(f"d{i}", extent, i not in whole) for i, extent in enumerate(shape))
+
+
+def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
+    """How a tensor of this shape is read at a point of the axes: aligned at the end, an extent of 1 repeated.
+
+    Raises ValueError where the shape does not fit.
+    """
+    if len(shape) > len(axes):
+        raise ValueError(f"{list(shape)} has more dimensions than {[axis.size for axis in axes]}")
+    aligned = axes[len(axes) - len(shape) :]
+    return tuple(0 if extent == 1 and axis.size != 1 else axis for extent, axis in zip(shape, aligned, strict=True))
+
+
+def broadcast_read(shape: Shape, axes: Sequence[Axis]) -> Access:
+    """The operand of an elementwise op."""
+    return Access(broadcast(shape, axes))
+
+
+def dimension(value: int, rank: int) -> int:
+    """A dimension counted from the front; raises ValueError where there is none."""
+    if not -max(rank, 1) <= value < max(rank, 1):
+        raise ValueError(f"no dimension {value} among {rank}")
+    return value + rank if value < 0 else value
+
+
+def dimensions(value: Any, rank: int) -> tuple[int, ...]:
+    """The attribute ``dim``: one dimension, several, or all where it is left out or empty."""
+    if value is None or value == []:
+        return tuple(range(rank))
+    return tuple(dimension(int(item), rank) for item in (value if isinstance(value, list) else [value]))
+
+
+def each(attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int]) -> tuple[int, ...]:
+    """An attribute with one value a window dimension: a list, one number for all, or left out (or empty)."""
+    value = attrs.get(name)
+    if value is None or value == []:
+        return tuple(default)
+    if isinstance(value, int):
+        return (value,) * rank
+    if len(value) == 1:
+        return (int(value[0]),) * rank
+    if len(value) != rank:
+        raise ValueError(f"{name}: needs {rank} values, got {value}")
+    return tuple(int(item) for item in value)
+
+
+def extent(axis: Axis, box: Box) -> int:
+    """Points of an axis inside a box."""
+    start, stop = box.get(axis.name, (0, axis.size))
+    return stop - start
+
+
+def sized(**names: Sequence[Axis]) -> Callable[[Mapping[str, Any], Box], Mapping[str, Any]]:
+    """Attributes of a shard where some tell extents: a list becomes those of these axes, a number their product."""
+
+    def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+        found = dict(attrs)
+        for name, axes in names.items():
+            if name in found:
+                extents = [extent(axis, box) for axis in axes]
+                found[name] = extents if isinstance(found[name], list) else prod(extents)
+        return found
+
+    return local

@@ -1,0 +1,136 @@
+"""Which region of every tensor a shard needs and makes, and the shapes and attributes of the op that it runs.
+
+A shard is a box: intervals of some axes; the axes that it does not name are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ..errors import InputError
+from .description import Shape
+from .index import Box, Interval, clipped_interval, interval_of, span_of
+from .registry import Dims, Semantics
+
+Region = tuple[Interval, ...]
+"""One interval a dimension of a tensor."""
+
+
+def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
+    """For every operand the smallest box of it that the shard reads, inside the tensor; None where it reads nothing.
+
+    Halos of windows are included; what lies in the padding is not. An operand of which only the shape is needed is
+    not read.
+    """
+    found = []
+    for access, dims, shape in zip(semantics.description.inputs, semantics.reads, semantics.inputs, strict=True):
+        wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
+        found.append(_read(dims, shape, box) if wanted else None)
+    return tuple(found)
+
+
+def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
+    """For every output the region that the shard makes (whole or as a partial result); None where it makes nothing."""
+    pairs = zip(semantics.makes, semantics.outputs, strict=True)
+    return tuple(_read(dims, shape, box) for dims, shape in pairs)
+
+
+def volume(region: Region) -> int:
+    """Elements of a region."""
+    return prod(stop - start for start, stop in region)
+
+
+def extents(region: Region) -> Shape:
+    """The shape of a region."""
+    return tuple(stop - start for start, stop in region)
+
+
+def _holds_zero(interval: Interval) -> bool:
+    return interval[0] <= 0 < interval[1]
+
+
+def _read(dims: Dims, shape: Shape, box: Box) -> Region | None:
+    """The region of one tensor, or None where it is empty though the tensor is not."""
+    region = []
+    for (index, names, full), extent in zip(dims, shape, strict=True):
+        interval = full if index is None or names.isdisjoint(box) else clipped_interval(index, extent, box)
+        if interval[0] >= interval[1] and extent:
+            return None
+        region.append(interval)
+    return tuple(region)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard as an op of its own: what it runs (its profile key's parts), and the regions that it needs and makes.
+
+    ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are: what lies in the
+    padding of a window is counted in (the shard runs unpadded there), an operand that is not touched is left out.
+    """
+
+    kind: str
+    attrs: Mapping[str, Any]
+    operands: tuple[int, ...]
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    needs: tuple[Region | None, ...]
+    makes: tuple[Region | None, ...]
+
+
+def shard_of(semantics: Semantics, box: Box) -> Shard:
+    """The shard of an op on a box; a box that holds every axis whole gives the op itself.
+
+    Raises InputError for an axis that the op does not have and for an interval that is no part of it.
+    """
+    parts = _parts(semantics, box)
+    needs, makes = input_regions(semantics, parts), output_regions(semantics, parts)
+    if not parts:
+        operands = tuple(range(len(semantics.inputs)))
+        return Shard(semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, needs, makes)
+    shapes = [_executed(semantics, i, parts) for i in range(len(semantics.inputs))]
+    return Shard(
+        semantics.kind,
+        semantics.description.local(semantics.attrs, parts),
+        tuple(i for i, shape in enumerate(shapes) if shape is not None),
+        tuple(shape for shape in shapes if shape is not None),
+        tuple(extents(region) for region in makes if region is not None),
+        needs,
+        makes,
+    )
+
+
+def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
+    """The intervals that are proper parts of their axes."""
+    sizes = {axis.name: axis.size for axis in semantics.axes}
+    found = {}
+    for name, (start, stop) in box.items():
+        if name not in sizes:
+            raise InputError(f'kind "{semantics.kind}" has no axis "{name}"; it has {", ".join(sizes)}')
+        if not 0 <= start < stop <= sizes[name]:
+            raise InputError(f'axis "{name}": [{start}, {stop}) is no part of [0, {sizes[name]})')
+        if (start, stop) != (0, sizes[name]):
+            found[name] = (start, stop)
+    return found
+
+
+def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
+    """Shape of an operand as the shard's kernel gets it; None where it is not touched."""
+    access, shape, dims = semantics.description.inputs[operand], semantics.inputs[operand], semantics.reads[operand]
+    if access.when is not None and not _holds_zero(interval_of(access.when, box)):
+        return None
+    found = []
+    for (index, names, _), extent in zip(dims, shape, strict=True):
+        if index is None or names.isdisjoint(box):
+            found.append(extent)
+            continue
+        if access.padded:
+            found.append(span_of(index, box))
+            continue
+        start, stop = clipped_interval(index, extent, box)
+        if start >= stop and extent:
+            return None
+        found.append(stop - start)
+    return tuple(found)

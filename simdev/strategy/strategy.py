@@ -1,0 +1,77 @@
+"""Strategy: everything that says how a step is spread over the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import InputError
+from .configuration import Configuration
+
+POLICIES = ("fifo", "program", "priority", "fixed")
+SYNCS = ("all-reduce", "parameter-server", "sharded")
+SHORT_FORMS = ("data-parallel", "model-parallel", "owt", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order of queues.
+
+    ``fifo``: by readiness. ``program``: each device runs its ops in program order. ``priority``: smaller first, 0
+    where nothing is said; a transfer takes the smallest of its consumers. ``fixed``: each queue named in ``sequence``
+    ("gpu:0", "send gpu:0") serves exactly the given ops or transfers ("op:output>device"); other queues stay fifo.
+    """
+
+    policy: str = "fifo"
+    priority: Mapping[str, int] = field(default_factory=dict)
+    sequence: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise InputError(f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"')
+        for name, value in (("priority", self.priority), ("sequence", self.sequence)):
+            wanted = "fixed" if name == "sequence" else name
+            if value and self.policy != wanted:
+                raise InputError(f'order.{name}: goes with the policy "{wanted}", not with "{self.policy}"')
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How a step is spread: where ops run, how they and their tensors are split, and the order of queues.
+
+    - ``placement``: op, colocation group or pattern -> device. An op placed runs whole.
+    - ``order``: an Order, or the name of a policy.
+    - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
+    - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op makes it.
+    - ``sync``: how gradients are added up, one of SYNCS.
+    - ``short``: one of SHORT_FORMS, on ``devices`` (none: all); what else is told takes precedence over it.
+    """
+
+    placement: Mapping[str, str] = field(default_factory=dict)
+    order: Order = Order()
+    partition: Mapping[str, Configuration] = field(default_factory=dict)
+    tensors: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    sync: str = SYNCS[0]
+    short: str | None = None
+    devices: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        order: object = self.order
+        if isinstance(order, str):
+            order = Order(order)
+            object.__setattr__(self, "order", order)
+        placement: object = self.placement
+        if not isinstance(placement, Mapping) or not isinstance(order, Order):
+            raise InputError("strategy: needs a placement by name, and an order or the name of a policy")
+        object.__setattr__(self, "devices", tuple(self.devices))
+        if self.sync not in SYNCS:
+            raise InputError(f'sync: must be one of {", ".join(SYNCS)}, got "{self.sync}"')
+        if self.short is not None and self.short not in SHORT_FORMS:
+            raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
+        if self.devices and self.short is None:
+            raise InputError("devices: go with a short form; a configuration names its own")
+
+    @property
+    def splits(self) -> bool:
+        """Whether anything is split: then ops become shards before they are lowered."""
+        return bool(self.partition or self.tensors or self.short)

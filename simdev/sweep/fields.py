@@ -1,0 +1,190 @@
+"""Fields of a scenario by their path, ``cluster.links[*].bandwidth``, and scenarios with another value there.
+
+The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["any name"]``, and ``[*]`` for every entry
+of a list or object. Where a path leads into a part that the scenario only names (a file, a preset, a short form), that
+part is opened and the field changed in a copy; nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from ..errors import InputError
+from ..files import preset_names
+from ..files.cluster import PRESETS
+from ..files.paths import shown
+from ..files.strategy import is_bare
+from ..strategy import SHORT_FORMS
+
+PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+ROOTS = (*PARTS, "options", "name")
+PRESET_SETTINGS = ("nodes", "network", "queues", "transfer")
+OF_EVERY_LINK = ("bandwidth", "latency")
+_STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
+
+
+class Every(Enum):
+    """The step ``[*]``: every entry."""
+
+    ENTRY = "[*]"
+
+
+Step = str | int | Every
+Read = Callable[[str], Any]
+"""Gives the JSON value of a file."""
+
+
+def parse_path(text: str) -> tuple[Step, ...]:
+    """The steps of a path. Raises InputError."""
+    steps, end = leading_path(text)
+    if end != len(text):
+        raise InputError(f'{text}: cannot be read from "{text[end:]}" on; write it like {EXAMPLES}')
+    return steps
+
+
+EXAMPLES = 'cluster.network, graph.batch, cluster.links[*].latency or strategy.placement["encoder/*"]'
+
+
+def leading_path(text: str) -> tuple[tuple[Step, ...], int]:
+    """The steps of the path that a text begins with, and where it ends. Raises InputError."""
+    steps: list[Step] = []
+    at = 0
+    while at < len(text) and (match := _STEP.match(text, at)):
+        if (match[0][0] == ".") != bool(at and match[1]):
+            break  # a name follows a dot, except at the beginning
+        steps.append(_step(match))
+        at = match.end()
+    if not steps or steps[0] not in ROOTS:
+        first = text.partition("=")[0]
+        raise InputError(f"{first}: must begin with one of {', '.join(ROOTS)}, like {EXAMPLES}")
+    return tuple(steps), at
+
+
+def _step(match: re.Match[str]) -> Step:
+    if match[1] is not None:
+        return match[1]
+    if match[2] is not None:
+        return int(match[2])
+    if match[3] is not None:
+        return Every.ENTRY
+    try:
+        return str(json.loads(match[4]))
+    except ValueError:
+        raise InputError(f"{match.string}: {match[4]} is no text in JSON") from None
+
+
+def with_field(document: Mapping[str, Any], path: str, value: Any, folder: str, read: Read) -> dict[str, Any]:
+    """The scenario with another value at a path; what is not on the path is shared with the scenario given.
+
+    A file named in a value is looked for in the working directory, then in ``folder``, that of the scenario. Raises
+    InputError, naming the path, where the path leads nowhere in this scenario.
+    """
+    root, *steps = parse_path(path)
+    root = str(root)
+    is_whole = not steps or (len(steps) == 1 and root in ("profile", "devices") and not isinstance(steps[0], str))
+    if is_whole and root in PARTS and isinstance(value, str) and value and "\0" not in value and os.path.exists(value):
+        value = os.path.abspath(value)
+    if not steps:
+        return {**document, root: value}
+    part = document.get(root, {})
+    if root in PARTS and not is_whole:
+        part = _opened(root, part, steps, lambda name: _read(path, name, folder, read))
+    return {**document, root: _changed(root, part, steps, value, path)}
+
+
+def _read(path: str, name: str, folder: str, read: Read) -> Any:
+    try:
+        return read(os.path.join(folder, name))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
+    """The part as an object to change, where the scenario only names it; entries of a list that the path enters too."""
+    if isinstance(part, list):
+        entered = range(len(part)) if steps[0] is Every.ENTRY else [steps[0]]
+        return [_opened(root, one, steps[1:], read) if i in entered else one for i, one in enumerate(part)]
+    if isinstance(part, str):
+        part = _named(root, part, steps, read)
+    if root == "strategy" and isinstance(part, dict) and is_bare(part):
+        return {"placement": part}
+    if (
+        root == "cluster"
+        and isinstance(part, dict)
+        and "preset" in part
+        and steps[0] not in ("preset", *PRESET_SETTINGS)
+    ):
+        return _unfolded(part)
+    return part
+
+
+def _named(root: str, name: str, steps: Sequence[Step], read: Read) -> Any:
+    if root == "cluster" and name in preset_names():
+        return {"preset": name}
+    if root == "strategy" and name in SHORT_FORMS:
+        return {"short": name}
+    return read(name)
+
+
+def _unfolded(preset: Mapping[str, Any]) -> Any:
+    """A preset with its settings as the object of a whole cluster; one that does not exist is left for its reader."""
+    from ..files.reading import read_json
+
+    name = preset["preset"]
+    if name not in preset_names():
+        return preset
+    found = read_json(PRESETS / f"{name}.json") | {
+        key: preset[key] for key in preset if key not in ("preset", "network")
+    }
+    return _with_network(found, preset["network"]) if "network" in preset else found
+
+
+def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
+    """``cluster.network`` is a rate, as in a preset's settings, or the whole object."""
+    if isinstance(cluster.get("network"), dict) and not isinstance(value, dict):
+        value = {**cluster["network"], "bandwidth": value}
+    return {**cluster, "network": value}
+
+
+def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
+    if root == "cluster" and len(steps) == 1 and isinstance(part, dict) and "preset" not in part:
+        if steps[0] == "network":
+            return _with_network(part, value)
+        if steps[0] in OF_EVERY_LINK:
+            return {**part, "links": _every_link(part.get("links"), steps, value, path)}
+    return _within(part, steps, value, path)
+
+
+def _every_link(links: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
+    inner: Step = "all_to_all" if isinstance(links, dict) else Every.ENTRY
+    if not links:
+        raise InputError(f"{path}: the cluster has no links")
+    return _within(links, [inner, *steps], value, path)
+
+
+def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
+    """A copy of an object or list with the value in it; objects that are missing on the way are made."""
+    if not steps:
+        return value
+    step, *rest = steps
+    if isinstance(holder, Mapping) and not isinstance(step, int):
+        keys = list(holder) if isinstance(step, Every) else [step]
+        _require(bool(keys), path, "there is no entry")
+        return {**holder, **{key: _within(holder.get(key, {}), rest, value, path) for key in keys}}
+    if isinstance(holder, list) and not isinstance(step, str):
+        places = range(len(holder)) if isinstance(step, Every) else [step]
+        _require(bool(places), path, "there is no entry")
+        _require(max(places) < len(holder), path, f"there is no entry [{step}], only {len(holder)}")
+        return [_within(one, rest, value, path) if i in places else one for i, one in enumerate(holder)]
+    told = {str: f'"{step}"', int: f"[{step}]", Every: "[*]"}[type(step)]
+    raise InputError(f"{path}: {told} leads into {shown(holder)}")
+
+
+def _require(condition: bool, path: str, reason: str) -> None:
+    if not condition:
+        raise InputError(f"{path}: {reason}")

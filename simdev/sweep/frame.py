@@ -1,0 +1,117 @@
+"""The results as a DataFrame, a row a scenario, and as files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import Any
+
+import pandas as pd
+
+from ..errors import InputError
+from ..files import replacing
+from .answer import COLUMNS, failed
+from .grid import si_values
+from .question import Asked
+
+ENDINGS = (".csv", ".parquet")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """One row for each of ``asked``, whose rows are found by their question's key.
+
+    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and ``simdev``, the
+    content and the engine that the row stands for. A field set in units has a second column in SI units.
+    """
+    found = [failed(one.problem or "") if one.question is None else rows[one.question.key] for one in asked]
+    columns: dict[str, Any] = {"scenario": _text([one.label for one in asked])}
+    for path in dict.fromkeys(path for one in asked for path in one.settings):
+        columns |= _settings(path, [one.settings.get(path) for one in asked])
+    here = os.path.join(os.getcwd(), "")
+    for name, kind in COLUMNS.items():
+        values = [row.get(name) for row in found]
+        if name == "reason":
+            values = [value if value is None else value.replace(here, "") for value in values]
+        columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
+    columns["key"] = _text([one.question and one.question.key for one in asked])
+    columns["simdev"] = _text([one.question and one.question.version for one in asked])
+    return pd.DataFrame(columns)
+
+
+def _text(values: Sequence[Any]) -> Any:
+    return pd.Series(values, dtype="str")
+
+
+def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
+    """The column of a field that was set: as it was set, and in SI units where it was set with units."""
+    given = [value for value in values if value is not None]
+    numbers = [float(value) if isinstance(value, Decimal) else value for value in values]
+    if all(isinstance(value, bool) for value in given):
+        return {path: pd.array(list(values), dtype="boolean")}
+    if all(type(value) in (int, float, Decimal) for value in given):
+        is_whole = all(type(value) is int and abs(value) < 2**63 for value in given)
+        kind: Any = "Int64" if is_whole else "float64"
+        return {path: pd.array(numbers, dtype=kind)}
+    columns = {path: _text([None if value is None else _told(value) for value in values])}
+    quantities = si_values(given)
+    if quantities is not None:
+        unit, found = quantities
+        left = iter(found)
+        columns[f"{path}_{unit}"] = pd.array([None if v is None else next(left) for v in values], dtype="float64")
+    return columns
+
+
+def _told(value: Any) -> str:
+    return str(value) if isinstance(value, (str, Decimal)) else json.dumps(value, default=str)
+
+
+def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+    """Write results whole or not at all, as CSV or Parquet by the ending of the name. Raises InputError.
+
+    In CSV a text that a spreadsheet would take for a formula gets a ' before it.
+    """
+    path = os.fspath(path)
+    check_place(path)
+    try:
+        with replacing(path) as temporary:
+            if path.lower().endswith(".csv"):
+                with open(temporary, "w", encoding="utf-8", newline="") as file:
+                    file.write(csv_text(results))
+            else:
+                results.to_parquet(temporary, index=False)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot write: {reason[:1].lower()}{reason[1:]}", path) from None
+
+
+def check_place(path: str) -> None:
+    """Refuse what could not be written in the end before any work is done. Raises InputError."""
+    if not path.lower().endswith(ENDINGS):
+        raise InputError(f"the name must end in {' or '.join(ENDINGS)}", path)
+    if path.lower().endswith(".parquet") and find_spec("pyarrow") is None:
+        raise InputError("Parquet needs pyarrow; install simdev[parquet], or write .csv", path)
+    if os.path.isdir(path):
+        raise InputError("cannot write: is a directory", path)
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise InputError("cannot write: permission denied", path)
+
+
+def csv_text(results: pd.DataFrame) -> str:
+    """The results as CSV."""
+    texts = [name for name in results if pd.api.types.is_string_dtype(results[name])]
+    safe = results.assign(**{str(name): _text(list(map(_safe, results[name]))) for name in texts})
+    return safe.rename(columns=_safe).to_csv(index=False, lineterminator="\n")
+
+
+def _safe(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def counts(results: pd.DataFrame) -> dict[str, int]:
+    """How many rows have each status."""
+    found: Iterable[tuple[Any, int]] = results["status"].value_counts(sort=False).items()
+    return {str(status): int(count) for status, count in found}

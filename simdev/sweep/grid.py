@@ -1,0 +1,145 @@
+"""Grids: which fields take which values, from Python, from a file (``files.read_grid``) and from the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Any
+
+from ..errors import InputError
+from ..files.reading import parse_json
+from ..units import parse_bandwidth, parse_bytes, parse_flops, parse_time
+from .fields import leading_path, parse_path
+
+Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
+MOST_POINTS = 1_000_000
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+PARSERS = {"s": parse_time, "bytes": parse_bytes, "bytes_per_s": parse_bandwidth, "flop_per_s": parse_flops}
+
+
+def points(grid: Grid | None) -> list[dict[str, Any]]:
+    """Every combination of values, the first field changing slowest; several grids one after another.
+
+    Without a grid one point that changes nothing. Raises InputError.
+    """
+    products = [grid] if isinstance(grid, Mapping) else list(grid or [{}])
+    problems = [problem for one in products for problem in _problems(one)]
+    if problems:
+        raise InputError(problems)
+    count = sum(prod(len(values) for values in one.values()) for one in products)
+    if count > MOST_POINTS:
+        raise InputError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
+    return [dict(zip(one, values, strict=True)) for one in products for values in product(*one.values())]
+
+
+def crossed(
+    first: Sequence[Mapping[str, Sequence[Any]]], second: Mapping[str, Sequence[Any]]
+) -> list[Mapping[str, Sequence[Any]]]:
+    """Every point of some grids with every point of another. Raises InputError for a field that stands in both."""
+    twice = sorted({field for one in first for field in one if field in second})
+    if twice:
+        raise InputError([f"{field}: is set twice" for field in twice])
+    return [{**one, **second} for one in first]
+
+
+def _problems(grid: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    for field, values in grid.items():
+        try:
+            parse_path(field)
+        except InputError as error:
+            yield from error.problems
+        if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
+            yield f"{field}: must be a list of values, got {values!r}"
+        elif not values:
+            yield f"{field}: has no values"
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """The grid of the command line's ``PATH=VALUE,VALUE,...``. Raises InputError with every problem.
+
+    A value is JSON where it reads as such, else text. A bare number takes the unit of the next value that has one:
+    ``1,2,4,8Gbit/s``.
+    """
+    found: dict[str, list[Any]] = {}
+    problems: list[str] = []
+    for text in texts:
+        try:
+            _, end = leading_path(text)
+            path = text[:end]
+            if text[end : end + 1] != "=":
+                raise InputError(f"{text}: must be PATH=VALUE,VALUE,...")
+            if path in found:
+                raise InputError(f"{path}: is set twice")
+            found[path] = _values(path, text[end + 1 :])
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _values(path: str, text: str) -> list[Any]:
+    texts = [one.strip() for one in _split(text)]
+    if "" in texts:
+        raise InputError(f'{path}: a value is empty in "{text}"')
+    units = [_unit(one) for one in texts]
+    if any(units):
+        if units[-1] is None and _NUMBER.fullmatch(texts[-1]):
+            raise InputError(f'{path}: "{texts[-1]}" has no unit; write it behind the last value')
+        for i in reversed(range(len(texts) - 1)):
+            if units[i] is None and _NUMBER.fullmatch(texts[i]):
+                units[i] = units[i + 1]
+                texts[i] += units[i] or ""
+    return [_value(one) for one in texts]
+
+
+def _split(text: str) -> list[str]:
+    """Cut at the commas that stand in no brackets and no quotes."""
+    parts, depth, quoted, start = [], 0, False, 0
+    for i, sign in enumerate(text):
+        if sign == '"' and text[i - 1 : i] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (sign in "[{") - (sign in "]}")
+            if sign == "," and depth <= 0:
+                parts.append(text[start:i])
+                start = i + 1
+    return [*parts, text[start:]]
+
+
+def _unit(text: str) -> str | None:
+    """What stands behind the number of a quantity, None where it is none or has no unit."""
+    match = _NUMBER.match(text)
+    unit = text[match.end() :] if match else ""
+    return unit if unit and any(_si(text, parse) is not None for parse in PARSERS.values()) else None
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except InputError:
+        return text
+
+
+def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
+    """(unit, numbers in that unit), where the values are quantities of one sort, written with units; else None.
+
+    The unit is that of column names: ``s``, ``bytes``, ``bytes_per_s``, ``flop_per_s``.
+    """
+    if not any(isinstance(value, str) and _unit(value) for value in values):
+        return None
+    for unit, parse in PARSERS.items():
+        found = [_si(value, parse) for value in values]
+        if all(number is not None for number in found):
+            return unit, [float(number) for number in found if number is not None]
+    return None
+
+
+def _si(value: Any, parse: Any) -> Fraction | None:
+    try:
+        return Fraction(parse(value))
+    except (ValueError, TypeError, AttributeError):
+        return None

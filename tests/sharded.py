@@ -1,0 +1,386 @@
+"""Small training graphs with their backward, random ways to split them, and what every split has to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property
+from itertools import product
+from math import prod
+
+from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.graph import Graph, Op, Tensor
+from simdev.lowering import Partitioned, Prepared, lower_prepared, partition
+from simdev.lowering.collective import is_collective
+from simdev.models import build
+from simdev.profile import CostModel, DeviceSpec
+from simdev.semantics import Region, flops, input_regions, op_semantics, op_splits, op_work, stored_region, weights_of
+from simdev.strategy import LEAVES, SYNCS, Configuration, Origin, Strategy
+from simdev.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
+from strategies import Tape
+
+COSTS = CostModel(specs=(DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11)),))
+DEVICES = 4
+
+
+def tensor(*shape: int) -> Tensor:
+    """Of float32."""
+    return Tensor(4 * prod(shape), shape, "float32")
+
+
+def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> Cluster:
+    """GPUs with a link between any two."""
+    own = [Device(f"gpu:{i}") for i in range(devices)]
+    return Cluster.all_to_all("sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link))
+
+
+def parameter(name: str, *shape: int) -> Op:
+    return Op(name, "parameter", outputs=(tensor(*shape),), param_bytes=tensor(*shape).bytes, time=0)
+
+
+def leaf(name: str, *shape: int) -> Op:
+    return Op(name, "input", outputs=(tensor(*shape),), time=0)
+
+
+def update(name: str, weight: str, gradient: str) -> Op:
+    return Op(name, "sgd_update", "update", (weight, gradient))
+
+
+def convolutions(stride: int = 1, padding: int = 1) -> Graph:
+    """Two convolutions, a pool and their backward."""
+    attrs = {"stride": [stride, stride], "padding": [padding, padding]}
+    middle = (8 + 2 * padding - 3) // stride + 1
+    ops = [
+        leaf("x", 4, 2, 8, 8),
+        parameter("w1", 4, 2, 3, 3),
+        parameter("w2", 4, 4, 3, 3),
+        Op("conv1", "conv2d", inputs=("x", "w1"), outputs=(tensor(4, 4, middle, middle),), attrs=attrs),
+        Op("relu1", "relu", inputs=("conv1",), outputs=(tensor(4, 4, middle, middle),)),
+        Op("conv2", "conv2d", inputs=("relu1", "w2"), outputs=(tensor(4, 4, middle, middle),), attrs=PADDED),
+        Op("pool", "avg_pool2d", inputs=("conv2",), outputs=(tensor(4, 4, middle // 2, middle // 2),), attrs=WINDOW),
+        Op("dpool", "relu_backward", "backward", ("pool", "pool"), outputs=(tensor(4, 4, middle // 2, middle // 2),)),
+        Op(
+            "dy",
+            "avg_pool2d_backward",
+            "backward",
+            ("dpool", "conv2"),
+            outputs=(tensor(4, 4, middle, middle),),
+            attrs=WINDOW,
+        ),
+        Op("dw2", "conv2d_backward_weight", "backward", ("dy", "relu1"), outputs=(tensor(4, 4, 3, 3),), attrs=PADDED),
+        Op(
+            "dx2",
+            "conv2d_backward_input",
+            "backward",
+            ("dy", "w2"),
+            outputs=(tensor(4, 4, middle, middle),),
+            attrs=PADDED,
+        ),
+        Op("dr", "relu_backward", "backward", ("dx2", "relu1"), outputs=(tensor(4, 4, middle, middle),)),
+        Op("dw1", "conv2d_backward_weight", "backward", ("dr", "x"), outputs=(tensor(4, 2, 3, 3),), attrs=attrs),
+        update("u1", "w1", "dw1"),
+        update("u2", "w2", "dw2"),
+    ]
+    return Graph("convolutions", tuple(ops))
+
+
+PADDED = {"stride": [1, 1], "padding": [1, 1]}
+WINDOW = {"kernel_size": [2, 2], "stride": [2, 2]}
+
+
+def linears() -> Graph:
+    """Two linear layers with a bias, a residual and their backward; the second weight is used twice."""
+    ops = [
+        leaf("x", 8, 4),
+        parameter("w1", 8, 4),
+        parameter("b1", 8),
+        parameter("w2", 8, 8),
+        Op("fc1", "linear", inputs=("x", "w1", "b1"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
+        Op("act", "gelu", inputs=("fc1",), outputs=(tensor(8, 8),)),
+        Op("fc2", "linear", inputs=("act", "w2"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
+        Op("fc3", "linear", inputs=("fc2", "w2"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
+        Op("sum", "add", inputs=("fc3", "act"), outputs=(tensor(8, 8),)),
+        Op("dy", "mul", "backward", ("sum", "sum"), outputs=(tensor(8, 8),)),
+        Op("dw2b", "matmul", "backward", ("dy", "fc2"), outputs=(tensor(8, 8),), attrs={"transpose_a": True}),
+        Op("dfc2", "matmul", "backward", ("dy", "w2"), outputs=(tensor(8, 8),)),
+        Op("dw2a", "matmul", "backward", ("dfc2", "act"), outputs=(tensor(8, 8),), attrs={"transpose_a": True}),
+        Op("dw2", "add", "backward", ("dw2a", "dw2b"), outputs=(tensor(8, 8),)),
+        Op("dact", "matmul", "backward", ("dfc2", "w2"), outputs=(tensor(8, 8),)),
+        Op("dres", "add", "backward", ("dact", "dy"), outputs=(tensor(8, 8),)),
+        Op("dfc1", "gelu_backward", "backward", ("dres", "fc1"), outputs=(tensor(8, 8),)),
+        Op("dw1", "matmul", "backward", ("dfc1", "x"), outputs=(tensor(8, 4),), attrs={"transpose_a": True}),
+        Op("db1", "sum", "backward", ("dfc1",), outputs=(tensor(8),), attrs={"dim": [0]}),
+        update("u1", "w1", "dw1"),
+        update("ub", "b1", "db1"),
+        update("u2", "w2", "dw2"),
+    ]
+    return Graph("linears", tuple(ops))
+
+
+@cache
+def graphs() -> tuple[Graph, ...]:
+    """Convolutions, linear layers, a transformer block and a recurrent network, all tiny."""
+    block = {"batch": 4, "length": 4, "layers": 1, "width": 8, "inner": 8, "heads": 2, "vocabulary": 8}
+    return (
+        convolutions(),
+        convolutions(2, 0),
+        linears(),
+        build("transformer-base", **block, fused=False),
+        build("transformer-base", **block),
+        build("rnnlm", batch=4, length=2, hidden=4, layers=1, vocabulary=8),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    """A graph, a cluster and a strategy, split and lowered."""
+
+    graph: Graph
+    cluster: Cluster
+    strategy: Strategy
+
+    def __repr__(self) -> str:
+        told = {"placement": self.strategy.placement, "partition": self.strategy.partition}
+        return f"Case({self.graph.name!r}, {self.cluster.queues!r}, {self.strategy.sync!r}, {told})"
+
+    @cached_property
+    def found(self) -> Partitioned:
+        return partition(self.graph, self.cluster, self.strategy, COSTS)
+
+    @cached_property
+    def task_graph(self) -> TaskGraph:
+        prepared = Prepared(self.found.graph, self.cluster, COSTS)
+        return lower_prepared(prepared, Strategy(self.found.placement, self.strategy.order))
+
+
+def split_of(tape: Tape, graph: Graph, position: int) -> dict[str, int]:
+    """A random split of one op into up to four parts."""
+    if graph.ops[position].phase == "update":
+        return {}
+    found: dict[str, int] = {}
+    for one in op_splits(graph, position, weights_of(graph)):
+        degree = tape.pick(1, 1, 2, 4, 3)
+        if one.size % degree == 0 and degree * prod(found.values()) <= DEVICES:
+            found[one.axis] = degree
+    return {axis: degree for axis, degree in found.items() if degree > 1}
+
+
+def devices_of(tape: Tape, parts: int) -> tuple[str, ...]:
+    """Different devices for so many parts, as many or a divisor of it."""
+    count = tape.pick(parts, parts, 1, parts // 2 if parts % 2 == 0 else parts)
+    first = tape.number(DEVICES)
+    return tuple(f"gpu:{(first + i) % DEVICES}" for i in range(count))
+
+
+def make_case(tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[str] = TRANSFERS[:1]) -> Case:
+    """A random strategy; what it leaves out follows."""
+    graph = tape.pick(*graphs())
+    split: dict[str, Configuration] = {}
+    placement: dict[str, str] = {}
+    for position, op in enumerate(graph.ops):
+        wanted = tape.number(4)
+        if op.kind == "input" and wanted == 0:
+            placement[op.name] = f"gpu:{tape.number(DEVICES)}"
+        elif op.kind == "input" or (op.kind not in LEAVES and wanted == 1):
+            degrees = split_of(tape, graph, position)
+            split[op.name] = Configuration(degrees, devices_of(tape, prod(degrees.values())))
+        elif op.kind not in LEAVES and wanted == 2 and tape.number(4) == 0:
+            placement[op.name] = f"gpu:{tape.number(DEVICES)}"
+    if not split:  # then nothing would follow
+        name = next(iter(placement))
+        split[name] = Configuration(devices=(placement.pop(name),))
+    strategy = Strategy(placement, partition=split, tensors=tensors_of(tape, graph, split), sync=tape.pick(*SYNCS))
+    return Case(graph, replace(cluster(tape.pick(*queues)), transfer=tape.pick(*transfers)), strategy)
+
+
+def tensors_of(tape: Tape, graph: Graph, split: Mapping[str, Configuration]) -> dict[str, dict[int, int]]:
+    """How some outputs of configured ops are stored: in as many parts as the op has devices, or half as many."""
+    found = {}
+    for name, configuration in split.items():
+        op = graph.ops[graph.index[name]]
+        if op.inputs and tape.number(3) == 0 and op.outputs:
+            parts = max(1, len(configuration.devices) // tape.pick(1, 2))
+            shape = op.outputs[0].shape
+            dimension = tape.number(max(1, len(shape)))
+            if shape and shape[dimension] % parts == 0 and len(configuration.devices) % parts == 0:
+                found[f"{name}:0"] = {dimension: parts}
+    return found
+
+
+# What must hold, element by element
+
+
+Element = tuple[int, ...]
+
+
+def elements(region: Region) -> Iterator[Element]:
+    return product(*(range(start, stop) for start, stop in region))
+
+
+def size_of(graph: Graph, op: str, output: int) -> Fraction:
+    """Bytes of one element of a tensor."""
+    made = graph.ops[graph.index[op]].outputs[output]
+    return Fraction(made.bytes, prod(made.shape))
+
+
+def holders(case: Case, whole: bool = True) -> dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]]:
+    """Of every tensor (op, device, elements) of what holds its values, or its partial results."""
+    found: dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]] = {}
+    for op in case.found.graph.ops:
+        origin = case.found.origins[op.name]
+        places = op.attrs["ranks"] if is_collective(op) else [case.found.placement[op.name]] * len(origin.regions)
+        for (output, region), (_, count), place in zip(origin.regions, origin.addend, places, strict=True):
+            if (count == 1) == whole:
+                found.setdefault((origin.op, output), []).append((op.name, place, frozenset(elements(region))))
+    return {key: _stored(case, key, held) if whole else held for key, held in found.items()}
+
+
+def _stored(case, key, held):  # type: ignore[no-untyped-def]
+    """Of a tensor that is stored otherwise than it is made: the parts in which it is stored."""
+    degrees = case.strategy.tensors.get(f"{key[0]}:{key[1]}")
+    if degrees is None:
+        return held
+    own = [one for one in held if case.found.origins[one[0]].role == "stored"]
+    shape = case.graph.ops[case.graph.index[key[0]]].outputs[key[1]].shape
+    cuts = [
+        [(p * n // d, (p + 1) * n // d) for p in range(d)]
+        for n, d in ((n, degrees.get(i, 1)) for i, n in enumerate(shape))
+    ]
+    devices = list(dict.fromkeys(case.found.placement[name] for name, origin in case.found.origins.items()
+                                 if origin.op == key[0] and origin.role == "shard"))  # fmt: skip
+    cells = [frozenset(elements(region)) for region in product(*cuts)]
+    for number, cell in enumerate(cells):
+        place = devices[number * len(devices) // len(cells)]
+        if not any(one[2] == cell for one in own):  # it is made where it is stored
+            own.append(next(one for one in held if one[1:] == (place, cell)))
+    return own
+
+
+def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
+    """What a shard reads: tensors of the graph that was split, and their regions."""
+    graph, origin = case.graph, case.found.origins[name]
+    position = graph.index[origin.op]
+    op = graph.ops[position]
+    if not op.inputs:
+        return []
+    semantics = op_semantics(graph, position)
+    strides = op.attrs.get("strides") or [None] * len(op.inputs)
+    found = []
+    regions = input_regions(semantics, dict(origin.box))
+    for text, region, seen, layout in zip(op.inputs, regions, semantics.inputs, strides, strict=True):
+        producer, output = graph.resolve(text)
+        if region is not None:
+            stored = graph.ops[producer].outputs[output].shape
+            found.append(((graph.ops[producer].name, output), stored_region(region, seen, stored, layout)))
+    return found
+
+
+def expected_bytes(case: Case) -> Fraction:
+    """What has to be sent: elements that a device needs and does not hold, each request of a piece once."""
+    whole, partial = holders(case), holders(case, False)
+    asked: dict[tuple[str, tuple[str, int], str, frozenset[Element]], Fraction] = {}
+    for op in case.found.graph.ops:
+        origin, device = case.found.origins[op.name], case.found.placement[op.name]
+        if origin.role in ("sum", "sync", "stored"):
+            if not is_collective(op):
+                _ask_addends(case, op, origin, device, partial, asked)
+            continue
+        for key, region in needs(case, op.name):
+            own = [name for name, *_ in partial.get(key, ()) if any(t.startswith(f"{name}:") for t in op.inputs)]
+            if own:  # goes on with the partial result that lies here
+                assert all(case.found.placement[name] == device for name in own)
+                continue
+            _ask(case, key, set(elements(region)), device, whole[key], asked)
+    return sum(asked.values(), Fraction(0))
+
+
+def _ask(case, key, wanted, device, held, asked) -> None:  # type: ignore[no-untyped-def]
+    for name, place, own in [*(h for h in held if h[1] == device), *(h for h in held if h[1] != device)]:
+        piece = frozenset(wanted & own)
+        wanted -= piece
+        if piece and place != device:
+            asked[name, key, device, piece] = len(piece) * size_of(case.graph, *key)
+    assert not wanted, f"nobody makes {sorted(wanted)[:3]} of {key}"
+
+
+def _ask_addends(case, op, origin: Origin, device, partial, asked) -> None:  # type: ignore[no-untyped-def]
+    ((output, region),) = origin.regions
+    own = set(elements(region))
+    held = partial.get((origin.op, output)) or _made(case, origin.op, output)
+    sources = {text.rpartition(":")[0] for text in op.inputs}
+    for name, place, made in held:
+        if name in sources and made & own and place != device:
+            asked[name, (origin.op, output), device, frozenset(made & own)] = len(made & own) * size_of(
+                case.graph, origin.op, output
+            )
+
+
+def _made(case, name: str, output: int):  # type: ignore[no-untyped-def]
+    """What the shards of an op make."""
+    found = []
+    for op, origin in case.found.origins.items():
+        if origin.op == name and origin.role == "shard":
+            regions = [region for k, region in origin.regions if k == output]
+            found += [(op, case.found.placement[op], frozenset(elements(region))) for region in regions]
+    return found
+
+
+def sent_bytes(task_graph: TaskGraph) -> int:
+    """Bytes of all transfers."""
+    tasks = task_graph.tasks
+    return sum(int(size) for size, kind in zip(tasks.bytes, tasks.kind, strict=True) if kind == TRANSFER)
+
+
+def require_sent(case: Case) -> None:
+    """Transfers and collectives send what they must."""
+    assert sent_bytes(case.task_graph) == expected_bytes(case)
+    tasks = case.task_graph.tasks
+    for task, kind in enumerate(tasks.kind):
+        if kind == COLLECTIVE:
+            op = case.found.graph.ops[task]
+            ranks, size = len(op.attrs["ranks"]), op.outputs[0].bytes
+            assert tasks.bytes[task] in {2 * (ranks - 1) * -(-size // ranks) * n for n in (1, 2)}
+
+
+def require_made_once(case: Case) -> None:
+    """The shards of every op make each element of each output once; of partial results, each of them once."""
+    made: dict[tuple[str, int, int], dict[Region, int]] = {}
+    counts: dict[tuple[str, int], set[int]] = {}
+    for origin in case.found.origins.values():
+        if origin.role == "shard":
+            for (output, region), (addend, count) in zip(origin.regions, origin.addend, strict=True):
+                seen = made.setdefault((origin.op, output, addend), {})
+                seen[region] = seen.get(region, 0) + 1
+                counts.setdefault((origin.op, output), set()).add(count)
+    for (op, output, addend), regions in made.items():
+        shape = case.graph.ops[case.graph.index[op]].outputs[output].shape
+        found = [element for region in regions for element in elements(region)]
+        assert len(found) == len(set(found)) == prod(shape), (op, output, addend)
+        assert len(set(regions.values())) == 1, "copies of some regions only"
+    for (op, output), seen in counts.items():
+        (count,) = seen
+        assert {addend for name, k, addend in made if (name, k) == (op, output)} == set(range(count))
+
+
+LOOKUPS = ("nll_loss", "nll_loss_backward", "embedding_backward")
+"""One look a row, however many classes: the count a point is a share of the classes, which a shard has fewer of."""
+HALOS = ("conv2d_backward_input", "avg_pool2d_backward")
+"""As kernels, shards of these run over what the stride may leave out."""
+
+
+def require_flops(case: Case) -> None:
+    """The boxes of an op hold all its work, and its shards as ops of their own compute as much, halos aside."""
+    boxes: dict[str, dict[object, int]] = {}
+    for position, op in enumerate(case.found.graph.ops):
+        origin = case.found.origins[op.name]
+        if origin.role == "shard" and op.kind not in LOOKUPS:
+            boxes.setdefault(origin.op, {})[origin.box] = op_work(case.found.graph, position).flops
+    for name, found in boxes.items():
+        position = case.graph.index[name]
+        semantics = op_semantics(case.graph, position)
+        whole = flops(semantics, {})
+        assert abs(sum(flops(semantics, dict(box)) for box in found) - whole) <= len(found), name  # rounded down
+        assert sum(found.values()) >= whole - len(found), name
+        if case.graph.ops[position].kind not in HALOS:
+            assert sum(found.values()) <= whole + len(found), name

@@ -1,0 +1,126 @@
+"""A tiny scenario to sweep, and sweeps in processes that can be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TINY: dict[str, Any] = {
+    "version": 1,
+    "graph": {
+        "ops": [
+            {"name": "a", "time": "1 us", "outputs": [{"bytes": 8000}]},
+            {"name": "b", "time": "1 us", "inputs": ["a"]},
+        ]
+    },
+    "cluster": {
+        "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
+        "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
+    },
+    "strategy": {"a": "gpu:0", "b": "gpu:1"},
+}
+
+
+def bandwidths(count: int) -> dict[str, list[str]]:
+    """A grid of as many points."""
+    return {"cluster.bandwidth": [f"{i} MB/s" for i in range(1, count + 1)]}
+
+
+def kept(journal: Path) -> list[str]:
+    """The keys of the whole lines of a journal, in their order."""
+    lines = journal.read_bytes().split(b"\n")[1:-1] if journal.exists() else []
+    return [json.loads(line.rpartition(b"\t")[0])["key"] for line in lines]
+
+
+# Imports everything once, then runs each sweep that it is told in a fork of its own: a kill costs milliseconds, not the
+# second that an interpreter needs to start. "point" ends the fork amid the n-th write, sync, cut or rename.
+_SERVER = """
+import json, os, signal, sys
+import pandas, tqdm
+from simdev.cli import main
+from simdev.sweep import engine_version
+engine_version()  # one for all: somebody may edit a source meanwhile, and be taken for another engine rightly
+import simdev.sweep.front, simdev.sweep.frame, simdev.scenario, simdev.lowering, simdev.engine.simpy_engine
+
+def armed(point, mode):
+    left = [point]
+    def hooked(call):
+        def hook(*arguments, **named):
+            left[0] -= 1
+            if left[0] == 0:
+                if mode == "after":
+                    call(*arguments, **named)
+                elif mode == "half" and call is write:
+                    write(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+        return hook
+    write = os.write
+    for name in ("write", "fsync", "ftruncate", "replace"):
+        setattr(os, name, hooked(getattr(os, name)))
+
+for line in sys.stdin:
+    told = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(told["folder"])
+        sys.stderr = open(os.devnull, "w")
+        if told["point"]:
+            import simdev.sweep.journal
+            simdev.sweep.journal.SYNC_S = 0
+            armed(told["point"], told["mode"])
+        os._exit(main(told["arguments"]))
+    sys.stdout.write(f"{child}\\n")
+    sys.stdout.flush()
+    status = os.waitpid(child, 0)[1]
+    sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\\n")
+    sys.stdout.flush()
+"""
+
+
+class Sweeper:
+    """Runs ``simdev`` again and again in processes that may be killed at any moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    def start(self, *arguments: str, point: int = 0, mode: str = "") -> int:
+        """The process id of a sweep that has just begun."""
+        told = {"arguments": arguments, "folder": str(self.folder), "point": point, "mode": mode}
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps(told) + "\n")
+        self._server.stdin.flush()
+        return self._number()
+
+    def wait(self) -> int:
+        """The exit code of the sweep under way; minus the signal where it was killed."""
+        return self._number()
+
+    def kill(self, process: int) -> None:
+        """Kill it, unless it is done: its number is not given to another before ``wait``."""
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _number(self) -> int:
+        assert self._server.stdout is not None
+        return int(self._server.stdout.readline())
+
+    def __enter__(self) -> Sweeper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stdin.close()  # type: ignore[union-attr]
+        self._server.stdout.close()  # type: ignore[union-attr]
+        self._server.wait()

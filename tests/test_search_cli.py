@@ -1,0 +1,93 @@
+"""``simdev import`` and ``simdev search`` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simdev import load_scenario
+from simdev.cli import main
+from simdev.search import METHODS
+from test_importers import PROFILE, workload
+
+
+@pytest.fixture
+def scenario(tmp_path, capsys):
+    (tmp_path / "graph.txt").write_text(PROFILE)
+    out = tmp_path / "s.json"
+    assert main(["import", str(tmp_path / "graph.txt"), "-o", str(out), "--devices", "2", "--bandwidth", "1 GB/s"]) == 0
+    told = capsys.readouterr()
+    assert "6 ops, 2 devices, pipedream" in told.out
+    assert "17.972 ms of loading data" in told.err
+    return out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(method, scenario, tmp_path, capsys):
+    best = tmp_path / "best.json"
+    assert main(["search", str(scenario), "--method", method, "--budget", "40", "-o", str(best), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["method"] == method
+    assert told["feasible"] is True
+    assert told["curve"]["step_time_s"]
+    value = json.loads(scenario.read_text()) | {"strategy": str(best)}
+    (tmp_path / "again.json").write_text(json.dumps(value))
+    assert main(["simulate", str(tmp_path / "again.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == told["step_time_s"]
+    assert load_scenario(tmp_path / "again.json").strategy.placement
+
+
+def test_the_answer_is_told_in_words(scenario, capsys):
+    assert main(["search", str(scenario), "--method", "annealing", "--seed", "3", "--budget", "50"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("annealing: step time 4.75 ms\n")
+    assert "50 evaluations" in out
+    assert "confirmed by the reference engine and the checker" in out
+
+
+def test_the_largest_load_is_told(tmp_path, capsys):
+    (tmp_path / "w.json").write_text(json.dumps(workload()))
+    assert main(["import", str(tmp_path / "w.json"), "-o", str(tmp_path / "s.json")]) == 0
+    assert main(["search", str(tmp_path / "s.json"), "--method", "dnn-contiguous", "--json"]) == 0
+    out = capsys.readouterr().out
+    told = json.loads(out[out.index("{") :])
+    assert told["max_load_ms"] == 5.5  # x and xgrad: 4.5 and what x (0.25) and xgrad (0.75) send
+
+
+def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
+    value = json.loads(scenario.read_text())
+    for device in value["cluster"]["devices"]:
+        device["memory"] = "9 B"
+    (tmp_path / "tight.json").write_text(json.dumps(value))
+    assert main(["search", str(tmp_path / "tight.json"), "--method", "greedy"]) == 1
+    told = capsys.readouterr()
+    assert "does not fit" in told.out
+    assert "needs" in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--method", "magic"], "method: must be one of single"),
+        (["--method", "random", "--budget", "0"], "budget: must be at least 1"),
+        (["--method", "random", "--seconds", "-1"], "seconds: must be > 0"),
+        (["--method", "random", "--prepare", "mix"], "prepare: must be of"),
+        (["--method", "random", "-o", "best.txt"], "the name must end in .json"),
+        (["--method", "random", "-o", "nowhere/best.json"], "--output: cannot write nowhere/best.json"),
+    ],
+)
+def test_bad_options_exit_2_with_one_message(arguments, problem, scenario, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["search", str(scenario), *arguments]) == 2
+    told = capsys.readouterr()
+    assert problem in told.err
+    assert told.out == ""
+    assert not (tmp_path / "best.json").exists()
+
+
+def test_an_import_into_its_own_source_is_refused(scenario, capsys):
+    assert main(["import", str(scenario), "-o", str(scenario)]) == 2
+    assert "is the file to import too" in capsys.readouterr().err
+    assert main(["search", str(scenario), "--method", "single", "-o", str(scenario)]) == 2
+    assert "is the scenario" in capsys.readouterr().err
