@@ -27,9 +27,9 @@ from simdev.search.kernels.compiling import Columns
 from simdev.search.lists import clock_of, lists_of
 from simdev.search.memory import held_of
 from simdev.search.prepare import Grouped, adjust, colocate, coplace, forward, fuse, mates, pair
-from strategies import UNIT, Tape, drawn, op
+from strategies import UNIT, Tape, drawn, op, worlds
 
-SCIPY = pytest.mark.skipif(pytest.importorskip("scipy") is None, reason="scipy is not installed")
+pytest.importorskip("scipy")
 PLACERS = [name for name in METHODS if name not in ("dnn-ip", "dnn-contiguous", "pipedream")]
 
 
@@ -232,6 +232,16 @@ def test_placers_find_room_where_there_is_room(graph):
     assert search(tight, "annealing", 1000).cost.feasible
 
 
+@settings(max_examples=30)
+@given(worlds(policies=("fifo",)))
+def test_placers_answer_on_any_cluster(world):
+    """Any queues and transfers, switches, staging hosts: each answer is what the reference engine says."""
+    oracle = Oracle(world.graph, world.cluster)
+    for method in ("round-robin", "heft", "critical-path", "m-topo", "m-etf", "m-sct", "annealing"):
+        found = search(oracle, method, 20)
+        assert confirm(oracle, found) == ()
+
+
 # Baechi
 
 
@@ -259,14 +269,12 @@ def test_m_etf_keeps_to_the_memory():
     assert earliest_first(instance_of(ops, two()), [4, 9]).tolist() == [0, 1, 1]
 
 
-def test_m_sct_waits_for_the_favourite_child():
-    """a and b end at 2 and 3. Device 0 stays awake for f, the favourite child of a; m-ETF gives it x first."""
+def test_m_sct_runs_the_favourite_child_before_what_is_not_urgent():
+    """b ends at 3 on device 1; x and f could start there then, x on device 0 at 5. m-ETF takes x, m-SCT f."""
     ops = [op("a", 2, size=1), op("b", 3, size=2), op("x", 4, "b", size=1), op("f", 9, "a", "b")]
     instance = instance_of(ops, two(queues="parallel"))
-    child = np.array([3, -1, -1, -1])
-    plain, waiting = (earliest_first(instance, [-1, -1], one).tolist() for one in (None, child))
-    assert waiting[3] == waiting[0]
-    assert plain != waiting or plain[3] == plain[0]
+    assert earliest_first(instance, [-1, -1]).tolist() == [0, 1, 1, 0]
+    assert earliest_first(instance, [-1, -1], np.array([-1, 3, -1, -1])).tolist() == [0, 1, 0, 1]
 
 
 def test_favourites_are_repaired_in_the_order_of_the_edges():
@@ -322,7 +330,7 @@ def test_preparation_of_gnmt_gives_baechis_counts():
     graph = gnmt()
     assert len(Oracle(graph, cluster("parallel")).groups) == 1617
     grouped = prepare(graph, ["coplace"])
-    assert len(grouped.graph.groups) == 569 or len(Oracle(grouped.colocated, cluster("parallel")).groups) == 569
+    assert len(Oracle(grouped.colocated, cluster("parallel")).groups) == 569
     fused = prepare(graph, ["coplace", "fuse"])
     instance = Instance(Prepared(graph, cluster("parallel"), CostModel()), fused)
     assert (len(fused.graph.ops), len(instance.edges)) == (576, 2212)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -91,3 +93,28 @@ def test_an_import_into_its_own_source_is_refused(scenario, capsys):
     assert "is the file to import too" in capsys.readouterr().err
     assert main(["search", str(scenario), "--method", "single", "-o", str(scenario)]) == 2
     assert "is the scenario" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):
+    """Ctrl-C in another process, once it searches."""
+    command = [sys.executable, "-c", INTERRUPTED, str(scenario), str(tmp_path / "best.json")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert "interrupted" in ran.stdout
+    assert json.loads((tmp_path / "best.json").read_text())["placement"]
+
+
+INTERRUPTED = """
+import os, signal, sys
+import simdev.search.trial as trial
+real = trial.Trial.score
+
+def score(self, placement):
+    if self.evaluations == 30:
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(self, placement)
+
+trial.Trial.score = score
+from simdev.cli import main
+sys.exit(main(["search", sys.argv[1], "--method", "random", "--seconds", "60", "-o", sys.argv[2]]))
+"""

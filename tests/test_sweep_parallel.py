@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -135,12 +137,16 @@ def test_a_killed_sweep_with_workers_goes_on_at_once(backend: str, tmp_path: Pat
     deadline = time.monotonic() + 60
     while len(kept(tmp_path / "j")) < 20 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
+    orphans = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
     process.wait()
     before = kept(tmp_path / "j")
     assert len(before) >= 20
     results = sweep(tmp_path / "s.json", bandwidths(30), journal=tmp_path / "j")
     assert list(results["status"]) == ["ok"] * 30
+    for orphan in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
     after = kept(tmp_path / "j")
     assert after[: len(before)] == before
     assert len(set(after)) == len(after)

@@ -137,8 +137,9 @@ def _run(trial: Trial, method: Callable[[Trial], None]) -> str:
 def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
     if trial.best is None:
         raise InputError("graph: there is nothing to place")
-    placement = trial.best[0]
-    cost = trial.oracle(placement)  # a walk does not tell the peaks where nothing is limited
+    placement, cost = trial.best
+    if not cost.peaks:  # a walk does not tell them where nothing is limited
+        cost = trial.oracle(placement)
     provenance = {
         **told,
         "evaluations": trial.evaluations,

@@ -26,5 +26,9 @@ def round_robin(trial: Trial) -> None:
 
 def random(trial: Trial) -> None:
     """Every group on any of its devices, each time anew."""
+    counts = np.array([len(one) for one in trial.choices], np.int64)
+    table = np.zeros((len(counts), int(counts.max(initial=1))), np.int64)
+    for group, one in enumerate(trial.choices):
+        table[group, : len(one)] = one
     while True:
-        trial.score(np.array([trial.random.choice(one) for one in trial.choices], np.int64))
+        trial.score(table[np.arange(len(counts)), trial.random.integers(counts)])

@@ -118,5 +118,6 @@ def _pairs(blocks: Blocks, sets: Sequence[int], limit: float) -> Pairs:
 
 def _summed(holds: Ints, times: Sequence[float]) -> NDArray[np.float64]:
     """Times of each ideal; inf counts as 0, for it has no differences."""
-    found: NDArray[np.float64] = holds @ np.array([0.0 if isinf(one) else one for one in times], np.float64)
+    finite = np.array([0.0 if isinf(one) else one for one in times], np.float64)
+    found: NDArray[np.float64] = holds.astype(np.float64) @ finite
     return found
