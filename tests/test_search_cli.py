@@ -107,6 +107,7 @@ def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):
 INTERRUPTED = """
 import os, signal, sys
 import simdev.search.trial as trial
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
 real = trial.Trial.score
 
 def score(self, placement):
