@@ -87,6 +87,16 @@ def test_the_same_input_draws_the_same_bytes(ending: str, here: Path, capsys: py
     assert contents[0] == contents[1]
 
 
+def test_files_of_the_scenario_are_not_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads((here / "s.json").read_text())
+    (here / "g.json").write_text(json.dumps(document["graph"]))
+    (here / "by_name.json").write_text(json.dumps({**document, "graph": "g.json"}))
+    before = (here / "g.json").read_bytes()
+    assert main(["simulate", "by_name.json", "--save", "./g.json"]) == 2
+    assert capsys.readouterr() == ("", "--save: ./g.json is a file of the scenario by_name.json too\n")
+    assert (here / "g.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

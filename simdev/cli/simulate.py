@@ -102,6 +102,7 @@ def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
 
 def _check_names(wanted: dict[str, str], source: str) -> None:
     problems, taken = [], {_place(source): f"the scenario {source}"}
+    taken |= {_place(path): f"a file of the scenario {source}" for path in _files_of(source)} if wanted else {}
     endings = {"gantt": PICTURES, "trace": (".json", ".json.gz"), "save": (".json", ".json.gz")}
     for name, path in wanted.items():
         if not path.lower().endswith(endings[name]) and not path.startswith("/dev/"):
@@ -111,6 +112,17 @@ def _check_names(wanted: dict[str, str], source: str) -> None:
             problems.append(f"--{name}: {path} is {other} too")
     if problems:
         raise InputError(problems)
+
+
+def _files_of(source: str) -> Iterator[str]:
+    """What a scenario file names and is there; its reader tells what is wrong with it."""
+    from ..files.reading import read_json
+    from ..files.scenario import named_files
+
+    if os.path.isfile(source):
+        value = read_json(source)
+        if isinstance(value, dict):
+            yield from filter(os.path.isfile, named_files(value, os.path.dirname(source)))
 
 
 def _place(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Required
@@ -34,6 +34,8 @@ from .shape import STRICT, read_shape
 from .strategy import read_strategy
 
 ENGINES = ("auto", "simpy", "compiled")
+PARTS = ("graph", "cluster", "profile", "devices", "strategy")
+"""Keys of a scenario that may name files."""
 Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
 """Called as (part, path or object, reader) for what reader(path or object) would give: keeps what was read before."""
 
@@ -93,6 +95,15 @@ class Parts:
     engine: str
     memory: MemoryModel = MemoryModel()
     specs: tuple[DeviceSpec, ...] = ()
+
+
+def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
+    """The paths that a scenario's document names, relative to its folder; a preset's name is among them."""
+    for part in PARTS:
+        named = value.get(part)
+        for name in named if isinstance(named, list) else [named]:
+            if isinstance(name, str) and name and "\0" not in name:
+                yield os.path.normpath(os.path.join(folder, name))
 
 
 def read_scenario(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import InputError
 from ..files.reading import read_json
+from ..files.scenario import named_files
 from ..scenario import Scenario, load_scenario
 from .errors import RequestError
-
-PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 
 
 def read_question(source: Any, root: str | None) -> Scenario:
@@ -21,23 +19,15 @@ def read_question(source: Any, root: str | None) -> Scenario:
     Raises InputError; a file must be a regular one (nothing that blocks, nor stdin), under ``root`` where one is given.
     """
     if isinstance(source, dict):
-        _require_plain(_named_files(source, ""), root)
+        _require_plain(named_files(source, ""), root)
         return load_scenario(source)
     if not isinstance(source, str) or not source or "\0" in source:
         raise RequestError("invalid", "params.scenario: must be a path or an object")
     _require_plain([source], root)
     value = read_json(source)
     if isinstance(value, dict):
-        _require_plain(_named_files(value, os.path.dirname(source)), root)
+        _require_plain(named_files(value, os.path.dirname(source)), root)
     return load_scenario(source)
-
-
-def _named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
-    for part in PARTS:
-        named = value.get(part)
-        for name in named if isinstance(named, list) else [named]:
-            if isinstance(name, str) and name and "\0" not in name:
-                yield os.path.normpath(os.path.join(folder, name))
 
 
 def _require_plain(paths: Any, root: str | None) -> None:
