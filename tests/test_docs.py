@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,12 +81,65 @@ def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys)
     assert re.findall(r"^    (waiting: .*)$", guide, re.MULTILINE)[0] in capsys.readouterr().out
 
 
-def test_python_of_the_guide_runs():
-    guide = (README.parent / "docs" / "guide.md").read_text()
-    sources = [source for source in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "torch" not in source]
-    assert sources
-    for source in sources:
-        exec(compile(source, "guide.md", "exec"), {})
+PAGES = sorted(README.parent.glob("docs/*.md"))
+
+
+def python_of(page: Path) -> str:
+    """Its blocks one after another; what measures with PyTorch is measured elsewhere."""
+    sources = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return "\n".join(source for source in sources if "torch" not in source)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """The folder of a reader who has a scenario.json, and the trace.json that it made."""
+    from simdev.cli import main
+
+    folder = tmp_path_factory.mktemp("reader")
+    op = {"inputs": ["a"], "outputs": [{"bytes": "2 MB"}]}
+    ops = [{"name": "a", "time": "1 ms", "outputs": [{"bytes": "4 MB"}]}]
+    ops += [{"name": f"b{k}", "time": f"{k + 1} ms", **op} for k in range(6)]
+    links = {"all_to_all": {"bandwidth": "5 GB/s", "latency": "10 us"}}
+    devices = [{"name": f"gpu:{k}", "memory": "8 GB", "gap": "5 us"} for k in range(2)]
+    placement = {f"b{k}": f"gpu:{k % 2}" for k in range(6)} | {"a": "gpu:0"}
+    scenario = {
+        "version": 1,
+        "graph": {"ops": ops},
+        "cluster": {"queues": "device", "devices": devices, "links": links},
+        "strategy": {"placement": placement},
+    }
+    (folder / "scenario.json").write_text(json.dumps(scenario))
+    assert main(["simulate", str(folder / "scenario.json"), "--trace", str(folder / "trace.json")]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=lambda page: page.stem)
+def test_python_of_the_documents_runs(page, reader):
+    """In a process of its own: what a page registers is nobody else's."""
+    done = subprocess.run([sys.executable, "-c", python_of(page)], cwd=reader, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_json_of_the_documents_is_json(page):
+    for source in re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL):
+        json.loads(source)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_the_documents_exist(page, capsys):
+    """Each verb, and each of its options that a page shows."""
+    from simdev.cli import main
+
+    text = page.read_text().replace("\\\n", " ")
+    for verb, rest in re.findall(r"^    simdev (\w+)(.*)$", text, re.MULTILINE):
+        words = [verb, "doctor"] if verb == "profile" and rest.startswith(" doctor") else [verb]
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--help"])
+        assert stop.value.code == 0
+        known = capsys.readouterr().out
+        for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest.split("#")[0]):
+            assert option in known, (verb, option)
 
 
 def test_links_of_the_documents_lead_somewhere():
