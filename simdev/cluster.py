@@ -331,13 +331,13 @@ class Cluster:
     def _route_along(self, path: tuple[int, ...]) -> Route:
         half_links = tuple(self.neighbours[a][b] for a, b in pairwise(path))
         # Most routes of a large cluster are alike, and sums of Fractions are slow: each sum is made once.
-        alike = tuple(self._alike[h] for h in half_links)
+        alike = tuple(self.alike[h] for h in half_links)
         if alike not in self._quantities:
             self._quantities[alike] = _quantities([self.half_links[h].link for h in half_links])
         return Route(path, half_links, *self._quantities[alike])
 
     @cached_property
-    def _alike(self) -> tuple[int, ...]:
+    def alike(self) -> tuple[int, ...]:
         """For each half-link a number that it shares with those of the same quantities."""
         found: dict[tuple[object, ...], int] = {}
         links = (half_link.link for half_link in self.half_links)

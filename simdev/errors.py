@@ -51,18 +51,24 @@ class MissingCostError(InputError):
 class DeadlockError(SimdevError):
     """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
 
-    ``waiting`` holds one line a task: what it is and what it waits for.
+    ``waiting`` holds one line a task: what it is and what it waits for. ``file`` is told by the door for files.
     """
 
-    def __init__(self, waiting: Iterable[str]) -> None:
+    def __init__(self, waiting: Iterable[str], file: str | None = None) -> None:
         self.waiting = tuple(waiting)
-        super().__init__(self.waiting)
+        self.file = file
+        super().__init__(self.waiting, file)
 
     def __str__(self) -> str:
+        prefix = f"{self.file}: " if self.file else ""
         shown = self.waiting[:12]
         more = f"\n  ... and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
         lines = "".join(f"\n  {line}" for line in shown)
-        return f"deadlock: {len(self.waiting)} tasks can never start:{lines}{more}"
+        return f"{prefix}deadlock: {len(self.waiting)} tasks can never start:{lines}{more}"
+
+    def within(self, file: str) -> DeadlockError:
+        """The same deadlock, told of a file (a file already named is kept)."""
+        return type(self)(self.waiting, self.file or file)
 
 
 class OutOfMemoryError(SimdevError):

@@ -167,6 +167,11 @@ class Graph:
         return tuple(tuple(self.ops[p].outputs[k] for p, k in pairs) for pairs in found)
 
     @cached_property
+    def asks_tables(self) -> bool:
+        """Whether a collective op asks for a measured table (its attribute ``cost``)."""
+        return any(op.attrs.get("cost") == "table" for op in self.ops)
+
+    @cached_property
     def groups(self) -> Mapping[str, tuple[int, ...]]:
         """Colocation groups: name to positions of their ops, in program order."""
         found: dict[str, list[int]] = {}

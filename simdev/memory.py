@@ -14,6 +14,7 @@ from typing import Any
 from .cluster import Cluster, Device
 from .errors import InputError
 from .graph import Graph, Op
+from .semantics.dtype import bits_of
 from .units import Number, is_count, parse_bytes
 
 MODELS = ("full", "outputs_only")
@@ -21,15 +22,8 @@ ROUNDING = {"none": 1, "pytorch": 512}  # bytes; PyTorch's CUDA caching allocato
 CUDA_CONTEXT = 600 * 10**6  # bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
 NCCL_PAIR, NCCL_GROUP = 342 * 2**20, 392 * 2**20  # bytes for 2 GPUs, for 4 to 8; aiconfigurator's system tables
 RESERVES = ("cuda", "nccl")
-DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int8": 1,
-}
+DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
+"""Those that parameters may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ class MemoryModel:
 
     def _problems(self) -> Iterator[str]:
         choices = (("model", MODELS), ("rounding", tuple(ROUNDING)), ("optimizer", (None, *OPTIMIZERS)))
-        for name, choice in (*choices, ("dtype", (None, *DTYPE_BYTES))):
+        for name, choice in (*choices, ("dtype", (None, *DTYPES))):
             if getattr(self, name) not in choice:
                 told = ", ".join(one for one in choice if one)
                 yield f'{name}: must be one of {told}, got "{getattr(self, name)}"'
@@ -180,6 +174,6 @@ def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
     own = own or dtype
     if own is None:
         raise InputError(f'the dtype of the parameters of "{op.name}" is not known; tell it by options.memory.dtype')
-    if DTYPE_BYTES.get(own) != 2 or op.param_bytes % 2:
+    if bits_of(own) != 16 or op.param_bytes % 2:
         raise InputError(f'"{op.name}" has parameters of {own}; {optimizer} keeps masters of parameters of 2 bytes')
     return kept.floats * 4 * (op.param_bytes // 2)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,17 @@ from .errors import InputError
 from .graph import Graph
 from .memory import MemoryModel
 from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
-from .strategy import Origin, Strategy, resolve_placement
+from .strategy import Origin, Strategy, Sync, resolve_placement
 from .units import picoseconds
 
 if TYPE_CHECKING:
-    from .analysis import Report, SplitCost
-    from .lowering import Prepared
+    from .analysis import Report, SplitCost, Steady
+    from .analysis.training import TrainingReport
+    from .lowering import Prepared, Step
+    from .models.large import Transformer
+    from .profile import DeviceSpec
+    from .strategy.parallelism import Parallelism
+    from .taskgraph import TaskGraph
     from .trace import Trace
 
 
@@ -52,7 +57,8 @@ class Outcome:
 
     ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses`` what had to be
     estimated (the longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
-    known). ``splits`` tells what splitting each op costs.
+    known). ``splits`` tells what splitting each op costs. ``steady`` is there where a policy synchronises gradients:
+    the trace then holds several steps.
     """
 
     trace: Trace
@@ -60,6 +66,7 @@ class Outcome:
     misses: tuple[CostMiss, ...] = ()
     rel_err: float | None = 0.0
     splits: tuple[SplitCost, ...] = ()
+    steady: Steady | None = None
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -68,8 +75,15 @@ def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
     Raises InputError with every problem of every file that it names.
     """
     from .files import read_scenario
+    from .files.training import has_pipeline
 
-    parts = read_scenario(path)
+    try:
+        parts = read_scenario(path)
+    except InputError as error:
+        if has_pipeline(path):
+            told = "strategy.pipeline: a large model's step is for `simdev simulate` (in Python load_training)"
+            raise InputError(told, error.file) from None
+        raise
     try:
         costs = CostModel(parts.profiles, parts.specs)
         return Scenario(parts.graph, parts.cluster, costs, parts.strategy, parts.engine, parts.memory)
@@ -94,22 +108,62 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
     from .lowering import lower_prepared
 
     prepared = prepare(scenario) if prepared is None else prepared
+    if isinstance(scenario.strategy.sync, Sync):
+        return _steps(scenario, prepared)
     task_graph = lower_prepared(prepared, scenario.strategy)
     return outcome_of(prepared, scenario.strategy, simulate(task_graph, scenario.engine))
 
 
-def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace) -> Outcome:
-    """A trace of a strategy, with where its op times come from."""
+def _steps(scenario: Scenario, prepared: Prepared) -> Outcome:
+    """Steps that follow one another, as many as it takes until they repeat, or as there may be."""
+    from .analysis import COUNTS, steady_state
+    from .engine import simulate
+    from .lowering import iterated, lower_step
+    from .lowering.iterations import MAX_TASKS
+
+    step = lower_step(prepared, scenario.strategy)
+    few = [count for count in COUNTS if len(step.task_graph.tasks) * count <= MAX_TASKS]
+    for count in few or COUNTS[:1]:
+        graph = iterated(step, count)
+        trace = _under_credit(scenario, step, graph) if step.pushes else simulate(graph, scenario.engine)
+        steady = steady_state(trace, count)
+        if steady.repeats:
+            break
+    outcome = outcome_of(prepared, scenario.strategy, trace, step.task_graph)
+    return replace(outcome, steady=replace(steady, synchronised=step.synchronised))
+
+
+def _under_credit(scenario: Scenario, step: Step, graph: TaskGraph) -> Trace:
+    """The trace of several steps whose workers have a credit."""
+    from .engine import simulate
+    from .engine.credit import Sent, decisions
+    from .lowering import credited
+
+    sync = scenario.strategy.sync
+    assert isinstance(sync, Sync)
+    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
+    return credited(
+        step,
+        graph,
+        sync,
+        lambda one: simulate(one, scenario.engine),
+        lambda one, sent: decisions(one, (Sent(*message) for message in sent), limit, skip),
+    )
+
+
+def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskGraph | None = None) -> Outcome:
+    """A trace of a strategy, with where its op times come from; ``step`` is one step where the trace holds several."""
     from .lowering import split
 
     own, placed, origins = split(prepared, strategy)
     costs = op_costs(own, placed)
-    splits = _split_costs(prepared, own, placed, origins, trace) if origins else ()
+    one = trace.task_graph if step is None else step
+    splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
     return Outcome(trace, rung_shares(costs), cost_misses(own, costs), expected_error(costs), splits)
 
 
 def _split_costs(
-    prepared: Prepared, sharded: Prepared, placed: Strategy, origins: Mapping[str, Origin], trace: Trace
+    prepared: Prepared, sharded: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
 ) -> tuple[SplitCost, ...]:
     """What splitting costs, an op's unsplit time being that on the device of its first part."""
     from .analysis import split_costs
@@ -121,7 +175,7 @@ def _split_costs(
             cost = prepared.cost(graph.index[origin.op], cluster.index[placed.placement[name]])
             if cost is not None:
                 whole[origin.op] = picoseconds(cost.seconds)
-    return split_costs(trace.task_graph, {op.name: op.kind for op in graph.ops}, origins, whole)
+    return split_costs(step, {op.name: op.kind for op in graph.ops}, origins, whole)
 
 
 Priced = tuple[int, int, OpCost]
@@ -184,7 +238,8 @@ def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
     from .analysis import analyze
 
     outcome = execute(scenario, prepared)
-    return analyze(outcome.trace, outcome.rungs, outcome.misses, outcome.rel_err, scenario.memory, outcome.splits)
+    known = outcome.rungs, outcome.misses, outcome.rel_err
+    return analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
 
 
 def fingerprint(value: Any) -> str:
@@ -213,3 +268,39 @@ def _feed(write: Callable[[str], None], value: Any) -> None:
         write("]")
     else:
         write(f"{value!r},")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingScenario:
+    """A large model's step on a cluster: its sizes, how it is spread, and the datasheets of the kinds of device.
+
+    With ``symmetry`` one device stands for those that are alike (see docs/large-models.md).
+    """
+
+    model: Transformer
+    cluster: Cluster
+    specs: tuple[DeviceSpec, ...]
+    parallelism: Parallelism
+    engine: str = "auto"
+    symmetry: bool = True
+
+
+def load_training(path: str | os.PathLike[str] | Mapping[str, Any]) -> TrainingScenario:
+    """The scenario of a file whose strategy is a pipeline. Raises InputError with every problem."""
+    from .files.training import read_training
+
+    parts = read_training(path)
+    return TrainingScenario(parts.model, parts.cluster, parts.specs, parts.parallelism, parts.engine, parts.symmetry)
+
+
+def run_training(scenario: TrainingScenario) -> TrainingReport:
+    """The answer: lower, simulate, analyze. Raises InputError, DeadlockError. A step that does not fit is an answer."""
+    from .analysis.training import analyze_training
+    from .engine import simulate
+    from .files import collective_model
+    from .lowering.hybrid import lower_hybrid
+
+    specs = {spec.kind: spec for spec in scenario.specs}
+    model = collective_model(scenario.cluster)
+    task_graph, plan = lower_hybrid(scenario.model, scenario.parallelism, model, specs, scenario.symmetry)
+    return analyze_training(simulate(task_graph, scenario.engine), plan, specs)

@@ -6,10 +6,12 @@ picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ Ints = NDArray[np.int64]
 # The kinds of tasks that send; a task that computes has its op's phase as kind.
 TRANSFER = "transfer"
 COLLECTIVE = "collective"  # several devices at once, each sending ``bytes``; its buffers lie on all of them
+SYNC = "sync"  # what adding gradients up does beside sending: a server's sums, and the points that wait for one
 BUFFER_KINDS = (
     "parameters",
     "gradients",
@@ -67,6 +70,45 @@ class Rows:
         return [flat[a:b] for a, b in pairwise(ends)]
 
 
+class Lazy(Sequence[str]):
+    """So many texts, each made when it is asked for: the names of millions of tasks that nobody may ever read."""
+
+    __slots__ = ("make", "size")
+
+    def __init__(self, size: int, make: Callable[[int], str]) -> None:
+        self.size, self.make = size, make
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        if isinstance(index, slice):
+            return tuple(map(self.make, range(self.size)[index]))
+        return self.make(range(self.size)[index])
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.make, range(self.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))  # noqa: B905
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Coded(Lazy):
+    """Texts of which there are few: ``labels[codes[i]]``."""
+
+    __slots__ = ("codes", "labels")
+
+    def __init__(self, codes: NDArray[np.uint8], labels: tuple[str, ...]) -> None:
+        super().__init__(len(codes), lambda i: labels[codes[i]])
+        self.codes, self.labels = codes, labels
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A serial queue: one task at a time, in the order of its policy (fifo, priority or fixed).
@@ -92,8 +134,8 @@ class Tasks:
     compute; the first of several destinations for a multicast).
     """
 
-    name: tuple[str, ...]
-    kind: tuple[str, ...]
+    name: Sequence[str]
+    kind: Sequence[str]
     op: Ints
     output: Ints
     source: Ints
@@ -121,7 +163,7 @@ class Buffers:
     counted; ``requested`` what the tensor itself has, where a memory model makes that another number (None: nowhere).
     """
 
-    name: tuple[str, ...]
+    name: Sequence[str]
     device: Ints
     bytes: Ints
     kind: Ints
@@ -138,10 +180,22 @@ class Buffers:
         return len(self.name)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sharing:
+    """Computation takes ``slowdown`` times longer while its device takes part in a collective, and so does that.
+
+    ``devices`` lists for each task the devices on which it is a collective.
+    """
+
+    slowdown: Fraction
+    devices: Rows
+
+
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
     """What an engine executes. ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
+    With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer (engine/slowdown.py).
     Raises InputError where columns do not fit together or times could overflow.
     """
 
@@ -152,6 +206,7 @@ class TaskGraph:
     capacity: Ints
     links: tuple[str, ...] = ()
     bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    sharing: Sharing | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -171,10 +226,9 @@ class TaskGraph:
                 yield f"tasks.{name}: must hold {count} lists of numbers under {limit}"
         if len(self.buffers.asked) != len(self.buffers) or (self.buffers.asked < 0).any():
             yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
-        # Python integers: the sum itself may not overflow.
-        if sum(sum(getattr(tasks, name).tolist()) for name in ("duration", "lag", "gap")) >= 2**62:
+        if _total(tasks.duration, tasks.lag, tasks.gap) >= 2**62:
             yield "tasks: all times together exceed 53 days"
-        if sum(self.buffers.bytes.tolist()) >= 2**62:
+        if _total(self.buffers.bytes) >= 2**62:
             yield "buffers: all sizes together exceed 2^62 bytes"
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
@@ -195,3 +249,9 @@ class TaskGraph:
 
     def __repr__(self) -> str:
         return f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, {len(self.buffers)} buffers)"
+
+
+def _total(*columns: Ints) -> int:
+    """The sum of columns; exact where it could matter, for int64 may overflow and lists of millions take long."""
+    about = sum(float(column.sum(dtype=np.float64)) for column in columns)
+    return int(about) if about < 2**61 else sum(sum(column.tolist()) for column in columns)

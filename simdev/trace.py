@@ -88,6 +88,10 @@ class Trace:
         """The memory of every device, in the order of the cluster."""
         return tuple(self._device_memory(d) for d in range(len(self.task_graph.devices)))
 
+    def memory_of(self, device: int) -> DeviceMemory:
+        """The memory of one device: of many alike one is enough."""
+        return self._device_memory(device)
+
     def _device_memory(self, device: int) -> DeviceMemory:
         buffers = self.task_graph.buffers
         begin, end = self.lifetimes

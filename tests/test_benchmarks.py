@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sharded
+
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # plain `pytest` puts tests/ alone on the path
 
-from benchmarks import anneal, common, engine, oracle, peers
+from benchmarks import anneal, common, engine, oracle, peers, strategies
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.engine import simulate
 from simdev.graph import Graph, Op, Tensor
@@ -25,7 +28,7 @@ OPS, DEVICES = 200, 5
 
 @pytest.fixture(autouse=True)
 def no_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine, oracle):
+    for module in (engine, oracle, strategies):
         monkeypatch.setattr(module, "settle", lambda: None)
 
 
@@ -212,3 +215,33 @@ def test_gnmt_in_groups_keeps_its_order_and_its_answers() -> None:
     assert (len(asked.graph.ops), len(asked.groups)) == (2494, 569)
     assert [op.name for op in asked.graph.ops] == [op.name for op in common.gnmt_graph().ops]
     assert asked.step_ps(anneal.best_single(asked)) == 116_762 * 10**6
+
+
+def test_moves_of_strategies_are_legal_and_go_back_where_they_went() -> None:
+    graph, gpus = sharded.convolutions(), tuple(f"gpu:{d}" for d in range(4))
+    ops = [graph.index["conv2"], graph.index["pool"]]
+    moves = strategies.moves_of(graph, ops, gpus, 60, 0)
+    assert moves == strategies.moves_of(graph, ops, gpus, 60, 0) != strategies.moves_of(graph, ops, gpus, 60, 1)
+    assert {name for move in moves for name in move} == {"conv2", "pool"}
+    for one in (one for move in moves for one in move.values()):
+        first, parts = gpus.index(one.devices[0]), len(one.devices)
+        assert parts == math.prod(one.split.values())
+        assert first % parts == 0
+        assert one.devices == gpus[first : first + parts]
+    model = strategies.graph_of("resnet-101", operators=False)
+    assert not {"batch_norm", "relu"} & {op.kind for op in model.ops}
+    conv = "stage_1_0/unit_2/conv/conv2d"
+    move = strategies.move_of(model, model.index[conv], {"k": 2, "n": 2}, gpus)
+    back = move[f"grad/{conv}_backward_input"], move[f"grad/{conv}_backward_weight"]
+    assert [dict(one.split) for one in back] == [{"n": 2, "k": 2}, {"k": 2, "n": 2}]
+    assert [one.devices for one in back] == [gpus, ("gpu:0", "gpu:2", "gpu:1", "gpu:3")]
+
+
+def test_rows_of_strategies(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(strategies, "graph_of", lambda model, operators: sharded.convolutions())
+    rows = strategies.run(["resnet-101"], [4], 3, 1)
+    assert [row.model for row in rows] == ["resnet-101", "resnet-101, operators"]
+    assert all(row.gpus == 4 and row.tasks > 60 and row.evaluation_ms > 0 for row in rows)
+    assert [row.target_ms for row in rows] == [0.2, None]
+    strategies.print_rows(rows)
+    assert "resnet-101, operators" in capsys.readouterr().out

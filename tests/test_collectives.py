@@ -6,6 +6,7 @@ import csv
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,10 +30,12 @@ from simdev.collectives import (
     hierarchical,
     ring,
     ring_wire,
+    steps_of,
     table_of_bus_bandwidth,
     table_of_rows,
     tree,
 )
+from simdev.collectives.legs import legs
 from simdev.engine import simulate
 from simdev.errors import InputError
 from simdev.files import read_preset
@@ -182,6 +185,37 @@ def test_flows_share_what_they_cross() -> None:
     assert flows_wire(staged, [(0, 2)]).bandwidth == 10**9 / 2
     with pytest.raises(InputError, match='from "g0" to "g1", but no route joins them'):
         flows_wire(Cluster("apart", (Device("g0"), Device("g1"))), [(0, 1)])
+
+
+@pytest.mark.parametrize("name", ["dgx-1v", "dgx-h100", "l40s-8x", "nc-a100-pairs", "flexflow-p100", "4x-rtx-2080"])
+@pytest.mark.parametrize("queues", ["device", "half-duplex", "egress", "link", "fair", "parallel"])
+def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
+    """From eight destinations on a walk finds the ways; they are those of the routes, one by one."""
+    cluster = replace(
+        read_preset(name) if name in ("4x-rtx-2080", "flexflow-p100") else read_preset(name, 2), queues=queues
+    )
+    devices = [i for i, device in enumerate(cluster.devices) if device.runs_ops]
+    flows = [(a, b) for a in devices for b in devices if a != b]
+    found = dict(legs(cluster, flows))
+    assert sorted(found) == list(range(len(flows)))
+    for number, (source, destination) in enumerate(flows):
+        routes = cluster.segments(source, destination) or ()
+        assert [(leg.source, leg.destination, leg.half_links) for leg in found[number]] == [
+            (route.devices[0], route.devices[-1], route.half_links) for route in routes
+        ]
+        for leg, route in zip(found[number], routes, strict=True):
+            assert (leg.like.bandwidth, leg.like.held, leg.like.lag, leg.like.gap) == (
+                route.bandwidth, route.held, route.lag, route.gap
+            )  # fmt: skip
+    # What all of them share, added up flow by flow.
+    alone = [flows_wire(cluster, [flow]) for flow in flows]
+    wire = flows_wire(cluster, flows)
+    assert wire.latency == max(one.latency for one in alone)
+    assert wire.bandwidth <= min(one.bandwidth for one in alone)
+    (step,) = steps_of(cluster, [flows], 10**6).steps
+    if not any(device.staging for device in cluster.devices):
+        assert step.arrival <= wire.seconds(10**6) * 10**12 + len(flows)
+        assert step.arrival >= 10**6 / wire.bandwidth * 10**12
 
 
 def test_rings_over_a_mesh_use_every_link() -> None:

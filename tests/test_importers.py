@@ -220,7 +220,7 @@ def test_the_format_is_told_from_the_file(tmp_path):
     (tmp_path / "other.txt").write_text("hello")
     assert import_file(tmp_path / "graph.txt", devices=3, memory="8 GB").source == "pipedream"
     assert import_file(tmp_path / "w.json").source == "dnn-partitioning"
-    with pytest.raises(InputError, match=r"other\.txt: neither a file of pipedream nor of dnn-partitioning"):
+    with pytest.raises(InputError, match=r"other\.txt: of no format that simdev knows \(pipedream, "):
         import_file(tmp_path / "other.txt")
     with pytest.raises(InputError, match=r"w\.json: --devices: the file tells it itself"):
         import_file(tmp_path / "w.json", devices=3)

@@ -20,7 +20,7 @@ from simdev.check import check
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.engine import simulate
 from simdev.errors import DeadlockError, InputError, MissingCostError
-from simdev.graph import Op, Tensor
+from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import lower
 from simdev.oracle import Cost
 from simdev.profile import CostModel
@@ -123,16 +123,29 @@ def test_the_oracle_equals_lower_and_simulate(questions):
 
 
 @settings(max_examples=500)
-@given(worlds(policies=("fifo",)))
+@given(worlds(policies=("fifo", "program")))
 def test_starts_and_finishes_equal_those_of_the_trace(world):
     oracle = oracle_of(world)
     staged = any(device.staging for device in world.cluster.devices)
-    assert (oracle._short is None) == (staged or world.cluster.queues == "fair")
-    if oracle._short is not None:
+    short = oracle._short_under(world.strategy.order)
+    assert (short is None) == (staged or world.cluster.queues == "fair")
+    if short is not None:
         ops = len(world.graph.ops)
-        start, finish = oracle._short.starts(np.array(column(world)))
+        start, finish = short.starts(np.array(column(world)))
         assert start.tolist() == world.trace.start[:ops].tolist()
         assert finish.tolist() == world.trace.finish[:ops].tolist()
+
+
+def test_program_order_of_a_file_that_is_not_sorted_is_simulated():
+    ops = (Op("b", inputs=("a",), time="1 ms"), Op("a", time="1 ms", outputs=(Tensor(8),)))
+    gpus = [Device(f"gpu:{i}") for i in range(2)]
+    cluster = Cluster.all_to_all("two", gpus, bandwidth="1 GB/s")
+    oracle = Oracle(Graph("backwards", ops), cluster, order=Order("program"))
+    assert oracle._short is not None
+    assert oracle._short_in_order is None
+    assert oracle([0, 1]).step_ps == 2 * 10**9 + 8000
+    with pytest.raises(DeadlockError):
+        oracle([0, 0])
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS)

@@ -11,6 +11,8 @@ import pytest
 
 from sharded import COSTS, cluster, convolutions, leaf, linears, parameter, sent_bytes, tensor, update
 from simdev import Oracle, Scenario, run
+from simdev.calibrate import calibrate
+from simdev.calibrate.measured import Measured
 from simdev.check import check
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.engine import simulate
@@ -470,6 +472,23 @@ def test_the_same_split_gives_the_same_graph() -> None:
     one, other = parts(linears(), split), parts(linears(), dict(reversed(split.items())))
     assert one.graph == other.graph
     assert one.placement == other.placement
+
+
+@pytest.mark.parametrize("queues", QUEUES)
+def test_a_measured_step_of_shards_calibrates(queues: str) -> None:
+    """The link's numbers come back from a trace of shards, whose transfers are regions, views and sums."""
+    pytest.importorskip("scipy")
+    split = {"x": C({"sample": 2}), "fc2": C({"k": 2}, ("gpu:2", "gpu:3")), "fc3": C({"n": 4})}
+    strategy = Strategy(partition=split)
+    trace = simulated(linears(), cluster(queues, bandwidth="5.7 GB/s", latency="13 us"), strategy)
+    spans = zip(trace.task_graph.tasks.name, trace.start.tolist(), trace.finish.tolist(), strict=True)
+    measured = Measured({name: ((start, finish),) for name, start, finish in spans}, "trace")
+    found = calibrate(
+        Scenario(linears(), cluster(queues, bandwidth="2 GB/s", latency="3 us"), COSTS, strategy), measured
+    )
+    link = found.scenario.cluster.links[0]
+    assert (float(link.latency), float(link.bandwidth)) == pytest.approx((13e-6, 5.7e9), rel=1e-3)
+    assert found.fitted_s * 1e12 == pytest.approx(trace.step_ps, rel=1e-5)
 
 
 # Views and collectives in graphs written by hand

@@ -18,8 +18,8 @@ from simdev.cli import main
 from simdev.cluster import Cluster, Device, Link
 from simdev.engine import simulate
 from simdev.errors import InputError
-from simdev.files import read_flexflow_strategy, read_strategy, write_cluster, write_graph, write_strategy
-from simdev.graph import Graph, Op
+from simdev.files import read_flexflow_strategy, read_graph, read_strategy, write_cluster, write_graph, write_strategy
+from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, lower, partition, short_form, split
 from simdev.models import build
 from simdev.strategy import SHORT_FORMS, Configuration, Order, Strategy, resolve_partition
@@ -83,7 +83,7 @@ BAD_FILES = {
     "dimension a name": ({"tensors": {"a:0": {"n": 2}}}, 'tensors["a:0"]["n"]: must be the number of a dimension'),
     "unknown sync": (
         {"version": 1, "sync": "gossip"},
-        'sync: must be one of all-reduce, parameter-server, sharded, got "gossip"',
+        'sync: must be one of all-reduce, parameter-server, sharded, or an object with a policy, got "gossip"',
     ),
     "unknown short form": (
         {"version": 1, "short": "pipeline"},
@@ -150,6 +150,14 @@ BAD = {
         'partition["dw1"].split["sample"]: op "dw1": axis "sample": kind "matmul" has no sample axis here; '
         "it can be split along m, n, k",
     ),
+    "samples of what has no shape": (
+        {"bare": C({"sample": 2})},
+        'partition["bare"].split: op "bare" cannot be split: op "bare": kind "relu": output 0 has no shape',
+    ),
+    "an empty name": (
+        {"": C({"n": 2})},
+        'partition[""]: no op and no colocation group is called or matched by this',
+    ),
     "samples twice": (
         {"act": C({"sample": 2, "d0": 2})},
         'partition["act"].split["d0"]: op "act": its sample axis "d0" is told twice',
@@ -164,8 +172,9 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_splits_are_told_with_op_and_axis(name: str) -> None:
     entries, problem = BAD[name]
+    graph = Graph("odd", (*GRAPH.ops, Op("bare", "relu", inputs=("x",), outputs=(Tensor(4),))))
     with pytest.raises(InputError) as error:
-        partition(GRAPH, ON, Strategy(partition=entries), COSTS)
+        partition(graph, ON, Strategy(partition=entries), COSTS)
     assert problem in error.value.problems
 
 
@@ -274,6 +283,7 @@ def test_flexflow_files_are_read(tmp_path: Path) -> None:
         ("1 conv1 0 2 1 2 0", 'op "conv1": has 2 dimensions here, its output has 4'),
         ("1 conv1 2 4 1 1 1 2 0", 'op "conv1": the device type must be 0 (GPU) or 1 (CPU), got 2'),
         ("1 conv9 0 4 1 1 1 2 0", 'op "conv9": the graph has no op of this name'),
+        ("1 u1 0 1 2 0", 'op "u1": makes no tensor, so it has no dimensions to cut'),
         ("1 conv1 0 4 1 1 1 0 0", 'op "conv1": dimension 0 of its output (axis "n") cannot be cut into 0 parts'),
         ("1 conv1 0 4 1 1 1 2 0 more", "word 10: nothing may follow the last op, got 'more'"),
         ("99999999999", "word 1: the number of ops must be a whole number, got '99999999999'"),
@@ -413,11 +423,24 @@ def test_optcnns_strategy_beats_data_parallelism() -> None:
     assert rows["grad/fc_7/fc/matmul_1"].sync_bytes == 0
 
 
-@pytest.mark.parametrize("name", ["vgg-16-4x-p100-flexflow", "alexnet-16x-p100"])
+@pytest.mark.parametrize("name", ["vgg-16-4x-p100-flexflow", "alexnet-16x-p100", "nmt-16x-k80"])
 def test_shipped_scenarios_run(name: str) -> None:
     scenario = load_scenario(SHIPPED / "scenarios" / f"{name}.json")
     task_graph = lower(scenario.graph, scenario.cluster, scenario.costs, scenario.strategy)
     assert check(task_graph, simulate(task_graph)) == ()
+
+
+def test_a_captured_transformer_is_cut_along_its_samples() -> None:
+    """Its heads are exchanged views of the products that made them; ops on numbers alone stay whole."""
+    graph = read_graph(SHIPPED / "profiles" / "graphs" / "transformer-big-b16.json")
+    own, placed, origins = split(Prepared(graph, ON, COSTS), Strategy(short="data-parallel"))
+    assert sent_bytes(lower(own.graph, ON, COSTS, placed)) < 10**5  # beside the rings of 0.86 GB of gradients
+    parts: dict[str, int] = {}
+    for origin in origins.values():
+        if origin.role == "shard":
+            parts[origin.op] = parts.get(origin.op, 0) + 1
+    assert sum(count == 1 for count in parts.values()) <= 4
+    assert len(parts) == 964
 
 
 def test_the_strategy_of_the_document_is_the_shipped_one() -> None:

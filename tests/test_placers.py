@@ -30,7 +30,8 @@ from simdev.search.prepare import Grouped, adjust, colocate, coplace, forward, f
 from strategies import UNIT, Tape, drawn, op, worlds
 
 pytest.importorskip("scipy")
-PLACERS = [name for name in METHODS if name not in ("dnn-ip", "dnn-contiguous", "pipedream")]
+OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
+PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
 
 
 def groups_of(graph: Graph) -> list[list[str]]:

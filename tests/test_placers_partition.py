@@ -17,7 +17,17 @@ from simdev.graph import Graph
 from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
 from simdev.search import search
 from simdev.search.ideals import components, depth_first, ideals, leaves
-from simdev.search.maxload import Problem, blocks_of, contiguous, integer_program, problem_of
+from simdev.search.maxload import (
+    Problem,
+    blocks_of,
+    contiguous,
+    filled,
+    integer_program,
+    latency,
+    latency_program,
+    least,
+    problem_of,
+)
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
 from strategies import UNIT, Tape, drawn, op
 
@@ -109,7 +119,7 @@ def test_the_integer_program_finds_what_enumeration_finds(one):
             integer_program(one, 10)
         return
     found = integer_program(one, 10)
-    assert found.max_load_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
+    assert found.value_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
     assert found.bound_ms <= best + 1e-5
 
 
@@ -153,6 +163,75 @@ def in_order(task: Problem, devices: list[int]) -> bool:
     numbers = {device: at for at, device in enumerate(sorted(set(devices)))}
     edges = {(numbers[of_group[a]], numbers[of_group[b]]) for a, b in task.order if of_group[a] != of_group[b]}
     return len(set(components(len(numbers), edges))) == len(numbers)
+
+
+# The latency
+
+
+def inference(tape: Tape) -> Problem:
+    one = problem(tape)
+    return replace(one, backward=(False,) * len(one.names))
+
+
+def best_latency(one: Problem) -> float:
+    """By trying every placement of the groups."""
+    found = inf
+    for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
+        devices = [chosen[group] for group in one.group]
+        if one.fits(devices):
+            found = min(found, latency(one, devices))
+    return found
+
+
+@given(drawn(inference))
+@settings(max_examples=60, deadline=None)
+def test_the_least_latency_is_what_enumeration_finds(one):
+    pytest.importorskip("scipy")
+    best = best_latency(one)
+    if best == inf:
+        with pytest.raises(InputError, match="nothing runs on these devices"):
+            latency_program(one, 20)
+        return
+    assert latency_program(one, 20).value_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
+    assert least(one) <= best + 1e-9
+    greedy = filled(one)
+    assert greedy is None or not one.fits(greedy) or latency(one, greedy) >= best - 1e-9
+
+
+def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
+    """The CPU runs a and d (3 each), an accelerator b and c (1 each), and every tensor costs 2."""
+    one = Problem(
+        names=("a", "b", "c", "d"),
+        on_accelerator=(1.0, 1.0, 1.0, 1.0),
+        on_cpu=(3.0, 3.0, 3.0, 3.0),
+        cost=(2.0, 2.0, 2.0, 2.0),
+        size=(0, 0, 0, 0),
+        readers=((1, 2), (3,), (3,), ()),
+        backward=(False,) * 4,
+        group=(0, 1, 2, 3),
+        accelerators=(0,),
+        cpus=(1,),
+    )
+    assert latency(one, [1, 0, 0, 1]) == 3 + 2 + (1 + 1) + (2 + 2) + 3
+    assert latency(one, [1, 1, 1, 1]) == 9
+    assert latency(one, [0, 0, 0, 0]) == 4
+    assert latency(one, [0, 1, 0, 0]) == inf  # the accelerator would wait for itself
+    assert least(one) == 3
+
+
+def test_latency_is_that_of_inference():
+    training = Graph("t", (op("a", 1), replace(op("b", 1, "a"), phase="backward")))
+    oracle = Oracle(training, Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT))
+    with pytest.raises(InputError, match="the problem is that of inference"):
+        search(oracle, "dnn-latency")
+
+
+@needs_workloads
+def test_one_accelerator_runs_a_chain_soonest():
+    imported = workload_scenario(read_workload(DATA / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json"))
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=5)
+    assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)  # the sum of its layers
+    assert found.details["bound_ms"] == pytest.approx(found.objectives["latency_ms"])
 
 
 @needs_workloads

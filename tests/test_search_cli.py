@@ -25,9 +25,20 @@ def scenario(tmp_path, capsys):
     return out
 
 
+LENET = {"graph": {"model": "lenet"}, "cluster": {"preset": "flexflow-p100", "nodes": 1}, "strategy": "data-parallel"}
+CHAIN = [{"name": f"op{i}", "inputs": [f"op{i - 1}"] if i else [], "time": "1 ms"} for i in range(3)]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(method, scenario, tmp_path, capsys):
     best = tmp_path / "best.json"
+    if METHODS[method].splits:
+        scenario.write_text(json.dumps({"version": 1, **LENET}))
+    elif method == "dnn-latency":  # of inference
+        made = json.loads(scenario.read_text())
+        outputs = [{"bytes": 8}]
+        made["graph"] = {"version": 1, "name": "chain", "ops": [one | {"outputs": outputs} for one in CHAIN]}
+        scenario.write_text(json.dumps(made | {"strategy": {"placement": {"*": "gpu:0"}}}))
     assert main(["search", str(scenario), "--method", method, "--budget", "40", "-o", str(best), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["method"] == method
@@ -37,7 +48,8 @@ def test_every_method_answers_in_json_and_writes_a_strategy_that_runs(method, sc
     (tmp_path / "again.json").write_text(json.dumps(value))
     assert main(["simulate", str(tmp_path / "again.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == told["step_time_s"]
-    assert load_scenario(tmp_path / "again.json").strategy.placement
+    strategy = load_scenario(tmp_path / "again.json").strategy
+    assert strategy.splits if METHODS[method].splits else strategy.placement
 
 
 def test_the_answer_is_told_in_words(scenario, capsys):

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from op_examples import DOCS, END, START, call, semantics_of_example, table
 from simdev.errors import InputError
+from simdev.memory import DTYPES
+from simdev.profile import spec
 from simdev.semantics import (
     ALL,
     OP_CLASSES,
@@ -34,6 +36,7 @@ from simdev.semantics import (
     volume,
     work,
 )
+from simdev.semantics.dtype import ALIASES, BITS, bits_of
 from simdev.semantics.index import Box
 from simdev.semantics.registry import Semantics
 
@@ -294,3 +297,42 @@ def test_whole_dimensions_can_be_asked_for() -> None:
     semantics = semantics_of("opaque", {}, [(4, 5, 5)], [(4, 5)])
     assert input_regions(semantics, {"b": (1, 2)}) == (((1, 2), (0, 5), (0, 5)),)
     assert [split.axis for split in splits(semantics)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"stride": [0, 1]}, r"stride: must be whole numbers >= 1, got \[0, 1\]"),
+        ({"stride": -1}, "stride: must be whole numbers >= 1, got -1"),
+        ({"stride": [1.5, 1]}, r"stride: must be whole numbers >= 1, got \[1.5, 1\]"),
+        ({"stride": "no"}, "stride: must be whole numbers >= 1, got 'no'"),
+        ({"dilation": [True, 1]}, "dilation: must be whole numbers >= 1"),
+        ({"padding": [-1, 1]}, "padding: must be whole numbers >= 0"),
+        ({"padding": [1, 1, 1]}, "padding: needs 2 values"),
+        ({"padding": [2, 2]}, r"windows over \[8, 8\] make \[10, 10\], not \[8, 8\]"),
+        ({"padding": [1, 1], "stride": [2, 2]}, r"windows over \[8, 8\] make \[4, 4\], not \[8, 8\]"),
+    ],
+)
+def test_windows_must_be_whole_and_fit(attrs: dict[str, object], reason: str) -> None:
+    x, weight, y = (4, 2, 8, 8), (6, 2, 3, 3), (4, 6, 8, 8)
+    semantics_of("conv2d", {"padding": [1, 1]}, [x, weight], [y])
+    with pytest.raises(InputError, match=reason):
+        semantics_of("conv2d", attrs, [x, weight], [y])
+    with pytest.raises(InputError, match=reason):
+        semantics_of("conv2d_backward_weight", attrs, [y, x], [weight])
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        *[(None, 32), ("float32", 32), ("tf32", 32), ("bf16", 16), ("half", 16), ("long", 64), ("bool", 8)],
+        *[("float4", 4), ("float8_e4m3fn", 8), ("complex64", 64), ("unheard of", 32)],
+    ],
+)
+def test_bits_of_a_dtype(name: str | None, bits: int) -> None:
+    assert bits_of(name) == bits
+
+
+def test_one_table_tells_the_dtypes_of_datasheets_and_parameters() -> None:
+    assert {*DTYPES, *spec.DTYPES, *spec.ALIASES.values()} <= BITS.keys()
+    assert not BITS.keys() & ALIASES.keys()

@@ -144,12 +144,47 @@ def test_the_graph_tells_weights_and_their_gradients() -> None:
     assert words("both") == words("update") == words("w") == {"d0": "parameter", "d1": "parameter"}
 
 
+def test_weights_are_found_in_whatever_order_ops_are_listed() -> None:
+    graph = weighted()
+    back = Graph("back", graph.ops[::-1])
+
+    def names(graph: Graph) -> tuple[set[tuple[str, int]], ...]:
+        found = weights_of(graph)
+        return tuple({(graph.ops[i].name, k) for i, k in one} for one in (found.parameters, found.gradients))
+
+    assert names(back) == names(graph) == ({("w", 0), ("low", 0)}, {("both", 0), ("dw", 0)})
+
+
 def test_ops_without_semantics_or_shapes_are_named() -> None:
     graph = weighted()
     with pytest.raises(InputError, match='op "odd": no semantics for kind "unheard_of"'):
         op_semantics(graph, graph.index["odd"])
     with pytest.raises(InputError, match='op "bare": kind "relu": output 0 has no shape'):
         op_work(graph, graph.index["bare"])
+
+
+@pytest.mark.parametrize(
+    ("attrs", "reason"),
+    [
+        ({"in": 5}, r'op "y": attrs\.in: must be a list of shapes, got 5'),
+        ({"in": [5]}, r'op "y": attrs\.in: must be a list of shapes, got \[5\]'),
+        ({"in": [["a", "b"]]}, 'op "y": kind "relu": .* does not fit'),
+        ({"dt": 3}, r'op "y": attrs\.dt: must be a list of dtypes, got 3'),
+        ({"dt": [7]}, r'op "y": attrs\.dt: must be a list of dtypes, got \[7\]'),
+    ],
+)
+def test_operands_told_wrong_are_named(attrs: dict[str, object], reason: str) -> None:
+    made = (Tensor(64, (4, 4), "float32"),)
+    graph = Graph("told", (Op("x", "input", outputs=made), Op("y", "relu", inputs=("x",), outputs=made, attrs=attrs)))
+    with pytest.raises(InputError, match=reason):
+        op_work(graph, 1)
+
+
+@pytest.mark.parametrize("strides", [5, [[1]], ["a"], [None], [[4, 1, 1]]])
+def test_strides_that_tell_nothing_are_no_strides(strides: object) -> None:
+    made = (Tensor(64, (4, 4), "float32"),)
+    ops = (Op("x", "input", outputs=made), Op("y", "relu", inputs=("x",), outputs=made, attrs={"strides": strides}))
+    assert op_work(Graph("told", ops), 1).bytes_read == 64
 
 
 def test_weights_of_a_captured_graph_are_split_by_their_readers() -> None:

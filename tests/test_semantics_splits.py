@@ -19,19 +19,17 @@ from simdev.semantics import (
     input_regions,
     op_class,
     output_axes,
-    partitions,
-    partitions_of,
     per,
     register,
     registry,
     semantics_of,
     shard_of,
     splits,
-    step_choices,
     steps,
     work,
 )
 from simdev.semantics.registry import Semantics
+from simdev.semantics.tofu import partitions, partitions_of, step_choices
 
 
 def of(kind: str, call: Call) -> Semantics:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from simdev.cli import main
 from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
+from simdev.errors import DeadlockError, InputError
 from simdev.graph import Graph, Op
 from simdev.strategy import Order, Strategy, resolve_placement
 
@@ -110,3 +114,27 @@ def test_an_order_may_be_the_name_of_a_policy():
         Strategy({"*": "g0"}, "random")
     with pytest.raises(InputError, match="needs a placement by name"):
         Strategy(["g0"])
+
+
+def test_an_empty_name_names_nothing() -> None:
+    assert problems(["a"], {"a": "gpu:0", "": "gpu:0"}) == (
+        'placement[""]: no op and no colocation group is called or matched by this',
+    )
+
+
+def test_a_deadlock_is_told_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ops = [{"name": name, "outputs": [{"bytes": 1}], "time": 1} for name in "ab"]
+    ops[1]["inputs"] = ["a"]
+    order = {"policy": "fixed", "sequence": {"gpu:0": ["b", "a"]}}
+    scenario = {
+        "version": 1,
+        "graph": {"version": 1, "name": "two", "ops": ops},
+        "cluster": {"version": 1, "name": "one", "devices": [{"name": "gpu:0"}]},
+        "strategy": {"version": 1, "placement": {"*": "gpu:0"}, "order": order},
+    }
+    path = tmp_path / "scenario.json"
+    path.write_text(json.dumps(scenario))
+    assert main(["simulate", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert f"{path}: deadlock: 2 tasks can never start" in told
+    assert pickle.loads(pickle.dumps(DeadlockError(["a"], "f"))).within("g").file == "f"

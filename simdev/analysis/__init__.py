@@ -7,25 +7,31 @@ from .report import Report, analyze
 from .rows import Row, timeline_rows
 from .spans import covered_ps, told_devices, transfer_mask
 from .splits import SplitCost, split_costs
+from .steady import COUNTS, Steady, steady_state
 from .table import Table, shorten, table_text
-from .usage import DeviceUse, LinkUse
+from .usage import Carrier, DeviceUse, LinkUse, carriers
 
 __all__ = [
     "BLAMES",
+    "COUNTS",
     "NOBODY",
+    "Carrier",
     "DeviceUse",
     "LinkUse",
     "Report",
     "Row",
     "Segment",
     "SplitCost",
+    "Steady",
     "Table",
     "analyze",
+    "carriers",
     "covered_ps",
     "critical_path",
     "path_tasks",
     "shorten",
     "split_costs",
+    "steady_state",
     "table_text",
     "timeline_rows",
     "told_devices",

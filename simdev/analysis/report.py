@@ -14,8 +14,9 @@ from ..profile import CostMiss
 from ..trace import DeviceMemory, Trace
 from .footprint import Footprint, footprint, footprint_json
 from .path import BLAMES, NOBODY, Segment, critical_path
-from .spans import transfer_mask
+from .spans import sent_mask
 from .splits import SplitCost, sent_bytes, split_json
+from .steady import Steady
 from .text import report_html, report_text
 from .usage import DeviceUse, LinkUse, device_use, exposed_ps, link_use
 
@@ -31,6 +32,7 @@ class Report:
     interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
     ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
     None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs.
+    Where the trace holds several steps, ``steady`` tells their period, and all else counts the whole trace.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -46,6 +48,7 @@ class Report:
     cost_rel_err: float | None = 0.0
     footprint: Footprint | None = None
     splits: tuple[SplitCost, ...] = ()
+    steady: Steady | None = None
 
     @property
     def seconds(self) -> float:
@@ -71,8 +74,8 @@ class Report:
     def blame(self) -> dict[str, int]:
         """The critical path by what it is blamed on, in ps; the values add up to ``step_ps``."""
         totals = dict.fromkeys(BLAMES, 0)
-        for segment in self.critical_path:
-            totals[segment.blame] += segment.duration_ps
+        for blame, _, start_ps, finish_ps, _ in self.critical_path:
+            totals[blame] += finish_ps - start_ps
         return totals
 
     @property
@@ -115,6 +118,7 @@ class Report:
     def _more_json(self) -> dict[str, Any]:
         """What only some steps have."""
         found: dict[str, Any] = {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
+        found |= {} if self.steady is None else self.steady.to_json()
         return found | ({"splits": [split_json(one) for one in self.splits]} if self.splits else {})
 
     def __str__(self) -> str:
@@ -135,20 +139,21 @@ def analyze(
     rel_err: float | None = 0.0,
     memory: MemoryModel = MemoryModel(),
     splits: Sequence[SplitCost] = (),
+    steady: Steady | None = None,
 ) -> Report:
     """The report of a trace.
 
     ``rungs`` is the share of the op time by the rung of the cost ladder that gave it, ``misses`` what had to be
     estimated, ``rel_err`` the expected relative error of the op times, ``memory`` how memory was counted,
-    ``splits`` what splitting each op costs.
+    ``splits`` what splitting each op costs, ``steady`` the period where the trace holds several steps.
     """
-    moves = transfer_mask(trace.task_graph)
+    sends = sent_mask(trace.task_graph)
     return Report(
         trace=trace,
         step_ps=trace.step_ps,
         devices=device_use(trace),
         links=link_use(trace),
-        transfer_count=int(np.count_nonzero(moves)),
+        transfer_count=int(np.count_nonzero(sends)),
         transfer_bytes=sent_bytes(trace.task_graph),
         exposed_ps=exposed_ps(trace),
         critical_path=critical_path(trace),
@@ -157,6 +162,7 @@ def analyze(
         cost_rel_err=rel_err,
         footprint=footprint(trace, memory),
         splits=tuple(splits),
+        steady=steady,
     )
 
 

@@ -34,7 +34,7 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
 
     A task stands in the row of every queue that it holds. What holds none is packed into as few lanes as do not
     overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``. Queues that nothing held are left out,
-    and so are the compute streams of switches (``told_devices``).
+    and so are the compute streams of switches (``told_devices``) and what computes for no time in no queue.
     """
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
@@ -63,7 +63,8 @@ def _unqueued(trace: Trace) -> list[tuple[Ints, Ints]]:
     alone = np.diff(tasks.resources.ptr) == 0
     moves = transfer_mask(trace.task_graph)
     pair = []
-    for mask in (alone & ~moves, alone & moves):
+    marks = alone & ~moves & (trace.start == trace.finish)  # that which starts an expanded collective takes no time
+    for mask in (alone & ~moves & ~marks, alone & moves):
         rows = np.flatnonzero(mask)
         pair.append(group(tasks.source[rows], rows, count))
     return list(zip(*pair, strict=True))

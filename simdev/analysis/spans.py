@@ -5,16 +5,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..taskgraph import COLLECTIVE, TRANSFER, Ints, Resource, TaskGraph
+from ..taskgraph import COLLECTIVE, SYNC, TRANSFER, Coded, Ints, Resource, TaskGraph
 
 
 def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
-    """True for each task that moves bytes between devices, false for each that computes."""
+    """True for each task that moves bytes between devices or adds them up on the way, false for each that computes."""
     tasks = task_graph.tasks
-    moves = np.fromiter((kind in (TRANSFER, COLLECTIVE) for kind in tasks.kind), np.bool_, len(tasks))
-    moves |= tasks.flow
+    moves = _of_kinds(task_graph, (TRANSFER, COLLECTIVE, SYNC)) | tasks.flow
     moves |= tasks.source != tasks.destination
     return moves
+
+
+def sent_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
+    """True for each task that sends: those of ``transfer_mask`` but for what only adds up or waits."""
+    return transfer_mask(task_graph) & ~_of_kinds(task_graph, (SYNC,))
+
+
+def _of_kinds(task_graph: TaskGraph, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
+    kinds = task_graph.tasks.kind
+    if isinstance(kinds, Coded):
+        return np.array([label in wanted for label in kinds.labels], np.bool_)[kinds.codes]
+    return np.fromiter((kind in wanted for kind in kinds), np.bool_, len(kinds))
 
 
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:

@@ -42,7 +42,11 @@ def report_html(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
-    return f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine {report.engine})"
+    told = f"({report.step_ps:,} ps, engine {report.engine})"
+    if report.steady is None:
+        return f"Step time {format_seconds(report.seconds)}  {told}"
+    count = report.steady.iterations
+    return "\n".join((*report.steady.lines(), f"All {count} steps: {format_seconds(report.seconds)}  {told}"))
 
 
 def _verdict(report: Report) -> Iterator[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..taskgraph import Ints
 from ..trace import DeviceMemory, Trace
-from .spans import covered_ps, group, is_compute_stream, transfer_mask
+from .spans import covered_ps, group, is_compute_stream, sent_mask, transfer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,26 @@ def _exposed_ps(trace: Trace, computes: Ints, transfers: Ints, busy: int) -> int
 
 def link_use(trace: Trace) -> tuple[LinkUse, ...]:
     """Every queue for transfers, then every half-link that flows share, then the transfers that wait for nothing."""
-    return (*_queues(trace), *_half_links(trace), *_unqueued(trace))
+    return tuple(_link(trace, carrier) for carrier in carriers(trace))
 
 
-def _queues(trace: Trace) -> Iterator[LinkUse]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Carrier:
+    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each task enters it (ps)."""
+
+    name: str
+    tasks: Ints
+    start: Ints
+
+
+def carriers(trace: Trace) -> Iterator[Carrier]:
+    """Those of ``link_use``, in its order."""
+    yield from _queues(trace)
+    yield from _half_links(trace)
+    yield from _unqueued(trace)
+
+
+def _queues(trace: Trace) -> Iterator[Carrier]:
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
     holder = rows.owners()
@@ -105,30 +121,31 @@ def _queues(trace: Trace) -> Iterator[LinkUse]:
     holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
     for resource, held in zip(task_graph.resources, holders, strict=True):
         if not is_compute_stream(task_graph, resource):
-            yield _link(trace, resource.name, held, trace.start[held])
+            yield Carrier(resource.name, held, trace.start[held])
 
 
-def _half_links(trace: Trace) -> Iterator[LinkUse]:
+def _half_links(trace: Trace) -> Iterator[Carrier]:
     tasks, names = trace.task_graph.tasks, trace.task_graph.links
     crossing = group(tasks.links.ids, tasks.links.owners(), len(names))
     if not tasks.flow.any():
         return
     for name, flows in zip(names, crossing, strict=True):
         enters = np.minimum(trace.start[flows] + tasks.duration[flows], trace.finish[flows])  # after the held latency
-        yield _link(trace, name, flows, enters)
+        yield Carrier(name, flows, enters)
 
 
-def _unqueued(trace: Trace) -> Iterator[LinkUse]:
+def _unqueued(trace: Trace) -> Iterator[Carrier]:
     tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
-    alone = transfer_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
+    alone = sent_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
     rows = np.flatnonzero(alone)
     pairs, where = np.unique(tasks.source[rows] * len(devices) + tasks.destination[rows], return_inverse=True)
     for pair, members in zip(pairs.tolist(), group(where.astype(np.int64), rows, len(pairs)), strict=True):
         source, destination = divmod(pair, len(devices))
-        yield _link(trace, f"{devices[source]} -> {devices[destination]}", members, trace.start[members])
+        yield Carrier(f"{devices[source]} -> {devices[destination]}", members, trace.start[members])
 
 
-def _link(trace: Trace, name: str, members: Ints, start: Ints) -> LinkUse:
+def _link(trace: Trace, carrier: Carrier) -> LinkUse:
+    members = carrier.tasks
     size = int(trace.task_graph.tasks.bytes[members].sum())
-    busy = covered_ps(start, trace.finish[members])
-    return LinkUse(name, len(members), size, busy, share(busy, trace.step_ps))
+    busy = covered_ps(carrier.start, trace.finish[members])
+    return LinkUse(carrier.name, len(members), size, busy, share(busy, trace.step_ps))

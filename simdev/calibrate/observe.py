@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster, Link, Route
-from ..lowering import Prepared, lower_prepared
+from ..lowering import Prepared, lower_prepared, split
 from ..lowering.transfer import transfers
 from ..strategy import Strategy, resolve_placement
-from ..taskgraph import TRANSFER, Ints, TaskGraph
+from ..taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
 from .measured import Measured, Steps, matched
 from .solve import Floats
 
@@ -79,7 +79,10 @@ def device_classes(prepared: Prepared) -> tuple[DeviceClass, ...]:
 
 @dataclass(frozen=True)
 class Scene:
-    """A scenario's task graph beside the measured steps; all times are ps."""
+    """A scenario's task graph beside the measured steps; all times are ps.
+
+    ``prepared`` and ``strategy`` are those of the shards, where the scenario splits ops.
+    """
 
     prepared: Prepared
     strategy: Strategy
@@ -96,8 +99,10 @@ class Scene:
         """The routes of each transfer task: one, or those of all destinations of a multicast."""
         placement = resolve_placement(self.prepared.graph, self.prepared.cluster, self.strategy.placement)
         found: list[tuple[Route, ...]] = []
+        reads = self.prepared.reads
         for transfer in transfers(self.prepared, placement):
-            source = placement[int(self.prepared.reads.producer[transfer.tensor])]
+            row = transfer.tensor
+            source = self.prepared.home(int(reads.producer[row]), int(reads.output[row]), placement)
             pieces: list[tuple[Route, ...]] = [(segment.route,) for segment in transfer.segments]
             if len(transfer.destinations) > 1:
                 ends = transfer.destinations
@@ -136,8 +141,9 @@ class Scene:
 
 def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scene:
     """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its tasks."""
-    task_graph = lower_prepared(prepared, strategy)
-    return Scene(prepared, strategy, task_graph, matched(measured, task_graph))
+    sharded, placed, _ = split(prepared, strategy)
+    task_graph = lower_prepared(sharded, placed)
+    return Scene(sharded, placed, task_graph, matched(measured, task_graph))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +248,9 @@ def _predecessors(scene: Scene, task: int) -> list[int] | None:
 
 
 def _leaves_gap(scene: Scene, task: int) -> bool:
+    """Whether a gap of a device or link may follow: not after a collective, whose length holds those of its steps."""
     tasks = scene.task_graph.tasks
-    return tasks.kind[task] == TRANSFER or int(tasks.duration[task]) > 0
+    return tasks.kind[task] == TRANSFER or (tasks.kind[task] != COLLECTIVE and int(tasks.duration[task]) > 0)
 
 
 def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..taskgraph import COLLECTIVE, PERSISTENT, TRANSFER, Ints, TaskGraph
+from ..taskgraph import PERSISTENT, TRANSFER, Ints, TaskGraph
 from ..units import PS_PER_SECOND
+from .collectives import collective_faults
 from .violation import Violation
 
 LATEST = 2**62  # ps; twice as much still fits in int64
@@ -91,38 +92,7 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
         text = f'"{name}" starts at {start[reader[i]]}, but the buffer "{what}" that it reads is there at {arrival[i]}'
         yield Violation("data", (name, what), text)
     yield from _bytes_faults(task_graph)
-    yield from _collective_faults(task_graph)
-
-
-def _collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
-    """A collective leaves one buffer of S bytes on each of n ranks, and reads one there.
-
-    In a ring all-reduce each rank sends 2 (n - 1) chunks of ceil(S / n); a flow is told once more for each time that
-    its ring crosses one half-link.
-    """
-    tasks, buffers = task_graph.tasks, task_graph.buffers
-    rows = [task for task, kind in enumerate(tasks.kind) if kind == COLLECTIVE]
-    left: dict[int, list[tuple[int, int]]] = {task: [] for task in rows}
-    read: dict[int, set[int]] = {task: set() for task in rows}
-    columns = zip(buffers.filler.tolist(), buffers.device.tolist(), buffers.asked.tolist(), strict=True)
-    for row, (filler, device, size) in enumerate(columns if rows else ()):
-        if filler in left:
-            left[filler].append((device, size))
-        for reader in buffers.readers[row].tolist():
-            if reader in read:
-                read[reader].add(device)
-    for task in rows:
-        name, sent = tasks.name[task], int(tasks.bytes[task])
-        ranks, sizes = {device for device, _ in left[task]}, {size for _, size in left[task]}
-        if len(ranks) < len(left[task]) or len(sizes) > 1:
-            yield Violation("bytes", (name,), f'"{name}" must leave one buffer of one size on each of its ranks')
-        elif not ranks <= read[task]:
-            yield Violation("bytes", (name,), f'"{name}" reads nothing on some of the devices where it leaves its sum')
-        else:
-            each = 2 * (len(ranks) - 1) * -(-max(sizes, default=0) // len(ranks)) if ranks else 0
-            if sent != each and not (tasks.flow[task] and each and sent % each == 0):
-                text = f'"{name}" sends {sent} bytes a rank; a ring over {len(ranks)} ranks sends {each}'
-                yield Violation("bytes", (name,), text)
+    yield from collective_faults(task_graph)
 
 
 def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from .. import __version__
 from ..errors import OutOfMemoryError, SimdevError
-from . import calibrate, check, clusters, import_, pipeline, profile, search, serve, simulate, sweep
+from . import calibrate, check, clusters, compare, import_, pipeline, profile, report, search, serve, simulate, sweep
 from .codes import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED
 
 
@@ -29,7 +29,20 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--version", action="version", version=f"simdev {__version__}")
     verbs = found.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (simulate, sweep, search, pipeline, check, import_, calibrate, profile, serve, clusters):
+    for verb in (
+        simulate,
+        sweep,
+        report,
+        compare,
+        search,
+        pipeline,
+        check,
+        import_,
+        calibrate,
+        profile,
+        serve,
+        clusters,
+    ):
         verb.add_parser(verbs)
     return found
 

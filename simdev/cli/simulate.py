@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import DeadlockError, InputError
+from . import training
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..analysis import Report
     from ..scenario import Scenario
+    from ..trace import Trace
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -30,7 +32,7 @@ def add_parser(verbs: Any) -> None:
         description="Simulate one training step. Exits 1 where the step does not fit into memory.",
         allow_abbrev=False,
     )
-    found.add_argument("file", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)")
+    found.add_argument("file", nargs="?", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)")
     found.add_argument("--engine", choices=("auto", "simpy", "compiled"), help="default: what the scenario says")
     found.add_argument("--gantt", metavar="OUT", help="draw the timeline (.png, .svg or .pdf)")
     found.add_argument("--trace", metavar="OUT", help="write a trace for Perfetto (.json or .json.gz)")
@@ -38,57 +40,77 @@ def add_parser(verbs: Any) -> None:
     found.add_argument("--json", action="store_true", help="print the report as JSON")
     found.add_argument("--check", action="store_true", help="judge the result by the independent checker too")
     found.add_argument("--strict", action="store_true", help="refuse op times that are estimates and name the ops")
+    training.add_arguments(found)
     found.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    with _outputs(args) as places:
+    source = _stdin() if args.file == "-" else args.file
+    if training.is_meant(args, source):
+        return training.run(args, source)
+    with outputs(args) as places:
         from ..analysis import analyze
         from ..scenario import execute
 
         progress = _Progress(5)
-        scenario = _scenario(args)
+        scenario = _scenario(args, source)
         progress.next("simulate")
         try:
             outcome = execute(scenario)
-        except InputError as error:
-            raise error.within(_shown(args.file)) from None
+        except (DeadlockError, InputError) as error:
+            raise error.within(shown_name(args.file)) from None
         progress.next("analyze")
-        report = analyze(outcome.trace, outcome.rungs, outcome.misses, outcome.rel_err, scenario.memory, outcome.splits)
+        known = outcome.rungs, outcome.misses, outcome.rel_err
+        report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
         code = DONE if report.feasible else INFEASIBLE
         if args.check:
             progress.next("check")
-            code = FAILED_CHECK if _check(report) else code
+            code = FAILED_CHECK if is_faulty(report.trace) else code
         progress.next("write")
-        _write(report, places)
+        write(report.trace, places, lambda: _figure(report))
         progress.close()
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
     return code
 
 
-def _shown(file: str) -> str:
+def _stdin() -> dict[str, Any]:
+    """The scenario on stdin: it can be read but once, and what it holds tells who runs it."""
+    from ..files.paths import shown
+    from ..files.reading import label, read_json
+
+    value = read_json("-")
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object (a scenario), got {shown(value)}", label("-"))
+    return value
+
+
+def shown_name(file: str) -> str:
+    """How messages name a file."""
     return "<stdin>" if file == "-" else file
 
 
-def _scenario(args: argparse.Namespace) -> Scenario:
+def _scenario(args: argparse.Namespace, source: Any) -> Scenario:
     from dataclasses import replace
 
     from ..scenario import load_scenario
 
-    scenario = load_scenario(args.file)
+    try:
+        scenario = load_scenario(source)
+    except InputError as error:
+        raise error.within("<stdin>") if args.file == "-" else error from None
     if args.strict:
         scenario = replace(scenario, costs=replace(scenario.costs, strict=True))
     return scenario if args.engine is None else replace(scenario, engine=args.engine)
 
 
 @contextmanager
-def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
+def outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
     from ..files.writing import replacing
 
     wanted = {name: getattr(args, name) for name in ("gantt", "trace", "save") if getattr(args, name) is not None}
-    _check_names(wanted, args.file)
+    _check_names(wanted, args.file or "", [one for one in (args.cluster, args.csv) if one and os.path.isfile(one)])
     with ExitStack() as stack:
         places = {}
         for name, path in wanted.items():
@@ -100,21 +122,22 @@ def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
         yield places
 
 
-def _check_names(wanted: dict[str, str], source: str) -> None:
-    problems, taken = [], {_place(source): f"the scenario {source}"}
-    taken |= {_place(path): f"a file of the scenario {source}" for path in _files_of(source)} if wanted else {}
+def _check_names(wanted: dict[str, str], source: str, inputs: list[str]) -> None:
+    problems, taken = [], {place_of(source): f"the scenario {source}"}
+    taken |= {place_of(path): f"the input {path}" for path in inputs}
+    taken |= {place_of(path): f"a file of the scenario {source}" for path in files_of(source)} if wanted else {}
     endings = {"gantt": PICTURES, "trace": (".json", ".json.gz"), "save": (".json", ".json.gz")}
     for name, path in wanted.items():
         if not path.lower().endswith(endings[name]) and not path.startswith("/dev/"):
             problems.append(f"--{name}: {path}: the name must end in {' or '.join(endings[name])}")
-        other = taken.setdefault(_place(path), f"the output of --{name}")
+        other = taken.setdefault(place_of(path), f"the output of --{name}")
         if other != f"the output of --{name}" and not path.startswith("/dev/"):
             problems.append(f"--{name}: {path} is {other} too")
     if problems:
         raise InputError(problems)
 
 
-def _files_of(source: str) -> Iterator[str]:
+def files_of(source: str) -> Iterator[str]:
     """What a scenario file names and is there; its reader tells what is wrong with it."""
     from ..files.reading import read_json
     from ..files.scenario import named_files
@@ -125,7 +148,7 @@ def _files_of(source: str) -> Iterator[str]:
             yield from filter(os.path.isfile, named_files(value, os.path.dirname(source)))
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
     """Where a path really leads, as far as can be told."""
     try:
         return os.path.realpath(path)
@@ -133,20 +156,20 @@ def _place(path: str) -> str:
         return path
 
 
-def _check(report: Report) -> bool:
+def is_faulty(trace: Trace) -> bool:
     """Whether the checker finds a fault; its findings go to stderr."""
     from ..check import check
 
-    violations = check(report.trace.task_graph, report.trace)
+    violations = check(trace.task_graph, trace)
     for violation in violations:
         print(violation, file=sys.stderr)
-    count = len(report.trace.task_graph.tasks)
+    count = len(trace.task_graph.tasks)
     print(f"check: {count:,} tasks, {len(violations) or 'no'} violation{'s' * (len(violations) > 1)}", file=sys.stderr)
     return bool(violations)
 
 
-def _write(report: Report, places: dict[str, str]) -> None:
-    trace = report.trace
+def write(trace: Trace, places: dict[str, str], figure: Callable[[], Figure]) -> None:
+    """Write what is wanted; the chart is drawn only then."""
     if "save" in places:
         from ..files import write_run
 
@@ -156,9 +179,13 @@ def _write(report: Report, places: dict[str, str]) -> None:
 
         export_chrome_trace(trace, places["trace"])
     if "gantt" in places:
-        from ..plot import gantt_figure
+        save_figure(figure(), places["gantt"])
 
-        save_figure(gantt_figure(trace), places["gantt"])
+
+def _figure(report: Report) -> Figure:
+    from ..plot import gantt_figure, sync_figure
+
+    return gantt_figure(report.trace) if report.steady is None else sync_figure(report.trace, report.steady)
 
 
 def save_figure(figure: Figure, place: str) -> None:

@@ -7,25 +7,35 @@ of the gathered result (all_gather) or of what is scattered (reduce_scatter).
 from __future__ import annotations
 
 from .closed import COLLECTIVES, best_chunks, bus_bandwidth, bus_factor, direct, hierarchical, ring, tree
+from .legs import pieces_of
 from .model import CollectiveCost, CollectiveModel
+from .phases import ALGORITHMS, Phase, bytes_sent, phases
 from .table import CollectiveTable, table_of_bus_bandwidth, table_of_rows
-from .wire import Wire, direct_wire, flows_wire, ring_wire
+from .wire import Step, Steps, Wire, direct_wire, flows_wire, ring_wire, steps_of
 
 __all__ = [
+    "ALGORITHMS",
     "COLLECTIVES",
     "CollectiveCost",
     "CollectiveModel",
     "CollectiveTable",
+    "Phase",
+    "Step",
+    "Steps",
     "Wire",
     "best_chunks",
     "bus_bandwidth",
     "bus_factor",
+    "bytes_sent",
     "direct",
     "direct_wire",
     "flows_wire",
     "hierarchical",
+    "phases",
+    "pieces_of",
     "ring",
     "ring_wire",
+    "steps_of",
     "table_of_bus_bandwidth",
     "table_of_rows",
     "tree",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 from ..cluster import Cluster
 from ..errors import InputError
@@ -130,6 +131,8 @@ class CollectiveModel:
             found["direct"] = direct(ranks, size, self._flows(pairs))
         else:
             wires = self._ring_wires(devices)
+            if collective in ROOTED:
+                wires = (self._flows(tuple(pairwise(devices))), *wires[1:])  # nobody closes it
             if self.algorithm != "tree":
                 cuts = [self._chunks(collective, ranks - 1, size, wire) for wire in wires]
                 rings = zip(wires, cuts, strict=True)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cluster import UNLIMITED, Cluster, Route
 from ..errors import InputError
+from ..units import MAX_PS, picoseconds, transmission_ps
+from .legs import Leg, legs
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +38,133 @@ def flows_wire(cluster: Cluster, flows: Sequence[tuple[int, int]]) -> Wire:
     gives each half. The slowest flow counts: the steps of a collective wait for each other. Raises InputError where a
     flow has no route.
     """
-    latency, slowest = Fraction(0), 1 / UNLIMITED
-    load: dict[Hashable, Fraction] = {}
-    for flow in flows:
-        pieces = _pieces(cluster, *flow)
-        latency = max(latency, sum((piece.held + piece.lag + piece.gap for piece in pieces), Fraction(0)))
-        times = [1 / piece.bandwidth for piece in pieces]
-        slowest = max(slowest, max(times) if _chunked(cluster, pieces) else sum(times, Fraction(0)))
+    alike: dict[tuple[int, ...], tuple[Leg, ...]] = {}
+    crossing: dict[int, Counter[int]] = {}  # how many flows alike cross each resource
+    for _, pieces in legs(cluster, flows):
+        alike[tuple([id(piece.like) for piece in pieces])] = pieces
         for piece in pieces:
-            for resource, rate in _resources(cluster, piece):
-                load[resource] = load.get(resource, Fraction(0)) + 1 / rate
-    return Wire(latency, 1 / max([slowest, *load.values()]))
+            crossing.setdefault(id(piece.like), Counter()).update(_resources(cluster, piece))
+    latency, slowest = Fraction(0), 1 / UNLIMITED
+    for pieces in alike.values():
+        routes = [piece.like for piece in pieces]
+        latency = max(latency, sum((route.held + route.lag + route.gap for route in routes), Fraction(0)))
+        times = [1 / route.bandwidth for route in routes]
+        slowest = max(slowest, max(times) if _chunked(cluster, pieces) else sum(times, Fraction(0)))
+    like = {id(piece.like): piece.like for pieces in alike.values() for piece in pieces}
+    return Wire(latency, 1 / max(slowest, _most_loaded(cluster, crossing, like)))
+
+
+def _most_loaded(cluster: Cluster, crossing: Mapping[int, Mapping[int, int]], like: Mapping[int, Route]) -> Fraction:
+    """The largest time per byte of a resource: the sum over the flows that cross it."""
+    mixes: dict[int, list[tuple[int, Fraction]]] = {}
+    for route, counts in crossing.items():
+        for resource, count in counts.items():
+            mixes.setdefault(resource, []).append((count, _rate(cluster, resource, like[route])))
+    different = {tuple((count, id(rate)) for count, rate in mix): mix for mix in mixes.values()}  # Fractions are slow
+    loads = (sum((count / rate for count, rate in mix), Fraction(0)) for mix in different.values())
+    return max(loads, default=Fraction(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How long one step of a collective takes, in ps: until everything has arrived, until the next one can begin.
+
+    ``latency`` is the part that does not grow with the bytes.
+    """
+
+    arrival: int
+    next: int
+    latency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps one by one, and how many of their messages cross each resource.
+
+    Resources are numbered as the queues of transfers are: by device (half-duplex, egress), first all that send and then
+    all that receive (device), or by half-link (link, fair).
+    """
+
+    steps: list[Step]
+    crossed: Mapping[int, int]
+
+
+def steps_of(cluster: Cluster, steps: Sequence[Sequence[tuple[int, int]]], size: int) -> Steps:
+    """The steps in each of which every flow (source, destination: device indices) sends ``size`` bytes, as transfers.
+
+    As ``flows_wire``, but every time is rounded up as that of a transfer is, and a flow that shares nothing has its own
+    latency and bandwidth. Raises InputError where a flow has no route.
+    """
+    keys, rows = array("q"), array("q")  # by message and resource: step x count + resource, a row of what it is like
+    number_of = [number for number, flows in enumerate(steps) for _ in flows]
+    alike: dict[tuple[int, ...], int] = {}
+    pieces_like: list[tuple[Leg, tuple[int, int, int]]] = []  # with the times of the whole message
+    seen: set[tuple[int, int]] = set()
+    count = 2 * len(cluster.devices) + len(cluster.half_links)
+    for flow, pieces in legs(cluster, [flow for flows in steps for flow in flows]):
+        row = alike.setdefault(tuple([id(piece.like) for piece in pieces]), len(pieces_like))
+        if row == len(pieces_like):
+            times = _times(cluster, pieces, size)
+            pieces_like += [(piece, times) for piece in pieces]
+        seen.add((number_of[flow], row))
+        base = number_of[flow] * count
+        for j, piece in enumerate(pieces):
+            own = _resources(cluster, piece)
+            keys.extend([base + resource for resource in own])
+            rows.extend([row + j] * len(own))
+    found = np.zeros((len(steps), 3), np.int64)
+    for number, row in seen:
+        arrival, latency, wait = pieces_like[row][1]
+        found[number] = np.maximum(found[number], (arrival, arrival + wait, latency))
+    if not keys:
+        return Steps([Step(*row) for row in found.tolist()], {})
+    at, like = np.frombuffer(keys, np.int64), np.frombuffer(rows, np.int64)
+    sending = _sending(cluster, at % count, like, [piece.like for piece, _ in pieces_like], size)
+    _share(found, at, sending, np.array([times[1:] for _, times in pieces_like], np.int64)[like], count)
+    resources, crossing = np.unique(at % count, return_counts=True)
+    crossed = dict(zip(resources.tolist(), crossing.tolist(), strict=True))
+    return Steps([Step(*row) for row in found.tolist()], crossed)
+
+
+def _sending(cluster: Cluster, resources: Ints, rows: Ints, like: Sequence[Route], size: int) -> Ints:
+    """For how long (ps) each message would hold each of its resources alone."""
+    if cluster.queues != "fair":
+        return np.array([_sending_ps(size, route.bandwidth) for route in like], np.int64)[rows]
+    found = np.zeros(len(cluster.half_links), np.int64)
+    for half_link in np.unique(resources).tolist():
+        found[half_link] = _sending_ps(size, _rate(cluster, half_link, like[0]))
+    return found[resources]
+
+
+def _times(cluster: Cluster, pieces: Sequence[Leg], size: int) -> tuple[int, int, int]:
+    """In ps: until a message that shares nothing has arrived, its latency, and for how long its link's gap lasts on."""
+    routes = [piece.like for piece in pieces]
+    latency = sum(picoseconds(route.held) + picoseconds(route.lag) for route in routes)
+    times = [_sending_ps(size, route.bandwidth) for route in routes]
+    queued = cluster.queues not in ("parallel", "fair") and len(routes) == 1
+    wait = max(0, picoseconds(routes[0].gap) - picoseconds(routes[0].lag)) if queued else 0
+    return latency + (max(times) if _chunked(cluster, pieces) else sum(times)), latency, wait
+
+
+def _sending_ps(size: int, rate: Fraction) -> int:
+    found = transmission_ps(size, rate)
+    if found > MAX_PS:
+        raise InputError(f"a message of {size} bytes takes more than 53 days")
+    return found
+
+
+def _share(found: Ints, keys: Ints, sending: Ints, times: Ints, count: int) -> None:
+    """Lengthen the steps (arrival, next) to what their resources need that several messages cross."""
+    order = np.argsort(keys, kind="stable")
+    keys, sending, times = keys[order], sending[order], times[order]
+    first = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    if np.add.reduceat(sending.astype(np.float64), first).max() > MAX_PS:
+        raise InputError("a step of a collective takes more than 53 days")
+    needed = np.add.reduceat(sending, first)
+    latency, wait = np.maximum.reduceat(times[:, 0], first), np.maximum.reduceat(times[:, 1], first)
+    step = keys[first] // count
+    np.maximum.at(found[:, 0], step, needed + latency)
+    np.maximum.at(found[:, 1], step, needed + latency + wait)
 
 
 def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:
@@ -70,31 +195,29 @@ def direct_wire(cluster: Cluster, devices: Sequence[int]) -> Wire | None:
     return Wire(latency, min(found)) if seen == group else None
 
 
-def _pieces(cluster: Cluster, source: int, destination: int) -> tuple[Route, ...]:
-    pieces = cluster.segments(source, destination)
-    if pieces is None:
-        names = cluster.devices[source].name, cluster.devices[destination].name
-        raise InputError(f'a collective sends from "{names[0]}" to "{names[1]}", but no route joins them')
-    return pieces
-
-
-def _chunked(cluster: Cluster, pieces: Sequence[Route]) -> bool:
+def _chunked(cluster: Cluster, pieces: Sequence[Leg]) -> bool:
     """Whether chunks keep all pieces of a staged route busy at once."""
-    return all(cluster.devices[piece.devices[-1]].chunk is not None for piece in pieces[:-1])
+    return all(cluster.devices[piece.destination].chunk is not None for piece in pieces[:-1])
 
 
-def _resources(cluster: Cluster, route: Route) -> Iterator[tuple[Hashable, Fraction]]:
-    """What a transfer over the route holds or shares, each with the rate at which it is held."""
-    source, destination = route.devices[0], route.devices[-1]
+def _resources(cluster: Cluster, leg: Leg) -> tuple[int, ...]:
+    """What a message holds or shares on its way, as numbers."""
     match cluster.queues:
         case "device":
-            yield from ((("send", source), route.bandwidth), (("recv", destination), route.bandwidth))
+            return leg.source, len(cluster.devices) + leg.destination
         case "half-duplex":
-            yield from ((source, route.bandwidth), (destination, route.bandwidth))
+            return leg.source, leg.destination
         case "egress":
-            yield source, route.bandwidth
-        case "link":
-            yield from ((half_link, route.bandwidth) for half_link in route.half_links)
-        case "fair":
-            links = cluster.half_links
-            yield from ((half_link, Fraction(links[half_link].link.bandwidth)) for half_link in route.half_links)
+            return (leg.source,)
+        case "link" | "fair":
+            return leg.half_links
+        case _:
+            return ()
+
+
+def _rate(cluster: Cluster, resource: int, like: Route) -> Fraction:
+    """The rate at which a message holds a resource: that of its route, or of the link that it shares."""
+    if cluster.queues != "fair":
+        return like.bandwidth
+    bandwidth = cluster.half_links[resource].link.bandwidth
+    return bandwidth if isinstance(bandwidth, Fraction) else Fraction(bandwidth)

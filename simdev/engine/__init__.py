@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 
 from ..errors import InputError
@@ -16,9 +17,14 @@ WORTH_COMPILING = 100_000
 def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
     """Execute a task graph. ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
 
+    Where computation and collectives slow each other, the trace is that of a task graph with longer durations.
     Raises DeadlockError where fixed sequences contradict, InputError for an engine that is unknown or not installed.
     """
     name = choose(engine, len(task_graph.tasks))
+    if task_graph.sharing is not None:
+        from .slowdown import slowed
+
+        return slowed(task_graph, task_graph.sharing, partial(simulate, engine=name))
     if name == "simpy":
         from .simpy_engine import execute
     else:

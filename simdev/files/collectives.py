@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Required
@@ -13,10 +15,13 @@ from typing_extensions import TypedDict
 from ..cluster import Cluster
 from ..collectives import CollectiveModel, CollectiveTable
 from ..errors import InputError
+from ..strategy import Collectives
 from ..units import parse_bytes, parse_time
+from .paths import shown
 from .reading import PathLike
-from .shape import STRICT, read_shape
+from .shape import STRICT, read_shape, validate
 from .source import opened
+from .writing import decimal_text, time_text
 
 COLLECTIVE_PRESETS = Path(__file__).parent.parent / "presets" / "collectives"
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
@@ -39,12 +44,72 @@ class _CollectivesShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
+@with_config(STRICT)
+class _ChoiceShape(TypedDict, total=False):
+    algorithm: str
+    cost: str
+    tables: Any
+    chunks: int | None
+    slowdown: Any
+
+
 _KEYS = frozenset({*_CollectivesShape.__annotations__, *_TableShape.__annotations__, "version"})
 
 
 @cache
 def _adapter() -> TypeAdapter[Any]:
     return TypeAdapter(_CollectivesShape)
+
+
+@cache
+def _choice_adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(_ChoiceShape)
+
+
+def read_choice(value: Any) -> Collectives:
+    """What a strategy says of collectives; its tables are a shipped collection, or an object of its shape.
+
+    Raises InputError with every problem at once.
+    """
+    if not isinstance(value, dict):
+        raise InputError(f"collectives: must be an object, got {shown(value)}")
+    shaped = validate(_choice_adapter(), value, frozenset(_ChoiceShape.__annotations__), "collectives.")
+    named = shaped.pop("tables", None)
+    if isinstance(named, str):
+        if named not in collective_names():
+            choice = ", ".join(collective_names())
+            raise InputError(f"collectives.tables: none are shipped as {shown(named)}; there are those of {choice}")
+    elif named is not None and not isinstance(named, dict):
+        raise InputError(f"collectives.tables: must be the name of a collection or an object, got {shown(named)}")
+    try:
+        tables = () if named is None else read_collectives(named)
+    except InputError as error:
+        raise InputError([f"collectives.tables.{problem}" for problem in error.problems]) from None
+    return Collectives(**shaped, tables=tables)
+
+
+def choice_object(choice: Collectives) -> dict[str, Any]:
+    """What a strategy's file says of collectives: what differs from the defaults."""
+    default = Collectives()
+    names = ("algorithm", "cost", "chunks")
+    found = {name: getattr(choice, name) for name in names if getattr(choice, name) != getattr(default, name)}
+    if choice.slowdown != default.slowdown:
+        found["slowdown"] = decimal_text(choice.slowdown)
+    if choice.tables:
+        found["tables"] = {"version": 1, "tables": [_table_object(table) for table in choice.tables]}
+    return found
+
+
+def _table_object(table: Any) -> dict[str, Any]:
+    anchors = [[size, time_text(Fraction(seconds))] for size, seconds in table.anchors]
+    return {"collective": table.collective, "ranks": table.ranks, "source": table.source, "anchors": anchors}
+
+
+def with_tables(choice: Collectives, cluster: Cluster) -> Collectives:
+    """With the shipped tables that hold on the cluster, where it names none itself."""
+    if choice.tables or not cluster.collectives:
+        return choice
+    return replace(choice, tables=read_collectives(cluster.collectives))
 
 
 def collective_names() -> tuple[str, ...]:

@@ -90,10 +90,14 @@ def _problems(
         yield f'op "{name}": the device type must be 0 (GPU) or 1 (CPU), got {kind}'
         return
     try:
-        axes = output_axes(op_semantics(graph, graph.index[name]))
+        semantics = op_semantics(graph, graph.index[name])
     except InputError as error:
         yield f"{error.problems[0]}"
         return
+    if not semantics.outputs:
+        yield f'op "{name}": makes no tensor, so it has no dimensions to cut'
+        return
+    axes = output_axes(semantics)
     if len(degrees) != len(axes):
         yield f'op "{name}": has {len(degrees)} dimensions here, its output has {len(axes)}'
         return

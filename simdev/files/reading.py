@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import IO, Any
+from typing import Any
 
 from ..errors import InputError
 from .paths import path_text
@@ -43,15 +43,24 @@ def label(path: PathLike) -> str:
 
 def read_text(path: PathLike) -> str:
     """The text of a file, gunzipped where it is compressed. Raises InputError."""
+    return text_of(read_source(path)[1], path)
+
+
+def read_source(path: PathLike) -> tuple[bytes, bytes]:
+    """The bytes of a file as it lies, and gunzipped where it is compressed. Raises InputError."""
     try:
         data = _read_bytes(os.fspath(path))
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", label(path)
-        ) from None
+        return data, _unpacked(data, os.fspath(path).endswith(".gz"))
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise InputError(_reason(error), label(path)) from None
+
+
+def text_of(data: bytes, path: PathLike) -> str:
+    """The text that the bytes of a file are. Raises InputError."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", label(path)) from None
 
 
 def _reason(error: Exception) -> str:
@@ -71,15 +80,16 @@ def _reason(error: Exception) -> str:
 
 def _read_bytes(path: str) -> bytes:
     if path == "-":
-        return _plain_or_gunzipped(sys.stdin.buffer, compressed=False)
-    with open(path, "rb") as file:
-        return _plain_or_gunzipped(file, compressed=path.endswith(".gz"))
-
-
-def _plain_or_gunzipped(file: IO[bytes], compressed: bool) -> bytes:
-    data = file.read(MAX_TEXT + 1)
+        data = sys.stdin.buffer.read(MAX_TEXT + 1)
+    else:
+        with open(path, "rb") as file:
+            data = file.read(MAX_TEXT + 1)
     if len(data) > MAX_TEXT:
         raise InputError(f"larger than {MAX_TEXT >> 20} MiB")
+    return data
+
+
+def _unpacked(data: bytes, compressed: bool) -> bytes:
     if not compressed and not data.startswith(_GZIP_MAGIC):
         return data
     limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * len(data)))

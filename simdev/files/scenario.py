@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Required
 
@@ -24,6 +24,7 @@ from ..models import build
 from ..profile import DeviceSpec, Profile
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
+from .collectives import with_tables
 from .device import device_names, read_device
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
@@ -104,6 +105,11 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
         for name in named if isinstance(named, list) else [named]:
             if isinstance(name, str) and name and "\0" not in name:
                 yield os.path.normpath(os.path.join(folder, name))
+    strategy = value.get("strategy")
+    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
+    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
+    if isinstance(table, str) and table and "\0" not in table:
+        yield os.path.normpath(os.path.join(folder, table))
 
 
 def read_scenario(
@@ -151,6 +157,7 @@ class _Reader:
             self._place(graph, cluster, strategy, shaped["strategy"])
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
+        strategy = _with_measured(strategy, graph, cluster)
         specs = datasheets(own, [device.kind for device in cluster.devices], profiles)
         return Parts(graph, cluster, profiles, strategy, engine, memory, specs)
 
@@ -218,6 +225,14 @@ class _Reader:
             self._caught(lambda: resolve_partition(graph, cluster, strategy.partition), file, prefix)
         else:
             self._caught(lambda: resolve_placement(graph, cluster, strategy.placement), file, prefix)
+
+
+def _with_measured(strategy: Strategy, graph: Graph, cluster: Cluster) -> Strategy:
+    """With the measured tables of the cluster, where collectives are to be costed by tables and none are named."""
+    choice = strategy.collectives
+    if choice.cost != "table" and not graph.asks_tables:
+        return strategy
+    return replace(strategy, collectives=with_tables(choice, cluster))
 
 
 def _graph(value: PathLike | Mapping[str, Any]) -> Graph:

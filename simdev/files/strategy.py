@@ -16,11 +16,13 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
-from ..strategy import POLICIES, SHORT_FORMS, SYNCS, Configuration, Order, Strategy
+from ..strategy import POLICIES, SHORT_FORMS, SYNCS, Collectives, Configuration, Order, Strategy, Sync
+from .collectives import choice_object, read_choice
 from .paths import at, shown
 from .reading import PathLike
 from .shape import STRICT, Priority, read_shape, validate
 from .source import opened
+from .sync import read_sync, sync_object
 from .writing import write_text
 
 LATER = ("pipeline",)
@@ -46,9 +48,10 @@ class _StrategyShape(TypedDict, total=False):
     order: Any
     partition: dict[str, _ConfigurationShape]
     tensors: dict[str, dict[str, int]]
-    sync: str | None
+    sync: Any
     short: str
     devices: list[str]
+    collectives: Any
     pipeline: Any
     provenance: dict[str, Any]
 
@@ -76,9 +79,12 @@ def read_strategy(source: PathLike | Mapping[str, Any]) -> Strategy:
             if not isinstance(value, dict) or any(problem.startswith("version") for problem in error.problems):
                 raise
             problems, shaped = list(error.problems), value
-        problems += [at(key, "not supported by this version of simdev") for key in LATER if shaped.get(key)]
+            read_sync(value.get("sync"), problems)
+        problems += [at(key, "goes with a large model by its name") for key in LATER if shaped.get(key)]
         order = _order(shaped.get("order", "fifo"), problems)
         fields = {} if shaped is value else _split_fields(shaped, problems)
+        if "collectives" in shaped:
+            fields["collectives"] = _collectives(shaped["collectives"], problems)
         if problems:
             raise InputError(problems)
         return Strategy(shaped.get("placement", {}), order, **fields)
@@ -99,14 +105,22 @@ def _split_fields(shaped: Mapping[str, Any], problems: list[str]) -> dict[str, A
                 problems.append(f'tensors["{key}"]["{dimension}"]: must be the number of a dimension')
             else:
                 found["tensors"][key][int(dimension)] = degree
-    for name, choice, default in (("sync", SYNCS, SYNCS[0]), ("short", SHORT_FORMS, None)):
-        value = shaped.get(name)
-        if value is not None and value not in choice:
-            problems.append(f"{name}: must be one of {', '.join(choice)}, got {shown(value)}")
-        found[name] = value if value in choice else default
+    found["sync"] = read_sync(shaped.get("sync"), problems)
+    short = shaped.get("short")
+    if short is not None and short not in SHORT_FORMS:
+        problems.append(f"short: must be one of {', '.join(SHORT_FORMS)}, got {shown(short)}")
+    found["short"] = short if short in SHORT_FORMS else None
     if found["devices"] and found["short"] is None:
         problems.append("devices: go with a short form; a configuration names its own")
     return found if not problems else {}
+
+
+def _collectives(value: Any, problems: list[str]) -> Collectives:
+    try:
+        return read_choice(value)
+    except InputError as error:
+        problems.extend(error.problems)
+        return Collectives()
 
 
 def is_bare(value: dict[str, Any]) -> bool:
@@ -153,9 +167,11 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     if strategy.tensors:
         found["tensors"] = {key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()}
     if strategy.sync != SYNCS[0]:
-        found["sync"] = strategy.sync
+        found["sync"] = sync_object(strategy.sync) if isinstance(strategy.sync, Sync) else strategy.sync
     if strategy.short is not None:
         found |= {"short": strategy.short, "devices": list(strategy.devices)}
+    if strategy.collectives != Collectives():
+        found["collectives"] = choice_object(strategy.collectives)
     return found
 
 

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..cluster import Cluster
+from ..errors import InputError
 from ..graph import Graph
 from ..memory import MemoryModel
 from ..profile import CostModel
-from ..strategy import Origin, Strategy, resolve_placement
+from ..strategy import SYNCS, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import TaskGraph
 from .build import build
+from .iterations import Step, iterated
 from .order import apply_order
-from .partition import Partitioned, partition, sharded_order
+from .partition import Partitioned, expanded, partition, sharded_order, written_out
 from .partition.short import short_form
 from .prepare import Prepared
+from .sync import Weight, credited, gated, synchronised
 
-__all__ = ["Partitioned", "Prepared", "Split", "lower", "lower_prepared", "partition", "short_form", "split"]
+__all__ = [
+    "Partitioned",
+    "Prepared",
+    "Split",
+    "Step",
+    "credited",
+    "expanded",
+    "iterated",
+    "lower",
+    "lower_prepared",
+    "lower_step",
+    "partition",
+    "short_form",
+    "split",
+    "written_out",
+]
 
 
 class Split(NamedTuple):
@@ -33,16 +52,31 @@ def split(prepared: Prepared, strategy: Strategy) -> Split:
 
     The last answer is remembered: whoever lowers a strategy and then reports on it asks twice.
     """
+    if isinstance(strategy.sync, Sync):
+        return _split_gated(prepared, strategy, strategy.sync)[0]
     if not strategy.splits:
-        return Split(prepared, strategy, {})
+        return Split(prepared.running(strategy.collectives), strategy, {})
     known = prepared.last_split.get("split")
     if known is not None and known[0] is strategy:
         return known[1]  # type: ignore[no-any-return]
     found = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
-    sharded = Prepared(found.graph, prepared.cluster, prepared.costs, prepared.memory)
+    sharded = Prepared(found.graph, prepared.cluster, prepared.costs, prepared.memory, strategy.collectives)
     order = sharded_order(strategy.order, prepared.graph, found)
-    answer = Split(sharded, Strategy(found.placement, order), found.origins)
+    answer = Split(sharded, Strategy(found.placement, order, collectives=strategy.collectives), found.origins)
     prepared.last_split["split"] = strategy, answer
+    return answer
+
+
+def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Split, tuple[Weight, ...]]:
+    """The question with its synchronisations taken out, and these: the policy says what happens in their place."""
+    known = prepared.last_split.get("gated")
+    if known is not None and known[0] is strategy:
+        return known[1]  # type: ignore[no-any-return]
+    own, placed, origins = split(prepared, replace(strategy, sync=SYNCS[0]))
+    found = gated(own.graph, own.cluster, placed, origins, sync)
+    opened = Prepared(found.graph, own.cluster, own.costs, own.memory, strategy.collectives)
+    answer = Split(opened, found.strategy, found.origins), found.weights
+    prepared.last_split["gated"] = strategy, answer
     return answer
 
 
@@ -54,8 +88,29 @@ def lower(
 
 
 def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
-    """The same for a question prepared once and asked again."""
-    prepared, strategy, _ = split(prepared, strategy)
+    """The same for a question prepared once and asked again.
+
+    Of a synchronisation policy one step; its credit hangs on the schedule, so there is no task graph of that alone.
+    """
+    if isinstance(strategy.sync, Sync) and strategy.sync.credit is not None:
+        raise InputError("sync.credit: what it lets go hangs on the schedule itself; simulate the scenario")
+    return lower_step(prepared, strategy).task_graph
+
+
+def lower_step(prepared: Prepared, strategy: Strategy) -> Step:
+    """One step of a strategy, with what it releases in the next one where a policy synchronises its gradients.
+
+    Raises InputError, MissingCostError.
+    """
+    sync = strategy.sync
+    weights: tuple[Weight, ...] = ()
+    if isinstance(sync, Sync):
+        (prepared, strategy, _), weights = _split_gated(prepared, strategy, sync)
+    else:
+        prepared, strategy, _ = split(prepared, strategy)
     placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
     task_graph, consumers = build(prepared, placement)
-    return apply_order(task_graph, strategy.order, prepared.graph, consumers)
+    task_graph = apply_order(task_graph, strategy.order, prepared.graph, consumers)
+    if isinstance(sync, Sync):
+        return synchronised(prepared, task_graph, placement, sync, weights)
+    return Step(task_graph)

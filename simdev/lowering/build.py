@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,13 +21,15 @@ from ..taskgraph import (
     Ints,
     Resource,
     Rows,
+    Sharing,
     TaskGraph,
     Tasks,
 )
-from .collective import Ring
+from .collective import Ring, add_steps
 from .prepare import Prepared, Segment, transfer_ps
-from .transfer import Transfer, transfers
+from .transfer import Transfer, chunks_of, transfers
 
+Readers = list[tuple[int, list[int]]]  # of a collective: (output, -1 for a control input; who reads it there)
 _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 MAX_TASKS = 10_000_000
 
@@ -50,6 +52,8 @@ class _Columns:
     readers: list[list[int]] = field(default_factory=list)
     readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # of the buffer of (op, output)
     consumers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of the transfer tasks
+    # of an output of an expanded collective: the tasks after which it is there
+    arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]) -> None:
         if size:
@@ -86,12 +90,35 @@ def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int
     _require_ranks(prepared, placement)
     columns, queues = _Columns(prepared.memory), resources(prepared.cluster)
     _add_reserves(columns, prepared)
-    _add_ops(columns, prepared, placement)
+    expanded = _add_ops(columns, prepared, placement)
     for transfer in transfers(prepared, placement):
+        while expanded and next(iter(expanded)) <= prepared.reads.producer[transfer.tensor]:
+            _expand_first(columns, prepared, expanded, queues)
         _add_transfer(columns, prepared, transfer, queues)
-        if len(columns.names) > MAX_TASKS:
-            raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
-    return _task_graph(columns, prepared, queues), columns.consumers
+        _require_size(columns)
+    while expanded:
+        _expand_first(columns, prepared, expanded, queues)
+    task_graph = _task_graph(columns, prepared, queues)
+    sharing = _sharing(prepared, task_graph)
+    return task_graph if sharing is None else replace(task_graph, sharing=sharing), columns.consumers
+
+
+def _sharing(prepared: Prepared, task_graph: TaskGraph) -> Sharing | None:
+    """On which devices each task is a collective, where that slows what they compute."""
+    if prepared.collectives.slowdown == 1 or not prepared.rings:
+        return None
+    tasks = task_graph.tasks
+    columns = zip(tasks.kind, tasks.op.tolist(), tasks.source.tolist(), tasks.destination.tolist(), strict=True)
+    devices = [
+        () if kind != COLLECTIVE else prepared.rings[op].ranks if op == task else (source, destination)
+        for task, (kind, op, source, destination) in enumerate(columns)
+    ]
+    return Sharing(prepared.collectives.slowdown, Rows.of(devices))
+
+
+def _require_size(columns: _Columns) -> None:
+    if len(columns.names) > MAX_TASKS:
+        raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
 
 
 def _add_reserves(columns: _Columns, prepared: Prepared) -> None:
@@ -101,17 +128,21 @@ def _add_reserves(columns: _Columns, prepared: Prepared) -> None:
             columns.buffer(f"{kind} of {device.name}", d, size, kind, PERSISTENT, [])
 
 
-def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> None:
+def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> dict[int, Readers]:
+    """Every op, in rows as its position. Returns the expanded collectives, in program order, with their readers."""
     ops, reads = prepared.graph.ops, prepared.reads
     outputs_only = prepared.memory.model == "outputs_only"
     local_readers: dict[tuple[int, int], list[int]] = {}
     local: list[set[int]] = [set() for _ in ops]
     keys = zip(reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True)
     rings = prepared.rings
+    expanded: dict[int, Readers] = {i: [] for i, ring in rings.items() if ring.expanded}
     for producer, output, consumers in keys:
         home = prepared.home(producer, output, placement)
         here = [consumer for consumer in consumers if consumer in rings or placement[consumer] == home]
         local[producer].update(here)
+        if producer in expanded:
+            expanded[producer].append((output, here))
         local_readers[producer, output] = consumers if outputs_only else here
     durations = prepared.duration[np.arange(len(ops)), placement].tolist() if ops else []
     for i, op in enumerate(ops):
@@ -127,6 +158,7 @@ def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> Non
         columns.links.append(())
         columns.successors.append(sorted(local[i]))
         _add_buffers(columns, op, i, device, local_readers)
+    return expanded
 
 
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
@@ -134,7 +166,7 @@ def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
     graph, names = prepared.graph, [device.name for device in prepared.cluster.devices]
     problems = []
     for i, ring in prepared.rings.items():
-        for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.ranks, strict=True)):
+        for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.inputs_on, strict=True)):
             home = prepared.home(*graph.resolve(text), placement)
             if home != rank:
                 problems.append(f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is {names[rank]}')
@@ -145,14 +177,41 @@ def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
 def _add_collective(
     columns: _Columns, op: Op, position: int, ring: Ring, after: list[int], here: dict[tuple[int, int], list[int]]
 ) -> None:
-    """The one task of a collective op, and its output on every rank."""
+    """The one task of a collective op, or that which starts its messages, and its outputs on their ranks."""
     columns.names.append(op.name)
-    columns.kinds.append(COLLECTIVE)
-    columns.numbers.append((position, -1, ring.ranks[0], ring.ranks[-1], ring.duration_ps, 0, 0, ring.bytes))
+    columns.kinds.append(op.phase if ring.expanded else COLLECTIVE)
+    ends = (ring.ranks[0], ring.ranks[0 if ring.expanded else -1])
+    columns.numbers.append((position, -1, *ends, ring.duration_ps, 0, 0, 0 if ring.expanded else ring.bytes))
     columns.resources.append(ring.resources)
     columns.links.append(ring.half_links)
-    columns.successors.append(after)
-    _add_outputs(columns, op, position, ring.ranks, here)
+    columns.successors.append([] if ring.expanded else after)
+    _add_outputs(columns, op, position, ring.outputs_on, here)
+
+
+def _expand_first(columns: _Columns, prepared: Prepared, expanded: dict[int, Readers], queues: list[Resource]) -> None:
+    """The messages of the first of the collectives; its readers wait until their rank is done, its buffers live on."""
+    position = next(iter(expanded))
+    readers = expanded.pop(position)
+    op, ring, devices = prepared.graph.ops[position], prepared.rings[position], prepared.cluster.devices
+
+    def send(source: int, destination: int, size: int, number: int) -> tuple[list[int], list[int]]:
+        segments = prepared.segments(source, destination)
+        message = Transfer(-1, (destination,), (position,), segments, chunks_of(prepared, size, segments))
+        label = f"{op.name}[{number}] {devices[source].name}>{devices[destination].name}"
+        return _add_hops(columns, prepared, message, (position, -1, COLLECTIVE), label, queues)
+
+    done = add_steps(ring.steps, position, send, lambda first, then: columns.successors[first].append(then))
+    _require_size(columns)
+    for text, rank in zip(op.inputs, ring.inputs_on, strict=True):
+        columns.readers_of.get(prepared.graph.resolve(text), []).extend(done[rank])
+    for output, rank in enumerate(ring.outputs_on):
+        columns.arrivals[position, output] = done[rank]
+        if op.outputs[output].view_of is None:
+            columns.readers_of[position, output] += done[rank]
+    columns.arrivals[position, -1] = list(dict.fromkeys(task for rank in ring.ranks for task in done[rank]))
+    for output, consumers in readers:
+        for task in columns.arrivals[position, output]:
+            columns.successors[task] = list(dict.fromkeys(columns.successors[task] + consumers))
 
 
 def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]) -> None:
@@ -187,15 +246,32 @@ def _add_transfer(columns: _Columns, prepared: Prepared, transfer: Transfer, que
     reads = prepared.reads
     producer, output = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
     label = _label(prepared, transfer, producer, output)
+    begins, arrives = _add_hops(columns, prepared, transfer, (producer, output, TRANSFER), label, queues)
+    for before in columns.arrivals.get((producer, output), (producer,)):
+        columns.successors[before].extend(begins)
+    columns.readers_of.get((producer, output), []).extend(begins)
+    for task in arrives:
+        columns.successors[task].extend(transfer.consumers)
+    _add_copies(columns, transfer, label, arrives[0], int(reads.bytes[transfer.tensor]), prepared)
+
+
+def _add_hops(
+    columns: _Columns,
+    prepared: Prepared,
+    transfer: Transfer,
+    what: tuple[int, int, str],
+    label: str,
+    queues: list[Resource],
+) -> tuple[list[int], list[int]]:
+    """Piece by piece of the route. ``what`` is sent: op, output, kind. Returns first and last piece's tasks."""
+    begins: list[int] = []
     before: list[int] = []
     for hop, segment in enumerate(transfer.segments):
         last = hop == len(transfer.segments) - 1
         stage = segment.route.devices[-1]
         name = label if last else f"{label}@{prepared.cluster.devices[stage].name}"
-        tasks = _add_hop(columns, prepared, transfer, segment, name, (producer, output), queues)
-        if hop == 0:
-            columns.successors[producer].extend(tasks)
-            columns.readers_of.get((producer, output), []).extend(tasks)
+        tasks = _add_hop(columns, prepared, transfer, segment, name, what, queues)
+        begins = begins or tasks
         for earlier, task in zip(before, tasks, strict=False):
             columns.successors[earlier].append(task)
         if not last:
@@ -203,9 +279,7 @@ def _add_transfer(columns: _Columns, prepared: Prepared, transfer: Transfer, que
             for task, size in zip(tasks, transfer.chunks, strict=True):
                 columns.buffer(columns.names[task], stage, size, "staging", task, [task - tasks[0] + first])
         before = tasks
-    for task in before:
-        columns.successors[task].extend(transfer.consumers)
-    _add_copies(columns, transfer, label, before[0], int(reads.bytes[transfer.tensor]), prepared)
+    return begins, before
 
 
 def _add_hop(
@@ -214,10 +288,11 @@ def _add_hop(
     transfer: Transfer,
     segment: Segment,
     name: str,
-    tensor: tuple[int, int],
+    what: tuple[int, int, str],
     queues: list[Resource],
 ) -> list[int]:
     """One task a chunk over one segment. Returns their rows."""
+    op, output, kind = what
     fair, chunks = prepared.cluster.queues == "fair", transfer.chunks
     held = segment.resources
     if len(chunks) > 1 and prepared.cluster.queues == "parallel":
@@ -230,8 +305,8 @@ def _add_hop(
         task = len(columns.names)
         duration = segment.held_ps if fair else transfer_ps(size, segment)
         columns.names.append(name if len(chunks) == 1 else f"{name}#{c}")
-        columns.kinds.append(TRANSFER)
-        columns.numbers.append((*tensor, *ends, duration, segment.lag_ps, segment.gap_ps, size))
+        columns.kinds.append(kind)
+        columns.numbers.append((op, output, *ends, duration, segment.lag_ps, segment.gap_ps, size))
         columns.resources.append(held)
         columns.links.append(segment.route.half_links if fair else ())
         # Flows of one transfer that shared a link would all end together: they too follow one another.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,10 @@ from ..errors import InputError, MissingCostError
 from ..graph import Graph
 from ..memory import MemoryModel, with_training_state
 from ..profile import CostModel, OpCost, op_key
+from ..strategy import Collectives
 from ..taskgraph import Ints, Rows
 from ..units import MAX_PS, picoseconds, transmission_ps
-from .collective import Ring, rings
+from .collective import KINDS, Question, Ring, costed, is_collective, rings
 
 UNKNOWN = -1  # duration of an op whose cost nobody knows
 
@@ -59,13 +60,15 @@ class Segment:
 class Prepared:
     """A graph on a cluster with its costs, before any op has a place.
 
-    ``graph`` holds the training state that ``memory`` asks for. Raises InputError where that cannot be told.
+    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` tells how those collective ops run
+    that do not say it themselves. Raises InputError where that cannot be told.
     """
 
     graph: Graph
     cluster: Cluster
     costs: CostModel
     memory: MemoryModel = MemoryModel()
+    collectives: Collectives = Collectives()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", with_training_state(self.graph, self.memory))
@@ -86,18 +89,48 @@ class Prepared:
         """What ``lowering.split`` answered last."""
         return {}
 
+    def running(self, collectives: Collectives) -> Prepared:
+        """The same question with other collectives; where no op is one, nothing depends on them."""
+        if collectives == self.collectives or not any(map(is_collective, self.graph.ops)):
+            return self
+        known = self.last_split.get("collectives")
+        if known is None or known[0] != collectives:
+            known = self.last_split["collectives"] = collectives, replace(self, collectives=collectives)
+        found: Prepared = known[1]
+        return found
+
     @cached_property
     def rings(self) -> dict[int, Ring]:
         """The collective ops by position. Raises InputError."""
-        return rings(self.graph, self.cluster, self.queues_held)
+        return rings(self.graph, self.cluster, self.collectives, self._costed)
+
+    def collective(
+        self, kind: str, ranks: Sequence[int], size: int, algorithm: str | None = None, cost: str | None = None
+    ) -> Ring:
+        """What a collective among these devices (indices, in the order of their ranks) costs, and what it holds.
+
+        ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
+        """
+        own = self.collectives
+        return self._costed(
+            Question(kind, tuple(ranks), size, algorithm or own.algorithm, cost or own.cost, own.chunks)
+        )
+
+    def _costed(self, question: Question) -> Ring:
+        if question not in self._rings:
+            self._rings[question] = costed(question, self.cluster, self.collectives)
+        return self._rings[question]
+
+    @cached_property
+    def _rings(self) -> dict[Question, Ring]:
+        return {}
 
     def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
         """The device on which a tensor lies: its producer's, or for a collective op the rank of this output."""
         ring = self.rings.get(producer)
         if ring is None:
             return placement[producer]
-        base = self.graph.ops[producer].outputs[output].view_of if output >= 0 else 0
-        return ring.ranks[output if base is None else base]
+        return ring.outputs_on[output] if output >= 0 else ring.ranks[0]
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -151,8 +184,9 @@ class Prepared:
     def _missing_line(self, op: int, device: int) -> str:
         kind = self.cluster.devices[device].kind
         key = op_key(self.graph, op, kind)
-        why = self.costs.why_unknown(key, kind)
-        name = self.graph.ops[op].name
+        why, name = self.costs.why_unknown(key, kind), self.graph.ops[op].name
+        if self.graph.ops[op].kind in KINDS:
+            why = "a collective names its devices in attrs.ranks"
         wanted = "given or measured time" if self.costs.strict else "time"
         hint = f"{why}; key {key[:200]}" if why else f"key {key[:200]}"
         return f'ops[{op}]: no {wanted} for "{name}" on a device of kind "{kind}" ({hint})'

@@ -61,10 +61,10 @@ def _transfer(
         name = prepared.graph.ops[int(prepared.reads.producer[tensor])].name
         raise InputError(f'placement: the multicast of "{name}" would pass a staging device; use another transfer mode')
     size = int(prepared.reads.bytes[tensor])
-    return Transfer(tensor, targets, consumers, segments, _chunks(prepared, size, segments))
+    return Transfer(tensor, targets, consumers, segments, chunks_of(prepared, size, segments))
 
 
-def _chunks(prepared: Prepared, size: int, segments: tuple[Segment, ...]) -> tuple[int, ...]:
+def chunks_of(prepared: Prepared, size: int, segments: tuple[Segment, ...]) -> tuple[int, ...]:
     """Sizes of the chunks: full ones and a rest, by the smallest chunk of the staging devices passed."""
     stages = [prepared.cluster.devices[segment.route.devices[-1]] for segment in segments[:-1]]
     limits = [int(device.chunk) for device in stages if device.chunk is not None]

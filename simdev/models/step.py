@@ -15,15 +15,15 @@ from typing import Any
 
 from ..errors import InputError
 from ..graph import Op, Tensor
-from ..memory import DTYPE_BYTES, OPTIMIZERS, state_bytes
+from ..memory import DTYPES, OPTIMIZERS, state_bytes
+from ..semantics.dtype import bits_of
 from ..units import MAX_BYTES
 
 Shape = tuple[int, ...]
 Spec = tuple[Shape, str]
 """Shape and dtype of an output."""
 
-DTYPES = {name for name in DTYPE_BYTES if "float" in name}
-BYTES = {**DTYPE_BYTES, "int64": 8, "bool": 1}
+FLOATS = tuple(name for name in DTYPES if "float" in name)
 MAX_OPS = 1_000_000
 PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 
@@ -83,11 +83,11 @@ class Step:
 
     def __init__(self, name: str, dtype: str, optimizer: str) -> None:
         problems = []
-        if dtype not in DTYPES:
-            problems.append(f'dtype: must be one of {", ".join(sorted(DTYPES))}, got "{dtype}"')
+        if dtype not in FLOATS:
+            problems.append(f'dtype: must be one of {", ".join(sorted(FLOATS))}, got "{dtype}"')
         if optimizer not in OPTIMIZERS:
             problems.append(f'optimizer: must be one of {", ".join(OPTIMIZERS)}, got "{optimizer}"')
-        if not problems and OPTIMIZERS[optimizer].floats and BYTES[dtype] != 2:
+        if not problems and OPTIMIZERS[optimizer].floats and bits_of(dtype) != 16:
             problems.append(f"optimizer: {optimizer} keeps masters of parameters of 2 bytes, not of {dtype}")
         if problems:
             raise InputError(problems)
@@ -174,7 +174,7 @@ class Step:
     def _tensor(self, spec: Spec) -> Tensor:
         if spec not in self._tensors:
             shape, dtype = spec
-            size = prod(shape) * BYTES[dtype]
+            size = prod(shape) * bits_of(dtype) // 8
             if size > MAX_BYTES:
                 raise InputError(f'"{self.path}": a tensor of {list(shape)} has more than {MAX_BYTES} bytes')
             self._tensors[spec] = Tensor(size, shape, dtype)

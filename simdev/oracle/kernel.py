@@ -3,7 +3,8 @@
 start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up when it is ready,
 its transfers when it finishes (they are ready together, numbered by producer, then output, then destination); one heap
 ordered by (instant and round, op) holds both. Entries ``op`` are ready ops, entries ``ops + op`` finished producers:
-the two never share a queue, so their mutual order is free.
+the two never share a queue, so their mutual order is free. Under program order an op also waits for the one before it
+on its device: then nothing is left for its queue to decide.
 """
 
 from __future__ import annotations
@@ -249,6 +250,8 @@ def compute(q: Question, w: Work, r: Record | None, placement: Ints, op: int, no
             release(q, w, q.consumer[e], finish)
         else:
             away = True
+    if q.program and w.behind[op] != NOBODY:
+        release(q, w, w.behind[op], finish)
     if away:
         finished(q, w, op, device, finish)
     return finish
@@ -264,6 +267,20 @@ def clear(q: Question, w: Work) -> None:
         w.line_end[device] = NOBODY
     for op in range(q.ops):
         w.when[op], w.missing[op] = 0, q.waits[op]
+
+
+@jitable
+def line_up(q: Question, w: Work, placement: Ints) -> None:
+    """Under program order every op waits for the one before it on its device."""
+    for op in range(q.ops):
+        device = placement[op]
+        before = w.line_end[device]
+        w.behind[op], w.line_end[device] = NOBODY, op
+        if before != NOBODY:
+            w.behind[before] = op
+            w.missing[op] += 1
+    for device in range(q.devices):
+        w.line_end[device] = NOBODY
 
 
 @jitable
@@ -301,8 +318,12 @@ def run(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
     """
     last = 0
     clear(q, w)
+    if q.program:
+        line_up(q, w, placement)
     for k in range(q.root_count):  # ready in the first round, taken up in the order of their ids
-        last = max(last, compute(q, w, r, placement, q.roots[k], 0))
+        root = q.roots[k]
+        if w.missing[root] == 0 and w.when[root] == 0:  # neither behind another op nor released by it
+            last = max(last, compute(q, w, r, placement, root, 0))
     while True:
         key = take(w)
         if key == LATE:

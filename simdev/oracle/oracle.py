@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,10 @@ from ..cluster import Cluster
 from ..engine import simulate
 from ..errors import InputError
 from ..graph import Graph
-from ..lowering import Prepared, lower_prepared
+from ..lowering import Prepared, expanded, lower_prepared
 from ..memory import MemoryModel
 from ..profile import CostModel
-from ..strategy import SHORT_FORMS, Order, Strategy, resolve_placement
+from ..strategy import SHORT_FORMS, Order, Strategy, Sync, resolve_placement
 from ..taskgraph import Ints
 from ..trace import Trace
 from .cost import Cost
@@ -30,6 +30,8 @@ from .cost import Cost
 if TYPE_CHECKING:
     from .session import Session
     from .short import Short
+    from .soap import SoapSession
+    from .soap.fast import Splits
 
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
@@ -94,6 +96,30 @@ class Oracle:
 
         return Short(self.prepared) if applies(self.prepared) else None
 
+    @cached_property
+    def _short_in_order(self) -> Short | None:
+        """The same under program order."""
+        if self._short is None:
+            return None
+        from .short import Short, in_file_order
+
+        return Short(self.prepared, program=True) if in_file_order(self.prepared) else None
+
+    def _short_under(self, order: Order) -> Short | None:
+        """The short path under an order; None where there is none."""
+        if order.policy == "program":
+            return self._short_in_order
+        return self._short if order.policy == "fifo" else None
+
+    @cached_property
+    def _splits(self) -> Splits | None:
+        """The compiled path of strategies that split ops, where numba is installed."""
+        if find_spec("numba") is None:
+            return None
+        from .soap.fast import Splits
+
+        return Splits(self.prepared)
+
     def placement(self, placement: Placement) -> Ints:
         """Device indices by op. Raises InputError for wrong lengths, devices or split groups."""
         if isinstance(placement, Mapping):
@@ -135,17 +161,29 @@ class Oracle:
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
         column = self.placement(placement)
-        short = self._short if self.order.policy == "fifo" else None
+        short = self._short_under(self.order)
         step_ps = None if short is None else short.step_ps(column)
         return self._trace(self._named(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        if strategy.order.policy == "fifo" and not strategy.splits:
+        if isinstance(strategy.sync, Sync):  # The first of steps that follow one another; no compiled path knows them.
+            return self.in_full(strategy)
+        alike = self.prepared.running(strategy.collectives) is self.prepared
+        if strategy.order.policy in ("fifo", "program") and not strategy.splits and alike:
             return self._of_placement(self.placement(strategy.placement), strategy.order)
+        if strategy.splits and self._splits is not None and strategy.collectives.slowdown == 1:
+            strategy = expanded(self.graph, self.cluster, strategy, self.costs)
+            cost = self._splits.cost(strategy)
+            if cost is not None:
+                return cost
+        return self.in_full(strategy)
+
+    def in_full(self, strategy: Strategy) -> Cost:
+        """The cost by lowering and the engine, whatever compiled path there may be. Not counted, not cached."""
         return cost_of(self._trace(strategy))
 
     def _of_placement(self, column: Ints, order: Order) -> Cost:
-        """The cost of device indices by op, under fifo or under the oracle's own order: the cache knows no other."""
+        """The cost of device indices by op, under fifo, program or the oracle's own order: the cache knows no other."""
         if self._cache_size == 0:
             return self._answer(column, order)
         key = order.policy.encode() + column.tobytes()
@@ -162,7 +200,7 @@ class Oracle:
         return cost
 
     def _answer(self, column: Ints, order: Order) -> Cost:
-        short = self._short if order.policy == "fifo" else None
+        short = self._short_under(order)
         cost = None if short is None else short.cost(column)
         return cost_of(self._trace(self._named(column, order))) if cost is None else cost
 
@@ -202,11 +240,20 @@ class Oracle:
         with ThreadPoolExecutor(jobs) as pool:
             return [cost for part in pool.map(lambda part: [self(one) for one in part], parts) for cost in part]
 
-    def session(self, placement: Placement) -> Session:
-        """A session of local search from this placement."""
-        from .session import Session
+    @overload
+    def session(self, start: Strategy | str) -> SoapSession: ...
 
-        return Session(self, placement)
+    @overload
+    def session(self, start: Placement) -> Session: ...
+
+    def session(self, start: Strategy | Placement | str) -> SoapSession | Session:
+        """A session of local search: from a placement, over placements; from a strategy, over how ops are split."""
+        from .session import Session
+        from .soap import SoapSession
+
+        if isinstance(start, str):
+            start = self._short_form(start)
+        return SoapSession(self, start) if isinstance(start, Strategy) else Session(self, start)
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"

@@ -53,6 +53,7 @@ class Question(NamedTuple):
     roots: Ints  # ops that wait for nothing
     leader: Ints  # first op of each op's colocation group, itself without one
     all_routes: int
+    program: int  # whether each device runs its ops in the order of the file
 
 
 class Work(NamedTuple):
@@ -65,6 +66,7 @@ class Work(NamedTuple):
     line_end: Ints  # the last producer whose transfers are still to come, by device
     arrival: Ints
     found: Ints
+    behind: Ints  # under program order, the next op on the same device
     cell: Ints  # the scalars, see kernel.py
 
 
@@ -138,12 +140,25 @@ def _segment(prepared: Prepared, source: int, destination: int) -> Segment | Non
     return pieces[0] if len(pieces) == 1 else None
 
 
-def question_of(prepared: Prepared) -> Question:
-    """The columns. Only where ``applies``."""
-    count, bits, reads = len(prepared.cluster.devices), _round_bits(prepared), prepared.reads
-    segments: list[Segment | None] = [None] * (count * count)
+def _segments(prepared: Prepared) -> list[Segment | None]:
+    """By source and destination, row-major."""
+    count = len(prepared.cluster.devices)
+    found: list[Segment | None] = [None] * (count * count)
     for source, destination in _pairs(prepared):
-        segments[source * count + destination] = _segment(prepared, source, destination)
+        found[source * count + destination] = _segment(prepared, source, destination)
+    return found
+
+
+def in_file_order(prepared: Prepared) -> bool:
+    """Whether every op stands behind all that it reads: then program order cannot deadlock."""
+    reads = prepared.graph.reads
+    return all(producer < i for i, producers in enumerate(reads) for producer, _ in producers)
+
+
+def question_of(prepared: Prepared, program: bool = False) -> Question:
+    """The columns, for ops served as they are ready or in ``program`` order. Only where ``applies``."""
+    count, bits, reads = len(prepared.cluster.devices), _round_bits(prepared), prepared.reads
+    segments = _segments(prepared)
     rates = sorted({segment.route.bandwidth for segment in segments if segment is not None}, reverse=True)
     sending = np.zeros((len(reads.bytes), max(len(rates), 1)), np.int64)
     for column, rate in enumerate(rates):
@@ -179,6 +194,7 @@ def question_of(prepared: Prepared) -> Question:
         roots,
         _leaders(prepared),
         int(all(segments[a * count + b] is not None for a, b in _pairs(prepared))),
+        int(program),
     )
 
 
@@ -200,6 +216,7 @@ def work_for(question: Question) -> Work:
         np.empty(question.devices, np.int64),
         np.empty(question.devices, np.int64),
         np.empty(question.devices + 1, np.int64),
+        np.empty(ops if question.program else 0, np.int64),
         np.zeros(5, np.int64),
     )
 

@@ -15,9 +15,9 @@ from ..taskgraph import Ints
 from .cost import FAULT, TOO_LONG, Cost
 from .kernel import is_faulty, step, step_recorded
 from .memory import cost, events_for, sizes_of
-from .question import Question, applies, question_of, record_for, work_for
+from .question import Question, applies, in_file_order, question_of, record_for, work_for
 
-__all__ = ["Short", "applies"]
+__all__ = ["Short", "applies", "in_file_order"]
 
 
 class _Room:
@@ -30,11 +30,11 @@ class _Room:
 
 
 class Short:
-    """Evaluates placements of one prepared question; several threads at once."""
+    """Evaluates placements of one prepared question, in ``program`` order or fifo; several threads at once."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, program: bool = False) -> None:
         self.prepared = prepared
-        self.question, self.sizes = Table.of(question_of(prepared)), Table.of(sizes_of(prepared))
+        self.question, self.sizes = Table.of(question_of(prepared, program)), Table.of(sizes_of(prepared))
         limits = enumerate(device.memory for device in prepared.cluster.devices)
         self.capacity = [(device, int(limit)) for device, limit in limits if limit is not None]
         self._local = threading.local()

@@ -9,11 +9,25 @@ from .data import GanttRow, gantt_rows, merge_neighbours, path_row
 from .gantt import gantt_height, plot_gantt
 from .memory import plot_memory
 from .style import WIDTH, new_figure
+from .sync import PUBLISHED, gains_of, plot_gains, plot_slices, sync_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GanttRow", "gantt_figure", "gantt_rows", "merge_neighbours", "path_row", "plot_gantt", "plot_memory"]
+__all__ = [
+    "PUBLISHED",
+    "GanttRow",
+    "gains_of",
+    "gantt_figure",
+    "gantt_rows",
+    "merge_neighbours",
+    "path_row",
+    "plot_gains",
+    "plot_gantt",
+    "plot_memory",
+    "plot_slices",
+    "sync_figure",
+]
 
 MEMORY_HEIGHT = 2.8  # inches
 

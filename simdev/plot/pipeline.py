@@ -170,14 +170,14 @@ def _draw_labels(ax: Axes, report: PipelineReport, bars: tuple[Bars, ...], scale
         for i, row, start, finish in zip(group.actions, group.row, group.start, group.finish, strict=True):
             action = report.schedule.actions[i]
             names = (str(action), str(action.microbatch)) if several else (str(action.microbatch),)
-            text, size = _fitting(names, float(finish - start) * per_ps)
+            text, size = fitting(names, float(finish - start) * per_ps)
             if text and drawn < LABELS:
                 middle = (start + finish) / 2 / scale
                 ax.text(middle, row, text, color=colour, fontsize=size, ha="center", va="center", zorder=3)
                 drawn += 1
 
 
-def _fitting(names: tuple[str, ...], room: float) -> tuple[str, float]:
+def fitting(names: tuple[str, ...], room: float) -> tuple[str, float]:
     """The first of the names that fits so many points, and its size in points."""
     for name in names:
         for size in TEXT:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..semantics import OP_CLASSES
+from ..semantics.dtype import ALIASES as OTHER_NAMES
 from ..units import name_problems
 
 LAUNCH = Fraction(3, 10**6)
@@ -18,19 +19,7 @@ LEAST_RATE = 10**6
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int32", "int8", "int4")
 """The names under which a datasheet tells its peaks."""
 
-ALIASES = {
-    "fp64": "float64",
-    "double": "float64",
-    "fp32": "float32",
-    "float": "float32",
-    "tf32": "tfloat32",
-    "fp16": "float16",
-    "half": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8",
-    "float8_e4m3fn": "float8",
-    "float8_e5m2": "float8",
-}
+ALIASES = {**OTHER_NAMES, "float8_e4m3fn": "float8", "float8_e5m2": "float8"}
 """Other names of these dtypes, as ops have them."""
 
 

@@ -70,7 +70,7 @@ def capture(
     loss that is no scalar of the parameters, and a step that depends on the values of tensors.
     """
     update = optimizer_named(optimizer)
-    recorder, leaves, gradients = _record(module, inputs, loss)
+    recorder, leaves, gradients = _record(module, inputs, loss, training=True)
     writer = Writer(recorder, leaves)
     writer.write_step()
     for parameter, gradient in gradients.items():
@@ -78,8 +78,21 @@ def capture(
     return writer.captured(name)
 
 
+def capture_forward(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], call: Callable[..., Any], name: str = "model"
+) -> Capture:
+    """The forward pass of a module as a graph: ``call(module, *inputs)``, no backward and no updates.
+
+    Raises InputError for a pass that depends on the values of tensors.
+    """
+    recorder, leaves, _ = _record(module, inputs, call, training=False)
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured(name)
+
+
 def _record(
-    module: torch.nn.Module, inputs: Sequence[torch.Tensor], loss: Loss
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], loss: Callable[..., Any], training: bool
 ) -> tuple[Recorder, dict[int, str], dict[str, Gradient]]:
     """Runs the step; returns the recorder, the names of its leaves, and each parameter's gradient."""
     step = _Step(module, loss)
@@ -89,10 +102,12 @@ def _record(
     recorder = Recorder(Scopes({id(child): key for key, child in module.named_modules()}))
     leaves = {recorder.add_leaf("parameter", tensor): key for key, tensor in state.items()}
     leaves |= {recorder.add_leaf("input", tensor): key for key, tensor in zip(_input_names(loss), batch, strict=False)}
-    wanted = {key: tensor for key, tensor in state.items() if tensor.requires_grad}
+    wanted = {key: tensor for key, tensor in state.items() if training and tensor.requires_grad}
     try:
-        with mode, recorder, recorder.scopes.watching():
+        with torch.set_grad_enabled(training), mode, recorder, recorder.scopes.watching():
             value = torch.func.functional_call(step, state, tuple(batch))
+            if not training:
+                return recorder, leaves, {}
             recorder.note_saved(value)
             recorder.phase = "backward"
             found = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)

@@ -14,13 +14,14 @@ class Method:
     """A method: the function ``name`` of ``module`` (imported when it is asked for), which is handed a Trial.
 
     ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may use by default;
-    None for methods that end by themselves after a few.
+    None for methods that end by themselves after a few. ``splits``: it splits ops, so there is nothing to prepare.
     """
 
     module: str
     name: str
     prepare: tuple[str, ...] = ()
     budget: int | None = None
+    splits: bool = False
 
     @property
     def run(self) -> Callable[[Trial], None]:
@@ -34,6 +35,7 @@ BAECHI = ("coplace", "fuse")
 METHODS: Mapping[str, Method] = {
     "single": Method("simple", "single"),
     "round-robin": Method("simple", "round_robin", budget=10_000),
+    "expert": Method("expert", "expert"),
     "random": Method("simple", "random", budget=1000),
     "greedy": Method("local", "greedy", budget=100_000),
     "annealing": Method("local", "annealing", budget=20_000),
@@ -46,4 +48,8 @@ METHODS: Mapping[str, Method] = {
     "pipedream": Method("pipedream", "pipedream", ("pair",)),
     "dnn-contiguous": Method("maxload", "dnn_contiguous"),
     "dnn-ip": Method("maxload", "dnn_ip"),
+    "dnn-latency": Method("maxload", "dnn_latency"),
+    "optcnn": Method("soap", "optcnn", splits=True),
+    "flexflow": Method("soap", "flexflow", budget=2000, splits=True),
+    "tofu": Method("tofu", "tofu", splits=True),
 }

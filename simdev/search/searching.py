@@ -70,6 +70,8 @@ def search(
     """
     chosen = _method(method)
     names = chosen.prepare if prepare is None else tuple(prepare)
+    if names and chosen.splits:
+        raise InputError(f"prepare: {method} splits the ops of the graph as it is; it takes no preparation")
     _check_limits(budget, seconds)
     if budget is None and seconds is None:
         budget = chosen.budget
@@ -77,7 +79,8 @@ def search(
     asked = oracle_of(question)
     grouped = make_smaller(asked.graph, names)
     inner = asked if grouped.colocated == asked.graph else _regrouped(asked, grouped)
-    trial = Trial(inner, grouped, budget, seconds, seed, _own_start(question, inner), progress, asked, began)
+    start, given = _own_start(question, inner), None if isinstance(question, Oracle) else question.strategy
+    trial = Trial(inner, grouped, budget, seconds, seed, start, progress, asked, began, given)
     ended = _run(trial, chosen.run if isinstance(method, str) else lambda one: _drive(one, method))
     told = {"method": method if isinstance(method, str) else type(method).__name__, "seed": seed, "budget": budget}
     return _result(asked, trial, {**told, "prepare": list(names), "ended": ended})
@@ -129,17 +132,13 @@ def _run(trial: Trial, method: Callable[[Trial], None]) -> str:
         over_time = trial.seconds is not None and trial.wall_seconds >= trial.seconds
         return "time" if over_time else "budget"
     except KeyboardInterrupt:
-        if trial.best is None:
+        if not trial.points:
             raise
         return "interrupted"
 
 
 def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
-    if trial.best is None:
-        raise InputError("graph: there is nothing to place")
-    placement, cost = trial.best
-    if not cost.peaks:  # a walk does not tell them where nothing is limited
-        cost = trial.oracle(placement)
+    strategy, cost = _best(asked, trial)
     provenance = {
         **told,
         "evaluations": trial.evaluations,
@@ -148,10 +147,20 @@ def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
         "versions": _versions(),
     }
     objectives = {"step_time_s": cost.seconds, **trial.objectives}
-    strategy = Strategy(asked.named(placement), asked.order)
     return Result(
         strategy, cost, objectives, tuple(trial.points), provenance, trial.details, obstacles(trial.oracle, cost)
     )
+
+
+def _best(asked: Oracle, trial: Trial) -> tuple[Strategy, Cost]:
+    """The best strategy and its whole cost: a walk does not tell peaks where nothing is limited."""
+    if trial.best_strategy is not None:
+        strategy, cost = trial.best_strategy
+        return strategy, cost if cost.peaks else asked(strategy)
+    if trial.best is None:
+        raise InputError("graph: there is nothing to place")
+    placement, cost = trial.best
+    return Strategy(asked.named(placement), asked.order), cost if cost.peaks else trial.oracle(placement)
 
 
 def _versions() -> dict[str, str]:

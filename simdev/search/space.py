@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
+from ..cluster import Cluster
 from ..errors import InputError
 from ..oracle import Cost, Oracle
 from ..taskgraph import Ints
@@ -26,6 +29,14 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
     if nowhere:
         raise InputError(nowhere)
     return found
+
+
+def workers(cluster: Cluster) -> tuple[int, ...]:
+    """The devices over which ops are split: all of the most common kind that runs ops (not the host of its GPUs)."""
+    own = [d for d, device in enumerate(cluster.devices) if device.runs_ops]
+    counts = Counter(cluster.devices[d].kind for d in own)
+    kind = max(counts, key=lambda one: counts[one], default="")
+    return tuple(d for d in own if cluster.devices[d].kind == kind)
 
 
 def neighbours(oracle: Oracle) -> list[list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..oracle import Cost, Oracle
+from ..strategy import Strategy
 from ..taskgraph import Ints
 from .instance import Instance
 from .prepare import Grouped
@@ -52,7 +53,9 @@ class Trial:
 
     Placements are devices by group (``oracle.groups``) or by op. ``grouped`` is the graph that list placers read; the
     oracle's groups are its own, those of ``asked`` the question's, which may be smaller. ``start`` is a placement to
-    begin with, where the question holds one. Methods may leave further ``objectives`` (name to number) and ``details``.
+    begin with, where the question holds one, ``given`` its strategy: the order, synchronisation, and perhaps splits.
+    Methods that split ops ask through ``try_strategy``; of these ``best_strategy`` is kept in place of ``best``.
+    Methods may leave further ``objectives`` (name to number) and ``details``.
     """
 
     def __init__(
@@ -66,13 +69,16 @@ class Trial:
         progress: Callable[[int], object] | None = None,
         asked: Oracle | None = None,
         began: Clock | None = None,
+        given: Strategy | None = None,
     ) -> None:
         self.oracle, self.grouped, self.start, self.asked = oracle, grouped, start, asked or oracle
         self.random = np.random.default_rng(seed)
         self.choices = choices(oracle)
         self.budget, self.seconds, self._progress = budget, seconds, progress
+        self.given = Strategy(order=oracle.order) if given is None else given
         self.evaluations = 0
         self.best: tuple[Ints, Cost] | None = None
+        self.best_strategy: tuple[Strategy, Cost] | None = None
         self.points: list[Point] = []
         self.objectives: dict[str, float] = {}
         self.details: dict[str, Any] = {}
@@ -108,7 +114,7 @@ class Trial:
 
     def require_budget(self) -> None:
         """Raises SpentError where nothing may be asked any more; one answer is always given."""
-        if self.best is None:
+        if not self.points:
             return
         if self.budget is not None and self.evaluations >= self.budget:
             raise SpentError
@@ -117,15 +123,31 @@ class Trial:
 
     def note(self, cost: Cost, placement: Callable[[], Ints]) -> None:
         """Count an answer, and keep it where it is the best so far."""
+        if self._is_best(cost):
+            self.best = placement().copy(), cost
+
+    def try_strategy(self, strategy: Strategy) -> Cost:
+        """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is malformed."""
+        self.require_budget()
+        cost = self.asked(strategy)
+        self.note_strategy(cost, lambda: strategy)
+        return cost
+
+    def note_strategy(self, cost: Cost, strategy: Callable[[], Strategy]) -> None:
+        """Count an answer to a strategy that splits ops, and keep it where it is the best so far."""
+        if self._is_best(cost):
+            self.best_strategy = strategy(), cost
+
+    def _is_best(self, cost: Cost) -> bool:
+        """Count an answer; whether it is the best so far."""
         self.evaluations += 1
         if self._progress is not None:
             self._progress(self.evaluations)
-        if self.best is None or (cost.memory_excess, cost.step_ps) < (
-            self.best[1].memory_excess,
-            self.best[1].step_ps,
-        ):
-            self.best = placement().copy(), cost
-            self.points.append(Point(self.evaluations, self.cpu_seconds, cost.step_ps, cost.memory_excess))
+        last = self.points[-1] if self.points else None
+        if last is not None and (cost.memory_excess, cost.step_ps) >= (last.memory_excess, last.step_ps):
+            return False
+        self.points.append(Point(self.evaluations, self.cpu_seconds, cost.step_ps, cost.memory_excess))
+        return True
 
     def walk(self, placement: Ints, oracle: Oracle | None = None) -> Walk:
         """Local search from a placement, over the groups of ``oracle`` (``asked``, or the trial's own)."""

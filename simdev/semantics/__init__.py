@@ -7,8 +7,8 @@ from .of_graph import Weights, op_semantics, op_splits, op_work, operand_dtypes,
 from .regions import Region, Shard, extents, input_regions, output_regions, shard_of, volume
 from .registry import OP_CLASSES, Kind, Semantics, kinds, op_class, register, semantics_of
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
-from .tofu import partitions, partitions_of, step_choices, steps
-from .views import stored_region
+from .tofu import steps
+from .views import sliced_strides, stored_region
 from .work import Work, flops, shard_work, work
 
 __all__ = [
@@ -46,16 +46,14 @@ __all__ = [
     "operand_shapes",
     "output_axes",
     "output_regions",
-    "partitions",
-    "partitions_of",
     "parts_of",
     "per",
     "register",
     "semantics_of",
     "shard_of",
     "shard_work",
+    "sliced_strides",
     "splits",
-    "step_choices",
     "steps",
     "stored_region",
     "volume",

@@ -17,19 +17,19 @@ def stored_region(region: Region, seen: Shape, stored: Shape, strides: Sequence[
 
     Equal element counts are read as a reshape, unless the dimensions could have been exchanged; else dimensions are
     aligned at the end: equal extents are the same, a stored extent of 1 is repeated, of another one nothing is known
-    and all of it is taken. ``strides`` of the operand (elements): not descending means exchanged dimensions.
+    and all of it is taken. ``strides`` of the operand, in elements: not descending means exchanged dimensions, of a
+    tensor that is stored row by row, or, under its own shape, of one that its op stored so.
     Never too small, as long as the view keeps the order of its dimensions; without strides, two exchanged dimensions of
     equal extents cannot be told.
     """
-    whole = tuple((0, extent) for extent in stored)
-    if strides is not None and _exchanged(seen, strides):
-        return whole
+    if strides is not None and len(strides) == len(seen) and _exchanged(seen, strides):
+        return _through_exchange(region, seen, stored, strides)
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
-        return whole if _same_but_ones(seen, stored) is False else _through_reshape(region, seen, stored)
+        return _whole(stored) if _same_but_ones(seen, stored) is False else _through_reshape(region, seen, stored)
     if len(seen) < len(stored):
-        return whole
+        return _whole(stored)
     found = []
     for interval, extent, here in zip(
         region[len(seen) - len(stored) :], seen[len(seen) - len(stored) :], stored, strict=True
@@ -38,9 +38,57 @@ def stored_region(region: Region, seen: Shape, stored: Shape, strides: Sequence[
     return tuple(found)
 
 
+def _whole(shape: Shape) -> Region:
+    return tuple((0, extent) for extent in shape)
+
+
+def sliced_strides(strides: Sequence[int] | None, shape: Shape, part: Shape) -> tuple[int, ...] | None:
+    """Strides of a part of an operand that is stored by itself, its dimensions in the order of the operand's memory.
+
+    A dimension of stride 0 stays repeated. What lay between two rows stays in proportion where it is a whole multiple.
+    None where the part lies row by row, or the strides tell nothing.
+    """
+    if strides is None or len(strides) != len(shape) or not _told(strides):
+        return None
+    found = list(strides)
+    before = after = 1
+    for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
+        if strides[d]:
+            found[d] = strides[d] // before * after if strides[d] % before == 0 else strides[d]
+            before, after = strides[d] * shape[d], found[d] * part[d]
+    rows = [prod(part[d + 1 :]) for d in range(len(part))]
+    plain = all(step == row for step, row, extent in zip(found, rows, part, strict=True) if extent > 1)
+    return None if plain else tuple(found)
+
+
+def _told(strides: Sequence[object]) -> bool:
+    return all(isinstance(step, int) for step in strides)
+
+
 def _exchanged(seen: Shape, strides: Sequence[int]) -> bool:
+    """Whether dimensions stand in another order than in the memory; strides that are no numbers tell nothing."""
+    if not _told(strides):
+        return False
     wide = [step for step, extent in zip(strides, seen, strict=True) if step and extent > 1]
     return any(after > before for before, after in pairwise(wide))
+
+
+def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
+    """The dimensions put back into the order of the memory; what is repeated there, or left out, is taken whole."""
+    order = sorted((d for d, extent in enumerate(seen) if extent > 1), key=lambda d: -strides[d])
+    shape = tuple(seen[d] for d in order)
+    if seen == stored:
+        return _whole(stored) if shape == tuple(extent for extent in seen if extent > 1) else region
+    nested = all(strides[a] >= strides[b] * seen[b] > 0 for a, b in pairwise(order))
+    if nested and prod(shape) == prod(stored):
+        return stored_region(tuple(region[d] for d in order), shape, stored)
+    steps = {prod(stored[d + 1 :]): d for d, extent in enumerate(stored) if extent > 1}
+    found = list(_whole(stored))
+    for d in order:
+        at = steps.get(strides[d])
+        if at is not None and stored[at] == seen[d]:
+            found[at] = region[d]
+    return tuple(found)
 
 
 def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:

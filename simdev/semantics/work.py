@@ -8,7 +8,6 @@ however often a kernel reads it, and an element that is only looked up if it is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,12 +16,10 @@ from typing import Any
 
 from ..errors import InputError
 from .description import Access, Shape
+from .dtype import bits_of
 from .index import Axis, Box
 from .regions import input_regions, output_regions, volume
 from .registry import Semantics, semantics_of
-
-_BITS = re.compile(r"[0-9]+")
-_NAMED = {"bool": 8, "half": 16, "float": 32, "double": 64, "int": 32, "long": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,11 @@ def work(
         semantics = semantics_of(kind, attrs, inputs, outputs)
     except InputError:
         return None
-    return shard_work(semantics, {}, in_dtypes, out_dtypes, _layouts(attrs.get("strides")))
+    return shard_work(semantics, {}, in_dtypes, out_dtypes, layouts(attrs.get("strides")))
 
 
-def _layouts(value: Any) -> list[Sequence[int] | None] | None:
-    """Strides as an attribute tells them; what is no list of lists is not told."""
+def layouts(value: Any) -> list[Sequence[int] | None] | None:
+    """Strides by operand as an attribute tells them; what is no list of lists is not told."""
     if not isinstance(value, list | tuple):
         return None
     return [layout if isinstance(layout, list | tuple) else None for layout in value]
@@ -105,16 +102,6 @@ def flops(semantics: Semantics, box: Box) -> int:
         else:
             shares += count * size
     return whole + int(shares)
-
-
-def bits_of(dtype: str | None) -> int:
-    """Bits of one element: "float32" and None 32, "bfloat16" 16, "float8_e4m3fn" 8, "bool" 8; unknown names 32."""
-    if dtype is None:
-        return 32
-    if dtype in _NAMED:
-        return _NAMED[dtype]
-    match = _BITS.search(dtype)
-    return int(match[0]) if match else 32
 
 
 def _extent(axis: Axis, box: Box) -> int:

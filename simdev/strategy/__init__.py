@@ -1,27 +1,37 @@
 """How the step is spread over the devices: a placement, how ops are split, and the order in which queues are served."""
 
-from .configuration import LEAVES, Configuration, Resolved, resolve_partition
+from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
+from .configuration import LEAVES, Configuration, Resolved, Resolver, resolve_partition
 from .named import WILDCARDS, Named, named
 from .origin import ROLES, Origin
 from .placement import NOWHERE, placed, resolve_placement
 from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy
+from .sync import PRESETS, Sync, sync_policy
 
 __all__ = [
+    "ALGORITHMS",
+    "COSTS",
     "LEAVES",
     "NOWHERE",
     "POLICIES",
+    "PRESETS",
     "ROLES",
     "SHORT_FORMS",
     "SYNCS",
     "WILDCARDS",
+    "Collectives",
     "Configuration",
     "Named",
     "Order",
     "Origin",
     "Resolved",
+    "Resolver",
     "Strategy",
+    "Sync",
+    "choice_problems",
     "named",
     "placed",
     "resolve_partition",
     "resolve_placement",
+    "sync_policy",
 ]

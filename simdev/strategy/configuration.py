@@ -59,10 +59,10 @@ def resolve_partition(graph: Graph, cluster: Cluster, partition: Mapping[str, Co
     """
     if not partition:
         return {}
-    return _Resolver(graph, cluster, partition).resolve()
+    return Resolver(graph, cluster, partition).resolve()
 
 
-class _Resolver:
+class Resolver:
     """Resolves the entries of one partition and collects what is wrong with all of them."""
 
     def __init__(self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]) -> None:
@@ -71,9 +71,11 @@ class _Resolver:
 
     @cached_property
     def weights(self) -> Weights:
+        """Which tensors are weights and gradients of weights."""
         return weights_of(self.graph)
 
     def resolve(self) -> dict[int, Resolved]:
+        """The configurations by op position. Raises InputError."""
         found = named(self.graph, self.partition, self._allowed)
         problems = [
             f'partition: "{op}" matches "{one}" and "{other}", which split it in different ways'
@@ -86,7 +88,7 @@ class _Resolver:
             if key is None or (key != op.name and not self._allowed(position, key)):
                 continue
             try:
-                resolved[position] = self._resolved(position, self.partition[key])
+                resolved[position] = self.resolved(position, self.partition[key])
             except InputError as error:
                 problems += [f'partition["{key}"]{problem}' for problem in error.problems]
         if problems:
@@ -127,20 +129,25 @@ class _Resolver:
         axes = {name for split in self.splits(position) for name in (split.axis, split.kind == SAMPLE and SAMPLE)}
         return all(axis in axes for axis in wanted)
 
-    def _resolved(self, position: int, configuration: Configuration) -> Resolved:
+    def resolved(self, position: int, configuration: Configuration) -> Resolved:
+        """A configuration of the op at a position. Raises InputError."""
         op = self.graph.ops[position]
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
         if parts > 1:
-            try:
-                semantics = self.semantics(position)
-            except InputError as error:
-                raise InputError(f'.split: op "{op.name}" cannot be split: {error.problems[0]}') from None
+            semantics = self._splittable(position)
             try:
                 boxes(semantics, degrees)
             except InputError as error:
                 raise InputError([f'.split: op "{op.name}": {problem}' for problem in error.problems]) from None
         return Resolved(degrees, self._devices(op.name, configuration.devices, parts), configuration.time)
+
+    def _splittable(self, position: int) -> Semantics:
+        try:
+            return self.semantics(position)
+        except InputError as error:
+            name = self.graph.ops[position].name
+            raise InputError(f'.split: op "{name}" cannot be split: {error.problems[0]}') from None
 
     def _degrees(self, position: int, split: Mapping[str, int]) -> dict[str, int]:
         """Degrees by axis, the sample axis under its own name, those of 1 left out."""
@@ -160,7 +167,7 @@ class _Resolver:
         return found
 
     def _sample_axis(self, position: int) -> str:
-        semantics = self.semantics(position)
+        semantics = self._splittable(position)
         if any(axis.name == SAMPLE for axis in semantics.axes):
             return SAMPLE
         own = next((split.axis for split in self.splits(position) if split.kind == SAMPLE), None)

@@ -52,7 +52,8 @@ def named(graph: Graph, entries: Mapping[str, T], allowed: Callable[[int, str], 
             if clash and key is not None:
                 clashes.append((op.name, key, clash))
         keys.append(key)
-        used.add(key or "")
+        if key is not None:
+            used.add(key)
     matches = {pattern.key: pattern.match for pattern in patterns}
     unused = tuple(key for key in entries if key not in used and not _names(graph, key, matches.get(key), allowed))
     return Named(tuple(keys), unused, tuple(clashes))

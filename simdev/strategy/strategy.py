@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import InputError
+from .collectives import Collectives
 from .configuration import Configuration
+from .sync import Sync
 
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded")
@@ -43,17 +45,20 @@ class Strategy:
     - ``order``: an Order, or the name of a policy.
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op makes it.
-    - ``sync``: how gradients are added up, one of SYNCS.
+    - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps that follow one
+      another.
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: all); what else is told takes precedence over it.
+    - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
     """
 
     placement: Mapping[str, str] = field(default_factory=dict)
     order: Order = Order()
     partition: Mapping[str, Configuration] = field(default_factory=dict)
     tensors: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    sync: str = SYNCS[0]
+    sync: str | Sync = SYNCS[0]
     short: str | None = None
     devices: tuple[str, ...] = ()
+    collectives: Collectives = Collectives()
 
     def __post_init__(self) -> None:
         order: object = self.order
@@ -64,7 +69,9 @@ class Strategy:
         if not isinstance(placement, Mapping) or not isinstance(order, Order):
             raise InputError("strategy: needs a placement by name, and an order or the name of a policy")
         object.__setattr__(self, "devices", tuple(self.devices))
-        if self.sync not in SYNCS:
+        if not isinstance(self.collectives, Collectives):
+            raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
+        if self.sync not in SYNCS and not isinstance(self.sync, Sync):
             raise InputError(f'sync: must be one of {", ".join(SYNCS)}, got "{self.sync}"')
         if self.short is not None and self.short not in SHORT_FORMS:
             raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..analysis import Report
+from ..analysis import Report, analyze
 from ..analysis.path import BLAMES
 from ..errors import InputError, SimdevError
 from ..files import read_scenario
+from ..files.reading import read_json
+from ..files.training import has_pipeline
 from ..profile import KNOWN, CostModel
-from ..scenario import Scenario, load_scenario, prepare, run
+from ..scenario import Scenario, TrainingScenario, load_scenario, load_training, prepare, run, run_training
 from .question import Question, file_digest
 from .version import engine_version
 
@@ -69,6 +72,8 @@ def answer(question: Question, known: Known) -> Answer:
     if question.version != engine_version():
         raise InputError(f"a worker runs simdev {engine_version()}, this sweep {question.version}: install the same")
     try:
+        if _is_training(question, known):
+            return Answer(question.key, training_row(load_training(question.scenario)))  # type: ignore[arg-type]
         scenario = _scenario(question, known)
         shared = tuple(digest for part, digest in question.digests.items() if part != "strategy")
         prepared = known.once(("prepared", shared, repr(scenario.memory)), lambda: prepare(scenario))
@@ -82,6 +87,19 @@ def answer(question: Question, known: Known) -> Answer:
     except Exception as error:
         told = f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
         return Answer(question.key, failed(told), lasting=False)
+
+
+def _is_training(question: Question, known: Known) -> bool:
+    """Whether the scenario is a large model's step: one whose strategy is a pipeline."""
+    if isinstance(question.scenario, Scenario):
+        return False
+    strategy = question.scenario.get("strategy")
+    if not isinstance(strategy, str):
+        return has_pipeline({"strategy": strategy})
+    if not os.path.isfile(strategy) or not strategy.endswith((".json", ".gz")):
+        return False
+    name = ("is training", question.digests["strategy"])
+    return known.once(name, lambda: has_pipeline({"strategy": read_json(strategy)}))
 
 
 def _scenario(question: Question, known: Known) -> Scenario:
@@ -110,9 +128,10 @@ def _unchanged(value: Any, digest: str) -> Any:
 
 def _reason(question: Question, error: SimdevError) -> str:
     """What ``simdev simulate`` says of the scenario: reading it whole tells more than stopping at the first problem."""
-    if isinstance(error, InputError) and not isinstance(question.scenario, Scenario):
+    told = question.scenario
+    if isinstance(error, InputError) and not isinstance(told, Scenario) and not has_pipeline(told):
         try:
-            load_scenario(question.scenario)
+            load_scenario(told)
         except SimdevError as whole:
             return str(whole)
     return str(error)
@@ -125,17 +144,37 @@ def failed(reason: str) -> dict[str, Any]:
 
 def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
     """The figures of a report; their names are those of ``simdev simulate --json`` where it tells them too."""
+    return _figures(report, scenario.graph.name, scenario.cluster.name, len(scenario.graph.ops))
+
+
+def training_row(scenario: TrainingScenario) -> dict[str, Any]:
+    """The figures of a large model's step; ``ops`` are those simulated, where one device stands for many alike."""
+    found = run_training(scenario)
+    report = analyze(found.trace)
+    row = _figures(report, scenario.model.name, scenario.cluster.name, sum(device.ops for device in report.devices))
+    return row | {
+        "devices": scenario.parallelism.devices,
+        "mfu": found.mfu,
+        "cost_estimated": 1.0,
+        "cost_rel_err": None,
+    }
+
+
+def _figures(report: Report, graph_name: str, cluster_name: str, ops: int) -> dict[str, Any]:
     working = [device for device in report.devices if device.ops]
     over = [device for device in report.devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
         "reason": "; ".join(_excess(device.memory) for device in over) or None,
-        "graph_name": scenario.graph.name,
-        "cluster_name": scenario.cluster.name,
-        "ops": len(scenario.graph.ops),
+        "graph_name": graph_name,
+        "cluster_name": cluster_name,
+        "ops": ops,
         "devices": len(working),
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
+        "period_s": None if report.steady is None else report.steady.seconds,
+        "first_iteration_s": None if report.steady is None else report.steady.first_ps / 1e12,
+        "iterations": None if report.steady is None else report.steady.iterations,
         "feasible": report.feasible,
         "memory_excess_bytes": report.memory_excess,
         "peak_bytes": max((device.memory.peak for device in report.devices), default=0),
@@ -147,6 +186,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
         **{f"blame_{blame}_s": ps / 1e12 for blame, ps in report.blame.items()},
         "cost_estimated": math.fsum(share for rung, share in report.costs.items() if rung not in KNOWN),
         "cost_rel_err": report.cost_rel_err,
+        "mfu": None,
         "engine": report.engine,
     }
 
@@ -160,6 +200,9 @@ COLUMNS: Mapping[str, Any] = {
     "devices": "Int64",
     "step_time_s": "float64",
     "step_time_ps": "Int64",
+    "period_s": "float64",
+    "first_iteration_s": "float64",
+    "iterations": "Int64",
     "feasible": "boolean",
     "memory_excess_bytes": "Int64",
     "peak_bytes": "Int64",
@@ -171,6 +214,7 @@ COLUMNS: Mapping[str, Any] = {
     **{f"blame_{blame}_s": "float64" for blame in BLAMES},
     "cost_estimated": "float64",
     "cost_rel_err": "float64",
+    "mfu": "float64",
     "engine": "str",
 }
 """The columns of ``row_of`` with their types in a DataFrame."""

@@ -119,7 +119,7 @@ def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
         and "preset" in part
         and steps[0] not in ("preset", *PRESET_SETTINGS)
     ):
-        return _unfolded(part)
+        return _unfolded(part, read)
     return part
 
 
@@ -131,14 +131,12 @@ def _named(root: str, name: str, steps: Sequence[Step], read: Read) -> Any:
     return read(name)
 
 
-def _unfolded(preset: Mapping[str, Any]) -> Any:
+def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
     """A preset with its settings as the object of a whole cluster; one that does not exist is left for its reader."""
-    from ..files.reading import read_json
-
     name = preset["preset"]
     if name not in preset_names():
         return preset
-    found = read_json(PRESETS / f"{name}.json") | {
+    found = read(os.path.abspath(PRESETS / f"{name}.json")) | {
         key: preset[key] for key in preset if key not in ("preset", "network")
     }
     return _with_network(found, preset["network"]) if "network" in preset else found

@@ -142,12 +142,24 @@ def _of_scenario(scenario: Scenario, point: Mapping[str, Any], sources: Sources)
 def _of_document(document: Mapping[str, Any], folder: str, sources: Sources) -> Question:
     document = {key: _with_places(key, value, folder) for key, value in document.items()}
     digests: dict[str, str] = {}
+    table = _table(document.get("strategy"), folder)
+    if table is not None:
+        document["strategy"] = {"pipeline": {**document["strategy"]["pipeline"], "table": table}}
+        digests["table"] = sources.file(table)
     for part in PARTS:
         value = document.get(part)
         named = {f"{part}[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else {part: value}
         digests |= {key: _digest(one, sources) for key, one in named.items()}
     asked = {key: value for key, value in document.items() if key not in PARTS} | digests
     return Question(_key(asked), document, digests, engine_version())
+
+
+def _table(strategy: Any, folder: str) -> str | None:
+    """The absolute path of the schedule that a pipeline names, None where it names none."""
+    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
+    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
+    is_path = isinstance(table, str) and table and "\0" not in table
+    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
 
 
 def _digest(value: Any, sources: Sources) -> str:

@@ -203,7 +203,7 @@ SCENARIOS = (
         scenario(
             strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:0": ["b", "a"]}}}
         ),
-        "deadlock: 2 tasks can never start:",
+        "f.json: deadlock: 2 tasks can never start:",
         '  "a" waits for "b", next in "gpu:0"',
         '  "b" waits for "a"',
     ),

@@ -23,8 +23,9 @@ STRATEGIES = (
         "partition",
         '{"version": 1, "placement": {}, "partition": {"a": "x"}, "sync": {"a": 1}, "pipeline": {"stages": 2}}',
         'partition["a"]: must be an object, got "x"',
-        "sync: must be text, got an object",
-        "pipeline: not supported by this version of simdev",
+        "sync.policy: missing",
+        "sync.a: unknown key",
+        "pipeline: goes with a large model by its name",
     ),
     bad(
         "unknown_policy",

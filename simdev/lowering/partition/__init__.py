@@ -19,8 +19,9 @@ from .layout import Draft
 from .plan import Question
 from .sharding import Sharding
 from .short import expanded
+from .written import written_out
 
-__all__ = ["Partitioned", "partition", "sharded_order"]
+__all__ = ["Partitioned", "expanded", "partition", "sharded_order", "written_out"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ Held = list[tuple[int, Part]]
 
 def copies_of(question: Question, parts: Mapping[int, list[Placed]]) -> dict[int, list[Placed]]:
     """The copies of every op that is there on demand, and the parts of the updates, which follow their parameters."""
-    return _Demand(question, parts).run()
+    return Demand(question, parts).run()
 
 
-class _Demand:
+class Demand:
     """Asks readers first: what an op on demand reads follows from where it is read itself."""
 
     def __init__(self, question: Question, parts: Mapping[int, list[Placed]]) -> None:
@@ -30,6 +30,7 @@ class _Demand:
         self.found: dict[int, list[Placed]] = {}
 
     def run(self) -> dict[int, list[Placed]]:
+        """The copies of all that is there on demand, and the parts of their updates."""
         for i in self.question.order:
             if i in self.question.on_demand or i in self.question.updates:
                 self.of(i)

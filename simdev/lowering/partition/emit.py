@@ -10,7 +10,8 @@ from typing import Any
 from ...errors import InputError
 from ...graph import Op
 from ...profile import CostModel
-from ...semantics import op_splits
+from ...semantics import Shard, op_splits, operand_shapes, sliced_strides
+from ...semantics.work import layouts
 from ...strategy import LEAVES
 from .geometry import executed
 from .layout import Draft
@@ -29,7 +30,7 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[Draft]:
     problems: list[str] = []
     for i in range(len(sharding.graph.ops)):
         try:
-            shares = _Shares(sharding, i, costs)
+            shares = Shares(sharding, i, costs)
             for draft, one in zip(sharding.drafts[i], sharding.parts[i], strict=True):
                 _connect(sharding, i, draft, one)
                 draft.fields = shares.fields(one)
@@ -55,7 +56,7 @@ def _connect(sharding: Sharding, i: int, draft: Draft, one: Placed) -> None:
         draft.control_inputs += [other.name for other in sharding.drafts[graph.index[name.removeprefix("^")]]]
 
 
-class _Shares:
+class Shares:
     """What the parts of one op have of its attributes, time and memory."""
 
     def __init__(self, sharding: Sharding, i: int, costs: CostModel) -> None:
@@ -78,7 +79,15 @@ class _Shares:
         if own.shard is None or not own.box:
             return {**self.op.attrs, **({"in": shapes, "dt": dtypes} if self.op.inputs else {})}
         kept = {name: value for name, value in own.shard.attrs.items() if name not in _LAYOUT}
-        return {**kept, "in": shapes, "dt": dtypes}
+        return {**kept, **self._strides(own.shard), "in": shapes, "dt": dtypes}
+
+    def _strides(self, shard: Shard) -> dict[str, Any]:
+        """The attribute "strides" of one part: its operands lie as those of the whole op do."""
+        told, shapes = layouts(self.op.attrs.get("strides")) or [], operand_shapes(self.sharding.graph, self.i)
+        pairs = zip(shard.operands, shard.inputs, strict=True)
+        found = [sliced_strides(told[i], shapes[i] or (), part) if i < len(told) else None for i, part in pairs]
+        kept = [list(one) if one is not None else None for one in found]
+        return {"strides": kept} if any(kept) else {}
 
     def _time(self, one: Placed) -> Any:
         """The time of one part: of its own shape (None), as given for the whole, or divided where that is asked."""

@@ -80,16 +80,18 @@ Addends = list[list[Copy]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The regions of a tensor: along each dimension the intervals, and what holds the region at each place."""
+    """The regions of a tensor: along each dimension the intervals, and what holds the region at each place.
+
+    ``addends`` is how many partial results a region has; 1 where it is whole.
+    """
 
     dims: tuple[tuple[Interval, ...], ...]
     cells: Mapping[Place, Addends]
     reducer: str = "sum"
+    addends: int = field(init=False)
 
-    @property
-    def addends(self) -> int:
-        """How many partial results a region has; 1 where it is whole."""
-        return max((len(cell) for cell in self.cells.values()), default=1)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "addends", max(map(len, self.cells.values()), default=1))
 
     def device(self, place: Place) -> int:
         """The device of the first copy of a region."""

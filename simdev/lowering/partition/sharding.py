@@ -31,6 +31,11 @@ class Sharding:
     """Drafts and layouts of one question; ``parts`` are those of every op that has a plan of its own."""
 
     def __init__(self, question: Question) -> None:
+        self._start(question)
+        self._plan()
+        self._on_demand()
+
+    def _start(self, question: Question) -> None:
         self.question, self.graph = question, question.graph
         self.parts: dict[int, list[Placed]] = {}
         self.divided: dict[int, str | None] = {}  # how long a part takes, by op
@@ -40,8 +45,6 @@ class Sharding:
         self.stored: dict[int, list[Draft]] = {}
         self.written: list[Draft] = []
         self._numbers: dict[tuple[int, str], int] = {}
-        self._plan()
-        self._on_demand()
 
     def tensor(self, tensor: TensorOf) -> Tensor:
         """A tensor of the graph."""
@@ -191,23 +194,24 @@ class Sharding:
 
     def _on_demand(self) -> None:
         """Leaves and what is computed from them alone, where they are read; then the updates of these copies."""
-        question = self.question
-        found = copies_of(question, self.parts)
-        for i, held in found.items():
-            op, role = self.graph.ops[i], "copy"
-            many = len(held) > 1
+        for i, held in copies_of(self.question, self.parts).items():
             self.parts[i] = held
-            self.drafts[i] = [
-                self._shard(i, one, role, f"{op.name}#{number}" if many else op.name, number)
-                for number, one in enumerate(held)
-            ]
-            for k in range(len(op.outputs)):
-                by_device: dict[int, list[tuple[Region, Copy]]] = {}
-                for draft in self.drafts[i]:
-                    for base, (output, region) in enumerate(draft.regions):
-                        if output == k:
-                            by_device.setdefault(draft.device, []).append((region, Copy(draft, base, draft.device)))
-                self.layouts[i, k] = Local(by_device)
+            self._lay_copies(i)
+
+    def _lay_copies(self, i: int) -> None:
+        """Drafts of the copies of an op that is there on demand, and where its outputs lie."""
+        op, many = self.graph.ops[i], len(self.parts[i]) > 1
+        self.drafts[i] = [
+            self._shard(i, one, "copy", f"{op.name}#{number}" if many else op.name, number)
+            for number, one in enumerate(self.parts[i])
+        ]
+        for k in range(len(op.outputs)):
+            by_device: dict[int, list[tuple[Region, Copy]]] = {}
+            for draft in self.drafts[i]:
+                for base, (output, region) in enumerate(draft.regions):
+                    if output == k:
+                        by_device.setdefault(draft.device, []).append((region, Copy(draft, base, draft.device)))
+            self.layouts[i, k] = Local(by_device)
 
     # What a reader is handed
 

@@ -216,10 +216,19 @@ def _one_weird_trick(graph: Graph, cluster: Cluster, devices: tuple[str, ...]) -
     for i, op in enumerate(graph.ops):
         if op.kind in LEAVES or op.phase == "update" or i in question.on_demand:
             continue
-        axis = _weight_axis(question, i, cut, of_gradient) or _sample_axis(question, i, len(devices))
+        axis, parts = _weight_axis(question, i, cut, of_gradient), len(devices)
         if axis is not None:
-            found[op.name] = Configuration({axis: len(devices)}, devices)
+            parts = _most_parts(next(split.size for split in _splits(question, i) if split.axis == axis), parts)
+        else:
+            axis = _sample_axis(question, i, parts)
+        if axis is not None:
+            found[op.name] = Configuration({axis: parts}, devices[:parts])
     return Strategy(partition=found)
+
+
+def _most_parts(size: int, most: int) -> int:
+    """The largest number of equal parts, at most ``most``: OptCNN's layers may have fewer devices than there are."""
+    return next(parts for parts in range(most, 0, -1) if size % parts == 0)
 
 
 def _cut_weights(question: Question, parts: int) -> dict[TensorOf, int]:
@@ -228,7 +237,8 @@ def _cut_weights(question: Question, parts: int) -> dict[TensorOf, int]:
     for i, op in enumerate(question.graph.ops):
         if op.phase != "forward" or op_class(op.kind) != "gemm":
             continue
-        splits = {split.axis for split in _splits(question, i) if split.kind == "parameter" and split.size % parts == 0}
+        own = _splits(question, i)
+        splits = {one.axis for one in own if one.kind == "parameter" and _most_parts(one.size, parts) > 1}
         axis = next((name for name in reversed(output_axes_of(question, i)) if name in splits), None)
         for operand, tensor in enumerate(question.read[i]):
             dimension = _dimension(question, i, operand, axis)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .blocks import Blocks, blocks_of
 from .contiguous import Split, contiguous
-from .placers import dnn_contiguous, dnn_ip
+from .latency import filled, latency, latency_program, least
+from .placers import dnn_contiguous, dnn_ip, dnn_latency
 from .problem import Problem, problem_of
 from .program import integer_program
 
@@ -16,6 +17,11 @@ __all__ = [
     "contiguous",
     "dnn_contiguous",
     "dnn_ip",
+    "dnn_latency",
+    "filled",
     "integer_program",
+    "latency",
+    "latency_program",
+    "least",
     "problem_of",
 ]

@@ -1,16 +1,20 @@
-"""The methods ``dnn-contiguous`` and ``dnn-ip``: they minimise the largest load, and are told their step time too."""
+"""The methods of dnn-partitioning: they minimise the largest load or the latency, and are told their step time too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
+from ...errors import InputError
 from ..trial import Trial
 from .blocks import blocks_of
 from .contiguous import contiguous
+from .latency import filled, latency, latency_program, least
 from .problem import Problem, problem_of
 from .program import integer_program
+from .solver import GAP, Solved
 
 IP_SECONDS = 60.0
 
@@ -29,7 +33,7 @@ def dnn_ip(trial: Trial) -> None:
     start = contiguous(blocks_of(problem), most=2000)
     seconds = IP_SECONDS if trial.seconds is None else max(trial.seconds - trial.wall_seconds, 1.0)
     found = integer_program(problem, seconds, start.max_load_ms)
-    better = found.devices is not None and found.max_load_ms < start.max_load_ms and problem.fits(found.devices)
+    better = found.devices is not None and found.value_ms < start.max_load_ms and problem.fits(found.devices)
     devices = found.devices if better and found.devices is not None else start.devices
     bound = min(found.bound_ms, start.max_load_ms)
     trial.details |= {"bound_ms": bound, "contiguous_ms": start.max_load_ms}
@@ -41,4 +45,27 @@ def _finish(trial: Trial, problem: Problem, devices: Sequence[int]) -> None:
     trial.objectives["max_load_ms"] = max(loads.values(), default=0.0)
     names = trial.oracle.cluster.devices
     trial.details["loads_ms"] = {names[device].name: load for device, load in loads.items()}
+    trial.score(np.array(devices, np.int64))
+
+
+def dnn_latency(trial: Trial) -> None:
+    """The least latency of one inference, as far as HiGHS comes in its time; it begins with the greedy filling.
+
+    ``details`` tells what no placement can go below, and the latency of the greedy one. Raises InputError for graphs
+    with backward ops, and where nothing fits.
+    """
+    problem = problem_of(trial.oracle)
+    if any(problem.backward):
+        raise InputError("dnn-latency: the problem is that of inference; the graph has backward or update ops")
+    greedy = filled(problem)
+    known = inf if greedy is None else latency(problem, greedy)
+    seconds = IP_SECONDS if trial.seconds is None else max(trial.seconds - trial.wall_seconds, 1.0)
+    bound = least(problem)
+    done = known <= bound * (1 + GAP)
+    found = Solved(None, known, known) if done else latency_program(problem, seconds, known)
+    devices = found.devices if found.devices is not None and found.value_ms < known else greedy
+    if devices is None:
+        raise InputError("dnn-latency: no placement was found that runs on these devices and fits into memory in time")
+    trial.objectives["latency_ms"] = latency(problem, devices)
+    trial.details |= {"bound_ms": min(max(found.bound_ms, bound), known), "greedy_ms": None if known == inf else known}
     trial.score(np.array(devices, np.int64))

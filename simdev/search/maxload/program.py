@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from ...errors import InputError, SimdevError
+from ...errors import InputError
 from .blocks import Net, nets_of
 from .problem import Problem
-
-GAP = 1e-6  # relative, at which the solver stops
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """Devices by op (None: none was found in time), the largest load in ms, and what no split can go below."""
-
-    devices: tuple[int, ...] | None
-    max_load_ms: float
-    bound_ms: float
+from .solver import GAP, Constraints, Solved, scipy, silent
 
 
 def integer_program(problem: Problem, seconds: float, known: float = inf, gap: float = GAP) -> Solved:
@@ -31,21 +19,22 @@ def integer_program(problem: Problem, seconds: float, known: float = inf, gap: f
     x by group and device, y by net and accelerator: y >= |x_a - x_b| for the op's block a and each reader's b. Raises
     InputError where no split fits into memory, SimdevError where scipy is missing.
     """
-    optimize, sparse = _solver()
+    optimize, _ = scipy()
     model = _Model(problem)
-    matrix, low, high = model.constraints(sparse)
+    matrix, low, high = model.constraints()
     bounds = model.bounds(optimize, known)
     objective = np.zeros(model.columns)
     objective[-1] = 1.0
     integral = np.zeros(model.columns)
     integral[: model.groups * len(model.places)] = 1
-    found = optimize.milp(
-        objective,
-        integrality=integral,
-        bounds=bounds,
-        constraints=optimize.LinearConstraint(matrix, low, high),
-        options={"time_limit": seconds, "mip_rel_gap": gap},
-    )
+    with silent():
+        found = optimize.milp(
+            objective,
+            integrality=integral,
+            bounds=bounds,
+            constraints=optimize.LinearConstraint(matrix, low, high),
+            options={"time_limit": seconds, "mip_rel_gap": gap},
+        )
     bound = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
     if found.status == 2 and known == inf:
         raise InputError("max-load: no split runs on these devices and fits into the memory of the accelerators")
@@ -54,14 +43,6 @@ def integer_program(problem: Problem, seconds: float, known: float = inf, gap: f
     chosen = found.x[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
     devices = tuple(model.places[chosen[group]] for group in problem.group)
     return Solved(devices, max(problem.loads(devices).values()), bound)
-
-
-def _solver() -> tuple[Any, Any]:
-    try:
-        from scipy import optimize, sparse
-    except ModuleNotFoundError:
-        raise SimdevError('dnn-ip needs scipy: install the extra "solvers" (pip install simdev[solvers])') from None
-    return optimize, sparse
 
 
 class _Model:
@@ -73,7 +54,7 @@ class _Model:
         self.places = (*problem.accelerators, *problem.cpus)
         self.nets: tuple[tuple[int, tuple[int, ...], float], ...] = _sourced(problem)
         self.columns = self.groups * len(self.places) + len(self.nets) * len(problem.accelerators) + 1
-        self._rows: list[tuple[list[int], list[float], float, float]] = []
+        self._rows = Constraints()
 
     def x(self, group: int, place: int) -> int:
         return group * len(self.places) + place
@@ -102,22 +83,18 @@ class _Model:
         total = sum(self.problem.on_accelerator[op] for op in self.problem.members[group])
         return total if isfinite(total) else -1.0
 
-    def constraints(self, sparse: Any) -> tuple[Any, Any, Any]:
+    def constraints(self) -> tuple[Any, Any, Any]:
         for group in range(self.groups):
-            self._add([self.x(group, place) for place in range(len(self.places))], None, 1.0, 1.0)
+            self._rows.add([self.x(group, place) for place in range(len(self.places))], None, 1.0, 1.0)
         for place in range(len(self.places)):
             self._add_load(place)
         for net, (source, readers, _) in enumerate(self.nets):
             for place in range(len(self.problem.accelerators)):
                 for reader in readers:
                     a, b, y = self.x(source, place), self.x(reader, place), self.y(net, place)
-                    self._add([a, b, y], [1.0, -1.0, -1.0], -inf, 0.0)
-                    self._add([b, a, y], [1.0, -1.0, -1.0], -inf, 0.0)
-        row = [at for at, one in enumerate(self._rows) for _ in one[0]]
-        cols = [column for one in self._rows for column in one[0]]
-        values = [value for one in self._rows for value in one[1]]
-        matrix = sparse.csr_matrix((values, (row, cols)), shape=(len(self._rows), self.columns))
-        return matrix, [one[2] for one in self._rows], [one[3] for one in self._rows]
+                    self._rows.add([a, b, y], [1.0, -1.0, -1.0], -inf, 0.0)
+                    self._rows.add([b, a, y], [1.0, -1.0, -1.0], -inf, 0.0)
+        return self._rows.matrix(self.columns)
 
     def _add_load(self, place: int) -> None:
         """The load of a place is at most the largest; sizes stay within the capacity."""
@@ -126,15 +103,14 @@ class _Model:
         values = [time if isfinite(time) else 0.0 for time in times]
         if place < len(problem.accelerators):
             more = [self.y(net, place) for net in range(len(self.nets))]
-            self._add([*cols, *more, self.columns - 1], [*values, *(cost for *_, cost in self.nets), -1.0], -inf, 0.0)
+            self._rows.add(
+                [*cols, *more, self.columns - 1], [*values, *(cost for *_, cost in self.nets), -1.0], -inf, 0.0
+            )
             if problem.capacity is not None:
                 sizes = [float(sum(problem.size[op] for op in ops)) for ops in problem.members]
-                self._add(cols, [size / max(problem.capacity, 1) for size in sizes], -inf, 1.0)
+                self._rows.add(cols, [size / max(problem.capacity, 1) for size in sizes], -inf, 1.0)
         else:
-            self._add([*cols, self.columns - 1], [*values, -1.0], -inf, 0.0)
-
-    def _add(self, cols: Sequence[int], values: Sequence[float] | None, low: float, high: float) -> None:
-        self._rows.append((list(cols), [1.0] * len(cols) if values is None else list(values), low, high))
+            self._rows.add([*cols, self.columns - 1], [*values, -1.0], -inf, 0.0)
 
 
 def _sourced(problem: Problem) -> tuple[tuple[int, tuple[int, ...], float], ...]:

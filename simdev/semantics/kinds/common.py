@@ -45,18 +45,23 @@ def dimensions(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(dimension(int(item), rank) for item in (value if isinstance(value, list) else [value]))
 
 
-def each(attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int]) -> tuple[int, ...]:
-    """An attribute with one value a window dimension: a list, one number for all, or left out (or empty)."""
+def each(
+    attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int], least: int | None = 0
+) -> tuple[int, ...]:
+    """An attribute with one value a window dimension: a list, one number for all, or left out (or empty).
+
+    Raises ValueError where they are not as many, or no whole numbers of at least ``least`` (None: of any sign).
+    """
     value = attrs.get(name)
     if value is None or value == []:
         return tuple(default)
-    if isinstance(value, int):
-        return (value,) * rank
-    if len(value) == 1:
-        return (int(value[0]),) * rank
-    if len(value) != rank:
+    found = value if isinstance(value, list | tuple) else [value]
+    for item in found:
+        if isinstance(item, bool) or not isinstance(item, int) or (least is not None and item < least):
+            raise ValueError(f"{name}: must be whole numbers{'' if least is None else f' >= {least}'}, got {value!r}")
+    if len(found) not in (1, rank):
         raise ValueError(f"{name}: needs {rank} values, got {value}")
-    return tuple(int(item) for item in value)
+    return tuple(found) * (rank if len(found) == 1 else 1)
 
 
 def extent(axis: Axis, box: Box) -> int:

@@ -25,10 +25,20 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def geometry(attrs: Mapping[str, Any], rank: int, stride: Sequence[int] | None = None) -> Geometry:
-    """Stride, padding, dilation, one value a spatial dimension."""
+    """Stride, padding, dilation, one value a spatial dimension. Raises ValueError where they are no such numbers."""
     ones, zeros = (1,) * rank, (0,) * rank
-    found = each(attrs, "stride", rank, stride or ones), each(attrs, "padding", rank, zeros)
-    return (*found, each(attrs, "dilation", rank, ones))
+    found = each(attrs, "stride", rank, stride or ones, 1), each(attrs, "padding", rank, zeros)
+    return (*found, each(attrs, "dilation", rank, ones, 1))
+
+
+def require_fit(read: Sequence[int], made: Sequence[int], kernel: Sequence[int], how: Geometry) -> None:
+    """Raises ValueError where an input of extents ``read`` does not make outputs of extents ``made``."""
+    wanted = [
+        (size + 2 * pad - step * (taps - 1) - 1) // stride + 1
+        for size, taps, stride, pad, step in zip(read, kernel, *how, strict=True)
+    ]
+    if list(made) != wanted:
+        raise ValueError(f"windows over {list(read)} make {wanted}, not {list(made)}")
 
 
 def windows(made: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
@@ -78,9 +88,10 @@ def _channels(call: Call, k: Axis, inside: int) -> tuple[Axis, Entry, int]:
 
 def convolution(call: Call) -> Description:
     """The forward of a convolution."""
-    _, weight = call.inputs[:2]
+    x, weight = call.inputs[:2]
     rank = len(weight) - 2
     how = geometry(call.attrs, rank)
+    require_fit(x[2:], call.outputs[0][2:], weight[2:], how)
     n, k, *made = axes(f"n k {OUT[rank]}", call.outputs[0])
     c, channel, group = _channels(call, k, weight[1])
     kernel = axes(KERNEL[rank], weight[2:])
@@ -122,9 +133,10 @@ def backward_input(call: Call) -> Description:
 
 def backward_weight(call: Call) -> Description:
     """dweight[k, c, r] = Sum over n, p of dy[n, k, p] * x[n, c, p * stride - padding + r * dilation]; dbias[k]."""
-    gradient, _ = call.inputs
+    gradient, x = call.inputs
     rank = len(gradient) - 2
     how = geometry(call.attrs, rank)
+    require_fit(x[2:], gradient[2:], call.outputs[0][2:], how)
     n, k, *made = axes(f"n k {OUT[rank]}", gradient)
     c, channel, group = _channels(call, k, call.outputs[0][1])
     kernel = axes(KERNEL[rank], call.outputs[0][2:])

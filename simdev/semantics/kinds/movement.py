@@ -141,7 +141,7 @@ def expand(call: Call) -> Description:
 def pad(call: Call) -> Description:
     """Constants around x; ``pad`` tells before and after, last dimension first."""
     points = numbered(call.outputs[0])
-    told = each(call.attrs, "pad", len(call.attrs["pad"]), ())
+    told = each(call.attrs, "pad", len(call.attrs["pad"]), (), None)
     before = [told[2 * k] if 2 * k < len(told) else 0 for k in range(len(points))][::-1]
     return Description((Output(points),), (Access(tuple(axis - b for axis, b in zip(points, before, strict=True))),))
 

@@ -22,7 +22,7 @@ def _lead(shape: Shape, rank: int) -> tuple[Axis, ...]:
 
 
 def _window(call: Call, rank: int) -> tuple[Axis, ...]:
-    sizes = each(call.attrs, "kernel_size", rank, ())
+    sizes = each(call.attrs, "kernel_size", rank, (), 1)
     return axes(KERNEL[rank], sizes, split=False)
 
 

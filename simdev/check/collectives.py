@@ -1,0 +1,156 @@
+"""Whether collectives send what they must: enough for every rank to have got what it is left with.
+
+What a collective is, the columns do not tell; what it reads and leaves on each device does. One task tells the bytes
+sent for each result that is left; the messages of an expanded collective (tasks of the kind of collectives whose op is
+the task that starts them) tell their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..taskgraph import BUFFER_KINDS, COLLECTIVE, TRANSFER, TaskGraph
+from .violation import Violation
+
+Sizes = dict[int, int]  # bytes by device
+
+
+def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
+    """Rule ``bytes`` for collectives."""
+    tasks, members = task_graph.tasks, _members(task_graph)
+    for task in np.flatnonzero(tasks.op >= len(tasks)).tolist():
+        if tasks.kind[task] == COLLECTIVE:
+            name = tasks.name[task]
+            yield Violation("bytes", (name,), f'"{name}" is of task {tasks.op[task]}: there is none')
+    if not members:
+        return
+    left, read = _operands(task_graph, members)
+    passing = set(task_graph.buffers.filler[task_graph.buffers.kind == BUFFER_KINDS.index("staging")].tolist())
+    for op, own in members.items():
+        name = tasks.name[op]
+        if len({device for device, _ in left[op]}) < len(left[op]):
+            yield Violation("bytes", (name,), f'"{name}" leaves two buffers on one device')
+            continue
+        needs, forms = _needs(dict(left[op]), read[op]), _forms(dict(left[op]), read[op])
+        if own == [op]:
+            yield from _task_faults(task_graph, op, needs, (forms, len(left[op])))
+        else:
+            yield from _expanded_faults(task_graph, name, own, needs)
+            # What a host between the ranks passes on is sent to it first.
+            sent = sum(int(tasks.bytes[task]) for task in own if task not in passing)
+            if forms and sent not in forms:
+                yield Violation("bytes", (name,), _form_text(name, sent, forms))
+
+
+def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
+    """The tasks of each collective, by the task that leaves its buffers: itself, or that which starts its messages.
+
+    Where steps follow one another the columns tell the op of the first: the n-th part of its messages is the n-th
+    step's.
+    """
+    tasks = task_graph.tasks
+    messages: dict[int, list[int]] = {}
+    found: dict[int, list[int]] = {}
+    for task, kind in enumerate(tasks.kind):
+        op = int(tasks.op[task])
+        if kind != COLLECTIVE or not 0 <= op < len(tasks):  # without an op nothing tells what it reads and leaves
+            continue
+        if tasks.kind[op] == COLLECTIVE:
+            found[task] = [task]
+        else:
+            messages.setdefault(op, []).append(task)
+    starts: dict[int, list[int]] = {op: [] for op in messages}
+    for task, op in enumerate(tasks.op.tolist()):
+        if op in starts and tasks.kind[task] not in (COLLECTIVE, TRANSFER):
+            starts[op].append(task)
+    for op, own in messages.items():
+        steps = starts[op] or [op]
+        share = -(-len(own) // len(steps))
+        found |= {start: own[k * share : (k + 1) * share] for k, start in enumerate(steps)}
+    return found
+
+
+def _operands(
+    task_graph: TaskGraph, ops: dict[int, list[int]]
+) -> tuple[dict[int, list[tuple[int, int]]], dict[int, Sizes]]:
+    """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it reads."""
+    buffers = task_graph.buffers
+    left: dict[int, list[tuple[int, int]]] = {op: [] for op in ops}
+    read: dict[int, Sizes] = {op: defaultdict(int) for op in ops}
+    columns = zip(buffers.filler.tolist(), buffers.device.tolist(), buffers.asked.tolist(), strict=True)
+    for row, (filler, device, size) in enumerate(columns):
+        if filler in left:
+            left[filler].append((device, size))
+        for reader in buffers.readers[row].tolist():
+            if reader in read and filler != reader:
+                read[reader][device] += size
+    return left, read
+
+
+def _needs(left: Sizes, read: Sizes) -> Sizes:
+    """The bytes that each device must get at least.
+
+    What it is left with and did not read; of a sum, or an exchange of equal parts, all but one part in n.
+    """
+    ranks = len({*left, *read})
+    return {
+        device: size - read.get(device, 0) if size > read.get(device, 0) else size - -(-size // max(ranks, 1))
+        for device, size in left.items()
+    }
+
+
+def _forms(left: Sizes, read: Sizes) -> set[int]:
+    """What n ranks may send together, where each reads something and is left with something; else empty.
+
+    Of parts that make a whole, or the other way, each rank all but its own (padded to the largest). Where all is S
+    bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree 2 (n-1) S in all; all-to-all half
+    of the former; in two levels of m ranks on n / m nodes the sums of their parts.
+    """
+    count = len(left)
+    if left.keys() != read.keys() or count < 2:
+        return set()
+    if set(left.values()) == {sum(read.values())}:
+        return {count * (count - 1) * max(read.values())}
+    size, alike = max(left.values()), len({*left.values()}) == 1
+    found = {count * (count - 1) * size} if set(read.values()) == {sum(left.values())} else set[int]()
+    if not alike or not (found or set(read.values()) == {size}):
+        return found
+    # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of views.
+    found |= {2 * (count - 1) * size, *(count * (count - 1) * times * -(-size // count) for times in (1, 2))}
+    for local in range(2, count // 2 + 1):
+        if count % local == 0:
+            nodes, share = count // local, -(-size // local)
+            found.add(count * (2 * (local - 1) * share + 2 * (nodes - 1) * -(-share // nodes)))
+            found.add(count * ((local - 1) * share + (nodes - 1) * -(-size // nodes)))
+    return found
+
+
+def _task_faults(task_graph: TaskGraph, task: int, needs: Sizes, told: tuple[set[int], int]) -> Iterator[Violation]:
+    """The one task of a collective; the bytes of a flow are told so that it takes its time, and only bounded."""
+    name, sent = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
+    forms, count = told
+    least = max(needs.values(), default=0)
+    if task_graph.tasks.flow[task]:
+        if least and not sent:
+            yield Violation("bytes", (name,), f'"{name}" sends nothing, but a rank must get {least} bytes')
+    elif sent < least:
+        yield Violation("bytes", (name,), f'"{name}" sends {sent} bytes a rank, but one must get {least}')
+    elif forms and sent not in {-(-total // count) for total in forms}:
+        yield Violation("bytes", (name,), _form_text(name, sent, {-(-total // count) for total in forms}))
+
+
+def _form_text(name: str, sent: int, forms: set[int]) -> str:
+    return f'"{name}" sends {sent} bytes; a ring or tree sends one of {", ".join(map(str, sorted(forms)[:6]))}'
+
+
+def _expanded_faults(task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes) -> Iterator[Violation]:
+    tasks = task_graph.tasks
+    got = np.zeros(len(task_graph.devices), np.int64)
+    np.add.at(got, tasks.destination[messages], tasks.bytes[messages])
+    for device, size in needs.items():
+        if got[device] < size:
+            text = f'"{name}" brings {got[device]} bytes to "{task_graph.devices[device]}", which must get {size}'
+            yield Violation("bytes", (name,), text)

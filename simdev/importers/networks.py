@@ -1,0 +1,226 @@
+"""Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes and edges.
+
+A node is an op, an edge a tensor that its end reads. Known attributes are listed in NODE and EDGE; any other is kept
+with the op. Pickles are not read: they run whatever their maker wrote into them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..files.reading import parse_json
+from ..files.shape import plain
+from ..graph import Graph, Op, Tensor
+from ..units import exact, parse_bytes, parse_time
+from .imported import Imported
+from .machine import Machine, on_first, untimed
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+KIND = ("kind", "op", "op_type", "type")
+TIME = {"time": 0, "duration": 0, "time_s": 0, "time_ms": -3, "time_us": -6, "time_ns": -9, "time_ps": -12} | {
+    f"duration_{unit}": power for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
+}
+"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a unit instead."""
+
+SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
+OUTPUT = ("bytes", "output_bytes", "size")
+EDGE = ("bytes", "size", "tensor_bytes")
+ENTITY = "<!ENTITY"
+
+
+def parse_network(text: str) -> nx.DiGraph[Any]:
+    """The graph of node-link JSON or of GraphML. Raises InputError."""
+    import networkx as nx
+
+    found = _graphml(text) if text.lstrip().startswith("<") else _node_link(text)
+    if not found.is_directed():
+        raise InputError("the graph is not directed: nothing tells which op reads what another makes")
+    if found.is_multigraph():
+        return _without_parallels(found)
+    return found if isinstance(found, nx.DiGraph) else nx.DiGraph(found)
+
+
+def _graphml(text: str) -> nx.Graph[Any]:
+    import xml.etree.ElementTree as Xml
+
+    import networkx as nx
+
+    if ENTITY in text:
+        raise InputError("declares XML entities: refused, they can unfold without bound")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes without a type, which are texts
+            return nx.parse_graphml(text)
+    except Xml.ParseError as error:
+        line, column = error.position
+        raise InputError(f"line {line}, column {column}: not XML: {str(error).partition(':')[0]}") from None
+    except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
+        raise InputError(f"not GraphML: {error}") from None
+
+
+def _node_link(text: str) -> nx.Graph[Any]:
+    import networkx as nx
+
+    value = parse_json(text)
+    if not isinstance(value, dict) or not isinstance(value.get("nodes"), list):
+        raise InputError("not node-link JSON: needs an object with lists of nodes and of links (or edges)")
+    edges = "links" if "links" in value else "edges"
+    problems = list(_node_link_problems(value, edges))
+    if problems:
+        raise InputError(problems)
+    return nx.node_link_graph({"directed": True, "multigraph": False, **value}, edges=edges)
+
+
+def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
+    if not isinstance(value.get(edges), list):
+        yield f"{edges}: must be a list"
+        return
+    names: set[Any] = set()
+    for i, node in enumerate(value["nodes"]):
+        name = node.get("id") if isinstance(node, dict) else None
+        if not isinstance(name, (str, int)):
+            yield f"nodes[{i}].id: must be a text or a whole number, got {name!r}"
+        elif name in names:
+            yield f"nodes[{i}].id: {name!r} stands twice"
+        else:
+            names.add(name)
+    for i, edge in enumerate(value[edges]):
+        if not isinstance(edge, dict):
+            yield f"{edges}[{i}]: must be an object"
+            continue
+        for end in ("source", "target"):
+            if not isinstance(edge.get(end), (str, int)) or edge[end] not in names:
+                yield f"{edges}[{i}].{end}: no node with the id {edge.get(end)!r}"
+
+
+def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
+    """The edges of a multigraph with parallel ones as one, of the bytes of all."""
+    import networkx as nx
+
+    found: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
+    found.add_nodes_from(graph.nodes(data=True))
+    for first, second, fields in graph.edges(data=True):
+        if found.has_edge(first, second):
+            fields = _added(dict(found.edges[first, second]), fields)
+        found.add_edge(first, second, **fields)
+    return found
+
+
+def _added(before: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    total = [_size(fields, EDGE) for fields in (before, more)]
+    if None in total:
+        return before
+    return {key: value for key, value in before.items() if key not in EDGE} | {"bytes": sum(one or 0 for one in total)}
+
+
+def network_scenario(network: nx.DiGraph[Any], machine: Machine, name: str = "networkx graph") -> Imported:
+    """The ops of a network on the machine that is asked for. Raises InputError with every problem.
+
+    A node's outputs are the different sizes of its out-edges; edges that tell none read the node's own ``bytes``, and
+    where it tells none either its end only waits. Times are seconds unless an attribute or a unit says otherwise.
+    """
+    problems: list[str] = []
+    names = {node: str(node) for node in network.nodes}
+    sizes = {node: list(_outputs(network, node, problems)) for node in network.nodes}
+    ops: list[Op] = []
+    rests: set[str] = set()
+    kept = {key for *_, fields in network.edges(data=True) for key in fields if key not in EDGE}
+    for node, fields in network.nodes(data=True):
+        try:
+            op, rest = _op(names[node], fields)
+        except InputError as error:
+            problems += [f"node {names[node]}: {problem}" for problem in error.problems]
+            continue
+        rests |= set(rest)
+        ops.append(_with_edges(op, network, node, names, sizes))
+    if problems:
+        raise InputError(problems)
+    if not ops:
+        raise InputError("the graph has no nodes")
+    graph, cluster = Graph(name, tuple(ops)), machine.build()
+    notes = [f"left out attributes of edges: {', '.join(sorted(map(str, kept)))}"] if kept else []
+    notes += [f"kept as attributes, not interpreted: {', '.join(sorted(rests))}"] if rests else []
+    return Imported(graph, cluster, on_first(cluster), "networkx", (*notes, *untimed(graph, cluster)))
+
+
+def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> Iterator[int]:
+    """The sizes of a node's outputs: its own first, then those of its out-edges, each once."""
+    found: dict[int, None] = {}
+    places = [(f"node {node}", network.nodes[node], OUTPUT)]
+    places += [(f"edge {node} -> {end}", fields, EDGE) for _, end, fields in network.out_edges(node, data=True)]
+    for place, fields, known in places:
+        try:
+            size = _size(fields, known)
+        except InputError as error:
+            problems += [f"{place}: {problem}" for problem in error.problems]
+            continue
+        if size is not None:
+            found[size] = None
+    yield from found
+
+
+def _size(fields: Mapping[str, Any], known: tuple[str, ...]) -> int | None:
+    """The bytes that one of these attributes tells, or None."""
+    name = next((name for name in known if fields.get(name) is not None), None)
+    if name is None:
+        return None
+    value = fields[name]
+    try:
+        # GraphML and JavaScript write whole numbers as floats.
+        return parse_bytes(Fraction(str(value)) if isinstance(value, (float, Decimal)) else value)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _op(name: str, fields: Mapping[str, Any]) -> tuple[Op, dict[str, Any]]:
+    """The op of a node without its edges, and the attributes that mean nothing to simdev."""
+    rest = {key: value for key, value in fields.items() if value is not None}
+    kind = next((str(rest.pop(key)) for key in KIND if isinstance(rest.get(key), str)), "op")
+    times = [key for key in TIME if key in rest]
+    if len(times) > 1:
+        raise InputError(f"{times[1]}: the time is told twice, beside {times[0]}")
+    told: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
+    told |= {"time": _time(times[0], rest[times[0]])} if times else {}
+    told |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
+    known = {*times, *SIZES, "phase", "colocate", *(key for key in OUTPUT if _size(rest, (key,)) is not None)}
+    left = {key: plain(value) for key, value in rest.items() if key not in known}
+    problems = list(Op(name).problems())
+    if problems:
+        raise InputError(problems)
+    return Op(name, kind, attrs=left, **told), left
+
+
+def _time(name: str, value: Any) -> Any:
+    """Seconds, or seconds by kind of device."""
+    if isinstance(value, Mapping):
+        return {str(kind): _time(f"{name}.{kind}", one) for kind, one in value.items()}
+    power = TIME.get(name.partition(".")[0], 0)
+    try:
+        if isinstance(value, str):
+            return parse_time(value)
+        return parse_time(exact(value) * Fraction(10) ** power)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
+def _with_edges(
+    op: Op, network: nx.DiGraph[Any], node: Any, names: Mapping[Any, str], sizes: Mapping[Any, list[int]]
+) -> Op:
+    """The op with what it reads and what it makes."""
+    inputs, waits = [], []
+    for before, _, fields in network.in_edges(node, data=True):
+        own = _size(fields, EDGE) if sizes[before] else None
+        if not sizes[before]:
+            waits.append(names[before])
+        else:
+            inputs.append(f"{names[before]}:{0 if own is None else sizes[before].index(own)}")
+    outputs = tuple(map(Tensor, sizes[node]))
+    return replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=outputs)

@@ -1,0 +1,114 @@
+"""The slice function, the servers and the priorities: from weights to the parcels that are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...errors import InputError
+from ...strategy import Sync
+from .weights import Weight
+
+MAX_SENT = 1_000_000  # segments a step: four steps of so many have some ten million tasks
+HASH = 9973  # MXNet's: key k whole on server 9973 k mod servers (src/kvstore/kvstore_dist.h)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What is sent at once: ``size`` bytes of the gradients ``parts`` (rows of the weights), all of the same workers.
+
+    ``server`` is the device that adds it up (-1: an all-reduce does), ``rank`` its place in the order of priority.
+    """
+
+    name: str
+    parts: tuple[int, ...]
+    size: int
+    server: int
+    rank: int
+
+
+def parcels(
+    weights: Sequence[Weight], sync: Sync, machines: tuple[int, ...] | None, ranks: Sequence[int]
+) -> list[Parcel]:
+    """The parcels in the order in which gradients are made; ``ranks`` are the priorities of the weights."""
+    made = sorted(range(len(weights)), key=lambda row: weights[row].made)
+    if sync.bucket is not None:
+        return list(_buckets(weights, made, sync, machines, ranks))
+    return [one for row in made for one in _slices(weights[row], row, sync, machines, ranks[row])]
+
+
+def require_few(weights: Sequence[Weight], sync: Sync, queues: str) -> None:
+    """Raises InputError where a step sends more than a million slices and segments: before they are written."""
+    if sync.transport != "server":
+        return
+    # Only what passes several queues in turn goes in segments.
+    segment = int(sync.segment) if sync.hold == "in-turn" and queues in ("device", "half-duplex", "link") else None
+    total = 0
+    for weight in weights:
+        slices = -(-weight.parameters // sync.slice_parameters) if sync.slice_parameters is not None else 1
+        segments = 1 if segment is None else -(-weight.size // segment)
+        total += 2 * max(slices, segments) * max(1, len(weight.ranks) - 1)
+    if total > MAX_SENT:
+        told = f"sync: slice_parameters and segment cut what a step sends into {total} parts"
+        raise InputError(f"{told}; at most {MAX_SENT} are simulated")
+
+
+def _servers(weight: Weight, sync: Sync, machines: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The devices among which the parcels of a weight are spread."""
+    if sync.transport != "server":
+        return (-1,)
+    if machines is not None:
+        return machines
+    return weight.ranks if sync.servers == "sharded" else weight.ranks[:1]
+
+
+def _slices(weight: Weight, row: int, sync: Sync, machines: tuple[int, ...] | None, rank: int) -> Iterator[Parcel]:
+    servers, count = _servers(weight, sync, machines), weight.parameters
+    borders = [0, count]
+    if sync.slice_parameters is not None and count > sync.slice_parameters:
+        borders = [*range(0, count, sync.slice_parameters), count]
+    elif sync.even_parameters is not None and count >= sync.even_parameters:
+        borders = [count * i // len(servers) for i in range(len(servers) + 1)]
+    cut = len(borders) > 2 or (sync.even_parameters is not None and count >= sync.even_parameters)
+    for i, (first, last) in enumerate(pairwise(borders)):
+        size = weight.size * last // count - weight.size * first // count if count else weight.size
+        begin = 0 if cut and sync.spread == "first" else weight.order * HASH
+        server = servers[(begin + i) % len(servers)]
+        yield Parcel(f"{weight.name}[{i}]" if len(borders) > 2 else weight.name, (row,), size, server, rank)
+
+
+def _buckets(
+    weights: Sequence[Weight],
+    made: Sequence[int],
+    sync: Sync,
+    machines: tuple[int, ...] | None,
+    ranks: Sequence[int],
+) -> Iterator[Parcel]:
+    """A bucket is closed once it holds ``sync.bucket`` bytes; each group of workers fills its own."""
+    limit = int(sync.bucket or 0)
+    filled: dict[tuple[int, ...], list[int]] = {}
+    closed: list[list[int]] = []
+    for row in made:
+        own = filled.setdefault(weights[row].ranks, [])
+        own.append(row)
+        if sum(weights[one].size for one in own) >= limit:
+            closed.append(filled.pop(weights[row].ranks))
+    closed += filled.values()
+    for number, parts in enumerate(closed):
+        servers = _servers(weights[parts[0]], sync, machines)
+        size = sum(weights[row].size for row in parts)
+        rank = min(ranks[row] for row in parts)
+        yield Parcel(f"bucket {number}", tuple(parts), size, servers[number % len(servers)], rank)
+
+
+def rounds(found: Sequence[Parcel]) -> Iterator[list[Parcel]]:
+    """The parcels in groups of one weight, in each of which a server stands once."""
+    group: list[Parcel] = []
+    for parcel in found:
+        if group and (parcel.parts != group[0].parts or parcel.server in {one.server for one in group}):
+            yield group
+            group = []
+        group.append(parcel)
+    if group:
+        yield group

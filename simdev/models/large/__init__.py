@@ -1,0 +1,23 @@
+"""Large language models by their sizes alone: parameters, work and memory of a layer's shard, without a graph."""
+
+from __future__ import annotations
+
+from .footprint import Footprint, footprint
+from .shard import Shard, shard_of
+from .transformer import LARGE, Transformer, large_model
+from .work import Block, classifier, embedding, layer, update
+
+__all__ = [
+    "LARGE",
+    "Block",
+    "Footprint",
+    "Shard",
+    "Transformer",
+    "classifier",
+    "embedding",
+    "footprint",
+    "large_model",
+    "layer",
+    "shard_of",
+    "update",
+]

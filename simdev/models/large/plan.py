@@ -1,0 +1,46 @@
+"""What the tasks of a lowered training step are for: told beside the task graph, for those who analyse and draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schedules import Schedule
+from ...strategy.parallelism import Parallelism
+from .transformer import Transformer
+
+# What a task is for. The first COMPUTES compute; the others are blocked on or hidden behind them.
+ROLES = (
+    "forward", "backward", "weight gradient", "recompute", "update",
+    "tensor", "expert", "data", "pipeline", "host",
+)  # fmt: skip
+FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST = range(len(ROLES))
+COMPUTES = 5
+NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a whole stage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Beside a task graph: a column for each task, and the device that stands for each rank of the pipeline.
+
+    ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the pipeline runs on
+    ``copies`` devices alike; where ``collapsed``, the task graph holds one of them, ``first[rank]``, else all, of
+    which ``first[rank]`` is one. ``why`` tells why copies could not be, or were not, collapsed. ``counted`` are the
+    tasks that all devices run together.
+    """
+
+    model: Transformer
+    parallelism: Parallelism
+    schedule: Schedule
+    stage_layers: tuple[int, ...]
+    role: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    first: tuple[int, ...]
+    copies: int
+    collapsed: bool
+    why: str
+    counted: int
+    kinds: Mapping[str, int]

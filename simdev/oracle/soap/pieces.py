@@ -1,0 +1,379 @@
+"""What the readers of one op ask of its parts: pieces, views, and the sums of its partial results.
+
+The order of everything is that of ``lowering.partition``: readers in program order, their parts, operands, and the
+grid's places; a sum is written when it is first read.
+"""
+
+from __future__ import annotations
+
+from ...jit import jitable
+from .blocks import (
+    ADDENDS,
+    ADDENDS_OF,
+    BOXES,
+    BYTES,
+    CELLS,
+    COLLECTIVE,
+    DEVICES,
+    DIMS,
+    ELEMENTS,
+    INPUTS,
+    KIND,
+    LAYOUTS,
+    LOCAL,
+    NEEDS,
+    OF_SUMS,
+    RANK,
+    ROW,
+    SUM_GRID,
+    UNIT,
+    WHAT,
+)
+from .columns import NONE, PART_BITS, Columns, FanWork
+
+# Cells of FanWork: asks, views, words of regions, sums begun, the end of the fans, what went wrong.
+ASKS, VIEWS, REGIONS, BEGUN, END, FAULT = range(6)
+FULL, UNKNOWN = 1, 2
+"""Faults: no room (try again with more); something that is not known here."""
+HERE = -1
+VIEW = 1 << 20
+"""Numbers of views, after all outputs that are made."""
+
+
+@jitable
+def size_of(t: Columns, layout: int, volume: int) -> int:
+    """Bytes of a part of a tensor, rounded up."""
+    if t.arena[layout + UNIT] > 0:
+        return t.arena[layout + UNIT] * volume
+    count = t.arena[layout + ELEMENTS]
+    return (t.arena[layout + BYTES] * volume + count - 1) // count if count > 0 else 0
+
+
+@jitable
+def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
+    """The number of the output of a source that holds the piece in hand, a view of ``base``; a new one where needed."""
+    v = w.source_view[source]
+    while v != NONE:
+        if w.view_base[v] == base:
+            at, d = w.view_region[v], 0
+            while d < 2 * rank and w.region[at + d] == w.piece[d]:
+                d += 1
+            if d == 2 * rank:
+                return w.view_number[v]
+        v = w.view_next[v]
+    v, at = w.cell[VIEWS], w.cell[REGIONS]
+    w.cell[VIEWS], w.cell[REGIONS] = v + 1, at + 2 * rank
+    for d in range(2 * rank):
+        w.region[at + d] = w.piece[d]
+    number = VIEW + w.source_views[source]
+    w.source_views[source] += 1
+    w.view_base[v], w.view_number[v], w.view_region[v] = base, number, at
+    w.view_next[v], w.source_view[source] = w.source_view[source], v
+    return number
+
+
+@jitable
+def hand(
+    t: Columns, w: FanWork, layout: int, source: int, base: int, is_base: bool, rank: int, here: int, to: int, ref: int
+) -> None:
+    """One piece, held by a source on device ``here``, for a reader on device ``to`` (HERE: wherever it lies)."""
+    e = w.cell[ASKS]
+    if e >= w.most_asks:
+        w.cell[FAULT] = FULL
+        return
+    w.cell[ASKS] = e + 1
+    volume = 1
+    for d in range(rank):
+        volume *= w.piece[2 * d + 1] - w.piece[2 * d]
+    w.ask_source[e], w.ask_base[e], w.ask_ref[e] = source, base, ref
+    w.ask_out[e] = base if is_base else view_of(w, source, base, rank)
+    w.ask_bytes[e] = size_of(t, layout, volume)
+    w.ask_to[e] = HERE if to in (HERE, here) else here * t.devices + to
+
+
+@jitable
+def sum_row(t: Columns, op: int, output: int, row: int) -> int:
+    """Where one of the sums of a tensor is told."""
+    return t.arena[t.block[t.ops + t.tensor_ptr[op] + output] + ROW + row]
+
+
+@jitable
+def begin_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int) -> None:
+    """A sum asks for what it reads, and is written before the part that first reads it."""
+    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    one, ref = sum_row(t, op, output, row), (t.ops + t.tensor_ptr[op] + output) << PART_BITS | row
+    inputs, mine = t.arena[one + INPUTS], w.source_ptr[output] + row
+    count, rank = t.arena[inputs], t.arena[inputs + 1]
+    to = HERE if t.arena[one + WHAT] == COLLECTIVE else t.arena[one + DEVICES]
+    for n in range(count):
+        at = inputs + 2 + n * (3 + 2 * rank)
+        source, base = t.arena[at], t.arena[at + 1]
+        if source >= OF_SUMS:
+            here = t.arena[sum_row(t, op, output, source - OF_SUMS) + DEVICES + base]
+            source += w.source_ptr[output] - OF_SUMS
+            if w.source_written[source] == 0:
+                w.cell[FAULT] = UNKNOWN
+        else:
+            here = t.arena[t.state[op] + source]
+        for d in range(2 * rank):
+            w.piece[d] = t.arena[at + 3 + d]
+        w.source_waits[mine] += 1
+        hand(t, w, layout, source, base, t.arena[at + 2] != 0, rank, here, to, ref)
+    n = 4 * w.cell[BEGUN]
+    w.cell[BEGUN] += 1
+    w.source_written[mine] = 1
+    w.begun[n], w.begun[n + 1], w.begun[n + 2], w.begun[n + 3] = output, row, reader, place
+
+
+@jitable
+def need_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int) -> None:
+    """Write a sum that is not written yet, and before it those that it reads."""
+    mine = w.source_ptr[output]
+    if w.source_written[mine + row]:
+        return
+    inputs = t.arena[sum_row(t, op, output, row) + INPUTS]
+    count, stride, last = t.arena[inputs], 3 + 2 * t.arena[inputs + 1], NONE
+    for n in range(count + 1):  # those that it reads, then itself: one call, since it is inlined
+        other = row
+        if n < count:
+            other = t.arena[inputs + 2 + n * stride] - OF_SUMS
+            if other < 0 or w.source_written[mine + other]:
+                continue
+        last = other
+        begin_sum(t, w, op, output, last, reader, place)
+
+
+@jitable
+def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
+    """Set the places of a grid that share a point with a region, by dimension; whether there are any."""
+    for d in range(t.arena[layout + RANK]):
+        dim = layout + DIMS + 4 * d
+        n, starts, stops = t.arena[dim], t.arena[dim + 1], t.arena[dim + 2]
+        begin, end = t.arena[need + 2 * d], t.arena[need + 2 * d + 1]
+        low, high = 0, n  # the first that stops after the region begins
+        while low < high:
+            middle = (low + high) >> 1
+            if t.arena[stops + middle] > begin:
+                high = middle
+            else:
+                low = middle + 1
+        w.low[d], w.at[d] = low, low
+        high = n  # the first that starts where the region ends, or later
+        while low < high:
+            middle = (low + high) >> 1
+            if t.arena[starts + middle] >= end:
+                high = middle
+            else:
+                low = middle + 1
+        w.high[d] = low
+        if w.low[d] >= low:
+            return False
+    return True
+
+
+@jitable
+def next_place(w: FanWork, rank: int) -> bool:
+    """Go to the next of the places that are touched, the last dimension fastest; whether there is one."""
+    d = rank - 1
+    while d >= 0:
+        w.at[d] += 1
+        if w.at[d] < w.high[d]:
+            return True
+        w.at[d] = w.low[d]
+        d -= 1
+    return False
+
+
+@jitable
+def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
+    """Take the piece of a region at the place in hand; whether it is all that stands there."""
+    is_all = True
+    for d in range(t.arena[layout + RANK]):
+        dim, k = layout + DIMS + 4 * d, w.at[d]
+        begin, end = t.arena[t.arena[dim + 1] + k], t.arena[t.arena[dim + 2] + k]
+        w.piece[2 * d] = max(begin, t.arena[need + 2 * d])
+        w.piece[2 * d + 1] = min(end, t.arena[need + 2 * d + 1])
+        is_all = is_all and w.piece[2 * d] == begin and w.piece[2 * d + 1] == end
+    return is_all
+
+
+@jitable
+def cell_at(t: Columns, w: FanWork, layout: int) -> int:
+    """What holds the place in hand, or NONE."""
+    cell = t.arena[layout + CELLS]
+    for d in range(t.arena[layout + RANK]):
+        cell += w.at[d] * t.arena[layout + DIMS + 4 * d + 3]
+    return t.arena[cell]
+
+
+@jitable
+def lies_on(t: Columns, op: int, output: int, row: int, base: int) -> int:
+    """The device of a copy."""
+    if row >= OF_SUMS:
+        return t.arena[sum_row(t, op, output, row - OF_SUMS) + DEVICES + base]
+    return t.arena[t.state[op] + row]
+
+
+@jitable
+def nearest(t: Columns, op: int, output: int, copies: int, to: int) -> int:
+    """Where the copy on a device is told, or the first one."""
+    for c in range(t.arena[copies]):
+        at = copies + 1 + 2 * c
+        if lies_on(t, op, output, t.arena[at], t.arena[at + 1]) == to:
+            return at
+    return copies + 1
+
+
+@jitable
+def need_of(t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, reader: int, place: int) -> None:
+    """A reader needs a sum; the piece in hand stays what it is."""
+    at = w.cell[REGIONS]
+    w.cell[REGIONS] += 2 * rank
+    for d in range(2 * rank):
+        w.region[at + d] = w.piece[d]
+    need_sum(t, w, op, output, row, reader, place)
+    for d in range(2 * rank):
+        w.piece[d] = w.region[at + d]
+
+
+@jitable
+def read_grid(
+    t: Columns, w: FanWork, op: int, output: int, addend: int, need: int, to: int, reader: int, place: int, part: int
+) -> int:
+    """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how many pieces."""
+    units = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    layout = units
+    if addend < 0:
+        layout, addend = t.arena[t.block[t.ops + t.tensor_ptr[op] + output] + SUM_GRID], 0
+    rank, found, more = t.arena[layout + RANK], 0, touch(t, w, layout, need)
+    while more:
+        cell = cell_at(t, w, layout)
+        if cell != NONE:
+            if addend >= t.arena[cell]:
+                w.cell[FAULT] = UNKNOWN
+                return 0
+            is_base = cut(t, w, layout, need)
+            at = nearest(t, op, output, t.arena[cell + 1 + addend], to)
+            source, base = t.arena[at], t.arena[at + 1]
+            here = lies_on(t, op, output, source, base)
+            if source >= OF_SUMS:
+                need_of(t, w, op, output, source - OF_SUMS, rank, reader, place)
+                source += w.source_ptr[output] - OF_SUMS
+            hand(t, w, units, source, base, is_base, rank, here, to, reader << PART_BITS | part)
+            found += 1
+        more = next_place(w, rank)
+    return found
+
+
+@jitable
+def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
+    """Which partial result of a statistic is that of a part with this box on this device, or NONE."""
+    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    cells, places, best = t.arena[layout + CELLS], 1, NONE
+    for d in range(t.arena[layout + RANK]):
+        places *= t.arena[layout + DIMS + 4 * d]
+    boxes, differs = t.arena[t.block[op] + BOXES], True
+    for place in range(places):
+        cell = t.arena[cells + place]
+        if cell != NONE:
+            for addend in range(t.arena[cell]):
+                row = t.arena[t.arena[cell + 1 + addend] + 1]
+                if t.arena[t.state[op] + row] == device:
+                    other = t.arena[boxes + row] != box
+                    if best == NONE or (differs and not other) or (differs == other and addend < best):
+                        best, differs = addend, other
+    return best
+
+
+@jitable
+def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
+    """Whether one region is a part of another one."""
+    for d in range(rank):
+        if t.arena[need + 2 * d] < t.arena[region + 2 * d] or t.arena[need + 2 * d + 1] > t.arena[region + 2 * d + 1]:
+            return False
+    return True
+
+
+@jitable
+def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int, ref: int) -> None:
+    """A part reads a region of what is there on demand: of the first copy on its device that holds it."""
+    layout, devices = t.arena[t.arena[t.block[op] + LAYOUTS] + output], t.state[op]
+    rank, regions, count = t.arena[layout + RANK], t.arena[layout + CELLS], t.parts[op]
+    row, source = w.on_device[to], NONE
+    while row != NONE and row < count and t.arena[devices + row] == to:
+        region = regions + row * (1 + 2 * rank)
+        if t.arena[region] >= 0 and is_inside(t, need, region + 1, rank):
+            source = row
+            break
+        row += 1
+    if source == NONE:
+        w.cell[FAULT] = UNKNOWN
+        return
+    for d in range(2 * rank):
+        w.piece[d] = t.arena[need + d]
+    hand(t, w, layout, source, t.arena[regions + source * (1 + 2 * rank)], True, rank, to, to, ref)
+
+
+@jitable
+def clear(t: Columns, w: FanWork, op: int) -> int:
+    """Nobody has asked yet. Returns how many sources there are: the op's parts, then the sums of its outputs."""
+    w.cell[ASKS], w.cell[VIEWS], w.cell[REGIONS], w.cell[BEGUN], w.cell[FAULT] = 0, 0, 0, 0, 0
+    sources = t.parts[op]
+    for tensor in range(t.tensor_ptr[op], t.tensor_ptr[op + 1]):
+        w.source_ptr[tensor - t.tensor_ptr[op]] = sources
+        sources += t.parts[t.ops + tensor]
+    if sources + 1 >= w.most_sources:
+        w.cell[FAULT] = FULL
+        return 0
+    for source in range(sources):
+        w.source_view[source], w.source_views[source] = NONE, 0
+        w.source_written[source], w.source_waits[source] = 0, 0
+    for device in range(t.devices):
+        w.on_device[device] = NONE
+    for row in range(t.parts[op] - 1, -1, -1):
+        w.on_device[t.arena[t.state[op] + row]] = row
+    return sources
+
+
+@jitable
+def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int) -> int:
+    """A part of a reader reads one operand; how many pieces."""
+    operand, output, block = t.entry_operand[entry], t.entry_output[entry], t.block[reader]
+    need, to = t.arena[t.arena[block + NEEDS] + operand], t.arena[t.state[reader] + part]
+    rank = t.arena[need]
+    need += 1 + part * (1 + 2 * rank)
+    if t.arena[need] == 0:
+        return 0
+    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    if t.arena[layout + KIND] == LOCAL:
+        read_local(t, w, op, output, need + 1, to, reader << PART_BITS | part)
+        return 1
+    addend = 0
+    if t.arena[layout + ADDENDS_OF] > 1:
+        addend = t.arena[t.arena[block + ADDENDS] + part]
+        if addend < 0 and t.entry_own[entry]:
+            addend = own_addend(t, op, output, t.arena[t.arena[block + BOXES] + part], to)
+        if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
+            w.cell[FAULT] = UNKNOWN
+            return 0
+    return read_grid(t, w, op, output, addend, need + 1, to, reader, part << PART_BITS | operand, part)
+
+
+@jitable
+def ask(t: Columns, w: FanWork, op: int) -> int:
+    """Everything that the readers of an op ask for, in order; how many parts they have together."""
+    parts = 0
+    for group in range(t.group_ptr[op], t.group_ptr[op + 1]):
+        reader = t.group_reader[group]
+        if parts + t.parts[reader] >= w.most_asks:
+            w.cell[FAULT] = FULL
+            return 0
+        for part in range(t.parts[reader]):
+            pieces = 0
+            for entry in range(t.entry_ptr[group], t.entry_ptr[group + 1]):
+                pieces += read_one(t, w, op, entry, reader, part)
+            if w.cell[FAULT]:
+                return 0
+            w.given[parts + part] = pieces
+        parts += t.parts[reader]
+    return parts

@@ -1,0 +1,47 @@
+"""A report as one HTML page that needs nothing else: data, style and script are inside, and nothing is fetched.
+
+Data stand in a block of JSON in which every character that means something to HTML or to JavaScript is escaped; the
+script puts them on the page as text only. A content security policy lets nothing run but that very script.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+ASSETS = Path(__file__).parent / "assets"
+STYLE = "page.css"
+SCRIPTS = ("base.js", "table.js", "time.js", "gantt.js", "charts.js", "results.js", "main.js")
+_IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """The page of ``run_data``, ``compare_data`` or ``results_data``."""
+    style = (ASSETS / STYLE).read_text("utf-8")
+    script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    script = f'"use strict";\n(() => {{\n{script}}})();\n'
+    return Template((ASSETS / "page.html").read_text("utf-8")).substitute(
+        title=escape(f"{data['title']} - simdev"),
+        headline=escape(data["headline"]),
+        style=style,
+        style_hash=_hash(style),
+        script=script,
+        script_hash=_hash(script),
+        data=json_for_html(data),
+    )
+
+
+def json_for_html(data: Any) -> str:
+    """JSON in ASCII, without a character that could end the block it stands in, a comment or a line."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_IN_SCRIPT)  # outside of texts JSON has none of these
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

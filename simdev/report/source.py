@@ -1,0 +1,129 @@
+"""What a report is about, from the file that tells it: a scenario, a saved run, or the results of a sweep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..analysis import Report, analyze
+from ..check import check
+from ..errors import InputError
+from ..files import read_run
+from ..files.paths import shown
+from ..files.reading import label, read_json
+from ..files.training import has_pipeline
+from ..lowering import split
+from ..scenario import (
+    Scenario,
+    TrainingScenario,
+    execute,
+    load_scenario,
+    load_training,
+    prepare,
+    run_training,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One step to report on: its name, what its trace means, and where it comes from.
+
+    ``scenario`` is None for a saved run, and ``kinds``, the kinds of the ops by name, are None then.
+    ``violations`` counts what the checker finds wrong with a saved run; ``more`` are notes of what is special to it.
+    """
+
+    name: str
+    report: Report
+    scenario: Scenario | None = None
+    kinds: Mapping[str, str] | None = None
+    violations: int = 0
+    more: tuple[str, ...] = ()
+
+
+def is_results(path: str) -> bool:
+    """Whether a file is a table of sweep results by its name."""
+    return path.lower().endswith(TABLES)
+
+
+def read_subject(path: str) -> Subject:
+    """The step of a file: a saved run as it is, a scenario simulated now. Raises SimdevError."""
+    value = read_json(path)
+    if isinstance(value, Mapping) and "spans" in value and "tasks" in value:
+        return _of_run(path, value)
+    if path != "-":
+        return _simulated(path, load_training(path) if has_pipeline(path) else load_scenario(path))
+    if not isinstance(value, Mapping):
+        raise InputError(f"must be an object (a scenario), got {shown(value)}", label(path))
+    try:
+        return _simulated(path, load_training(value) if has_pipeline(value) else load_scenario(value))
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+def _simulated(path: str, scenario: Scenario | TrainingScenario) -> Subject:
+    try:
+        if isinstance(scenario, TrainingScenario):
+            return _of_training(path, scenario)
+        return _of_scenario(path, scenario)
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+def _of_training(path: str, scenario: TrainingScenario) -> Subject:
+    """A large model's step: its layers are estimated, and its links are not tried one by one."""
+    found = run_training(scenario)
+    devices = f"{scenario.model.name} on {scenario.parallelism.devices:,} devices"
+    alike = ("One device stands for those that are alike.",) if found.plan.collapsed else ()
+    rates = f"{devices}: MFU {found.mfu:.1%}, HFU {found.hfu:.1%}."
+    return Subject(_name(path), analyze(found.trace), more=(rates, *alike))
+
+
+def _of_run(path: str, value: Mapping[str, Any]) -> Subject:
+    try:
+        saved = read_run(value)
+    except InputError as error:
+        raise error.within(label(path)) from None
+    violations = len(check(saved.task_graph, saved.trace))
+    return Subject(_name(path), analyze(saved.trace), violations=violations)
+
+
+def _of_scenario(path: str, scenario: Scenario) -> Subject:
+    prepared = prepare(scenario)
+    outcome = execute(scenario, prepared)
+    ops = split(prepared, scenario.strategy).prepared.graph.ops
+    known = outcome.rungs, outcome.misses, outcome.rel_err
+    report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
+    return Subject(_name(path), report, scenario, {op.name: op.kind for op in ops})
+
+
+def _name(path: str) -> str:
+    return label(path) if path == "-" else os.path.basename(path)
+
+
+def read_results(path: str) -> pd.DataFrame:
+    """The results of a sweep, as ``simdev sweep --out`` writes them. Raises InputError."""
+    import pandas as pd
+
+    is_parquet = path.lower().endswith(".parquet")
+    try:
+        with open(path, "rb") as file:
+            found = pd.read_parquet(file) if is_parquet else pd.read_csv(file, low_memory=False)
+    except ImportError:
+        raise InputError("Parquet needs pyarrow; install simdev[parquet]", path) from None
+    except FileNotFoundError:
+        raise InputError("no such file", path) from None
+    except (ValueError, OSError) as error:  # what the system, pandas and pyarrow raise for broken files
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "broken"
+        told = f"cannot be read as {'Parquet' if is_parquet else 'CSV'}: {reason[:1].lower()}{reason[1:]}"
+        raise InputError(told, path) from None
+    missing = [name for name in ("scenario", "status", "step_time_s") if name not in found.columns]
+    if missing:
+        raise InputError(f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}", path)
+    return found

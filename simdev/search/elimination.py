@@ -1,0 +1,163 @@
+"""Minimising a sum of tables over shared variables: elimination of one variable after another.
+
+OptCNN's node and edge elimination (Jia et al., ICML 2018, section 5) is the case of tables over pairs: to eliminate a
+node of two edges joins its neighbours by one table, and two tables over one pair are added. Variables of more
+neighbours are eliminated too while the tables stay small, which is exact; what is left then is enumerated, or searched
+with a beam where even that is too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+MOST = 4_000_000  # entries of a table that elimination may make
+BEAM = 2000  # partial choices that the beam keeps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """A table of costs over some variables, one axis each; a variable stands in it once."""
+
+    variables: tuple[int, ...]
+    table: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A value for each variable, and their cost.
+
+    ``left`` is how many variables nodes of at most two neighbours left over (K of the paper); ``exact`` is False where
+    a beam had to choose among these.
+    """
+
+    values: tuple[int, ...]
+    cost: float
+    left: int
+    exact: bool
+
+
+def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> Solved:
+    """The values in ``range(sizes[v])`` of least total cost; of equal ones, the smallest values are preferred.
+
+    No table of more than ``most`` entries is made. Raises ValueError where a variable has no value.
+    """
+    if any(size < 1 for size in sizes):
+        raise ValueError("a variable has no value to choose")
+    found = _Elimination(sizes, terms, most)
+    left = found.eliminate(2)
+    found.eliminate(len(sizes))
+    exact = not found.near
+    values = found.beam() if found.near else {}
+    values = found.undo(values)
+    chosen = tuple(values[v] for v in range(len(sizes)))
+    return Solved(chosen, total(terms, chosen), left, exact)
+
+
+def total(terms: Sequence[Term], values: Sequence[int]) -> float:
+    """The cost of a choice."""
+    return float(sum(float(term.table[tuple(values[v] for v in term.variables)]) for term in terms))
+
+
+class _Elimination:
+    """Terms that are left, neighbours of each variable, and what was eliminated with the tables of its values."""
+
+    def __init__(self, sizes: Sequence[int], terms: Sequence[Term], most: int) -> None:
+        self.sizes, self.most = sizes, most
+        self.terms: dict[int, set[tuple[int, ...]]] = {v: set() for v in range(len(sizes))}
+        self.tables: dict[tuple[int, ...], Floats] = {}
+        self.near: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
+        self._undo: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
+        for term in terms:
+            self._add(term.variables, term.table)
+
+    def _add(self, variables: tuple[int, ...], table: Floats) -> None:
+        """Add a table to the one over the same variables (edge elimination)."""
+        order = tuple(sorted(variables))
+        table = np.transpose(table, [variables.index(v) for v in order])
+        self.tables[order] = self.tables[order] + table if order in self.tables else table
+        for v in order:
+            self.terms[v].add(order)
+            self.near[v] |= set(order) - {v}
+
+    def eliminate(self, degree: int) -> int:
+        """Eliminate variables of at most ``degree`` neighbours while tables stay small; how many are left.
+
+        Those that make the smallest table go first, of equal ones the first.
+        """
+        waiting = [(self._size(v), v) for v in self.near]
+        heapify(waiting)
+        while waiting:
+            size, v = heappop(waiting)
+            if v not in self.near or size != self._size(v) or len(self.near[v]) > degree or size > self.most:
+                continue
+            for one in self._remove(v):
+                heappush(waiting, (self._size(one), one))
+        return len(self.near)
+
+    def _size(self, v: int) -> int:
+        return prod((self.sizes[one] for one in self.near[v]), start=self.sizes[v])
+
+    def _remove(self, v: int) -> tuple[int, ...]:
+        """Eliminate one variable (node elimination): the least over its values of all that it stands in."""
+        scope = tuple(sorted(self.near[v]))
+        axes = (*scope, v)
+        table = np.zeros([self.sizes[one] for one in axes])
+        for key in sorted(self.terms[v]):
+            table += _spread(self.tables.pop(key), key, axes)
+            for one in key:
+                if one != v:
+                    self.terms[one].discard(key)
+        best = table.argmin(axis=-1)
+        self._undo.append((v, scope, best))
+        del self.near[v], self.terms[v]
+        for one in scope:
+            self.near[one].discard(v)
+        if scope:
+            self._add(scope, table.min(axis=-1))
+        return scope
+
+    def undo(self, values: Mapping[int, int]) -> dict[int, int]:
+        """The values of all variables, from those of what was not eliminated."""
+        found = dict(values)
+        for v, scope, best in reversed(self._undo):
+            found[v] = int(best[tuple(found[one] for one in scope)])
+        return found
+
+    def beam(self) -> dict[int, int]:
+        """Values of the variables that are left: one after the other, the best partial choices are kept."""
+        order = list(self._connected())
+        place = {v: at for at, v in enumerate(order)}
+        partial, costs = np.zeros((1, 0), np.int64), np.zeros(1)
+        for at, v in enumerate(order):
+            count = self.sizes[v]
+            partial = np.column_stack([np.repeat(partial, count, axis=0), np.tile(np.arange(count), len(partial))])
+            costs = np.repeat(costs, count)
+            for key in sorted(self.terms[v]):
+                if all(place[one] <= at for one in key):
+                    costs = costs + self.tables[key][tuple(partial[:, place[one]] for one in key)]
+            kept = np.argsort(costs, kind="stable")[:BEAM]
+            partial, costs = partial[kept], costs[kept]
+        return dict(zip(order, partial[0].tolist(), strict=True))
+
+    def _connected(self) -> Iterator[int]:
+        """What is left, each next to what came before where that can be."""
+        left, front = set(self.near), set[int]()
+        while left:
+            v = min(front & left or left)
+            left.discard(v)
+            front |= self.near[v]
+            yield v
+
+
+def _spread(table: Floats, key: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
+    """A table over ``key`` as one over ``axes``, of extent 1 where it does not depend on a variable."""
+    order = [key.index(one) for one in axes if one in key]
+    extents = iter(np.transpose(table, order).shape)
+    return np.transpose(table, order).reshape([next(extents) if one in key else 1 for one in axes])

@@ -1,0 +1,22 @@
+"""How ops are split: OptCNN's tables and FlexFlow's walks, over the layers of a step."""
+
+from __future__ import annotations
+
+from .flexflow import Space, flexflow, space_of
+from .layers import Layer, Layers
+from .optcnn import optcnn
+from .strategies import entries, strategy_of
+from .tables import Tables, tables_of
+
+__all__ = [
+    "Layer",
+    "Layers",
+    "Space",
+    "Tables",
+    "entries",
+    "flexflow",
+    "optcnn",
+    "space_of",
+    "strategy_of",
+    "tables_of",
+]

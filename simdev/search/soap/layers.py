@@ -1,0 +1,182 @@
+"""The layers of a step: what OptCNN and FlexFlow configure, and what follows each of them.
+
+A layer is a forward op that computes by itself (products, convolutions, pooling, cells, embeddings, softmax, and what
+joins several layers), at all of its steps where it was unrolled ("lstm@3"). Elementwise ops, normalisation and ops that
+only move one tensor belong to the layer that they read first; backward ops to that of their forward op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+
+from ...cluster import Cluster
+from ...errors import InputError
+from ...graph import Graph
+from ...lowering.partition.plan import Question, is_linear
+from ...semantics import Split, op_class, op_splits
+from ...strategy import Configuration, Strategy
+from ..prepare.mates import mates
+from ..space import workers
+
+OWN = frozenset({"conv", "gemm", "attention", "recurrent", "embedding", "pooling", "softmax"})
+"""Op classes that are layers; so is what moves the tensors of several layers."""
+
+_STEP = re.compile(r"@[0-9]+")
+Degrees = tuple[tuple[str, int], ...]
+"""Degrees by axis, above 1, in the order of the op's axes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decision: the forward ops that are configured alike, those that follow them, and their backward ops.
+
+    Positions in the graph, ascending. ``axes`` are those along which all of ``ops`` can be split.
+    """
+
+    name: str
+    ops: tuple[int, ...]
+    followers: tuple[int, ...]
+    backward: tuple[int, ...]
+    axes: tuple[Split, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All of its ops: forward, then backward."""
+        return (*sorted((*self.ops, *self.followers)), *self.backward)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a graph on a cluster, in program order."""
+
+    graph: Graph
+    cluster: Cluster
+
+    @cached_property
+    def question(self) -> Question:
+        """How the graph's ops read and make."""
+        return Question(self.graph, self.cluster, Strategy())
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """The devices over which layers are split."""
+        return workers(self.cluster)
+
+    @cached_property
+    def layer_of(self) -> tuple[int, ...]:
+        """The layer of every op that is not there on demand, -1 for those; an update's is that of its gradient."""
+        found, names = [-1] * len(self.graph.ops), dict[str, int]()
+        mate = mates(self.graph)
+        for i in self._forward:
+            found[i] = self._own_layer(i, found, names)
+        for i, forward in self._of_gradients():
+            mate[i] = forward
+        for i, op in enumerate(self.graph.ops):
+            if op.phase != "forward" and i not in self.question.on_demand and mate[i] >= 0:
+                found[i] = found[mate[i]]
+        return tuple(found)
+
+    @cached_property
+    def _forward(self) -> tuple[int, ...]:
+        question = self.question
+        return tuple(i for i in question.order if self.graph.ops[i].phase == "forward" and i not in question.on_demand)
+
+    def _of_gradients(self) -> Iterator[tuple[int, int]]:
+        """Ops that make a gradient of a weight, or add up several, with a forward op that reads the weight."""
+        question, readers = self.question, dict[tuple[int, int], int]()
+        for i in self._forward:
+            for tensor in question.read[i]:
+                readers.setdefault(tensor, i)
+        for i, op in enumerate(self.graph.ops):
+            reader = (
+                next((readers[t] for t in question.read[i] if t in readers), None) if op.phase == "update" else None
+            )
+            waiting = [t for t in question.read[i] if t in question.weights.gradients] if reader is not None else []
+            while waiting and reader is not None:
+                producer, _ = waiting.pop()
+                yield producer, reader
+                if is_linear(self.graph.ops[producer]):
+                    waiting += [t for t in question.read[producer] if t in question.weights.gradients]
+
+    def _own_layer(self, i: int, found: Sequence[int], names: dict[str, int]) -> int:
+        before = self.sources(i, found)
+        if before and not self.is_own(i, before):
+            return before[0]
+        return names.setdefault(_STEP.sub("", self.graph.ops[i].name), len(names))
+
+    def sources(self, i: int, layer_of: Sequence[int]) -> list[int]:
+        """The layers that an op reads, in the order of its operands, each once."""
+        read = (layer_of[producer] for producer, _ in self.question.touched[i])
+        return list(dict.fromkeys(layer for layer in read if layer >= 0))
+
+    def is_own(self, i: int, sources: Sequence[int]) -> bool:
+        """Whether an op is a layer, or part of one, by itself."""
+        if self.question.readings[i].semantics is None:
+            return True
+        kind = op_class(self.graph.ops[i].kind)
+        return kind in OWN or (kind == "data_movement" and len(sources) > 1)
+
+    @cached_property
+    def all(self) -> tuple[Layer, ...]:
+        """The layers. Raises InputError where the graph has none."""
+        count = 1 + max(self.layer_of, default=-1)
+        if not count:
+            raise InputError("graph: no forward op has a layer to configure")
+        own: list[list[int]] = [[] for _ in range(count)]
+        follow: list[list[int]] = [[] for _ in range(count)]
+        backward: list[list[int]] = [[] for _ in range(count)]
+        for i, layer in enumerate(self.layer_of):
+            if layer < 0:
+                continue
+            if self.graph.ops[i].phase != "forward":
+                backward[layer].append(i)
+            elif own[layer] and not self.is_own(i, self.sources(i, self.layer_of)):
+                follow[layer].append(i)
+            else:
+                own[layer].append(i)
+        return tuple(self._layer(*parts) for parts in zip(own, follow, backward, strict=True))
+
+    def _layer(self, own: list[int], follow: list[int], backward: list[int]) -> Layer:
+        name = _STEP.sub("", self.graph.ops[own[0]].name)
+        return Layer(name, tuple(own), tuple(follow), tuple(backward), self._axes(own))
+
+    def _axes(self, own: Sequence[int]) -> tuple[Split, ...]:
+        """The axes that SOAP splits: those of the output, of one size at all steps."""
+        every = [self._splits(i) for i in own]
+        return tuple(one for one in every[0] if one.kind != "reduction" and all(one in other for other in every))
+
+    def _splits(self, i: int) -> tuple[Split, ...]:
+        if self.question.readings[i].semantics is None or self.graph.ops[i].time is not None:
+            return ()
+        return op_splits(self.graph, i, self.question.weights)
+
+    def degrees(self, layer: Layer) -> tuple[Degrees, ...]:
+        """The ways to cut a layer into as many parts as divide the number of devices, fewest parts first.
+
+        A degree divides its axis.
+        """
+        count = len(self.devices)
+        choices = [[d for d in range(1, count + 1) if one.size % d == 0 and count % d == 0] for one in layer.axes]
+        found = [one for one in product(*choices) if count % prod(one) == 0]
+        names = [one.axis for one in layer.axes]
+        found.sort(key=lambda one: (prod(one), [-degree for degree in one]))
+        return tuple(tuple((n, d) for n, d in zip(names, one, strict=True) if d > 1) for one in found)
+
+    def configuration(self, degrees: Degrees, first: int = 0) -> Configuration:
+        """So many parts on as many devices, the ``first``-th of those that run ops and the ones that follow it."""
+        parts = prod(degree for _, degree in degrees)
+        names = [self.cluster.devices[d].name for d in self.devices[first : first + parts]]
+        return Configuration(dict(degrees), tuple(names))
+
+    def configurations(self, layer: Layer) -> tuple[Configuration, ...]:
+        """All on aligned, contiguous devices: k parts begin at a multiple of k (FlexFlow's code of 2021)."""
+        return tuple(
+            self.configuration(degrees, first)
+            for degrees in self.degrees(layer)
+            for first in range(0, len(self.devices), prod(degree for _, degree in degrees))
+        )

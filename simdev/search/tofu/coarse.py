@@ -1,0 +1,158 @@
+"""Tofu's coarsening (EuroSys 2019, section 5.1): ops that choose an axis, and tensors that choose a dimension.
+
+Runs of elementwise ops (optimizers included) leave their tensors cut alike, so they are one tensor; the steps of an
+unrolled op are one op. A forward op, its backward ops and the gradients keep choices of their own: what the paper tries
+out inside of a group, elimination does over the whole graph.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ...cluster import Cluster
+from ...graph import Graph
+from ...lowering.partition.geometry import Reading
+from ...lowering.partition.plan import Question, is_linear
+from ...semantics import op_class
+from ...strategy import LEAVES, Strategy
+from ..prepare.groups import Groups
+
+STEP = re.compile(r"@[0-9]+")
+FOLDED = frozenset({"elementwise", "optimizer"})
+TensorOf = tuple[int, int]
+_Wires = tuple[tuple[int, int], ...]
+_Alike = tuple[str, Reading, _Wires, _Wires]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Ops that choose one axis together. ``inputs`` are (operand, tensor), ``outputs`` (output, tensor)."""
+
+    ops: tuple[int, ...]
+    reading: Reading
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A graph, coarsened. Tensors are numbered; each has a shape and bytes an element."""
+
+    graph: Graph
+    cluster: Cluster
+
+    @cached_property
+    def question(self) -> Question:
+        """How the graph's ops read and make."""
+        return Question(self.graph, self.cluster, Strategy())
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """Ops that are computed wherever they are read (zeros, masks, casts of weights); leaves are not among them."""
+        return frozenset(i for i in self.question.on_demand if self.graph.ops[i].kind not in LEAVES)
+
+    @cached_property
+    def _stored(self) -> tuple[TensorOf, ...]:
+        """The tensors that are cut."""
+        return tuple(
+            (i, k) for i, op in enumerate(self.graph.ops) if i not in self.free for k in range(len(op.outputs))
+        )
+
+    @cached_property
+    def tensor(self) -> dict[TensorOf, int]:
+        """The number of every tensor that is cut."""
+        place = {tensor: at for at, tensor in enumerate(self._stored)}
+        groups = Groups(len(place))
+        groups.unite((place[a], place[b]) for a, b in (*self._alike(), *self._steps()))
+        roots = groups.roots()
+        number = {root: at for at, root in enumerate(dict.fromkeys(roots))}
+        return {tensor: number[roots[at]] for at, tensor in enumerate(self._stored)}
+
+    def _alike(self) -> Iterator[tuple[TensorOf, TensorOf]]:
+        """Pairs of tensors of elementwise ops."""
+        for i in self.folds:
+            own = self.of_op(i)
+            yield from ((own[0], other) for other in own[1:])
+
+    def _steps(self) -> Iterator[tuple[TensorOf, TensorOf]]:
+        """Pairs of tensors of two steps of an unrolled op."""
+        first: dict[object, TensorOf] = {}
+        for i, k in self._stored:
+            name = self.graph.ops[i].name
+            if "@" in name:
+                key = STEP.sub("", name), k, self.graph.ops[i].outputs[k].shape
+                yield first.setdefault(key, (i, k)), (i, k)
+
+    def of_op(self, i: int) -> list[TensorOf]:
+        """The tensors that an op touches and that are cut, those that it reads first."""
+        read = [t for t in self.question.read[i] if t in self.question.touched[i] and t[0] not in self.free]
+        return list(dict.fromkeys([*read, *((i, k) for k in range(len(self.graph.ops[i].outputs)))]))
+
+    @cached_property
+    def folds(self) -> tuple[int, ...]:
+        """The elementwise ops all of whose tensors are of one shape, read as they are stored."""
+        found = []
+        for i, op in enumerate(self.graph.ops):
+            reading = self.question.readings[i]
+            if op_class(op.kind) not in FOLDED or i in self.free or reading.semantics is None:
+                continue
+            shapes = {self.graph.ops[p].outputs[k].shape for p, k in self.of_op(i)}
+            if len(shapes) == 1 and set(reading.semantics.inputs) <= shapes:
+                found.append(i)
+        return tuple(found)
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each tensor."""
+        found: dict[int, tuple[int, ...]] = {}
+        for (i, k), number in self.tensor.items():
+            found.setdefault(number, self.graph.ops[i].outputs[k].shape or ())
+        return tuple(found[number] for number in range(len(found)))
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The ops that choose, those that choose together once; leaves and folded ops choose nothing."""
+        folded, found = set(self.folds), dict[_Alike, list[int]]()
+        for i, op in enumerate(self.graph.ops):
+            if op.kind in LEAVES or i in self.free or i in folded:
+                continue
+            reading = self.question.readings[i]
+            inputs = tuple(
+                (operand, self.tensor[tensor])
+                for operand, tensor in enumerate(self.question.read[i])
+                if tensor in self.tensor and tensor in self.question.touched[i]
+            )
+            outputs = tuple((k, self.tensor[i, k]) for k in range(len(op.outputs)))
+            name = STEP.sub("", op.name) if "@" in op.name else op.name
+            found.setdefault((name, reading, inputs, outputs), []).append(i)
+        return tuple(Unit(tuple(ops), *key[1:]) for key, ops in found.items())
+
+    def element_bytes(self, i: int, k: int) -> float:
+        """Bytes of an element of an output."""
+        tensor = self.graph.ops[i].outputs[k]
+        return tensor.bytes / max(prod(tensor.shape or ()), 1)
+
+    def share(self, i: int, k: int) -> float:
+        """1, or its share of a sum of gradients of one weight: they are added up where they are made, then sent."""
+        return 1.0 / self._addends.get((i, k), 1)
+
+    @cached_property
+    def _addends(self) -> dict[TensorOf, int]:
+        """How many gradients are added up together with each."""
+        question, found = self.question, dict[TensorOf, int]()
+        for i, op in enumerate(self.graph.ops):
+            if op.phase != "update":
+                continue
+            own, waiting = list[TensorOf](), [t for t in question.read[i] if t in question.weights.gradients]
+            while waiting:
+                tensor = waiting.pop()
+                if is_linear(self.graph.ops[tensor[0]]):
+                    waiting += [t for t in question.read[tensor[0]] if t in question.weights.gradients]
+                else:
+                    own.append(tensor)
+            found.update(dict.fromkeys(own, len(own)))
+        return found

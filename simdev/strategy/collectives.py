@@ -1,0 +1,82 @@
+"""Which algorithm collectives take, and how they are costed, where an op does not say so itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from ..errors import InputError
+from ..units import Number, exact, is_count
+
+ALGORITHMS = ("ring", "tree", "hierarchical", "direct", "auto")
+COSTS = ("closed", "table", "expanded")
+
+
+class Table(Protocol):
+    """Measured times of one collective over so many ranks (``simdev.collectives.CollectiveTable``)."""
+
+    @property
+    def collective(self) -> str: ...  # noqa: D102
+    @property
+    def ranks(self) -> int: ...  # noqa: D102
+    @property
+    def anchors(self) -> tuple[tuple[int, Fraction], ...]: ...  # noqa: D102
+    @property
+    def source(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """How collective ops run unless their attributes say otherwise.
+
+    - ``algorithm``: one of ALGORITHMS; "auto" is the one of least closed form.
+    - ``cost``: "closed", one task of the length of the closed form; "table", of the time in ``tables`` (a closed form
+      where they hold none); "expanded", its messages one by one.
+    - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of least closed form).
+    - ``slowdown``: how many times longer computation and a collective take while they share a device (1: they do not
+      slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares a device is no slower than in turn.
+    """
+
+    algorithm: str = ALGORITHMS[0]
+    cost: str = COSTS[0]
+    tables: tuple[Table, ...] = ()
+    chunks: int | None = None
+    slowdown: Fraction = Fraction(1)
+
+    def __post_init__(self) -> None:
+        problems = list(choice_problems(self.algorithm, self.cost, self.chunks))
+        tables: object = self.tables
+        if not isinstance(tables, Sequence) or isinstance(tables, str):
+            problems.append("tables: must hold measured tables; files.read_collectives reads them")
+        try:
+            object.__setattr__(self, "slowdown", _slowdown(self.slowdown))
+        except ValueError as error:
+            problems.append(f"slowdown: {error}")
+        if problems:
+            raise InputError([f"collectives.{problem}" for problem in problems])
+        object.__setattr__(self, "tables", tuple(self.tables))
+
+
+def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:
+    """What is wrong with an algorithm, a way to cost it and a number of chunks, as ``field: reason``."""
+    problems = [
+        f"{name}: must be one of {', '.join(choice)}, got {_told(value)}"
+        for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))
+        if value not in choice
+    ]
+    if chunks is not None and not (is_count(chunks) and chunks):
+        problems.append(f"chunks: must be a whole number > 0, at most 2^60, got {_told(chunks)}")
+    return problems
+
+
+def _told(value: object) -> str:
+    return f'"{value[:40]}"' if isinstance(value, str) else str(value)[:40]
+
+
+def _slowdown(value: Number) -> Fraction:
+    found = exact(value)
+    if not 1 <= found <= 2:
+        raise ValueError(f"must be from 1 to 2, got {float(found):g}")
+    return found

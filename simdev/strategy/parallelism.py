@@ -1,0 +1,113 @@
+"""Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and expert parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..errors import InputError
+from ..units import Number, is_count, parse_bandwidth
+
+RECOMPUTES = ("none", "selective", "full")
+OFFLOADS = ("activations", "optimizer")
+MOST = 2**20  # of any degree
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """dp x tp x pp devices, and what is done to make the step fit. Raises InputError.
+
+    - ``dp`` replicas, ``tp`` parts of every matrix, ``pp`` ranks of the pipeline; ``ep`` parts of the experts, within
+      the replicas. Ranks are numbered tp first, then dp (``ep`` replicas in a row share the experts), then pp.
+    - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each.
+    - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a schedule as CSV text.
+      ``stage_layers`` tells the layers of each stage (default: as even as they come).
+    - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every microbatch), 3 parameters
+      too (gathered for each use, ``prefetch`` layers ahead). ``overlap``: gradients are reduced beside the backward.
+    - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``: attention is one op
+      that keeps no scores. ``sequence_parallel``: what tp does not split is split along the sequence (Korthikanti et
+      al. 2022), so that an all_reduce becomes an all_gather and a reduce_scatter.
+    - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s, each way).
+    - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in float32, and Adam
+      keeps a master copy and two moments (ZeRO, section 3.1).
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    microbatches: int = 1
+    microbatch: int = 1
+    schedule: str = "1F1B"
+    chunks: int = 1
+    table: str | None = None
+    stage_layers: tuple[int, ...] = ()
+    zero: int = 1
+    prefetch: int = 1
+    overlap: bool = True
+    recompute: str = "none"
+    flash: bool = True
+    sequence_parallel: bool = True
+    offload: tuple[str, ...] = ()
+    host_bandwidth: Number | None = None
+    gradient_bytes: int = 4
+    state_bytes: int = 12
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offload", tuple(self.offload))
+        object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
+        problems = list(self._problems())
+        if self.host_bandwidth is not None:
+            try:
+                object.__setattr__(self, "host_bandwidth", parse_bandwidth(self.host_bandwidth))
+            except ValueError as error:
+                problems.append(f"host_bandwidth: {error}")
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterator[str]:
+        wrong = list(self._count_problems())
+        yield from wrong
+        if not wrong and self.dp % self.ep:
+            yield f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out over replicas"
+        for name in ("overlap", "flash", "sequence_parallel"):
+            if not isinstance(getattr(self, name), bool):
+                yield f"{name}: must be true or false, got {getattr(self, name)!r}"
+        if self.recompute not in RECOMPUTES:
+            yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
+        for one in self.offload:
+            if one not in OFFLOADS:
+                yield f'offload: must be of {", ".join(OFFLOADS)}, got "{one}"'
+        if self.offload and self.host_bandwidth is None:
+            yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
+
+    def _count_problems(self) -> Iterator[str]:
+        for name in ("dp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
+            value = getattr(self, name)
+            if not (is_count(value) and 0 < value <= MOST):
+                yield f"{name}: must be a whole number from 1 to {MOST:,}, got {value!r}"
+        if not (is_count(self.zero) and self.zero <= 3):
+            yield f"zero: must be 0, 1, 2 or 3, got {self.zero!r}"
+        for name, most in (("prefetch", MOST), ("gradient_bytes", 8), ("state_bytes", 64)):
+            value = getattr(self, name)
+            if not (is_count(value) and value <= most):
+                yield f"{name}: must be a whole number from 0 to {most:,}, got {value!r}"
+        for stage, count in enumerate(self.stage_layers):
+            if not (is_count(count) and count):
+                yield f"stage_layers[{stage}]: a stage needs one layer at least, got {count!r}"
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step: the global batch."""
+        return self.dp * self.microbatches * self.microbatch
+
+    @property
+    def host_rate(self) -> Fraction:
+        """Bytes per second to host memory, each way."""
+        return Fraction(self.host_bandwidth or 1)

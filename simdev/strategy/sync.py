@@ -1,0 +1,177 @@
+"""Sync: how gradients are added up while steps follow one another, one mechanism with settings.
+
+A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It goes by an all-reduce
+over the workers, or to a server that adds it up and hands the sum out. Parcels are sent in the order of their priority,
+and parameters gate the next step's ops that read them, so the answer is a steady-state period (docs/sync.md).
+
+The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et al., MLSys 2019),
+ByteScheduler (Peng et al., SOSP 2019), TicTac (Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import InputError
+from ..units import MAX_BYTES, Number, parse_bandwidth, parse_bytes, parse_time
+
+CHOICES = {
+    "transport": ("all-reduce", "server"),
+    "priority": ("none", "forward", "tic", "tac"),
+    "credit_rule": ("wait", "skip"),
+    "server_order": ("fifo", "priority"),
+    "reply": ("broadcast", "pull"),
+    "hold": ("in-turn", "together"),
+    "spread": ("first", "hashed"),
+}
+SERVERS = ("sharded", "star")
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what differs from it.
+
+    - ``transport``: ``all-reduce`` over the workers, or ``server``.
+    - The slice function: gradients of more than ``slice_parameters`` are cut into slices of exactly so many; those of
+      ``even_parameters`` or more into one even piece a server; gradients are gathered into buckets, closed at
+      ``bucket`` bytes, in the order in which they are made. At most one is given; None of them: whole gradients.
+    - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward`` (needed first goes
+      first), ``tic`` and ``tac`` (TicTac's orders).
+    - ``credit``: bytes that a worker may have under way to servers (None: its send queue is the priority queue); a
+      parcel starts while any credit is left (``wait``), or only where it fits, smaller ones passing it (``skip``).
+    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices. Slice i of a gradient
+      goes to server i (``spread`` ``first``), or i after the one of its key (``hashed``), as whole gradients do.
+    - ``server_order``: of a server's adding up and of what it sends. ``aggregation``: bytes/s at which it adds up, one
+      push at a time (None: at once). With ``reply`` ``pull`` it notifies the workers, and these ask for the sum.
+    - ``overlap``: whether a parcel goes when its gradients are made, or after the whole backward of its worker.
+    - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message holds the queues of
+      its route ``in-turn``, a ``segment`` (bytes) apart, or all ``together`` as other transfers do.
+
+    Quantities may be texts with units. Raises InputError with every problem at once.
+    """
+
+    policy: str
+    transport: str = "server"
+    slice_parameters: int | None = None
+    even_parameters: int | None = None
+    bucket: Number | None = None
+    priority: str = "none"
+    credit: Number | None = None
+    credit_rule: str = "wait"
+    servers: str | tuple[str, ...] = "sharded"
+    server_order: str = "fifo"
+    aggregation: Number | None = None
+    reply: str = "broadcast"
+    overlap: bool = True
+    message: Number = 0
+    hold: str = "in-turn"
+    segment: Number = 200_000
+    spread: str = "first"
+
+    def __post_init__(self) -> None:
+        wrong = dict(self._parse())
+        problems = [f"{name}: {reason}" for name, reason in wrong.items()]
+        problems += [problem for problem in self._problems() if problem.partition(":")[0] not in wrong]
+        if problems:
+            raise InputError(f"sync.{problem}" for problem in problems)
+
+    def _parse(self) -> Iterator[tuple[str, str]]:
+        """Quantities become SI; yields (field, reason) for what is none."""
+        parsers = {"bucket": parse_bytes, "credit": parse_bytes, "segment": parse_bytes}
+        parsers |= {"aggregation": parse_bandwidth, "message": parse_time}  # type: ignore[dict-item]
+        for name, parse in parsers.items():
+            value = getattr(self, name)
+            if value is not None:
+                try:
+                    object.__setattr__(self, name, parse(value))
+                except ValueError as error:
+                    yield name, str(error)
+
+    def _problems(self) -> Iterator[str]:
+        if self.policy not in PRESETS:
+            yield f'policy: must be one of {", ".join(PRESETS)}, got "{self.policy}"'
+        for name, choice in CHOICES.items():
+            if getattr(self, name) not in choice:
+                yield f'{name}: must be one of {", ".join(choice)}, got "{getattr(self, name)}"'
+        for name in ("slice_parameters", "even_parameters", "bucket", "credit", "segment"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                yield f"{name}: must be a whole number, got {value!r}"
+            elif value is not None and not 0 < value <= MAX_BYTES:
+                yield f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got {str(value)[:40]}"
+        cuts = [name for name in ("slice_parameters", "even_parameters", "bucket") if getattr(self, name) is not None]
+        if len(cuts) > 1:
+            yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
+        overlap: object = self.overlap
+        if not isinstance(overlap, bool):
+            yield f"overlap: must be true or false, got {overlap!r}"
+        yield from self._server_problems()
+
+    def _server_problems(self) -> Iterator[str]:
+        if isinstance(self.servers, str) and self.servers not in SERVERS:
+            yield f'servers: must be one of {", ".join(SERVERS)}, or name a machine, got "{self.servers}"'
+        elif not isinstance(self.servers, (str, tuple)) or not all(isinstance(name, str) for name in self.servers):
+            yield f"servers: must be names of devices, got {self.servers!r}"
+        elif not self.servers or (isinstance(self.servers, tuple) and len(set(self.servers)) < len(self.servers)):
+            yield "servers: must name one device at least, each once"
+        if self.transport == "all-reduce":
+            for name in ("even_parameters", "credit", "aggregation"):
+                if getattr(self, name) is not None:
+                    yield f'{name}: goes with the transport "server"'
+        if self.credit is None and self.credit_rule == "skip":
+            yield "credit_rule: means something only with a credit"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What differs from the policy's preset."""
+        preset = sync_policy(self.policy)
+        names = [one.name for one in fields(self) if one.name != "policy"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(preset, name)}
+
+
+_SERVER = {"reply": "broadcast", "slice_parameters": 50_000}
+_PRIORITY = {"priority": "forward", "server_order": "priority"}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "bulk-synchronous": {"transport": "all-reduce", "overlap": False},
+    "bucketed": {"transport": "all-reduce", "bucket": 25 * 2**20},
+    "parameter-server": {"even_parameters": 1_000_000, "reply": "pull"},
+    "sliced": _SERVER,
+    "p3": _SERVER | _PRIORITY,
+    "byte-scheduler": {
+        "slice_parameters": 1_000_000,
+        "spread": "hashed",
+        "priority": "forward",
+        "credit": 16_000_000,
+        "reply": "pull",
+    },
+    "tic": {"priority": "tic", "server_order": "priority"},
+    "tac": {"priority": "tac", "server_order": "priority"},
+}
+"""What a policy's name stands for; the other fields keep the defaults of Sync.
+
+``parameter-server`` is MXNet's: gradients of a million parameters or more in one even piece a server, the others whole
+on one server, each sum announced and asked for. ByteScheduler's partition is a million parameters, its credit four."""
+
+
+def sync_policy(policy: str, /, **settings: Any) -> Sync:
+    """The settings of a policy, with what is given in place of its own: ``sync_policy("p3", aggregation="0.8 GB/s")``.
+
+    A slice function that is given takes the place of the policy's. Raises InputError.
+    """
+    if policy not in PRESETS:
+        raise InputError(f'sync.policy: must be one of {", ".join(PRESETS)}, got "{policy}"')
+    own = dict(PRESETS[policy])
+    cuts = ("slice_parameters", "even_parameters", "bucket")
+    if any(settings.get(name) is not None for name in cuts):
+        own |= dict.fromkeys(cuts)
+    if settings.get("transport", own.get("transport")) == "all-reduce" and "transport" in settings:
+        own |= {name: None for name in ("even_parameters", "credit") if name in own}
+    unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]
+    if unknown:
+        raise InputError(unknown)
+    return Sync(policy, **(own | settings))
+
+
+_FIELDS = frozenset(one.name for one in fields(Sync)) - {"policy"}
