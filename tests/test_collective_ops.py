@@ -35,7 +35,7 @@ from simdev.lowering import Prepared, lower
 from simdev.memory import MemoryModel
 from simdev.oracle import Oracle
 from simdev.profile import CostModel
-from simdev.scenario import load_scenario, run
+from simdev.scenario import Scenario, load_scenario, run
 from simdev.strategy import Collectives, Configuration, Order, Strategy
 from simdev.taskgraph import COLLECTIVE, TaskGraph
 from simdev.trace import Trace
@@ -899,3 +899,14 @@ def test_the_page_on_collectives_is_right(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.splitlines() == re.findall(
         r"^    (\w+ [\d.]+ ms, holds \d+ queues)$", page, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize("queues", QUEUES)
+def test_a_collective_is_exposed_on_every_rank(queues: str) -> None:
+    """Ranks between the first and the last wait for it too."""
+    names = ["g0", "g1", "g2", "g3"]
+    ops, place = collective("c", "all_reduce", names, 4000)
+    report = run(Scenario(Graph("one", tuple(ops)), mesh(4, queues), CostModel(), Strategy(place)))
+    exposed = {device.exposed_ps for device in report.devices}
+    assert len(exposed) == 1
+    assert exposed.pop() > 0

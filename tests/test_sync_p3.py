@@ -11,6 +11,7 @@ import pytest
 
 import simdev.analysis
 from simdev import sweep
+from simdev.errors import InputError
 from simdev.plot import PUBLISHED, gains_of, plot_gains
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -83,3 +84,11 @@ def test_the_whole_curves() -> None:
     vgg = gains_of(swept("vgg-19", (10, 11, 12, 13, 14, 15), ("parameter-server", "p3")))["p3"]
     assert vgg.max() >= 60
     assert vgg.min() >= 55
+
+
+def test_a_table_without_what_is_drawn_is_told() -> None:
+    table = pd.DataFrame({"strategy.sync.policy": ["p3"], "cluster.bandwidth_bytes_per_s": [5e8], "period_s": [0.36]})
+    with pytest.raises(InputError, match='base: no result of the policy "parameter-server"'):
+        plot_gains(table)
+    with pytest.raises(InputError, match=r"it has no column strategy\.sync\.policy and no column period_s"):
+        plot_gains(table[["cluster.bandwidth_bytes_per_s"]])

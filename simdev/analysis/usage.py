@@ -68,13 +68,18 @@ def _device(trace: Trace, run: Ints, touch: Ints, memory: DeviceMemory) -> Devic
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
-    """(device, transfer) for both ends of each transfer and for the devices whose queues it holds (a multicast)."""
-    tasks, resources = trace.task_graph.tasks, trace.task_graph.resources
+    """(device, transfer) for both ends of each transfer, the devices whose queues it holds, and those that it fills.
+
+    A multicast, or a collective of one task, has more than two ends.
+    """
+    tasks, resources, buffers = trace.task_graph.tasks, trace.task_graph.resources, trace.task_graph.buffers
     holder, held = tasks.resources.owners(), tasks.resources.ids
     device = np.array([resource.device for resource in resources], np.int64)[held]
     queued = (device >= 0) & np.isin(holder, transfers)
-    devices = np.concatenate((tasks.source[transfers], tasks.destination[transfers], device[queued]))
-    return devices, np.concatenate((transfers, transfers, holder[queued]))
+    filled = np.isin(buffers.filler, transfers)
+    ends = tasks.source[transfers], tasks.destination[transfers]
+    devices = np.concatenate((*ends, device[queued], buffers.device[filled]))
+    return devices, np.concatenate((transfers, transfers, holder[queued], buffers.filler[filled]))
 
 
 def exposed_ps(trace: Trace) -> int:

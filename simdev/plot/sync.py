@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis import Row, Steady, timeline_rows
+from ..errors import InputError
 from ..lowering.sync import FIRST
 from ..taskgraph import SYNC, TRANSFER, Ints
 from ..trace import Trace
@@ -180,7 +181,18 @@ def plot_gains(
 
 
 def gains_of(results: pd.DataFrame, base: str = "parameter-server") -> pd.DataFrame:
-    """How much faster each policy is than ``base``, in %: a row a bandwidth (Gbit/s), a column a policy."""
+    """How much faster each policy is than ``base``, in %: a row a bandwidth (Gbit/s), a column a policy.
+
+    Raises InputError for a table of something else, or without ``base``.
+    """
+    missing = [name for name in (POLICY, BANDWIDTH, "period_s") if name not in results.columns]
+    if missing:
+        told = " and no column ".join(missing)
+        raise InputError(
+            f"results: is no sweep over strategy.sync.policy and cluster.bandwidth: it has no column {told}"
+        )
+    if not (results["period_s"].notna() & (results[POLICY] == base)).any():
+        raise InputError(f'base: no result of the policy "{base}"')
     table = results.assign(bandwidth=results[BANDWIDTH] * 8 / 1e9)
     periods = table.pivot_table(index="bandwidth", columns=POLICY, values="period_s", sort=False)
     return periods.rdiv(periods[base], axis=0).sub(1).mul(100).drop(columns=base)
