@@ -25,8 +25,9 @@ help:
 run: $(CORE)
 	$(BIN)/simdev simulate $(SCENARIO) --gantt $(GANTT)
 
+# A process a core; a file of tests stays in one, since its tests share what they prepare.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # pytest exits 5 where no test was chosen, which is no failure here.
 slow: $(DEV)

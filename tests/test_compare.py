@@ -124,3 +124,12 @@ def test_a_step_that_does_not_fit_is_compared_too(here: Path, capsys: pytest.Cap
     (here / "oom.json").write_text(scenario(cluster=CLUSTER | {"devices": [{"name": "gpu:0", "memory": 5}]}))
     assert main(["compare", "one.json", "oom.json"]) == 0
     assert "memory over capacity" in capsys.readouterr().out
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "other").mkdir()
+    (here / "other" / "one.json").write_text(scenario())
+    assert main(["compare", "one.json", "other/one.json"]) == 0
+    assert "B (other/one.json) takes as long as A (one.json)" in capsys.readouterr().out
+    assert main(["compare", "one.json", "two.json"]) == 0
+    assert "B (two.json)" in capsys.readouterr().out

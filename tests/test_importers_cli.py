@@ -195,6 +195,8 @@ def test_files_that_are_nothing_or_not_there(tmp_path, capsys, monkeypatch):
         assert main(["import", name, "-o", "s.json"]) == 2
         assert problem in capsys.readouterr().err
     Path("s.json").write_text(TEXTS["networkx"])
+    assert main(["import", "s.json", "-o", "one.json"]) == 0
+    assert re.search(r"\d op(s|), 1 device, networkx", capsys.readouterr().out)
     assert main(["import", "s.json", "-o", "s.json"]) == 2
     assert "is the file to import too" in capsys.readouterr().err
     assert main(["import", "text", "text", "-o", "o.json"]) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -647,6 +648,16 @@ def test_a_step_is_compared_with_the_sum_of_its_ops(tmp_path: Path) -> None:
     assert found.simulated_s == pytest.approx(header["step"]["sum_of_ops_s"], rel=1e-9)
     assert found.error == pytest.approx(header["step"]["ratio"] - 1, abs=1e-3)
     assert (found.known, found.clock, found.model, found.batch) == (1.0, "cpu", "mlp", 4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_command_tells_the_comparison_in_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from simdev.cli import main
+
+    sizes = ["--size", "width=16", "--size", "layers=2", "--seconds", "0.5"]
+    assert main(["profile", "mlp", "--batch", "4", *sizes, "-o", str(tmp_path), "--compare"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r": simulated [\d.]+ (us|ms), measured [\d.]+ (us|ms), error [+-][\d.]+%", said)
 
 
 def test_a_profile_without_a_step_cannot_be_compared(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -58,6 +59,13 @@ def test_the_answer_is_told_in_words(scenario, capsys):
     assert out.startswith("annealing: step time 4.75 ms\n")
     assert "50 evaluations" in out
     assert "confirmed by the reference engine and the checker" in out
+
+
+def test_the_largest_peak_is_told_in_a_unit(scenario, capsys):
+    assert main(["search", str(scenario), "--method", "round-robin", "--budget", "1"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^fits; the fullest device holds [\d.]+ ([KMG]i)?B at its peak$", out, re.MULTILINE)
+    assert "\n1 evaluation, " in out
 
 
 def test_the_largest_load_is_told(tmp_path, capsys):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from sharded import COSTS, Case, cluster, convolutions, devices_of, linears, make_case, split_of
+from sharded import COSTS, Case, cluster, convolutions, devices_of, leaf, linears, make_case, split_of, tensor
 from simdev import Oracle
 from simdev.cluster import Cluster
 from simdev.errors import InputError
-from simdev.graph import Graph
+from simdev.graph import Graph, Op, Tensor
 from simdev.memory import MemoryModel
 from simdev.models import build
 from simdev.oracle.oracle import cost_of
@@ -243,3 +243,100 @@ def test_sessions_share_what_they_know() -> None:
     first.accept()
     second.reject()
     assert second.propose("fc3", move) != first.cost
+
+
+def full_of(session: SoapSession) -> Any:
+    return replace(session.oracle.in_full(session.strategy), peaks=())
+
+
+@pytest.mark.parametrize("queues", ["link", "fair"])
+@pytest.mark.parametrize(
+    ("short", "devices"), [("model-parallel", ()), ("expert", ("gpu:1", "gpu:3")), ("data-parallel", ("gpu:2",))]
+)
+def test_short_forms_that_only_place_ops(queues: str, short: str, devices: tuple[str, ...]) -> None:
+    """What they say nothing of follows, also where the long way answers, and from the strategy that a session tells."""
+    graph = build("rnnlm", batch=4, length=2, hidden=4, layers=1, vocabulary=8)
+    oracle = Oracle(graph, limited(Case(graph, cluster(queues), Strategy()), 10**6), COSTS)
+    strategy = Strategy(short=short, devices=devices)
+    session = oracle.session(strategy)
+    assert oracle(strategy) == session.cost == oracle.in_full(strategy) == oracle.in_full(session.strategy)
+    move = {"classifier/linear": Configuration({"sample": 2}, ("gpu:0", "gpu:1"))}
+    assert session.propose(move) == full(session, move)
+
+
+def test_a_session_may_end_where_nothing_is_split() -> None:
+    """Then every op has to be placed, as in any other strategy."""
+    graph = linears()
+    strategy = Strategy(partition={"x": Configuration()}, placement={"fc1": "gpu:1"})
+    session = Oracle(graph, cluster(), COSTS).session(strategy)
+    before = session.cost
+    with pytest.raises(InputError, match="has no device") as error:
+        session.propose("x", None)
+    assert error.value.problems == full(session, {"x": None})
+    assert session.cost == before == full_of(session)
+
+
+def test_an_op_may_have_the_name_of_a_group() -> None:
+    graph = linears()
+    ops = tuple(replace(op, colocate="fc1") if op.name in ("fc2", "dy") else op for op in graph.ops)
+    session = Oracle(Graph("groups", ops), cluster(), COSTS).session("data-parallel")
+    assert session.tasks is not None
+    for one in (Configuration(devices=("gpu:3",)), Configuration(devices=("gpu:2",)), None):
+        expected = full(session, {"fc1": one})
+        assert session.propose("fc1", one) == replace(expected, peaks=())
+        session.accept()
+        assert session.cost == full_of(session)
+
+
+def test_degrees_that_equal_whole_numbers_are_none() -> None:
+    session = Oracle(linears(), cluster(), COSTS).session("data-parallel")
+    for known, degree in ((2, 2.0), (1, True)):
+        session.propose("fc1", Configuration({"n": known}))
+        with pytest.raises(InputError, match="degree must be a whole number"):
+            session.propose("fc1", Configuration({"n": degree}))  # type: ignore[dict-item]
+
+
+def test_a_mistake_drops_the_proposal_before_it() -> None:
+    session = Oracle(linears(), cluster(), COSTS).session("data-parallel")
+    for mistake in ("nowhere", "fc1"):
+        session.propose("fc1", Configuration({"n": 2}))
+        with pytest.raises(InputError):
+            session.propose(mistake, Configuration({"n": 3}))
+        with pytest.raises(InputError, match="nothing is proposed"):
+            session.accept()
+        assert session.cost == full_of(session)
+
+
+def test_ops_with_views_among_their_outputs_stay_whole() -> None:
+    half = Tensor(32, (2, 4), "float32", view_of=0)
+    ops = (
+        leaf("x", 4, 4),
+        Op("a", "relu", inputs=("x",), outputs=(tensor(4, 4), half)),
+        Op("b", "relu", inputs=("a:1",), outputs=(tensor(2, 4),)),
+        Op("c", "relu", inputs=("a",), outputs=(tensor(4, 4),)),
+    )
+    oracle = Oracle(Graph("views", ops), cluster(), COSTS)
+    with pytest.raises(InputError, match=r'partition\["a"\]\.split: op "a" cannot be split: output 1 is a view'):
+        oracle.in_full(Strategy(partition={"a": Configuration({"sample": 2})}))
+    session = oracle.session(Strategy(partition={"x": Configuration(devices=("gpu:0",))}))
+    move = {"b": Configuration({"sample": 2}), "c": Configuration({"d0": 2})}
+    assert session.propose(move) == replace(full(session, move), peaks=())
+    found = oracle.in_full(Strategy(partition={"x": Configuration(devices=("gpu:0",)), **move}))
+    assert found == oracle(Strategy(partition={"x": Configuration(devices=("gpu:0",)), **move}))
+    assert found.peaks[:2] == (64 + 64, 32 + 32)  # "x" and "a", without its view; half of what "c" reads and makes
+    with pytest.raises(InputError, match='op "a" cannot be split'):
+        session.propose("a", Configuration({"sample": 2}))
+    assert session.cost == full_of(session)
+
+
+def test_sums_are_cut_anew_where_their_first_reader_follows_them() -> None:
+    """The pool made its own cut of the sums of conv2; once it follows, they are cut as for one that wants none."""
+    partition = {
+        "x": Configuration({"d2": 2}, ("gpu:1",)),
+        "pool": Configuration({"p": 2}, ("gpu:3", "gpu:1"), "divided"),
+        "conv2": Configuration({"c": 2}, ("gpu:3",)),
+    }
+    session = Oracle(convolutions(), cluster("link"), COSTS).session(Strategy(partition=partition))
+    found = session.propose("pool", None)
+    assert session.tasks is not None
+    assert found == replace(full(session, {"pool": None}), peaks=())

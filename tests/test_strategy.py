@@ -84,6 +84,14 @@ def test_every_op_needs_a_device() -> None:
     assert devices([], {}) == []
 
 
+def test_a_misspelt_entry_is_told_ahead_of_the_ops_that_it_leaves_out() -> None:
+    assert problems(["a/1", "a/2"], {"aa/*": "gpu:0"}) == (
+        'placement["aa/*"]: no op and no colocation group is called or matched by this',
+        'placement: op "a/1" has no device',
+        'placement: op "a/2" has no device',
+    )
+
+
 def test_a_group_stays_together() -> None:
     assert devices(["a@g", "b@g"], {"a": 1, "b": 1}) == [1, 1]
     assert problems(["a@g", "b@g"], {"a": "gpu:0", "b": "gpu:1"}) == (

@@ -225,6 +225,14 @@ def test_command_prints_a_table_for_people_or_csv(here: Path, capsys: pytest.Cap
     assert {path.name for path in here.iterdir()} == {"s.json", "oom.json", "odd\nname.json", "parts"}
 
 
+def test_command_tells_why_a_scenario_failed_beside_a_file_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--out", "r.csv"]) == 2
+    counted, reason = capsys.readouterr().err.splitlines()
+    assert counted == "2 scenarios: 2 failed; r.csv"
+    assert reason.startswith("the first that failed: s.json: ")
+    assert "cluster.bandwith" in reason
+
+
 def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = [{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "strategy.order": ["fifo"]}, {"cluster.latency": [1e-6]}]
     (here / "g.json").write_text(json.dumps({"version": 1, "grid": grid}))

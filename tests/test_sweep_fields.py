@@ -99,6 +99,15 @@ def test_settings_of_a_preset(path: str, value: Any, like: dict[str, Any]) -> No
     assert read_scenario(changed(document, path, value)).cluster == read_preset("dgx-a100-80", **like)
 
 
+@pytest.mark.parametrize("path", ["cluster.bandwidth", "cluster.links[*].bandwidth", "cluster.link_kinds.nvlink.lanes"])
+def test_collectives_measured_over_other_links_are_no_longer_asked(path: str) -> None:
+    document = {"graph": {"ops": []}, "cluster": "dgx-h100", "strategy": {}}
+    assert read_scenario(document).cluster.collectives
+    assert not read_scenario(changed(document, path, 2 if path.endswith("lanes") else "2 GB/s")).cluster.collectives
+    for other, value in (("cluster.network", "10 Gbit/s"), ("cluster.devices[0].memory", "8 GB")):
+        assert read_scenario(changed(document, other, value)).cluster.collectives
+
+
 def test_other_fields_of_a_preset_open_it() -> None:
     document = {"graph": {"ops": []}, "cluster": {"preset": "dgx-a100-80", "nodes": 2}, "strategy": {}}
     plain = read_preset("dgx-a100-80", 2, network="40 Gbit/s")

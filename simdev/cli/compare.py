@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
@@ -58,7 +59,10 @@ def _check(args: argparse.Namespace) -> None:
 def _subjects(args: argparse.Namespace) -> tuple[Any, Any]:
     from ..report import read_subject
 
-    return read_subject(args.first), read_subject(args.second)
+    first, second = read_subject(args.first), read_subject(args.second)
+    if first.name == second.name and args.first != args.second:  # the same file name in two folders
+        return replace(first, name=args.first), replace(second, name=args.second)
+    return first, second
 
 
 def _text(first: Any, second: Any) -> str:

@@ -128,12 +128,13 @@ def _model(args: argparse.Namespace) -> None:
     print(graph, profile, sep="\n")
     if args.compare:
         from ..profiling.compare import compare
+        from ..units import format_seconds
 
         found = compare(profile, graph)
         batch = "" if found.batch is None else f", batch {found.batch}"
         print(
-            f"{found.model}{batch}, one {found.device}: simulated {found.simulated_s:.4g} s, "
-            f"measured {found.measured_s:.4g} s, error {found.error:+.1%}"
+            f"{found.model}{batch}, one {found.device}: simulated {format_seconds(found.simulated_s)}, "
+            f"measured {format_seconds(found.measured_s)}, error {found.error:+.1%}"
             + (" (too noisy to be trusted)" if found.too_noisy else "")
         )
 

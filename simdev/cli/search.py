@@ -114,7 +114,8 @@ def _text(result: Result, confirmed: bool) -> str:
     lines.append(_fit(result))
     first = result.points[0]
     lines.append(f"first placement tried: {_seconds(first.step_ps / 1e12)}")
-    counted = f"{told['evaluations']:,} evaluations, {told['cpu_seconds']:.2f} CPU seconds"
+    evaluations = told["evaluations"]
+    counted = f"{evaluations:,} evaluation{'s' * (evaluations != 1)}, {told['cpu_seconds']:.2f} CPU seconds"
     ends = {"done": "ended by itself", "budget": "budget spent", "time": "time is up", "interrupted": "interrupted"}
     lines.append(f"{counted}; {ends[told['ended']]}; seed {told['seed']}")
     if confirmed:
@@ -123,10 +124,13 @@ def _text(result: Result, confirmed: bool) -> str:
 
 
 def _fit(result: Result) -> str:
+    from ..units import format_bytes
+
     peaks = max(result.cost.peaks, default=0)
     if result.cost.feasible:
-        return f"fits; the fullest device holds {peaks:,} bytes at its peak"
-    return f"does not fit: {result.cost.memory_excess:,} bytes over; nothing that fits was found"
+        return f"fits; the fullest device holds {format_bytes(peaks)} at its peak"
+    over = result.cost.memory_excess
+    return f"does not fit: {over:,} bytes ({format_bytes(over)}) over; nothing that fits was found"
 
 
 def _seconds(value: float) -> str:

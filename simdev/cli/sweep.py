@@ -63,7 +63,14 @@ def run(args: argparse.Namespace) -> int:
     shown = ", ".join(f"{count:,} {status}" for status, count in told.items())
     rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {shown}"
     print(rows + (f"; {args.out}" if to_file else ""), file=sys.stderr)
+    if to_file and told.get("failed"):  # the table on stdout tells the reasons itself
+        print(f"the first that failed: {_first_reason(results)}", file=sys.stderr)
     return BAD_INPUT if told.get("failed") else DONE
+
+
+def _first_reason(results: pd.DataFrame) -> str:
+    failed = results[results["status"] == "failed"].iloc[0]
+    return _one_line(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
 
 
 def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:

@@ -39,7 +39,7 @@ class Imported:
     @property
     def summary(self) -> str:
         """How much it is, for people."""
-        return f"{len(self.graph.ops)} ops, {len(self.cluster.devices)} devices"
+        return f"{_counted(len(self.graph.ops), 'op')}, {_counted(len(self.cluster.devices), 'device')}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ImportedCluster:
     @property
     def summary(self) -> str:
         """How much it is, for people."""
-        return f"{len(self.cluster.devices)} devices, {len(self.cluster.links)} links"
+        return f"{_counted(len(self.cluster.devices), 'device')}, {_counted(len(self.cluster.links), 'link')}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,10 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
     if imported.profiles:
         parts.append(f'"profile": {_json([_seen_from(folder, one) for one in imported.profiles])}')
     return "{" + ",\n".join([*parts, f'"provenance": {_json(told)}']) + "}\n"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _with_provenance(cluster: Cluster, told: Mapping[str, Any]) -> Cluster:

@@ -172,8 +172,7 @@ class Oracle:
         if strategy.order.policy in ("fifo", "program") and not strategy.splits and alike:
             return self._of_placement(self.placement(strategy.placement), strategy.order)
         if strategy.splits and self._splits is not None and strategy.collectives.slowdown == 1:
-            strategy = expanded(self.graph, self.cluster, strategy, self.costs)
-            cost = self._splits.cost(strategy)
+            cost = self._splits.cost(expanded(self.graph, self.cluster, strategy, self.costs))
             if cost is not None:
                 return cost
         return self.in_full(strategy)

@@ -106,13 +106,20 @@ class Resolver:
         """Raises InputError."""
         if position not in self._semantics:
             try:
-                self._semantics[position] = op_semantics(self.graph, position)
+                self._semantics[position] = self._semantics_of(position)
             except InputError as error:
                 self._semantics[position] = error
         found = self._semantics[position]
         if isinstance(found, InputError):
             raise found
         return found
+
+    def _semantics_of(self, position: int) -> Semantics:
+        op = self.graph.ops[position]
+        if len(op.made) < len(op.outputs):
+            view = next(k for k, tensor in enumerate(op.outputs) if tensor.view_of is not None)
+            raise InputError(f"output {view} is a view of another (view_of), which only the whole op has")
+        return op_semantics(self.graph, position)
 
     def splits(self, position: int) -> tuple[Split, ...]:
         """The axes of an op that can be split; none where its kind has no semantics."""

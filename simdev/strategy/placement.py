@@ -30,6 +30,10 @@ def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list
 def _resolved(graph: Graph, cluster: Cluster, placement: Mapping[str, str], complete: bool) -> list[int]:
     problems = _entry_problems(cluster, placement)
     found = named(graph, placement)
+    # Ahead of the ops without a device: a misspelt entry is why there are any.
+    problems += [
+        f'placement["{key}"]: no op and no colocation group is called or matched by this' for key in found.unused
+    ]
     clashes = {op: (key, other) for op, key, other in found.clashes}
     for op, key in zip(graph.ops, found.keys, strict=True):
         if op.name in clashes:
@@ -37,9 +41,6 @@ def _resolved(graph: Graph, cluster: Cluster, placement: Mapping[str, str], comp
             problems.append(f'placement: "{op.name}" matches "{one}" and "{other}", which name different devices')
         if key is None and complete:
             problems.append(f'placement: op "{op.name}" has no device')
-    problems += [
-        f'placement["{key}"]: no op and no colocation group is called or matched by this' for key in found.unused
-    ]
     devices = [NOWHERE if key is None else cluster.index.get(placement[key], NOWHERE) for key in found.keys]
     problems += _split_groups(graph, cluster, devices) if not problems else []
     if problems:

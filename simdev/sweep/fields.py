@@ -25,6 +25,7 @@ PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 ROOTS = (*PARTS, "options", "name")
 PRESET_SETTINGS = ("nodes", "network", "queues", "transfer")
 OF_EVERY_LINK = ("bandwidth", "latency")
+SPEED_OF_LINKS = (*OF_EVERY_LINK, "efficiency", "lanes")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
 
@@ -150,12 +151,20 @@ def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    if root == "cluster" and len(steps) == 1 and isinstance(part, dict) and "preset" not in part:
-        if steps[0] == "network":
+    if root == "cluster" and isinstance(part, dict) and "preset" not in part:
+        if _is_of_links(steps):
+            # Its collectives were measured over the links as they are, and cannot tell of others.
+            part = {key: part[key] for key in part if key != "collectives"}
+        if len(steps) == 1 and steps[0] == "network":
             return _with_network(part, value)
-        if steps[0] in OF_EVERY_LINK:
+        if len(steps) == 1 and steps[0] in OF_EVERY_LINK:
             return {**part, "links": _every_link(part.get("links"), steps, value, path)}
     return _within(part, steps, value, path)
+
+
+def _is_of_links(steps: Sequence[Step]) -> bool:
+    """Whether the field tells how fast links are."""
+    return (len(steps) == 1 or steps[0] in ("links", "link_kinds")) and steps[-1] in SPEED_OF_LINKS
 
 
 def _every_link(links: Any, steps: Sequence[Step], value: Any, path: str) -> Any:

@@ -80,6 +80,8 @@ def reading(graph: Graph, position: int) -> Reading:
         semantics = None
     if semantics is not None and len(semantics.inputs) != len(stored):
         semantics = None  # what it reads and what it is said to execute differ: nothing is known
+    if len(op.made) < len(op.outputs):
+        semantics = None  # its views are parts of outputs that only the whole op has
     return Reading(semantics, stored, _strides(op.attrs.get("strides"), len(stored)), _shapes(graph, position))
 
 

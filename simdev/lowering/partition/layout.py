@@ -62,7 +62,8 @@ class Draft:
         if key not in self.views:
             one = part_of(tensor, region)
             self.views[key] = len(self.tensors)
-            self.tensors.append(Tensor(one.bytes, one.shape, one.dtype, base))
+            seen = self.tensors[base].view_of
+            self.tensors.append(Tensor(one.bytes, one.shape, one.dtype, base if seen is None else seen))
         return f"{self.name}:{self.views[key]}"
 
 

@@ -175,6 +175,8 @@ class Sharding:
         op = self.graph.ops[i]
         made = [(k, region) for k, region in enumerate(one.part.makes) if region is not None]
         tensors = [part_of(op.outputs[k], region) for k, region in made]
+        if len(op.made) < len(op.outputs):  # such an op is never split: its outputs stay what they are
+            tensors = list(op.outputs)
         found = Draft(name, i, role, number, one.device, op.kind, tensors, made, box=one.part.box)
         found.addend = [(0, 1)] * len(made)
         return found

@@ -29,7 +29,8 @@ def written_out(
     found = {}
     for i, op in enumerate(graph.ops):
         followed = question.free[i] and i not in question.on_demand and i not in question.updates
-        if followed and op.phase in phases and op.kind not in LEAVES:
+        shared = op.name in graph.groups  # an entry would hold for the group too
+        if followed and op.phase in phases and op.kind not in LEAVES and not shared:
             one = _configuration(question, i, sharding.parts[i], sharding.divided.get(i))
             if one is not None:
                 found[op.name] = one

@@ -132,6 +132,7 @@ class Plan(Sharding):
         self.before: dict[int, State] = {}
         self.handed: list[tuple[Copy, Region]] = []
         self._asking = -1
+        self._replanned: dict[int, None] = {}  # by the last change
         self._wholes: Logged[int, bool] = Logged(self.log)  # followers that looked at sums
         self._known: dict[Any, State] = {}
         self._by_list: dict[int, State] = {}
@@ -275,8 +276,9 @@ class Plan(Sharding):
                 self.configured.forget(i)
             else:
                 self.configured[i] = one
+        self._replanned.clear()
         self._replan(changes)
-        stale = [t for t in self._operands(self.before) if self._is_stale(t)]
+        stale = [t for t in self._operands(self._replanned) if self._is_stale(t)]
         if any(self._wholes.get(reader) for t in stale for reader in self._plan_readers.get(t[0], ())):
             for tensor in list(self.summed):
                 self.summed.forget(tensor)
@@ -301,6 +303,7 @@ class Plan(Sharding):
             if at == done:
                 continue
             i, done = order[at], at
+            self._replanned[i] = None
             found = self._parts(i)
             if found is None:
                 raise NotCoveredError
@@ -321,6 +324,8 @@ class Plan(Sharding):
     def _first_cut(self, tensor: TensorOf) -> int | None:
         """Along which dimension the first op of the plan that needs the values of a tensor wants them cut."""
         for reader in self._plan_readers.get(tensor[0], ()):
+            if self._wholes.get(reader) and tensor in self.question.touched[reader]:
+                return None  # it looked for something to follow, before it could want any cut
             for operand, other in enumerate(self.question.read[reader]):
                 placed = self.states[reader].placed
                 if other == tensor and placed[0].addend is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...lowering import expanded, written_out
-from ...strategy import Configuration, Resolved, Resolver, Strategy
+from ...strategy import NOWHERE, Configuration, Resolved, Resolver, Strategy, placed
 from ..cost import Cost
 
 if TYPE_CHECKING:
@@ -28,17 +28,23 @@ class SoapSession:
 
     def __init__(self, oracle: Oracle, strategy: Strategy) -> None:
         self.oracle = oracle
-        self._strategy = expanded(oracle.graph, oracle.cluster, strategy, oracle.costs)
+        self._strategy = _told(oracle, strategy)
         self._limited = any(device.memory is not None for device in oracle.cluster.devices)
         self._resolver = Resolver(oracle.graph, oracle.cluster, {})
         self._known: dict[Any, Resolved] = {}
         named = *self._strategy.partition, *self._strategy.placement
-        self._has_patterns = any(name not in oracle.graph.index for name in named)
+        groups = oracle.graph.groups
+        self._has_patterns = any(name not in oracle.graph.index or name in groups for name in named)
         self._accepted: dict[str, Configuration | None] = {}  # since the strategy was last written out
         self._proposed: tuple[Changes, Cost] | None = None
         self._pending: Split | None = None  # what answered the last proposal
-        self._split = oracle._splits.start(self._strategy) if oracle._splits is not None else None
+        self._split = self._started(self._strategy)
         self.cost = self._start()
+
+    def _started(self, strategy: Strategy) -> Split | None:
+        """The compiled path's; None where it has none. A strategy that splits nothing is placed op by op instead."""
+        splits = self.oracle._splits
+        return splits.start(strategy) if splits is not None and strategy.splits else None
 
     def _start(self) -> Cost:
         if self._split is not None:
@@ -77,11 +83,11 @@ class SoapSession:
         What an op had before, in ``partition`` or ``placement`` under its own name, is replaced. Raises InputError.
         """
         changes: Changes = {op: configuration} if isinstance(op, str) else op
+        if self._proposed is not None:
+            self.reject()
         if not changes.keys() <= self.oracle.graph.index.keys():
             unknown = [name for name in changes if name not in self.oracle.graph.index]
             raise InputError([f'session: no op named "{name}"' for name in unknown])
-        if self._proposed is not None:
-            self.reject()
         cost = self._changed(changes)
         if cost is None:
             cost = self._rebuilt(changed(self.strategy, changes))
@@ -91,36 +97,37 @@ class SoapSession:
     def _changed(self, changes: Changes) -> Cost | None:
         """The answer of the compiled path; None where it has none."""
         split, index = self._split, self.oracle.graph.index
-        if split is None or (None in changes.values() and self._has_patterns):
+        if split is None or not changes.keys().isdisjoint(self.oracle.graph.groups):
+            return None
+        if None in changes.values() and (self._has_patterns or not changed(self.strategy, changes).splits):
             return None
         try:
             found = {index[name]: self._resolved(index[name], one) for name, one in changes.items()}
         except InputError:
             return None  # lowering says what is wrong
-        if split.change(found):
-            cost = self._answer(split)
-            if cost is not None:
-                self._pending = split
-                return cost
-        split.back()
-        return None
+        try:
+            cost = self._answer(split) if split.change(found) else None
+            self._pending = None if cost is None else split
+        finally:
+            if self._pending is None:
+                split.back()
+        return cost
 
     def _resolved(self, i: int, one: Configuration | None) -> Resolved | None:
         if one is None:
             return None
-        key = i, tuple(one.split.items()), one.devices, one.time
+        key = i, repr(one.split), one.devices, one.time  # 2.0 and True are no degrees, though they equal some
         if key not in self._known:
             self._known[key] = self._resolver.resolved(i, one)
         return self._known[key]
 
     def _rebuilt(self, strategy: Strategy) -> Cost:
         """The answer for a change that moves more than ops of the plan."""
-        if self.oracle._splits is not None:
-            split = self.oracle._splits.start(strategy)
-            cost = None if split is None else self._answer(split)
-            if cost is not None:
-                self._pending = split
-                return cost
+        split = self._started(strategy)
+        cost = None if split is None else self._answer(split)
+        if cost is not None:
+            self._pending = split
+            return cost
         return self._in_full(strategy)
 
     def _answer(self, split: Split) -> Cost | None:
@@ -153,6 +160,25 @@ class SoapSession:
         if self._proposed is None:
             raise InputError("session: nothing is proposed")
         return self._proposed
+
+
+def _told(oracle: Oracle, strategy: Strategy) -> Strategy:
+    """The strategy with a short form written out. Raises InputError.
+
+    Where that only places ops, one of them is configured there instead: then what nothing is said of follows, as
+    under the short form.
+    """
+    graph, cluster = oracle.graph, oracle.cluster
+    own = expanded(graph, cluster, strategy, oracle.costs)
+    if own.splits or not strategy.splits:
+        return own
+    places = zip(graph.ops, placed(graph, cluster, own.placement), strict=True)
+    named = ((op.name, device) for op, device in places if device != NOWHERE and op.name not in graph.groups)
+    found = next(named, None)
+    if found is None:
+        return own
+    name, device = found
+    return changed(own, {name: Configuration(devices=(cluster.devices[device].name,))})
 
 
 def changed(strategy: Strategy, changes: Changes) -> Strategy:
