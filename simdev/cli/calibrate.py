@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import InputError
 from .codes import DONE
+from .outputs import places_for
 
 ENDINGS = (".json", ".json.gz")
 
@@ -61,18 +62,9 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    from ..files.writing import replacing
-
     wanted = {name: getattr(args, name) for name in ("output", "cluster") if getattr(args, name) is not None}
     _check_names(wanted, args)
-    with ExitStack() as stack:
-        places = {}
-        for name, path in wanted.items():
-            try:
-                places[name] = stack.enter_context(replacing(path))
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                raise InputError(f"--{name}: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+    with places_for(wanted) as places:
         yield places
 
 

@@ -7,11 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import DONE, FAILED_CHECK
+from .outputs import places_for
 
 if TYPE_CHECKING:
     from ..schedules import Schedule, StageTimes
@@ -163,19 +164,9 @@ def _write_table(schedule: Schedule, place: str) -> None:
 @contextmanager
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    from ..files.writing import replacing
-
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name) is not None}
     _check_names(wanted, args.csv)
-    with ExitStack() as stack:
-        places = {}
-        for name, path in wanted.items():
-            try:
-                places[name] = stack.enter_context(replacing(path))
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                told = f"--{name.replace('_', '-')}: cannot write {path}: {reason[:1].lower()}{reason[1:]}"
-                raise InputError(told) from None
+    with places_for(wanted) as places:
         yield places
 
 

@@ -6,11 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import InputError
 from .codes import DONE
+from .outputs import place_for
 
 
 def add_parser(verbs: Any) -> None:
@@ -64,15 +65,8 @@ def _watched(cases: Sequence[Any]) -> Sequence[Any]:
 @contextmanager
 def page_place(out: str, sources: Sequence[str]) -> Iterator[str]:
     """The temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    from ..files import replacing
-
     _check_place(out, sources)
-    with ExitStack() as stack:
-        try:
-            place = stack.enter_context(replacing(out))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"--out: cannot write {out}: {reason[:1].lower()}{reason[1:]}") from None
+    with place_for("--out", out) as place:
         yield place
 
 

@@ -7,11 +7,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
+from .outputs import place_for
 
 if TYPE_CHECKING:
     from ..search import Result
@@ -79,8 +80,6 @@ def _prepare(text: str | None) -> list[str] | None:
 @contextmanager
 def _output(args: argparse.Namespace) -> Iterator[str | None]:
     """The temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    from ..files.writing import replacing
-
     path = args.output
     if path is None:
         yield None
@@ -89,12 +88,7 @@ def _output(args: argparse.Namespace) -> Iterator[str | None]:
         raise InputError(f"--output: {path}: the name must end in {' or '.join(ENDINGS)}")
     if args.file != "-" and os.path.realpath(path) == os.path.realpath(args.file):
         raise InputError(f"--output: {path} is the scenario {args.file} too")
-    with ExitStack() as stack:
-        try:
-            place = stack.enter_context(replacing(path))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"--output: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+    with place_for("--output", path) as place:
         yield place
 
 

@@ -7,12 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
 from . import training
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
+from .outputs import places_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,18 +108,9 @@ def _scenario(args: argparse.Namespace, source: Any) -> Scenario:
 @contextmanager
 def outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    from ..files.writing import replacing
-
     wanted = {name: getattr(args, name) for name in ("gantt", "trace", "save") if getattr(args, name) is not None}
     _check_names(wanted, args.file or "", [one for one in (args.cluster, args.csv) if one and os.path.isfile(one)])
-    with ExitStack() as stack:
-        places = {}
-        for name, path in wanted.items():
-            try:
-                places[name] = stack.enter_context(replacing(path))
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                raise InputError(f"--{name}: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+    with places_for(wanted) as places:
         yield places
 
 

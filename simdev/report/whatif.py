@@ -3,7 +3,8 @@
 A faster device takes its share of the time for every op, its gaps stay. A faster link has more bandwidth, its latency
 stays, and routes are chosen anew; only a scenario tells its links. Of a saved run only the queues are known: there,
 everything that is sent through a queue takes its share of the time, latency that it holds included, which is the most
-that a faster link could bring. Nothing is extrapolated: each answer is the step time of a simulation.
+that a faster link could bring. Collectives that a measured table costs keep its times. Nothing is extrapolated: each
+answer is the step time of a simulation.
 """
 
 from __future__ import annotations
