@@ -150,7 +150,8 @@ def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
             problems += [f"ops[{i}]: {problem}" for problem in error.problems]
     if problems:
         raise InputError(problems)
-    return replace(graph, ops=tuple(ops))
+    same = all(one is other for one, other in zip(ops, graph.ops, strict=True))
+    return graph if same else replace(graph, ops=tuple(ops))
 
 
 def _trained(op: Op, memory: MemoryModel) -> Op:

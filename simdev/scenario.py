@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
 from .memory import MemoryModel
 from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
-from .strategy import Origin, Strategy, Sync, resolve_placement
+from .strategy import Origin, Strategy, Sync
 from .units import picoseconds
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskG
     from .lowering import split
 
     own, placed, origins = split(prepared, strategy)
-    costs = op_costs(own, placed)
     one = trace.task_graph if step is None else step
+    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())  # a graph's ops are its first tasks
     splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
     return Outcome(trace, rung_shares(costs), cost_misses(own, costs), expected_error(costs), splits)
 
@@ -178,56 +179,61 @@ def _split_costs(
     return split_costs(step, {op.name: op.kind for op in graph.ops}, origins, whole)
 
 
-Priced = tuple[int, int, OpCost]
-"""An op, the device it is placed on, and its cost there."""
+class Alike(NamedTuple):
+    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and how many."""
+
+    op: int
+    device: int
+    cost: OpCost
+    number: int
 
 
-def op_costs(prepared: Prepared, strategy: Strategy) -> tuple[Priced, ...]:
-    """What every op costs where it is placed, in program order; ops of unknown cost are left out."""
-    placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
-    found = ((op, device, prepared.cost(op, device)) for op, device in enumerate(placement))
-    return tuple((op, device, cost) for op, device, cost in found if cost is not None)
+def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[Alike, ...]:
+    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost are left out."""
+    ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
+    first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
+    counts: Counter[tuple[str, str, int]] = Counter()
+    for op, device in enumerate(devices):
+        cost = prepared.cost(op, device)
+        if cost is not None:
+            alike = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
+            first.setdefault(alike, (op, device, cost))
+            counts[alike] += 1
+    return tuple(Alike(*first[alike], count) for alike, count in counts.items())
 
 
-def rung_shares(costs: Iterable[Priced]) -> dict[str, float]:
+def rung_shares(costs: Iterable[Alike]) -> dict[str, float]:
     """The share of the summed op time by rung, for the rungs that told any; empty where no op takes time."""
     totals = dict.fromkeys(RUNGS, Fraction(0))
-    for _, _, cost in costs:
-        totals[cost.rung] += cost.seconds
+    for _, _, cost, number in costs:
+        totals[cost.rung] += cost.seconds * number
     total = sum(totals.values())
     return {rung: float(seconds / total) for rung, seconds in totals.items() if seconds}
 
 
-def expected_error(costs: Iterable[Priced]) -> float | None:
+def expected_error(costs: Iterable[Alike]) -> float | None:
     """Mean of the expected relative errors, weighted by time; None where an estimate tells none.
 
     Given and measured times that tell none count as exact. It bounds the expected error of the summed op time, which it
     equals where all errors go the same way.
     """
-    timed = [(float(cost.seconds), cost) for _, _, cost in costs if cost.seconds]
+    timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
     if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
         return None
     total = math.fsum(seconds for seconds, _ in timed)
     return math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total if timed else 0.0
 
 
-def cost_misses(prepared: Prepared, costs: Iterable[Priced]) -> tuple[CostMiss, ...]:
+def cost_misses(prepared: Prepared, costs: Iterable[Alike]) -> tuple[CostMiss, ...]:
     """What had to be estimated, the longest in sum first; ops of one kind with one cost are told together."""
-    found: dict[tuple[str, str, OpCost], list[Priced]] = {}
-    for priced in costs:
-        op, device, cost = priced
-        if cost.rung not in KNOWN:
-            alike = prepared.graph.ops[op].kind, prepared.cluster.devices[device].kind, cost
-            found.setdefault(alike, []).append(priced)
-    misses = [_miss(prepared, same) for same in found.values()]
+    misses = [_miss(prepared, alike) for alike in costs if alike.cost.rung not in KNOWN]
     return tuple(sorted(misses, key=lambda miss: -miss.seconds))
 
 
-def _miss(prepared: Prepared, same: list[Priced]) -> CostMiss:
-    first, device, cost = same[0]
+def _miss(prepared: Prepared, alike: Alike) -> CostMiss:
+    first, device, cost, number = alike
     op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
-    seconds = float(sum(one.seconds for _, _, one in same))
-    return CostMiss(op.name, op.kind, kind, len(same), seconds, cost.rung, cost.rel_err, cost.basis)
+    return CostMiss(op.name, op.kind, kind, number, float(cost.seconds * number), cost.rung, cost.rel_err, cost.basis)
 
 
 def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:

@@ -329,3 +329,28 @@ def test_the_shipped_scenarios_are_answered_like_one_by_one() -> None:
     steps = [simdev.run(simdev.load_scenario(ROOT / "scenarios" / name)).step_ps for name in names]
     assert list(results["step_time_ps"]) == steps
     assert not any(math.isnan(seconds) for seconds in results["step_time_s"])
+
+
+def test_what_scenarios_share_does_not_change_their_answers() -> None:
+    """Costs are kept for one graph on many clusters: of other kinds, sizes and queues, under another memory model."""
+    clusters = [
+        "dgx-1v",
+        "4x-rtx-2080",
+        "p3-4x-p4000",
+        {"preset": "dgx-1v", "queues": "half-duplex"},
+    ]
+    options: list[dict[str, Any]] = [{}, {"memory": {"optimizer": "adam", "gradients": 2}}]
+    graph = {"model": "lenet", "batch": 64}
+    strategies = ["data-parallel", {"placement": {"*": "gpu:0"}}, "expert"]
+    asked = [
+        {"graph": graph, "cluster": cluster, "strategy": strategy, "options": option}
+        for cluster in clusters
+        for option in options
+        for strategy in strategies
+    ]
+    results = sweep(asked)
+    assert set(results["status"]) == {"ok"}, list(results["reason"])
+    for row, one in zip(results.itertuples(), asked, strict=True):
+        report = run(load_scenario(one))
+        assert (row.step_time_ps, row.cost_rel_err) == (report.step_ps, report.cost_rel_err), one
+        assert row.peak_bytes == max(device.memory.peak for device in report.devices), one

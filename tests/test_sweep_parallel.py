@@ -180,3 +180,28 @@ def test_a_dask_cluster_answers_like_one_process(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith("equal\n")
+
+
+@pytest.mark.slow
+def test_ray_answers_like_one_process(tmp_path: Path) -> None:
+    """Ray is in no extra of the tests: this one runs where it is installed beside them."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    (tmp_path / "cluster.py").write_text(
+        "import joblib, ray, simdev\n"
+        "from ray.util.joblib import register_ray\n"
+        "question = {'graph': {'model': 'lenet'}, 'cluster': 'dgx-1v', 'strategy': 'data-parallel'}\n"
+        "grid = {'graph.batch': [32, 64, 128], 'cluster.bandwidth': ['10 GB/s', '20 GB/s']}\n"
+        "ray.init(num_cpus=2, include_dashboard=False)\n"
+        "register_ray()\n"
+        "with joblib.parallel_config(backend='ray', n_jobs=-1):\n"
+        "    results = simdev.sweep(question, grid, journal='sweep.journal')\n"
+        "assert simdev.sweep(question, grid).equals(results) and set(results['status']) == {'ok'}\n"
+        "assert sum(1 for _ in open('sweep.journal')) == 7\n"
+        "print('equal')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run(
+        [sys.executable, "cluster.py"], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "equal\n" in result.stdout

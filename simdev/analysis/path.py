@@ -16,6 +16,7 @@ queue; of predecessors the smallest id; of holders the last to finish, then the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -94,19 +95,20 @@ class _Holders:
         holder, queue = tasks.resources.owners(), tasks.resources.ids
         until = (trace.finish + tasks.gap)[holder]
         order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
-        self.holder, self.queue, self.until = holder[order], queue[order], until[order]
-        self.ptr = np.searchsorted(self.queue, np.arange(len(trace.task_graph.resources) + 1))
+        # One number at a time is looked at below: lists are faster for that than arrays.
+        self.holder, self.until = holder[order].tolist(), until[order].tolist()
+        self.ptr = np.searchsorted(queue[order], np.arange(len(trace.task_graph.resources) + 1)).tolist()
 
     def until_start(self, task: int, excluded: set[int]) -> int:
         """The task that held one of the queues of ``task`` until it started."""
         start, finish = self.trace.start, self.trace.finish
-        found = []
+        then, found = int(start[task]), []
         for queue in self.held[task].tolist():
-            begin, end = int(self.ptr[queue]), int(self.ptr[queue + 1])
-            at = begin + int(np.searchsorted(self.until[begin:end], start[task]))
-            while at < end and self.until[at] == start[task]:
-                if int(self.holder[at]) not in excluded:
-                    found.append(int(self.holder[at]))
+            at, end = self.ptr[queue], self.ptr[queue + 1]
+            at = bisect_left(self.until, then, at, end)
+            while at < end and self.until[at] == then:
+                if self.holder[at] not in excluded:
+                    found.append(self.holder[at])
                     break
                 at += 1
         return min(found, key=lambda one: (-finish[one], start[one], one), default=NOBODY)

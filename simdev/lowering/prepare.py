@@ -73,6 +73,18 @@ class Prepared:
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", with_training_state(self.graph, self.memory))
 
+    def on(self, cluster: Cluster) -> Prepared:
+        """The same question on another cluster; what hangs on graph and costs alone is shared, found early or late.
+
+        Raises InputError.
+        """
+        if cluster is self.cluster:
+            return self
+        found = replace(self, cluster=cluster)
+        shared = "reads", "_costs", "_distinct", "_durations"
+        vars(found).update({name: getattr(self, name) for name in shared})
+        return found
+
     @cached_property
     def reserves(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the context and of the communication buffers, by device."""
@@ -148,17 +160,34 @@ class Prepared:
         return np.array([picoseconds(device.gap) for device in self.cluster.devices], np.int64)  # type: ignore[arg-type]
 
     @cached_property
-    def _costs(self) -> dict[tuple[int, int], OpCost | None]:
+    def _costs(self) -> dict[tuple[int, str], OpCost | None]:
         return {}
 
     def cost(self, op: int, device: int) -> OpCost | None:
-        """The cost of an op on a device; None where nobody knows it."""
-        if op in self.rings:
-            return None
-        key = (op, int(self.kind_of_device[device]))
+        """The cost of an op on a device; None where nobody knows it. Equal costs are one object."""
+        key = op, self.cluster.devices[device].kind
         if key not in self._costs:
-            self._costs[key] = self.costs.cost(self.graph, op, self.kinds[key[1]])
+            alone = not is_collective(self.graph.ops[op])
+            found = self.costs.cost(self.graph, op, key[1]) if alone else None
+            self._costs[key] = self._distinct.setdefault(found, found)
         return self._costs[key]
+
+    @cached_property
+    def _distinct(self) -> dict[OpCost | None, OpCost | None]:
+        return {}
+
+    @cached_property
+    def _durations(self) -> dict[str, Ints]:
+        return {}
+
+    def _durations_on(self, device: int) -> Ints:
+        """Duration in ps of every op on devices of this one's kind."""
+        kind = self.cluster.devices[device].kind
+        if kind not in self._durations:
+            costs = (self.cost(i, device) for i in range(len(self.graph.ops)))
+            found = [UNKNOWN if cost is None else picoseconds(cost.seconds) for cost in costs]
+            self._durations[kind] = np.array(found, np.int64)
+        return self._durations[kind]
 
     @cached_property
     def duration(self) -> NDArray[np.int64]:
@@ -167,9 +196,7 @@ class Prepared:
         for k, kind in enumerate(self.kinds):
             device = next(d for d, one in enumerate(self.cluster.devices) if one.kind == kind)
             if self.cluster.devices[device].runs_ops:
-                for i in range(len(self.graph.ops)):
-                    cost = self.cost(i, device)
-                    table[i, k] = UNKNOWN if cost is None else picoseconds(cost.seconds)
+                table[:, k] = self._durations_on(device)
         for i, ring in self.rings.items():
             table[i] = ring.duration_ps
         return table[:, self.kind_of_device]

@@ -16,6 +16,7 @@ from ..errors import InputError, SimdevError
 from ..files import read_scenario
 from ..files.reading import read_json
 from ..files.training import has_pipeline
+from ..lowering import Prepared
 from ..profile import KNOWN, CostModel
 from ..scenario import Scenario, TrainingScenario, load_scenario, load_training, prepare, run, run_training
 from .question import Question, file_digest
@@ -75,9 +76,7 @@ def answer(question: Question, known: Known) -> Answer:
         if _is_training(question, known):
             return Answer(question.key, training_row(load_training(question.scenario)))  # type: ignore[arg-type]
         scenario = _scenario(question, known)
-        shared = tuple(digest for part, digest in question.digests.items() if part != "strategy")
-        prepared = known.once(("prepared", shared, repr(scenario.memory)), lambda: prepare(scenario))
-        return Answer(question.key, row_of(scenario, run(scenario, prepared)))
+        return Answer(question.key, row_of(scenario, run(scenario, _prepared(question, scenario, known))))
     except _ChangedError as error:
         return Answer(question.key, failed(str(error)), lasting=False)
     except SimdevError as error:
@@ -117,6 +116,14 @@ def _scenario(question: Question, known: Known) -> Scenario:
     named = ("costs", sources, tuple(spec.kind for spec in parts.specs))
     costs = known.once(named, lambda: CostModel(parts.profiles, parts.specs))
     return Scenario(parts.graph, parts.cluster, costs, parts.strategy, parts.engine, parts.memory)
+
+
+def _prepared(question: Question, scenario: Scenario, known: Known) -> Prepared:
+    """What lowering needs, shared with scenarios of other strategies, and in part with those on other clusters."""
+    # What is kept under an id keeps its object, so no other one gets this id meanwhile.
+    alike = question.digests["graph"], id(scenario.costs), repr(scenario.memory)
+    first = known.once(("asked", *alike), lambda: prepare(scenario))
+    return known.once(("prepared", *alike, question.digests["cluster"]), lambda: first.on(scenario.cluster))
 
 
 def _unchanged(value: Any, digest: str) -> Any:
