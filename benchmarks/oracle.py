@@ -6,7 +6,6 @@ do and what a fresh process needs: those are wall time. Ratios compare calls tha
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import resource
@@ -16,7 +15,6 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,18 +23,16 @@ import numpy as np
 
 from benchmarks.common import (
     anneal,
-    figure,
     gnmt,
     kahn_seconds,
     layered,
-    machine,
     op_successors,
-    print_table,
     random_placements,
     rotate,
     settle,
     timed,
 )
+from benchmarks.figures import Figure, main
 from benchmarks.peers import PEERS, problem_of
 from simdev.cluster import QUEUES
 from simdev.engine import simulate
@@ -94,24 +90,6 @@ class Size(NamedTuple):
 
 FULL = Size(20_000, 1_000, 100_000, 5, 8, 2_048, (380, 3_800, 38_000, 380_000), 10_000)  # 1,000 to a million tasks
 QUICK = Size(5_000, 200, 10_000, 3, 2, 256, (380, 3_800), 2_000)
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured number; ``least`` tells whether the target is a lower bound."""
-
-    part: str
-    name: str
-    measured: float
-    unit: str
-    target: float | None = None
-    least: bool = True
-
-    @property
-    def reached(self) -> bool | None:
-        if self.target is None:
-            return None
-        return self.measured >= self.target if self.least else self.measured <= self.target
 
 
 # What takes turns.
@@ -400,29 +378,5 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
     return found + growth(size, say) + modes(size, say) + startup()
 
 
-def print_figures(found: Sequence[Figure]) -> None:
-    """One row a figure."""
-    rows = []
-    for one in found:
-        sign = "" if one.target is None else f"{'>=' if one.least else '<='} {one.target:,g}"
-        reached = {None: "", True: "reached", False: "MISSED"}[one.reached]
-        rows.append([one.part, one.name, f"{figure(one.measured)} {one.unit}".strip(), sign, reached])
-    print_table(["where", "figure", "measured", "target", ""], rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.oracle", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
-    parser.add_argument("--quick", action="store_true", help="smaller graphs, fewer calls")
-    options = parser.parse_args()
-    found = run(QUICK if options.quick else FULL, lambda text: print(text, file=sys.stderr))
-    if options.json:
-        figures = [asdict(one) | {"reached": one.reached} for one in found]
-        print(json.dumps({"machine": machine(), "figures": figures}, indent=1))
-        return
-    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, medians\n")
-    print_figures(found)
-
-
 if __name__ == "__main__":
-    main()
+    main("oracle", __doc__, run, FULL, QUICK, "CPU time, medians")

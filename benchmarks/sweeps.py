@@ -7,21 +7,17 @@ wall time, workers' start included; the control beside it tells how much of two 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from benchmarks.common import machine
-from benchmarks.oracle import Figure, both_cores, print_figures
+from benchmarks.figures import Figure, main
+from benchmarks.oracle import both_cores
 from simdev.sweep import answer, sweep
 
 QUESTION = {
@@ -156,19 +152,5 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweeps", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
-    parser.add_argument("--quick", action="store_true", help="fewer scenarios")
-    options = parser.parse_args()
-    found = run(QUICK if options.quick else FULL, lambda text: print(text, file=sys.stderr))
-    if options.json:
-        figures = [asdict(one) | {"reached": one.reached} for one in found]
-        print(json.dumps({"machine": machine(), "figures": figures}, indent=1))
-        return
-    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; the least of the passes\n")
-    print_figures(found)
-
-
 if __name__ == "__main__":
-    main()
+    main("sweeps", __doc__, run, FULL, QUICK, "the least of the passes")

@@ -59,7 +59,7 @@ def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Step time 33 ms" in printed.out
     assert "Bubble rate 0.2727: cost 33 ms for 24 ms of work" in printed.out
     assert "4.00 GiB" in printed.out
-    assert printed.err == "check: 112 tasks, no violations\n"
+    assert printed.err == "check: 112 tasks, no violation\n"
 
 
 def test_pipedream_tells_its_period(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..errors import InputError
 from .codes import DONE
-from .outputs import places_for
+from .outputs import check_names, place_of, places_for
 
 ENDINGS = (".json", ".json.gz")
 
@@ -63,21 +62,8 @@ def run(args: argparse.Namespace) -> int:
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
     wanted = {name: getattr(args, name) for name in ("output", "cluster") if getattr(args, name) is not None}
-    _check_names(wanted, args)
-    with places_for(wanted) as places:
-        yield places
-
-
-def _check_names(wanted: dict[str, str], args: argparse.Namespace) -> None:
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
-    taken = {os.path.realpath(args.trace): "the trace"}
-    problems = []
-    for name, path in wanted.items():
-        if not path.lower().endswith(ENDINGS) and not path.startswith("/dev/"):
-            problems.append(f"--{name}: {path}: the name must end in {' or '.join(ENDINGS)}")
-        other = taken.setdefault(os.path.realpath(path), f"the output of --{name}")
-        if other != f"the output of --{name}" and not path.startswith("/dev/"):
-            problems.append(f"--{name}: {path} is {other} too")
-    if problems:
-        raise InputError(problems)
+    check_names(wanted, dict.fromkeys(wanted, ENDINGS), {place_of(args.trace): "the trace"})
+    with places_for(wanted) as places:
+        yield places

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import DONE
+from .outputs import PICTURES, check_names, place_for, save_figure
 
 if TYPE_CHECKING:
     from ..cluster import Cluster
 
-PICTURES = (".png", ".svg", ".pdf")
 HEAD = ("preset", "machine", "devices", "memory", "links, each way unless told", "between nodes")
 
 
@@ -241,16 +241,8 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _draw(cluster: Cluster, path: str) -> None:
-    from ..files.writing import replacing
     from ..plot.cluster import cluster_figure
 
-    if not path.lower().endswith(PICTURES) and not path.startswith("/dev/"):
-        raise InputError(f"--output: {path}: the name must end in {' or '.join(PICTURES)}")
-    from .simulate import save_figure
-
-    try:
-        with replacing(path) as place:
-            save_figure(cluster_figure(cluster), place)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"--output: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+    check_names({"output": path}, {"output": PICTURES}, {})
+    with place_for("--output", path) as place:
+        save_figure(cluster_figure(cluster), place)

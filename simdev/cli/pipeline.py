@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import DONE, FAILED_CHECK
-from .outputs import places_for
+from .outputs import PICTURES, check_names, place_of, places_for, save_figure
+from .traces import is_faulty
 
 if TYPE_CHECKING:
     from ..schedules import Schedule, StageTimes
-    from ..trace import Trace
 
-OUTPUTS = {"gantt": (".png", ".svg", ".pdf"), "save_csv": (".csv",), "save": (".json", ".json.gz")}
+OUTPUTS = {"gantt": PICTURES, "save_csv": (".csv",), "save": (".json", ".json.gz")}
 
 
 def add_parser(verbs: Any) -> None:
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         schedule = _schedule(args)
         trace = simulate(pipeline_task_graph(schedule, _times(args, schedule)), args.engine)
         report = analyze_pipeline(schedule, trace)
-        code = FAILED_CHECK if args.check and _check(trace) else DONE
+        code = FAILED_CHECK if args.check and is_faulty(trace) else DONE
         if "save_csv" in places:
             _write_table(schedule, places["save_csv"])
         if "save" in places:
@@ -73,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
             write_run(trace, places["save"])
         if "gantt" in places:
             from ..plot.pipeline import pipeline_figure
-            from .simulate import save_figure
 
             save_figure(pipeline_figure(report, trace), places["gantt"])
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
@@ -143,17 +141,6 @@ def _told_of_options() -> Iterator[None]:
         raise InputError([f"--{problem}" for problem in error.problems]) from None
 
 
-def _check(trace: Trace) -> bool:
-    """Whether the checker finds a fault; its findings go to stderr."""
-    from ..check import check
-
-    violations = check(trace.task_graph, trace)
-    for violation in violations:
-        print(violation, file=sys.stderr)
-    print(f"check: {len(trace.start):,} tasks, {len(violations) or 'no'} violations", file=sys.stderr)
-    return bool(violations)
-
-
 def _write_table(schedule: Schedule, place: str) -> None:
     from ..schedules import aligned, schedule_csv
 
@@ -165,22 +152,6 @@ def _write_table(schedule: Schedule, place: str) -> None:
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name) is not None}
-    _check_names(wanted, args.csv)
+    check_names(wanted, OUTPUTS, {} if args.csv is None else {place_of(args.csv): f"the table {args.csv}"})
     with places_for(wanted) as places:
         yield places
-
-
-def _check_names(wanted: dict[str, str], source: str | None) -> None:
-    wrong = []
-    taken = {} if source is None else {os.path.realpath(source): f"the table {source}"}
-    for name, path in wanted.items():
-        option = f"--{name.replace('_', '-')}"
-        if path.startswith("/dev/"):
-            continue
-        if not path.lower().endswith(OUTPUTS[name]):
-            wrong.append(f"{option}: {path}: the name must end in {' or '.join(OUTPUTS[name])}")
-        other = taken.setdefault(os.path.realpath(path), f"the output of {option}")
-        if other != f"the output of {option}":
-            wrong.append(f"{option}: {path} is {other} too")
-    if wrong:
-        raise InputError(wrong)

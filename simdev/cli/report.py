@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 from .codes import DONE
-from .outputs import place_for
+from .outputs import files_of, place_for, place_of
 
 
 def add_parser(verbs: Any) -> None:
@@ -72,7 +72,6 @@ def page_place(out: str, sources: Sequence[str]) -> Iterator[str]:
 
 def _check_place(out: str, sources: Sequence[str]) -> None:
     from ..report import is_results
-    from .simulate import files_of, place_of
 
     if out.startswith("/dev/"):
         return

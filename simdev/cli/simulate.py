@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
 from . import training
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
-from .outputs import places_for
+from .traces import is_faulty, outputs, shown_name, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..analysis import Report
     from ..scenario import Scenario
-    from ..trace import Trace
-
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_parser(verbs: Any) -> None:
@@ -86,11 +80,6 @@ def _stdin() -> dict[str, Any]:
     return value
 
 
-def shown_name(file: str) -> str:
-    """How messages name a file."""
-    return "<stdin>" if file == "-" else file
-
-
 def _scenario(args: argparse.Namespace, source: Any) -> Scenario:
     from dataclasses import replace
 
@@ -105,89 +94,10 @@ def _scenario(args: argparse.Namespace, source: Any) -> Scenario:
     return scenario if args.engine is None else replace(scenario, engine=args.engine)
 
 
-@contextmanager
-def outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    wanted = {name: getattr(args, name) for name in ("gantt", "trace", "save") if getattr(args, name) is not None}
-    _check_names(wanted, args.file or "", [one for one in (args.cluster, args.csv) if one and os.path.isfile(one)])
-    with places_for(wanted) as places:
-        yield places
-
-
-def _check_names(wanted: dict[str, str], source: str, inputs: list[str]) -> None:
-    problems, taken = [], {place_of(source): f"the scenario {source}"}
-    taken |= {place_of(path): f"the input {path}" for path in inputs}
-    taken |= {place_of(path): f"a file of the scenario {source}" for path in files_of(source)} if wanted else {}
-    endings = {"gantt": PICTURES, "trace": (".json", ".json.gz"), "save": (".json", ".json.gz")}
-    for name, path in wanted.items():
-        if not path.lower().endswith(endings[name]) and not path.startswith("/dev/"):
-            problems.append(f"--{name}: {path}: the name must end in {' or '.join(endings[name])}")
-        other = taken.setdefault(place_of(path), f"the output of --{name}")
-        if other != f"the output of --{name}" and not path.startswith("/dev/"):
-            problems.append(f"--{name}: {path} is {other} too")
-    if problems:
-        raise InputError(problems)
-
-
-def files_of(source: str) -> Iterator[str]:
-    """What a scenario file names and is there; its reader tells what is wrong with it."""
-    from ..files.reading import read_json
-    from ..files.scenario import named_files
-
-    if os.path.isfile(source):
-        value = read_json(source)
-        if isinstance(value, dict):
-            yield from filter(os.path.isfile, named_files(value, os.path.dirname(source)))
-
-
-def place_of(path: str) -> str:
-    """Where a path really leads, as far as can be told."""
-    try:
-        return os.path.realpath(path)
-    except (OSError, ValueError):
-        return path
-
-
-def is_faulty(trace: Trace) -> bool:
-    """Whether the checker finds a fault; its findings go to stderr."""
-    from ..check import check
-
-    violations = check(trace.task_graph, trace)
-    for violation in violations:
-        print(violation, file=sys.stderr)
-    count = len(trace.task_graph.tasks)
-    print(f"check: {count:,} tasks, {len(violations) or 'no'} violation{'s' * (len(violations) > 1)}", file=sys.stderr)
-    return bool(violations)
-
-
-def write(trace: Trace, places: dict[str, str], figure: Callable[[], Figure]) -> None:
-    """Write what is wanted; the chart is drawn only then."""
-    if "save" in places:
-        from ..files import write_run
-
-        write_run(trace, places["save"])
-    if "trace" in places:
-        from ..export import export_chrome_trace
-
-        export_chrome_trace(trace, places["trace"])
-    if "gantt" in places:
-        save_figure(figure(), places["gantt"])
-
-
 def _figure(report: Report) -> Figure:
     from ..plot import gantt_figure, sync_figure
 
     return gantt_figure(report.trace) if report.steady is None else sync_figure(report.trace, report.steady)
-
-
-def save_figure(figure: Figure, place: str) -> None:
-    """Same figure, same bytes: no dates, no random ids."""
-    import matplotlib
-
-    kind = os.path.splitext(place)[1][1:].lower() or "png"
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with matplotlib.rc_context({"svg.hashsalt": "simdev"}):
-        figure.savefig(place, format=kind, metadata=dates.get(kind))
 
 
 class _Progress:

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..strategy.parallelism import Parallelism
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
+from .traces import is_faulty, outputs, shown_name, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,8 +87,6 @@ def is_meant(args: argparse.Namespace, source: Any) -> bool:
 
 def run(args: argparse.Namespace, source: Any) -> int:
     """Simulate, report, write. Raises SimdevError."""
-    from .simulate import is_faulty, outputs, write
-
     if args.strict:
         raise InputError("--strict: the layers of a large model are always estimated, from its devices' datasheets")
     with outputs(args) as places:
@@ -106,7 +104,6 @@ def _report(args: argparse.Namespace, source: Any) -> TrainingReport:
     from dataclasses import replace
 
     from ..scenario import load_training, run_training
-    from .simulate import shown_name
 
     try:
         scenario = load_training(_object(args) if args.file is None else source)
@@ -140,6 +137,8 @@ def _object(args: argparse.Namespace) -> dict[str, Any]:
 
 def _in_pipeline(problem: str) -> str:
     """``tp: ...`` as ``strategy.pipeline.tp: ...``."""
+    from ..strategy.parallelism import Parallelism
+
     return f"strategy.pipeline.{problem}" if hasattr(Parallelism, problem.partition(":")[0]) else problem
 
 
