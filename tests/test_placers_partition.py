@@ -15,6 +15,7 @@ from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph
 from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
+from simdev.scenario import load_scenario
 from simdev.search import search
 from simdev.search.ideals import components, depth_first, ideals, leaves
 from simdev.search.maxload import (
@@ -272,6 +273,17 @@ def test_ideals_are_all_sets_closed_under_predecessors(drawn_order):
     assert sorted(found) == closed
     assert [one.bit_count() for one in found] == sorted(one.bit_count() for one in found)
     assert ideals(count, edges, most=len(closed) - 1) is None
+
+
+def test_too_many_ideals_are_noticed_within_a_layer():
+    """Of 4,000 blocks without an order the second layer alone would have eight million."""
+    assert ideals(4_000, [], most=5_000) is None
+
+
+def test_a_chain_of_layers_is_one_with_its_parameters():
+    question = {"graph": {"model": "vgg-16", "batch": 32}, "cluster": "4x-rtx-2080", "strategy": "expert"}
+    found = search(load_scenario(question), "pipedream")
+    assert found.details["exact"]
 
 
 @given(drawn(order))

@@ -46,9 +46,9 @@ def ideals(count: int, edges: Iterable[tuple[int, int]], most: int = MOST) -> li
                 if larger not in ahead:
                     new = sum(1 << other for other in bits(after[block]) if need[other] & ~larger == 0)
                     ahead[larger] = choices & ~(1 << block) | new
+                    if len(found) + len(ahead) > most:
+                        return None
         found += sorted(ahead)
-        if len(found) > most:
-            return None
         layer = ahead
     return found
 

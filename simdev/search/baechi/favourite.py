@@ -32,7 +32,7 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
 
     min w over x in [0, 1] by edge and starts s >= 0: s_i + p_i + c_ij x_ij <= s_j, s_i + p_i <= w, and every op has at
     most one favourite child and is that of at most one op: the x of its out-edges sum to at least their number - 1,
-    likewise those of its in-edges. Times are means over devices and routes, relative to the longest path. Raises
+    likewise those of its in-edges. Times are means over devices and routes, relative to their sum. Raises
     SimdevError where scipy is missing.
     """
     linprog, csr = _solver()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...graph import Graph
 from .grouped import Grouped
 from .groups import colocation, named
@@ -30,7 +32,21 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
 
 
 def pair(graph: Graph) -> Grouped:
-    """Each backward or update op goes with its forward op (``mates``), beside the declared groups."""
+    """Each backward or update op goes with its forward op (``mates``), parameters with the first forward op that reads
+    them, beside the declared groups.
+    """
     groups = colocation(graph)
     groups.unite((i, mate) for i, mate in enumerate(mates(graph)) if mate >= 0)
+    groups.unite(_first_readers(graph))
     return Grouped.of(named(graph, groups))
+
+
+def _first_readers(graph: Graph) -> Iterator[tuple[int, int]]:
+    """Parameters with the first forward op that reads each."""
+    seen: set[int] = set()
+    for reader, reads in enumerate(graph.reads):
+        if graph.ops[reader].phase == "forward":
+            for producer, _ in reads:
+                if graph.ops[producer].kind == "parameter" and producer not in seen:
+                    seen.add(producer)
+                    yield producer, reader
