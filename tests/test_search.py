@@ -116,6 +116,16 @@ def test_methods_stop_on_time():
     assert found.provenance["seconds"] < 5
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_annealing_climbs_from_a_start_that_every_move_improves(seed):
+    """Everything on one device is the start: what its moves worsen, nothing, is no measure of how far to climb."""
+    times = (17, 21, 20, 56, 31, 95, 49, 42)
+    ops = tuple(op(f"op{i}", time) for i, time in enumerate(times))
+    oracle = Oracle(Graph("loads", ops), Cluster.all_to_all("three", [Device(f"g{d}") for d in range(3)], bandwidth=1))
+    loads = (np.bincount(one, times, 3).max() for one in product(range(3), repeat=len(ops)))
+    assert search(oracle, "annealing", 3000, seed=seed).cost.step_ps == min(loads) == 112
+
+
 def test_annealing_beats_random_search():
     ops = [op(f"o{i}", 1 + i % 5, *([f"o{i - 3}"] if i > 2 else []), size=2) for i in range(60)]
     cluster = Cluster.all_to_all("four", [Device(f"g{d}") for d in range(4)], bandwidth=UNIT)
@@ -171,6 +181,54 @@ def test_an_interrupt_keeps_the_best_so_far():
     assert found.cost.step_ps == 26
 
 
+@pytest.mark.parametrize("method", ["dnn-ip", "dnn-latency"])
+def test_an_interrupt_of_an_integer_program_keeps_the_split_that_was_known(method, monkeypatch):
+    from simdev.search.maxload import placers
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(placers, "integer_program", interrupted)
+    monkeypatch.setattr(placers, "latency_program", interrupted)
+    found = search(forks(), method)
+    assert (found.provenance["ended"], found.provenance["evaluations"]) == ("interrupted", 1)
+    assert found.cost.feasible
+
+
+def test_a_point_of_the_curve_is_never_without_its_placement():
+    """Ctrl-C while the best is being kept."""
+
+    class Asked(Oracle):
+        def placement(self, *given: object) -> np.ndarray:
+            if trial.evaluations == 2:
+                raise KeyboardInterrupt
+            return super().placement(*given)
+
+    small = forks()
+    oracle = Asked(small.graph, small.cluster, small.costs)
+    trial = Trial(oracle, Grouped.of(oracle.graph))
+    trial.score(np.zeros(7, np.int64))
+    with pytest.raises(KeyboardInterrupt):
+        trial.score(np.array([0, 0, 0, 1, 1, 1, 1]))
+    assert len(trial.points) == 1
+    assert trial.best is not None
+    assert trial.best[1].step_ps == trial.points[-1].step_ps
+
+
+@pytest.mark.parametrize("method", PLACERS)
+def test_groups_hold_where_ops_are_placed_freely_first(method):
+    oracle = forks(9)
+    found = search(oracle, method, 60, seed=1, prepare=["adjust"], seconds=5)
+    assert confirm(oracle, found) == ()
+    assert found.strategy.placement["a0"] == found.strategy.placement["a1"]
+
+
+def test_other_peaks_than_those_told_are_a_finding():
+    found = search(forks(9), "single")
+    wrong = replace(found, cost=replace(found.cost, peaks=(0, 0)))
+    assert [one.rule for one in confirm(forks(9), wrong)] == ["peak"]
+
+
 def test_a_method_of_ones_own():
     class Sweep:
         """All on one device, then on the other; remembers what it is told."""
@@ -214,6 +272,12 @@ def test_what_search_refuses():
         search(forks(), "random", 0)
     with pytest.raises(InputError, match="seconds: must be > 0"):
         search(forks(), "random", seconds=0.0)
+    for seed in (-1, 0.5, "a"):
+        with pytest.raises(InputError, match="seed: must be a whole number of at least 0"):
+            search(forks(), "random", 1, seed=seed)
+    for method in METHODS:
+        with pytest.raises(InputError, match="there is nothing to place"):
+            search(Oracle(Graph("empty", ()), forks().cluster), method, 1)
     with pytest.raises(InputError, match="prepare: must be of colocate"):
         search(forks(), "random", 1, prepare=["shuffle"])
     with pytest.raises(InputError, match="no device can run every op"):
@@ -306,23 +370,60 @@ def test_what_does_not_fit_is_penalised_by_its_relative_excess():
     assert episode(make(oracle, penalty=10), [0] * 7)[0] == -1 - 10 / 4
 
 
-def test_a_device_that_cannot_run_a_group_ends_the_episode():
+def test_a_masked_action_costs_a_reference_step_and_goes_to_the_fastest_device():
     ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
     cluster = Cluster.all_to_all("two", [Device("g0"), Device("c0", "cpu")], bandwidth=1)
     env = make(Oracle(Graph("mixed", ops), cluster))
     _, info = env.reset()
     assert info["action_mask"].tolist() == [1, 0]
-    reward, info = episode(env, [1])
-    assert (reward, info["error"]) == (-2, "group 0 cannot stand on device 1")
+    _, reward, terminated, _, info = env.step(np.int64(1))
+    assert (reward, terminated, info["error"]) == (-1, False, "group 0 cannot stand on device 1")
+    assert info["placement"].tolist() == [0, -1]
+    assert "error" not in env.step(np.int64(1))[-1]
     assert episode(env, [0, 1])[0] == -2 / 4
 
 
-def test_a_placement_without_a_route_ends_the_episode():
-    ops = (op("a", 1), op("b", 1, "a"))
-    env = make(Oracle(Graph("apart", ops), Cluster("apart", (Device("g0"), Device("g1")))))
-    reward, info = episode(env, [0, 1])
-    assert reward == -2
+def test_no_placement_that_runs_is_worse_than_one_without_a_route():
+    ops = (op("a", 1, size=10), op("b", 1, "a"))
+    apart = make(Oracle(Graph("apart", ops), Cluster("apart", (Device("g0"), Device("g1")))))
+    reward, info = episode(apart, [0, 1])
+    assert reward == -1000
     assert "no route joins them" in info["error"]
+    slow = make(Oracle(Graph("slow", ops), Cluster.all_to_all("slow", [Device("g0"), Device("g1")], bandwidth=1)))
+    reward, info = episode(slow, [0, 1])
+    assert reward == -1000
+    assert info["seconds"] > 9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_observations_are_those_of_a_dense_table(seed):
+    """What is read from where and the loads so far, by loops over a random graph with groups."""
+    luck = np.random.default_rng(seed)
+    ops = [op("o0", 1, size=3)]
+    for i in range(1, 12):
+        inputs = [f"o{j}" for j in sorted(set(luck.integers(0, i, 3).tolist()))]
+        ops.append(op(f"o{i}", i % 4, *inputs, size=int(luck.integers(0, 9))))
+    ops = [replace(one, colocate=f"c{i % 2}") if i % 3 == 0 else one for i, one in enumerate(ops)]
+    oracle = Oracle(Graph("dense", tuple(ops)), Cluster.all_to_all("three", list(map(Device, "abc")), bandwidth=UNIT))
+    row = {i: at for at, members in enumerate(oracle.groups) for i in members}
+    sent = np.zeros((len(oracle.groups),) * 2)
+    for consumer, reads in enumerate(oracle.graph.reads):
+        for producer, output in reads:
+            if row[producer] != row[consumer]:
+                sent[row[producer], row[consumer]] += oracle.graph.ops[producer].outputs[output].bytes
+    time = [sum(float(ops[i].time) for i in members) for members in oracle.groups]
+    env = make(oracle)
+    observation, _ = env.reset()
+    places = luck.integers(0, 3, len(oracle.groups)).tolist()
+    for now, place in enumerate(places):
+        read, load = np.zeros(3), np.zeros(3)
+        for earlier in range(now):
+            read[places[earlier]] += sent[earlier, now]
+            load[places[earlier]] += time[earlier]
+        assert observation[2] == pytest.approx(sent[now].sum() / sent.sum())
+        assert observation[9:12] == pytest.approx(read / sent.sum())
+        assert observation[12:15] == pytest.approx(load / sum(time))
+        observation, *_ = env.step(np.int64(place))
 
 
 def test_the_observation_tells_loads_and_what_is_read_from_where():

@@ -94,6 +94,7 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
         (["--method", "magic"], "method: must be one of single"),
         (["--method", "random", "--budget", "0"], "budget: must be at least 1"),
         (["--method", "random", "--seconds", "-1"], "seconds: must be > 0"),
+        (["--method", "random", "--seed", "-1"], "seed: must be a whole number of at least 0, got -1"),
         (["--method", "random", "--prepare", "mix"], "prepare: must be of"),
         (["--method", "random", "-o", "best.txt"], "the name must end in .json"),
         (["--method", "random", "-o", "nowhere/best.json"], "--output: cannot write nowhere/best.json"),
@@ -113,6 +114,38 @@ def test_an_import_into_its_own_source_is_refused(scenario, capsys):
     assert "is the file to import too" in capsys.readouterr().err
     assert main(["search", str(scenario), "--method", "single", "-o", str(scenario)]) == 2
     assert "is the scenario" in capsys.readouterr().err
+
+
+def test_a_file_of_the_scenario_is_not_written_over(scenario, tmp_path, capsys):
+    value = json.loads(scenario.read_text())
+    for part in ("graph", "strategy"):
+        (tmp_path / f"{part}.json").write_text(json.dumps(value[part]))
+    scenario.write_text(json.dumps(value | {"graph": "graph.json", "strategy": "strategy.json"}))
+    before = (tmp_path / "graph.json").read_bytes()
+    search = ["search", str(scenario), "--method", "single", "-o"]
+    assert main([*search, str(tmp_path / "graph.json")]) == 2
+    assert "graph.json is a file of" in capsys.readouterr().err
+    assert (tmp_path / "graph.json").read_bytes() == before
+    assert main([*search, str(tmp_path / "strategy.json")]) == 0  # a better one in the place of the old
+
+
+@pytest.mark.parametrize("method", ["dnn-contiguous", "dnn-ip", "dnn-latency"])
+def test_what_no_split_keeps_in_memory_is_judged_by_the_step(method, tmp_path, capsys):
+    """Sizes added up, the chain fits nowhere: the step, in which outputs do not live together, may all the same."""
+    pytest.importorskip("scipy")
+    ops = [one | {"outputs": [{"bytes": 8}]} for one in CHAIN]
+    question = {
+        "version": 1,
+        "graph": {"version": 1, "name": "chain", "ops": ops},
+        "strategy": {"placement": {"*": "g"}},
+    }
+    for memory, code in ((16, 0), (15, 1)):
+        question["cluster"] = {"version": 1, "devices": [{"name": "g", "kind": "gpu", "memory": memory}], "links": []}
+        (tmp_path / "s.json").write_text(json.dumps(question))
+        assert main(["search", str(tmp_path / "s.json"), "--method", method, "--json"]) == code
+        told = capsys.readouterr()
+        assert json.loads(told.out)["details"]["within_memory"] is False
+        assert told.err.startswith("g: needs 16 bytes" if code else "")
 
 
 def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):

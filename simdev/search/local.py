@@ -91,14 +91,14 @@ def annealing(trial: Trial) -> None:
     """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to where a neighbour stands.
 
     A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first temperature is the mean
-    worsening of moves from the start, so it has no scale to set; it falls geometrically with the share of the budget,
-    in three rounds. What does not fit counts as slower by the factor 1 + its relative excess.
+    change by moves from the start, for the better or the worse, so it has no scale to set; it falls geometrically with
+    the share of the budget, in three rounds. What does not fit counts as slower by the factor 1 + its relative excess.
     """
     start = best_start(trial)
     movable = np.array([group for group, one in enumerate(trial.choices) if len(one) > 1], np.int64)
     if not len(movable):
         return
-    near, hot = neighbours(trial.oracle), _mean_worsening(trial, trial.walk(start), movable)
+    near, hot = neighbours(trial.oracle), _mean_change(trial, trial.walk(start), movable)
     for number in range(ROUNDS):
         assert trial.best is not None
         _cool(trial, trial.walk(trial.best[0]), movable, near, hot, number)
@@ -109,15 +109,18 @@ def _energy(trial: Trial, walk: Walk, group: int, device: int) -> float:
     return cost.step_ps * (1.0 + relative_excess(trial.oracle, cost))
 
 
-def _mean_worsening(trial: Trial, walk: Walk, movable: Ints) -> float:
-    """The mean relative worsening of random moves, at least COLDEST."""
+def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
+    """The mean relative change by random moves that change anything, at least COLDEST.
+
+    Worsenings alone would say nothing of a bad start, and the search would never climb.
+    """
     base = walk.cost.step_ps * (1.0 + relative_excess(trial.oracle, walk.cost))
     found = []
     for group in trial.random.choice(movable, PROBES).tolist():
         others = [d for d in trial.choices[group].tolist() if d != walk.where[group]]
         energy = _energy(trial, walk, group, int(trial.random.choice(others)))
-        if energy > base > 0:
-            found.append(energy / base - 1.0)
+        if energy != base > 0:
+            found.append(abs(energy / base - 1.0))
     return max(float(np.mean(found)) if found else 0.0, COLDEST)
 
 

@@ -80,7 +80,7 @@ def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
         found.append(Violation("step", ("step",), told))
     peaks = tuple(memory.peak for memory in trace.memory)
     if peaks != result.cost.peaks:
-        found.append(Violation("memory", ("peaks",), f"the peaks are {peaks}, the search says {result.cost.peaks}"))
+        found.append(Violation("peak", ("peaks",), f"the peaks are {peaks}, the search says {result.cost.peaks}"))
     return tuple(found)
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..errors import InputError
+from ..graph import Graph
 from ..oracle import Cost, Oracle
 from ..scenario import Scenario
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import Ints
 from ..version import __version__
 from .methods import METHODS, Method
-from .prepare import Grouped
+from .prepare import Adjusted
 from .prepare import prepare as make_smaller
 from .result import Result, obstacles
 from .trial import Clock, SpentError, Trial
@@ -72,13 +74,16 @@ def search(
     names = chosen.prepare if prepare is None else tuple(prepare)
     if names and chosen.splits:
         raise InputError(f"prepare: {method} splits the ops of the graph as it is; it takes no preparation")
-    _check_limits(budget, seconds)
+    _check_limits(budget, seconds, seed)
     if budget is None and seconds is None:
         budget = chosen.budget
     began = Clock()
     asked = oracle_of(question)
+    if not asked.graph.ops:
+        raise InputError("graph: there is nothing to place")
     grouped = make_smaller(asked.graph, names)
-    inner = asked if grouped.colocated == asked.graph else _regrouped(asked, grouped)
+    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated  # groups hold when judged
+    inner = asked if together == asked.graph else _regrouped(asked, together)
     start, given = _own_start(question, inner), None if isinstance(question, Oracle) else question.strategy
     trial = Trial(inner, grouped, budget, seconds, seed, start, progress, asked, began, given)
     ended = _run(trial, chosen.run if isinstance(method, str) else lambda one: _drive(one, method))
@@ -94,16 +99,18 @@ def _method(method: str | AskTell) -> Method:
     return METHODS[method]
 
 
-def _check_limits(budget: int | None, seconds: float | None) -> None:
+def _check_limits(budget: int | None, seconds: float | None, seed: object) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        raise InputError(f"seed: must be a whole number of at least 0, got {seed!r}")
     if budget is not None and budget < 1:
         raise InputError(f"budget: must be at least 1, got {budget}")
     if seconds is not None and not seconds > 0:
         raise InputError(f"seconds: must be > 0, got {seconds}")
 
 
-def _regrouped(oracle: Oracle, grouped: Grouped) -> Oracle:
-    """The same question over other groups."""
-    return Oracle(grouped.colocated, oracle.cluster, oracle.costs, oracle.order, memory=oracle.memory)
+def _regrouped(oracle: Oracle, graph: Graph) -> Oracle:
+    """The same question over other groups, those of this graph."""
+    return Oracle(graph, oracle.cluster, oracle.costs, oracle.order, memory=oracle.memory)
 
 
 def _own_start(question: Question, oracle: Oracle) -> Ints | None:

@@ -125,6 +125,7 @@ class Trial:
         """Count an answer, and keep it where it is the best so far."""
         if self._is_best(cost):
             self.best = placement().copy(), cost
+            self._mark(cost)
 
     def try_strategy(self, strategy: Strategy) -> Cost:
         """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is malformed."""
@@ -137,6 +138,7 @@ class Trial:
         """Count an answer to a strategy that splits ops, and keep it where it is the best so far."""
         if self._is_best(cost):
             self.best_strategy = strategy(), cost
+            self._mark(cost)
 
     def _is_best(self, cost: Cost) -> bool:
         """Count an answer; whether it is the best so far."""
@@ -144,10 +146,11 @@ class Trial:
         if self._progress is not None:
             self._progress(self.evaluations)
         last = self.points[-1] if self.points else None
-        if last is not None and (cost.memory_excess, cost.step_ps) >= (last.memory_excess, last.step_ps):
-            return False
+        return last is None or (cost.memory_excess, cost.step_ps) < (last.memory_excess, last.step_ps)
+
+    def _mark(self, cost: Cost) -> None:
+        """A point of the curve; set after what it tells of, so that an interrupt never leaves a point alone."""
         self.points.append(Point(self.evaluations, self.cpu_seconds, cost.step_ps, cost.memory_excess))
-        return True
 
     def walk(self, placement: Ints, oracle: Oracle | None = None) -> Walk:
         """Local search from a placement, over the groups of ``oracle`` (``asked``, or the trial's own)."""
