@@ -254,6 +254,7 @@ def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--out", "r.csv", "--journal", "s.json"], "s.json: is not a journal of simdev sweep; name another file"),
         (["--journal", "parts"], "parts: cannot write: is a directory"),
         (["--journal", "/dev/null"], "/dev/null: is not a regular file"),
+        (["--out", "x.csv", "--journal", "./x.csv"], "--journal: ./x.csv is the output of --out too"),
         (["--journal", "a\0b"], "a\\x00b: cannot write: embedded null byte"),
         (["-j", "0"], "n_jobs: must be a whole number, not 0, got 0"),
         (["--set", "bandwidth=1"], "--set bandwidth: must begin with one of graph, cluster, profile, devices, "),

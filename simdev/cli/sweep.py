@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import BAD_INPUT, DONE
+from .outputs import place_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     if to_file:
         check_place(args.out)
     journal = f"{args.out}.journal" if to_file and args.journal is None else args.journal
+    if to_file and place_of(journal) == place_of(args.out):
+        raise InputError(f"--journal: {journal} is the output of --out too")
     grid = _grid(args)
     results = sweep(args.files, grid, args.jobs, journal)
     if to_file:
