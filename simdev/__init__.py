@@ -62,8 +62,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+    return globals().setdefault(name, value)  # the package ``sweep`` stands there already, and can be called
 
 
 def __dir__() -> list[str]:

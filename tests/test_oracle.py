@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -412,6 +413,23 @@ def test_the_cache_forgets_the_oldest():
     assert len(oracle._cache) == 2
     assert oracle([0, 1, 2]) is not first
     assert oracle([0, 1, 2]) == first
+
+
+def test_the_cache_holds_so_many_bytes(monkeypatch):
+    """What is counted for an answer is what Python says that it takes, and a little more."""
+    monkeypatch.setattr("simdev.oracle.oracle.CACHE_BYTES", 20_000)
+    ops = tuple(Op(f"o{i}", time=1, param_bytes=2**40) for i in range(50))
+    machine = Cluster.all_to_all("many", [Device(f"g{i}") for i in range(20)], bandwidth=1)
+    oracle = Oracle(Graph("long", ops), machine)
+    for device in range(20):
+        oracle([device] * 50)
+    kept = len(oracle._cache)
+    sizes = (
+        sys.getsizeof(key) + sum(map(sys.getsizeof, (cost, cost.seconds, cost.peaks, *cost.peaks)))
+        for key, cost in oracle._cache.items()
+    )
+    assert 10_000 < sum(sizes) + 150 * kept < 20_000
+    assert Oracle(Graph("long", ops), machine, cache=3)._cache_size == 3
 
 
 @pytest.mark.parametrize("size", [0, -1])

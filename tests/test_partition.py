@@ -18,9 +18,9 @@ from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.engine import simulate
 from simdev.errors import InputError, MissingCostError
 from simdev.graph import Graph, Op, Tensor
-from simdev.lowering import Partitioned, Prepared, lower, partition, split
+from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
 from simdev.profile import CostModel
-from simdev.strategy import SYNCS, Configuration, Order, Strategy
+from simdev.strategy import SYNCS, Configuration, Order, Strategy, Sync
 from simdev.taskgraph import COLLECTIVE, TRANSFER
 from simdev.trace import Trace
 
@@ -330,6 +330,34 @@ def test_a_shard_has_the_key_of_an_op_of_its_shape() -> None:
     small = Prepared(vgg_fc1(32), cluster(devices=2), COSTS)
     for name in ("fc1", "dx", "dw", "dy"):
         assert own.cost(own.graph.index[f"{name}#1"], 0) == small.cost(small.graph.index[name], 0)
+
+
+def test_ops_are_split_once_for_clusters_that_differ_in_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And anew for other devices, and for another split; the answers are those of a question of its own."""
+    asked: list[Cluster] = []
+
+    def counted(graph: Graph, on: Cluster, *more: object) -> Partitioned:
+        asked.append(on)
+        return partition(graph, on, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("simdev.lowering.partition", counted)
+    first = cluster()
+    faster = replace(first, links=tuple(replace(link, bandwidth=10**9) for link in first.links))
+    quiet = replace(first, queues="link", transfer="per-consumer")
+    slow = replace(first, devices=(replace(first.devices[0], gap="1 ms"), *first.devices[1:]))
+    split, sync = {"x": C({"sample": 4})}, Sync("parameter-server")
+    prepared = Prepared(linears(), first, COSTS)
+    for on, count in ((first, 1), (faster, 1), (quiet, 1), (first, 1), (slow, 2), (faster, 3)):
+        for order in (Order(), Order("priority", {"fc1": -1, "fc2": 3})):
+            for strategy in (Strategy(partition=split, order=order), Strategy(partition=split, order=order, sync=sync)):
+                found = lower_prepared(prepared.on(on), strategy)
+                assert len(asked) == count
+                alone = lower(linears(), on, COSTS, strategy)
+                asked.pop()
+                for name in ("name", "duration", "priority", "source", "bytes"):
+                    assert list(getattr(found.tasks, name)) == list(getattr(alone.tasks, name))
+    lower_prepared(prepared.on(faster), Strategy(partition={"x": C({"sample": 2})}))
+    assert len(asked) == 4
 
 
 def test_layers_without_weights_go_back_where_they_went_forward() -> None:

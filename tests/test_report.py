@@ -65,6 +65,42 @@ def test_a_faster_link_keeps_its_latency_and_finds_its_routes_anew() -> None:
     assert ("link", "gpu:0 - y") not in found  # no transfer goes there
 
 
+@pytest.mark.parametrize("queues", ["half-duplex", "parallel", "device", "egress", "link", "fair"])
+@pytest.mark.parametrize("order", ["fifo", "program"])
+def test_of_many_links_those_are_tried_that_carry_something(queues: str, order: str) -> None:
+    """Eight devices, 28 links: 1 MB goes over the last one, 1 kB over one in the middle, nothing over the others."""
+    ops: list[dict[str, Any]] = [{"name": f"alone{i}", "time": "1 us"} for i in range(8)]
+    for name, size in (("large", 1_000_000), ("small", 1_000)):
+        ops.append({"name": name, "time": 0, "outputs": [{"bytes": size}]})
+        ops.append({"name": f"{name}_read", "time": 0, "inputs": [name]})
+    where = {f"alone{i}": f"g{i}" for i in range(8)}
+    where |= {"large": "g6", "large_read": "g7", "small": "g3", "small_read": "g4"}
+    machine = {
+        "queues": queues,
+        "devices": [{"name": f"g{i}"} for i in range(8)],
+        "links": {"all_to_all": {"bandwidth": "1 GB/s", "latency": "1 us"}},
+    }
+    found = gains(question(graph={"ops": ops}, cluster=machine) | {"strategy": {"placement": where, "order": order}})
+    told = {name: ps for (what, name), ps in found.items() if what == "link"}
+    assert told == {"g6 - g7": 502_000_000, "g3 - g4": 1_002_000_000}
+
+
+def test_links_that_a_collective_or_a_policy_uses_are_tried() -> None:
+    """A ring over two of three devices, and a policy's messages between the same two."""
+    one: list[dict[str, Any]] = [{"bytes": 1000}]
+    ring = {"kind": "all_reduce", "inputs": ["g0", "g1"], "outputs": one * 2, "attrs": {"ranks": ["gpu:0", "gpu:2"]}}
+    ops: list[dict[str, Any]] = [{"name": "alone", "time": "1 us"}]
+    ops += [{"name": f"g{i}", "time": "1 us", "outputs": one} for i in range(2)]
+    ops += [{"name": "sum"} | ring]
+    ops += [{"name": f"u{i}", "phase": "update", "time": 0, "inputs": [f"sum:{i}"]} for i in range(2)]
+    place = {"g0": "gpu:0", "g1": "gpu:2", "sum": "gpu:0", "alone": "gpu:1", "u0": "gpu:0", "u1": "gpu:2"}
+    machine = {"devices": [{"name": f"gpu:{i}"} for i in range(3)], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}}
+    for sync in ("all-reduce", {"policy": "parameter-server"}):
+        strategy = {"placement": place, "sync": sync}
+        found = gains(question(graph={"ops": ops}, cluster=machine) | {"strategy": strategy})
+        assert [name for what, name in found if what == "link"] == ["gpu:0 - gpu:2"], sync
+
+
 def test_a_run_without_a_scenario_is_asked_of_its_queues(tmp_path: Path) -> None:
     report = run(load_scenario(question()))
     write_run(report.trace, tmp_path / "run.json")
@@ -322,8 +358,19 @@ def test_results_are_read_as_they_were_written(tmp_path: Path, ending: str) -> N
     data = results_data(read_results(str(path)), "r")
     columns = {column["title"]: column["values"] for column in data["columns"]}
     assert columns["scenario"] == ["=1+1", "+x", "plain"]
-    assert columns["step_time_ps"][:2] == [250_000_000_000, 125_000_000_000]
+    assert columns["step_time_ps"] == [250_000_000_000, 125_000_000_000, None]
     assert columns["feasible"] == [True, False, None]
+
+
+@pytest.mark.parametrize("names", [["NA", "null", "nan"], ["007", "1e3", "8"]])
+def test_names_that_look_like_something_else_are_read_as_names(tmp_path: Path, names: list[str]) -> None:
+    from simdev.sweep.frame import write_results
+
+    write_results(RESULTS.assign(scenario=names), tmp_path / "r.csv")
+    data = results_data(read_results(str(tmp_path / "r.csv")), "r")
+    columns = {column["title"]: column for column in data["columns"]}
+    assert (columns["scenario"]["values"], columns["scenario"]["as"]) == (names, "text")
+    assert columns["utilization"]["values"] == [0.5, 0.25, None]
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,13 @@ def test_command_prints_a_table_for_people_or_csv(here: Path, capsys: pytest.Cap
     assert {path.name for path in here.iterdir()} == {"s.json", "oom.json", "odd\nname.json", "parts"}
 
 
+def test_command_asks_about_a_bandwidth_without_a_unit(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "s.json", "--set", "cluster.bandwidth=25,50", "--out", "r.csv"]) == 0
+    note, counted = capsys.readouterr().err.splitlines()
+    assert note == "--set cluster.bandwidth=25 is 25 B/s; write 25GB/s or 25Gbit/s"
+    assert counted == "2 scenarios: 2 ok; r.csv"
+
+
 def test_command_tells_why_a_scenario_failed_beside_a_file_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--out", "r.csv"]) == 2
     counted, reason = capsys.readouterr().err.splitlines()

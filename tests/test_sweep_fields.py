@@ -16,7 +16,7 @@ from simdev.files import read_preset, read_scenario
 from simdev.files.reading import read_json
 from simdev.sweep import parse_settings, points, sweep
 from simdev.sweep.fields import Every, parse_path, with_field
-from simdev.sweep.grid import si_values
+from simdev.sweep.grid import si_values, slow_bandwidths
 from sweeps import TINY
 
 ALL = Every.ENTRY
@@ -265,3 +265,24 @@ def test_columns_of_what_was_set() -> None:
     assert (kinds["cluster.latency"], kinds["cluster.links[*].hold_latency"]) == ("float64", "boolean")
     assert list(results["graph.provenance"].fillna("")) == ['{"n": 1}', "", ""]
     assert list(results["cluster.bandwidth_bytes_per_s"].fillna(0)) == [1e9, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("cluster.bandwidth=25", "25"),
+        ("cluster.links[*].bandwidth=2e9,5e5,100", "500000"),
+        ("cluster.network=100", "100"),
+        ("cluster.network.bandwidth=1.5", "1.5"),
+        ("cluster.bandwidth=1,25Gbit/s", None),
+        ("cluster.bandwidth=25B/s", None),
+        ("cluster.bandwidth=25000000", None),
+        ("cluster.latency=25", None),
+        ("graph.batch=16,32", None),
+        ("cluster.network={}", None),
+    ],
+)
+def test_a_bandwidth_without_a_unit_is_asked_about_once(setting, told):
+    path = setting.partition("=")[0]
+    wanted = [f"{path}={told} is {told} B/s; write {told}GB/s or {told}Gbit/s"] if told else []
+    assert slow_bandwidths(parse_settings([setting])) == wanted

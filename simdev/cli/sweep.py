@@ -78,13 +78,15 @@ def _first_reason(results: pd.DataFrame) -> str:
 
 def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
-    from ..sweep.grid import crossed, parse_settings, points
+    from ..sweep.grid import crossed, parse_settings, points, slow_bandwidths
 
     try:
         settings = parse_settings(args.set)
         points(settings)
     except InputError as error:
         raise InputError([f"--set {problem}" for problem in error.problems]) from None
+    for note in slow_bandwidths(settings):
+        print(f"--set {note}", file=sys.stderr)
     if args.grid is None:
         return [settings]
     try:

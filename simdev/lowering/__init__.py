@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..graph import Graph
 from ..memory import MemoryModel
 from ..profile import CostModel
-from ..strategy import SYNCS, Origin, Strategy, Sync, resolve_placement
+from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import TaskGraph
 from .build import build
 from .iterations import Step, iterated
@@ -59,12 +59,25 @@ def split(prepared: Prepared, strategy: Strategy) -> Split:
     known = prepared.last_split.get("split")
     if known is not None and known[0] is strategy:
         return known[1]  # type: ignore[no-any-return]
-    found = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
-    sharded = Prepared(found.graph, prepared.cluster, prepared.costs, prepared.memory, strategy.collectives)
+    found, sharded = _shards(prepared, strategy)
     order = sharded_order(strategy.order, prepared.graph, found)
     answer = Split(sharded, Strategy(found.placement, order, collectives=strategy.collectives), found.origins)
     prepared.last_split["split"] = strategy, answer
     return answer
+
+
+def _shards(prepared: Prepared, strategy: Strategy) -> tuple[Partitioned, Prepared]:
+    """The shards of a strategy, alone and on this cluster; cut once for clusters that differ in their links only.
+
+    Neither links nor the order of queues say anything of how ops are split.
+    """
+    asked = replace(strategy, order=Order()), prepared.cluster.devices
+    known = prepared.shards.get("last")
+    if known is None or known[0] != asked:
+        found = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
+        sharded = Prepared(found.graph, prepared.cluster, prepared.costs, prepared.memory, strategy.collectives)
+        known = prepared.shards["last"] = asked, found, sharded
+    return known[1], known[2].on(prepared.cluster)
 
 
 def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Split, tuple[Weight, ...]]:

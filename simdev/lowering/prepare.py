@@ -81,7 +81,7 @@ class Prepared:
         if cluster is self.cluster:
             return self
         found = replace(self, cluster=cluster)
-        shared = "reads", "_costs", "_distinct", "_durations"
+        shared = "reads", "shards", "_costs", "_distinct", "_durations"
         vars(found).update({name: getattr(self, name) for name in shared})
         return found
 
@@ -99,6 +99,11 @@ class Prepared:
     @cached_property
     def last_split(self) -> dict[str, Any]:
         """What ``lowering.split`` answered last."""
+        return {}
+
+    @cached_property
+    def shards(self) -> dict[str, Any]:
+        """What ``lowering.split`` cut last, on this cluster or another."""
         return {}
 
     def running(self, collectives: Collectives) -> Prepared:

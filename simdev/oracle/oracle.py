@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .soap import SoapSession
     from .soap.fast import Splits
 
+CACHE_BYTES = 2**28  # the most that answers remembered take
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
 
@@ -41,7 +42,8 @@ class Oracle:
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one an op, or one a
     group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order`` is that
-    of placements given without a Strategy; ``cache`` how many answers are remembered; ``memory`` how memory is counted.
+    of placements given without a Strategy; ``cache`` how many answers are remembered (fewer where these would take more
+    than CACHE_BYTES); ``memory`` how memory is counted.
     An infeasible strategy is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
     DeadlockError where fixed sequences contradict).
     """
@@ -58,7 +60,8 @@ class Oracle:
         self.graph, self.cluster, self.costs, self.order, self.memory = graph, cluster, costs, order, memory
         self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
-        self._cache_size, self._cache = max(cache, 0), OrderedDict[bytes, Cost]()
+        answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400  # the placement, its peaks, and the rest
+        self._cache_size, self._cache = max(min(cache, CACHE_BYTES // answer_bytes), 0), OrderedDict[bytes, Cost]()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:

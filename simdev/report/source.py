@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ..analysis import Report, analyze
 from ..check import check
@@ -24,6 +24,7 @@ from ..scenario import (
     prepare,
     run_training,
 )
+from ..sweep.answer import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +115,7 @@ def read_results(path: str) -> pd.DataFrame:
     is_parquet = path.lower().endswith(".parquet")
     try:
         with open(path, "rb") as file:
-            found = pd.read_parquet(file) if is_parquet else pd.read_csv(file, low_memory=False)
+            found = pd.read_parquet(file) if is_parquet else _read_csv(file)
     except ImportError:
         raise InputError("Parquet needs pyarrow; install simdev[parquet]", path) from None
     except FileNotFoundError:
@@ -127,3 +128,11 @@ def read_results(path: str) -> pd.DataFrame:
     if missing:
         raise InputError(f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}", path)
     return found
+
+
+def _read_csv(file: IO[bytes]) -> pd.DataFrame:
+    """Only what is empty is no value, and names are text: a scenario may be called NA, or 007."""
+    import pandas as pd
+
+    texts = {"scenario": "str"} | {name: "str" for name, kind in COLUMNS.items() if kind == "str"}
+    return pd.read_csv(file, low_memory=False, dtype=texts, keep_default_na=False, na_values=[""])

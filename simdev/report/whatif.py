@@ -12,23 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis import Carrier, Report, Steady, carriers, covered_ps, steady_state, transfer_mask
-from ..cluster import Cluster, Link
+from ..cluster import Link
 from ..engine import choose, simulate
-from ..scenario import Scenario, execute
+from ..lowering import Prepared, lower_step
+from ..scenario import Scenario, execute, prepare
+from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, Ints, TaskGraph
 from ..trace import Trace
 from ..units import MAX_BYTES
 
 FACTOR = 2
 MOST = 48  # so many devices and queues, the busiest
-MOST_LINKS = 16  # so many links, the busiest where that is known: each needs a lowering of its own
+MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
+LINKS_SERVE = ("link", "fair")  # ``queues`` of clusters whose links transfers wait for or share
 Bools = NDArray[np.bool_]
 
 
@@ -178,38 +180,53 @@ def _wider(report: Report, rows: list[int], factor: int, name: str, busy: int | 
 
 
 def _links(report: Report, scenario: Scenario, factor: int) -> Iterator[_Case]:
-    """The links on the routes between devices that run ops, by kind and one by one."""
-    trace, links = report.trace, scenario.cluster.links
-    used = _used(trace, scenario.cluster) if transfer_mask(trace.task_graph).any() else {}
+    """The links that carry something, by kind and one by one."""
+    links, prepared = scenario.cluster.links, prepare(scenario)
+    used = _used(report.trace, scenario, prepared) if transfer_mask(report.trace.task_graph).any() else {}
+
+    def faster(rows: list[int], what: str, name: str, busy_ps: int | None = None) -> _Case:
+        return _faster(scenario, prepared, rows, factor, what, name, busy_ps)
+
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
-        yield _faster(scenario, [i for i in used if links[i].kind == kind], factor, "links", kind or "of no kind")
+        yield faster([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
     if len(used) > 1:
-        yield _faster(scenario, list(used), factor, "links", "all")
-    for i in sorted(used, key=lambda one: -(used[one] or 0))[:MOST_LINKS]:
-        yield _faster(scenario, [i], factor, "link", " - ".join(links[i].ends), used[i])
+        yield faster(list(used), "links", "all")
+    for i in sorted(used, key=lambda one: (-used[one], one))[:MOST_LINKS]:
+        busy = used[i] if scenario.cluster.queues in LINKS_SERVE else None
+        yield faster([i], "link", " - ".join(links[i].ends), busy)
 
 
-def _used(trace: Trace, cluster: Cluster) -> dict[int, int | None]:
-    """The rows of the links on the routes between devices that run ops, and how long each is busy (None: not known).
+def _used(trace: Trace, scenario: Scenario, prepared: Prepared) -> dict[int, int]:
+    """The rows of the links that carry something, and for how long (ps).
 
-    Where links are what transfers queue for or share, those that carry nothing are left out.
+    Links that are no queues, and that nothing shares, are busy for as long as they were if they were queues.
     """
-    computes = ~transfer_mask(trace.task_graph)
-    devices = np.unique(trace.task_graph.tasks.source[computes]).tolist()
+    cluster = scenario.cluster
     row = {id(link): i for i, link in enumerate(cluster.links)}
-    found: dict[int, list[Carrier]] = {}
-    carried = {carrier.name: carrier for carrier in carriers(trace)}
-    for source, destination in permutations(devices, 2):
-        for route in cluster.segments(source, destination) or ():
-            for half_link in (cluster.half_links[half] for half in route.half_links):
-                through = found.setdefault(row[id(half_link.link)], [])
-                if half_link.name in carried and carried[half_link.name] not in through:
-                    through.append(carried[half_link.name])
-    if cluster.queues not in ("link", "fair"):
-        return dict.fromkeys(sorted(found))
-    busy = {i: _busy_ps(trace, found[i]) for i in sorted(found)}
+    link_of = [row[id(half_link.link)] for half_link in cluster.half_links]
+    if cluster.queues not in LINKS_SERVE:
+        return _used_as_queues(scenario, prepared, np.array(link_of, np.int64))
+    carried, through = {carrier.name: carrier for carrier in carriers(trace)}, dict[int, list[Carrier]]()
+    for half_link, i in zip(cluster.half_links, link_of, strict=True):
+        if half_link.name in carried:
+            through.setdefault(i, []).append(carried[half_link.name])
+    busy = {i: _busy_ps(trace, found) for i, found in through.items()}
     return {i: ps for i, ps in busy.items() if ps}
+
+
+def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> dict[int, int]:
+    """The same of links by half-link, by lowering to queues of links: that tells every message what it passes."""
+    strategy = replace(scenario.strategy, order=Order())  # a sequence may name queues that are not there
+    if isinstance(strategy.sync, Sync):
+        strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))
+    cluster = replace(scenario.cluster, queues="link")
+    tasks = lower_step(prepared.on(cluster), strategy).task_graph.tasks
+    half_link, task = tasks.resources.ids - len(cluster.devices), tasks.resources.owners()
+    sent = (half_link >= 0) & (half_link < len(link_of)) & (tasks.bytes[task] > 0)
+    busy = np.zeros(len(cluster.links), np.int64)
+    np.add.at(busy, link_of[half_link[sent]], tasks.duration[task[sent]])
+    return {i: int(busy[i]) for i in np.flatnonzero(busy).tolist()}
 
 
 def _busy_ps(trace: Trace, through: Sequence[Carrier]) -> int:
@@ -221,14 +238,14 @@ def _busy_ps(trace: Trace, through: Sequence[Carrier]) -> int:
 
 
 def _faster(
-    scenario: Scenario, rows: list[int], factor: int, what: str, name: str, busy_ps: int | None = None
+    scenario: Scenario, prepared: Prepared, rows: list[int], factor: int, what: str, name: str, busy_ps: int | None
 ) -> _Case:
     def step_ps(engine: str) -> int:
         links = list(scenario.cluster.links)
         for row in rows:
             links[row] = _with_bandwidth(links[row], factor)
         cluster = replace(scenario.cluster, links=tuple(links))
-        outcome = execute(replace(scenario, cluster=cluster, engine=engine))
+        outcome = execute(replace(scenario, cluster=cluster, engine=engine), prepared.on(cluster))
         return period_ps(outcome.trace, outcome.steady)
 
     return _Case(what, name, busy_ps, step_ps)

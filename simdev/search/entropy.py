@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 
-from .space import over
+from .space import Key, key
 from .trial import Trial
 
 SAMPLES = 50
@@ -24,7 +26,7 @@ def cross_entropy(trial: Trial) -> None:
     allowed = np.zeros((len(trial.choices), devices))
     for group, one in enumerate(trial.choices):
         allowed[group, one] = 1.0 / len(one)
-    chance, known, idle = allowed.copy(), dict[bytes, tuple[int, int]](), 0
+    chance, known, idle = allowed.copy(), dict[bytes, Key](), 0
     while idle < PATIENCE:
         asked = len(known)
         rows = [_sample(trial, chance) for _ in range(SAMPLES)]
@@ -46,10 +48,10 @@ def _sample(trial: Trial, chance: np.ndarray) -> np.ndarray:
     return found
 
 
-def _key(trial: Trial, row: np.ndarray, known: dict[bytes, tuple[int, int]]) -> tuple[int, int]:
-    """Bytes over the capacities, then ps."""
-    name = row.tobytes()
+def _key(trial: Trial, row: np.ndarray, known: dict[bytes, Key]) -> Key:
+    """How good a sample is; it is known by its digest, for placements may be long."""
+    name = blake2b(row.tobytes(), digest_size=16).digest()
     if name not in known:
         cost = trial.score(row)
-        known[name] = over(trial.oracle, cost), cost.step_ps
+        known[name] = key(trial.oracle, cost)
     return known[name]

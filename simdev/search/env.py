@@ -5,6 +5,7 @@ Importing this module registers it: ``gymnasium.make("simdev/Placement-v0", orac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -14,9 +15,12 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..oracle import Oracle
+from ..taskgraph import Ints, Rows
 from .space import choices, relative_excess
 
 ID = "simdev/Placement-v0"
+MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
+LEAST = -1000.0  # no placement has a lower reward; one without a route has this
 Floats = NDArray[np.float64]
 
 
@@ -30,8 +34,11 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     The reward comes with the last group: minus the step time relative to ``reference_ps``, the best step on a single
     device (where no device runs all: the sum of the longest times), minus ``penalty`` times the relative excess over
-    memory. A device at which the group cannot stand (``info["action_mask"]`` is 0), or a placement without a route,
-    ends the episode with the reward -(1 + penalty).
+    memory, and no less than LEAST, which is that of a placement without a route.
+
+    A group that is sent where it cannot stand (``info["action_mask"]`` is 0) goes to its fastest device instead, at the
+    reward MASKED, and the episode goes on. To name that device would have led to the same at no cost: to quit never
+    pays, however bad a placement is. ``info["error"]`` tells either.
 
     Raises InputError for a graph without ops, and for a group that can stand nowhere.
     """
@@ -46,8 +53,12 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._mask = np.zeros((groups, devices), np.int8)
         for row, allowed in enumerate(choices(oracle)):
             self._mask[row, allowed] = 1
-        self._time, self._memory, self._sent = _group_features(oracle, self._mask)
+        self._time, self._memory = _group_features(oracle, self._mask)
+        self._fastest = np.where(self._mask, self._time, np.inf).argmin(axis=1)
+        self._longest_ps, self._all_memory = float(self._time.max(axis=1).sum()), float(self._memory.sum())
+        self._sent = _sent(oracle)
         self._placement = np.full(groups, -1, np.int64)
+        self._placed = np.zeros((2, devices))  # ps and bytes placed on each device so far
         self._next = groups  # until the first reset
         self.reference_ps = self._reference_ps()
         self.action_space = gymnasium.spaces.Discrete(devices)
@@ -60,16 +71,12 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         longest = round(self._longest_ps)
         return max(min((cost.step_ps for cost in steps), default=longest), 1)
 
-    @property
-    def _longest_ps(self) -> float:
-        return float(self._time.max(axis=1).sum())
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start again with nothing placed."""
         super().reset(seed=seed)
-        self._placement[:], self._next = -1, 0
+        self._placement[:], self._placed[:], self._next = -1, 0.0, 0
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
@@ -79,24 +86,32 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             raise ResetNeeded("the episode is over")
         if not 0 <= int(action) < devices:
             raise InputError(f"action: device {action} is not in 0..{devices - 1}")
-        if not self._mask[self._next, int(action)]:
-            return self._end(f"group {self._next} cannot stand on device {int(action)}")
-        self._placement[self._next] = int(action)
-        self._next += 1
+        wrong, told = self._put(int(action))
         if self._next < groups:
-            return self._observation(), 0.0, False, False, self._info()
+            return self._observation(), wrong, False, False, self._info() | told
+        final, found = self._judged()
+        return self._observation(), wrong + final, True, False, self._info() | told | found
+
+    def _put(self, device: int) -> tuple[float, dict[str, Any]]:
+        """Place the current group. The reward for that, and what is to be told."""
+        group, reward, told = self._next, 0.0, {}
+        if not self._mask[group, device]:
+            reward, told = MASKED, {"error": f"group {group} cannot stand on device {device}"}
+            device = int(self._fastest[group])
+        self._placement[group] = device
+        self._placed[:, device] += self._time[group, device], self._memory[group]
+        self._next += 1
+        return reward, told
+
+    def _judged(self) -> tuple[float, dict[str, Any]]:
+        """The reward of the whole placement, and what is to be told."""
         try:
             cost = self.oracle(self._placement)
         except InputError as error:
-            return self._end(str(error))
+            return LEAST, {"error": str(error)}
         reward = -cost.step_ps / self.reference_ps - self.penalty * relative_excess(self.oracle, cost)
         found = {"seconds": cost.seconds, "feasible": cost.feasible, "memory_excess": cost.memory_excess}
-        return self._observation(), reward, True, False, self._info() | found
-
-    def _end(self, error: str) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """A placement that cannot be."""
-        self._next = len(self._mask)
-        return self._observation(), -(1.0 + self.penalty), True, False, self._info() | {"error": error}
+        return max(reward, LEAST), found
 
     def _info(self) -> dict[str, Any]:
         groups, devices = self._mask.shape
@@ -106,18 +121,18 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def _observation(self) -> NDArray[np.float32]:
         groups, devices = self._mask.shape
         by_device = np.zeros((5, devices))
-        placed, now = self._placement, self._next
-        rows = np.flatnonzero(placed >= 0)
-        np.add.at(by_device[3], placed[rows], self._time[rows, placed[rows]])
-        np.add.at(by_device[4], placed[rows], self._memory[rows])
-        own = np.zeros(2)
+        placed, now, sent = self._placement, self._next, self._sent
+        own = 0.0, 0.0
         if now < groups:
             by_device[0], by_device[1] = self._time[now], self._mask[now]
-            np.add.at(by_device[2], placed[rows], self._sent[rows, now])
-            own[:] = _share(self._memory[now], self._memory.sum()), _share(self._sent[now].sum(), self._sent.sum())
+            senders, size = sent.to(now)
+            here = placed[senders] >= 0
+            np.add.at(by_device[2], placed[senders[here]], size[here])
+            own = _share(self._memory[now], self._all_memory), _share(sent.by_group[now], sent.total)
+        by_device[3:] = self._placed
         by_device[[0, 3]] = _share(by_device[[0, 3]], self._longest_ps)
-        by_device[2] = _share(by_device[2], float(self._sent.sum()))
-        by_device[4] = _share(by_device[4], float(self._memory.sum()))
+        by_device[2] = _share(by_device[2], sent.total)
+        by_device[4] = _share(by_device[4], self._all_memory)
         row = np.concatenate(([now / groups], own, by_device.ravel(), (placed + 1) / devices))
         return np.clip(row, 0.0, 1.0).astype(np.float32)
 
@@ -127,25 +142,58 @@ def _share(part: Any, whole: float) -> Any:
     return part / whole if whole > 0 else part * 0.0
 
 
-def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Floats, Floats]:
-    """Of each group: ps by device (0 where it may not stand), bytes that its ops hold, bytes sent to each group."""
-    groups, reads = oracle.groups, oracle.prepared.reads
-    group_of = np.empty(len(oracle.graph.ops), np.int64)
-    for row, members in enumerate(groups):
-        group_of[list(members)] = row
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sent:
+    """Bytes that groups send to each other: for each group its ``senders``, ascending, and ``bytes`` from each.
+
+    ``by_group`` is what each group sends in all, ``total`` what all send.
+    """
+
+    senders: Rows
+    bytes: Floats
+    by_group: Floats
+    total: float
+
+    def to(self, group: int) -> tuple[Ints, Floats]:
+        """Who sends to a group, and how many bytes."""
+        begin, end = self.senders.ptr[group : group + 2]
+        return self.senders.ids[begin:end], self.bytes[begin:end]
+
+
+def _group_of(oracle: Oracle) -> Ints:
+    """The row in ``oracle.groups`` of each op."""
+    column = np.empty(len(oracle.graph.ops), np.int64)
+    for row, members in enumerate(oracle.groups):
+        column[list(members)] = row
+    return column
+
+
+def _sent(oracle: Oracle) -> _Sent:
+    groups, reads, group_of = len(oracle.groups), oracle.prepared.reads, _group_of(oracle)
+    tensor = reads.consumers.owners()
+    source, target = group_of[reads.producer[tensor]], group_of[reads.consumers.ids]
+    away = source != target
+    pairs, where = np.unique(target[away] * groups + source[away], return_inverse=True)
+    size = _sums(where.ravel(), reads.bytes[tensor[away]], len(pairs))
+    senders = Rows(np.searchsorted(pairs, np.arange(groups + 1) * groups), pairs % groups)
+    return _Sent(senders, size, _sums(senders.ids, size, groups), float(size.sum()))
+
+
+def _sums(rows: Ints, values: NDArray[Any], count: int) -> Floats:
+    """For each of ``count`` rows the sum of the values that stand beside it."""
+    return np.bincount(rows, values, count).astype(np.float64)
+
+
+def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Floats]:
+    """Of each group: ps by device (0 where it may not stand), and the bytes that its ops hold."""
+    group_of = _group_of(oracle)
     times = np.zeros(mask.shape)
     np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
     held = [
         op.param_bytes + op.grad_bytes + op.state_bytes + op.workspace_bytes + sum(one.bytes for one in op.outputs)
         for op in oracle.graph.ops
     ]
-    sent = np.zeros((len(groups), len(groups)))
-    source = group_of[reads.producer[reads.consumers.owners()]]
-    np.add.at(sent, (source, group_of[reads.consumers.ids]), reads.bytes[reads.consumers.owners()].astype(np.float64))
-    np.fill_diagonal(sent, 0.0)
-    weight = np.zeros(len(groups))
-    np.add.at(weight, group_of, np.array(held, np.float64))
-    return times * mask, weight, sent
+    return times * mask, _sums(group_of, np.array(held, np.float64), len(oracle.groups))
 
 
 if ID not in gymnasium.registry:

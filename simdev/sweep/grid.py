@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -16,6 +17,7 @@ from .fields import leading_path, parse_path
 
 Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
+SLOW = 1_000_000  # bytes/s under which a bandwidth without a unit is no doubt meant in another one
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 PARSERS = {"s": parse_time, "bytes": parse_bytes, "bytes_per_s": parse_bandwidth, "flop_per_s": parse_flops}
 
@@ -78,6 +80,18 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
             problems += error.problems
     if problems:
         raise InputError(problems)
+    return found
+
+
+def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
+    """For each field a bandwidth that was given without a unit and that nobody would mean, and what it means."""
+    found = []
+    for path, values in settings.items():
+        steps = parse_path(path)
+        if str(steps[-1]).endswith("bandwidth") or steps == ("cluster", "network"):
+            plain = [float(value) for value in values if type(value) in (int, float, Decimal)]
+            slow = [f"{value:g}" for value in plain if 0 < value < SLOW]
+            found += [f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s" for value in slow[:1]]
     return found
 
 
