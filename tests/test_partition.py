@@ -19,6 +19,7 @@ from simdev.engine import simulate
 from simdev.errors import InputError, MissingCostError
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
+from simdev.lowering.partition.geometry import reading
 from simdev.profile import CostModel
 from simdev.strategy import SYNCS, Configuration, Order, Strategy, Sync
 from simdev.taskgraph import COLLECTIVE, TRANSFER
@@ -81,6 +82,19 @@ def figure_4(parts_of_o3: int) -> Trace:
     split["o3"] = C({"sample": parts_of_o3}, ("gpu:2",), "divided")
     strategy = Strategy({"x": "gpu:1", "o5": "gpu:3", "o6": "gpu:3"}, partition=split)
     return simulated(Graph("figure 4", tuple(ops)), on, strategy, CostModel())
+
+
+def test_equal_ops_are_read_alike() -> None:
+    """One object for equal ops, which serves as a key; layouts that are no numbers tell nothing."""
+    told: list[object] = [[[6, 1]], [[6, 1]], [["far", {}]], [None]]
+    ops = [
+        Op(f"y_{i}", "relu", inputs=("x",), outputs=(tensor(4, 6),), attrs={"strides": t}) for i, t in enumerate(told)
+    ]
+    graph = Graph("alike", (leaf("x", 4, 6), *ops))
+    found = [reading(graph, i) for i in range(1, 5)]
+    assert found[0] is found[1]
+    assert found[2] is found[3]
+    assert (found[0].strides, found[2].strides) == (((6, 1),), (None,))
 
 
 def test_flexflow_figure_4() -> None:

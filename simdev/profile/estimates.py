@@ -44,6 +44,10 @@ class Estimates:
         return {}
 
     @cached_property
+    def _datasheet_errors(self) -> dict[tuple[str, str], float]:
+        return {}
+
+    @cached_property
     def _scaled_errors(self) -> dict[tuple[str, str, str], float | None]:
         return {}
 
@@ -76,13 +80,19 @@ class Estimates:
 
     def roofline(self, load: Load, device_kind: str) -> OpCost | None:
         """The datasheet's answer; None where there is no datasheet."""
-        spec = self.specs.get(device_kind)
-        if spec is None:
+        group = self.group(device_kind, load.op_class)
+        if group.datasheet is None:
             return None
-        seconds = datasheet_scalars(spec, load.op_class).seconds(ideal_seconds(load, spec))
+        seconds = group.datasheet.seconds(ideal_seconds(load, group.spec))
         return estimate(seconds, "roofline", self._datasheet_error(device_kind, load.op_class), "datasheet")
 
     def _datasheet_error(self, device_kind: str, op_class: str) -> float:
+        key = (device_kind, op_class)
+        if key not in self._datasheet_errors:
+            self._datasheet_errors[key] = self._error_of_datasheets(device_kind, op_class)
+        return self._datasheet_errors[key]
+
+    def _error_of_datasheets(self, device_kind: str, op_class: str) -> float:
         """On this kind of device, else on the others that have a datasheet and rows, else as published."""
         for kinds in ((device_kind,), tuple(self.specs)):
             groups = [self.group(kind, op_class) for kind in kinds]
@@ -98,6 +108,8 @@ class Estimates:
         Of several kinds the one that is expected to err least, then the first in the profiles.
         """
         sources = [kind for kind in self.kinds if kind != device_kind]
+        if not sources:
+            return None
         found = [(self._scaled_error(kind, device_kind, load.op_class), kind) for kind in sources]
         for error, kind in sorted(found, key=lambda pair: float("inf") if pair[0] is None else pair[0]):
             seconds = self._brought(_moved(key, device_kind, kind), load, kind, device_kind)

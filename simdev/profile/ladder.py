@@ -57,9 +57,12 @@ class CostModel:
             return OpCost(seconds, "given")
         if op.kind in LEAVES and not self.profiles:
             return FREE_OF_COST
-        key = op_key(graph, position, device_kind)
+        return self.cost_of_key(op_key(graph, position, device_kind), op.kind, device_kind)
+
+    def cost_of_key(self, key: str, kind: str, device_kind: str) -> OpCost | None:
+        """Cost of an op that is in no graph, by its profile key; ``kind`` and ``device_kind`` are those of the key."""
         if key not in self._answers:
-            self._answers[key] = self._answer(key, op.kind, device_kind)
+            self._answers[key] = self._answer(key, kind, device_kind)
         return self._answers[key]
 
     def _answer(self, key: str, kind: str, device_kind: str) -> OpCost | None:

@@ -37,10 +37,7 @@ def profile_key(
     device: str,
 ) -> str:
     """Canonical JSON of everything that tells one measured operator from another."""
-    shapes = [list(shape) if shape is not None else None for shape in operands]
-    out = [list(shape) if shape is not None else None for shape in outputs]
-    parts = [device, kind, phase, dict(attrs), shapes, list(dtypes), out]
-    return _KEY.encode(parts)
+    return _KEY.encode([device, kind, phase, dict(attrs), [*operands], [*dtypes], [*outputs]])
 
 
 def op_key(graph: Graph, position: int, device_kind: str) -> str:

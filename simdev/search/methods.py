@@ -51,5 +51,6 @@ METHODS: Mapping[str, Method] = {
     "dnn-latency": Method("maxload", "dnn_latency"),
     "optcnn": Method("soap", "optcnn", splits=True),
     "flexflow": Method("soap", "flexflow", budget=2000, splits=True),
+    "exhaustive": Method("soap", "exhaustive", splits=True),
     "tofu": Method("tofu", "tofu", splits=True),
 }

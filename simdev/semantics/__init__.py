@@ -2,9 +2,9 @@
 
 from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, Call, Description, Output, axes, per
-from .index import Axis, Box, Index, Interval
+from .index import Axis, Box, Index, Interval, Region
 from .of_graph import Weights, op_semantics, op_splits, op_work, operand_dtypes, operand_shapes, weights_of
-from .regions import Region, Shard, extents, input_regions, output_regions, shard_of, volume
+from .regions import Executed, Shard, executed, extents, input_region, input_regions, output_regions, shard_of, volume
 from .registry import OP_CLASSES, Kind, Semantics, kinds, op_class, register, semantics_of
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
 from .tofu import steps
@@ -20,6 +20,7 @@ __all__ = [
     "Box",
     "Call",
     "Description",
+    "Executed",
     "Index",
     "Interval",
     "Kind",
@@ -34,8 +35,10 @@ __all__ = [
     "basic_strategies",
     "boxes",
     "effects_of",
+    "executed",
     "extents",
     "flops",
+    "input_region",
     "input_regions",
     "kinds",
     "op_class",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from .index import Axis, Box, Index
@@ -28,18 +29,25 @@ Entry = Axis | Index | int | None
 ALL: Final = None
 """Whole-axis access: any point needs all of this dimension."""
 
-Term = tuple[Fraction, tuple[Axis, ...]]
+_CACHED = 4096
+
+Term = tuple[int | Fraction, tuple[Axis, ...]]
 """So many operations at each point of these axes."""
 
 
 def axes(names: str, sizes: Sequence[int], split: bool = True) -> tuple[Axis, ...]:
     """One axis a name, names parted by blanks. Raises ValueError where the counts differ."""
+    return _axes(names, tuple(sizes), split)
+
+
+@lru_cache(_CACHED)
+def _axes(names: str, sizes: Shape, split: bool) -> tuple[Axis, ...]:
     return tuple(Axis(name, size, split) for name, size in zip(names.split(), sizes, strict=True))
 
 
 def per(count: int | Fraction, *points: Axis) -> Term:
     """``count`` operations at each point of the axes (a multiply-add counts two)."""
-    return Fraction(count), points
+    return count, points
 
 
 @dataclass(frozen=True, slots=True)

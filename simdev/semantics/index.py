@@ -20,6 +20,9 @@ from typing import Final, Literal
 Interval = tuple[int, int]
 """Start and stop, half open."""
 
+Region = tuple[Interval, ...]
+"""One interval a dimension of a tensor."""
+
 Box = Mapping[str, Interval]
 """Intervals of axes by name; an axis that is not named runs over its whole size."""
 
@@ -81,6 +84,11 @@ class Axis(_Arithmetic):
         """As a sum of terms: itself, once."""
         return Index(((self, 1),))
 
+    def __mul__(self, factor: int) -> Index:
+        return Index(((self, factor),) if factor else ())
+
+    __rmul__ = __mul__
+
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
@@ -106,11 +114,11 @@ class Index(_Arithmetic):
 def _add(mine: Index, other: Axis | Index | int, sign: int) -> Index:
     if isinstance(other, int):
         return Index(mine.terms, mine.offset + sign * other)
-    theirs = other * sign
-    counts = dict(mine.terms)
+    theirs, counts = other.as_index(), dict(mine.terms)
     for part, count in theirs.terms:
-        counts[part] = counts.get(part, 0) + count
-    return Index(tuple((part, count) for part, count in counts.items() if count), mine.offset + theirs.offset)
+        counts[part] = counts.get(part, 0) + sign * count
+    terms = tuple([(part, count) for part, count in counts.items() if count])
+    return Index(terms, mine.offset + sign * theirs.offset)
 
 
 def axes_of(index: Index) -> Iterator[Axis]:
@@ -155,16 +163,17 @@ def _divided_interval(part: _Divided, box: Box) -> Interval:
 def clipped_interval(index: Index, size: int, box: Box) -> Interval:
     """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
 
-    Its ends are values themselves as long as the expression is affine, perhaps divided exactly: where a window hangs
-    over the edge or a stride divides, the positions of the window are gone through one by one.
+    Its ends are values themselves as long as the expression is affine, perhaps divided exactly: where a window with
+    gaps hangs over the edge or a stride divides one, its positions are gone through one by one.
     """
     start, stop = interval_of(index, box)
-    divided = any(not isinstance(part, Axis) for part, _ in index.terms)
-    if start >= 0 and stop <= size and not divided:
+    if start >= 0 and stop <= size and all(isinstance(part, Axis) for part, _ in index.terms):
         return start, stop
-    found = _exact_ends(index, size, box)
-    if found is not None:
-        return found
+    divisor, inner = _exactly_divided(index)
+    if not _is_gapless(inner, box):
+        found = _exact_ends(inner, divisor, size, box)
+        if found is not None:
+            return found
     start, stop = max(start, 0), min(stop, size)
     return (start, stop) if start < stop else EMPTY
 
@@ -175,21 +184,40 @@ def span_of(index: Index, box: Box) -> int:
     Of an exact quotient it is the most that any alignment of the stride can give, so that parts of equal size that are
     aligned differently run as the same kernel.
     """
-    if len(index.terms) == 1 and not index.offset:
-        part, factor = index.terms[0]
-        if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
-            return -(-span_of(part.inner, box) // part.divisor)
+    divisor, inner = _exactly_divided(index)
+    if divisor > 1:
+        return -(-span_of(inner, box) // divisor)
     start, stop = interval_of(index, box)
     return stop - start
 
 
-def _exact_ends(index: Index, size: int, box: Box) -> Interval | None:
-    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by enumeration."""
-    divisor, inner = 1, index
+def _exactly_divided(index: Index) -> tuple[int, Index]:
+    """Divisor and dividend of an exact quotient; 1 and the expression itself where it is none."""
     if len(index.terms) == 1 and not index.offset:
         part, factor = index.terms[0]
         if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
-            divisor, inner = part.divisor, part.inner
+            return part.divisor, part.inner
+    return 1, index
+
+
+def _is_gapless(index: Index, box: Box) -> bool:
+    """Whether a sum of axes takes every value of its interval: no step is longer than the shorter ones reach."""
+    steps = []
+    for part, factor in index.terms:
+        if not isinstance(part, Axis):
+            return False
+        start, stop = box.get(part.name, (0, part.size))
+        steps.append((abs(factor), stop - start - 1))
+    reach = 1
+    for step, count in sorted(steps):
+        if step > reach or count < 0:
+            return False
+        reach += step * count
+    return True
+
+
+def _exact_ends(inner: Index, divisor: int, size: int, box: Box) -> Interval | None:
+    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by enumeration."""
     ranges = []
     for part, factor in inner.terms:
         if not isinstance(part, Axis):

@@ -5,18 +5,15 @@ A shard is a box: intervals of some axes; the axes that it does not name are who
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from ..errors import InputError
 from .description import Shape
-from .index import Box, Interval, clipped_interval, interval_of, span_of
+from .index import Axis, Box, Index, Interval, Region, clipped_interval, interval_of, span_of
 from .registry import Dims, Semantics
-
-Region = tuple[Interval, ...]
-"""One interval a dimension of a tensor."""
 
 
 def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
@@ -25,47 +22,62 @@ def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
     Halos of windows are included; what lies in the padding is not. An operand of which only the shape is needed is
     not read.
     """
-    found = []
-    for access, dims, shape in zip(semantics.description.inputs, semantics.reads, semantics.inputs, strict=True):
-        wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
-        found.append(_read(dims, shape, box) if wanted else None)
-    return tuple(found)
+    return tuple([input_region(semantics, operand, box) for operand in range(len(semantics.inputs))])
+
+
+def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
+    """That of one operand."""
+    access = semantics.description.inputs[operand]
+    wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
+    if not wanted:
+        return None
+    region = _region(semantics.reads[operand], semantics.inputs[operand], box) if box else semantics.read[operand]
+    return _unless_empty(region, semantics.inputs[operand])
 
 
 def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
     """For every output the region that the shard makes (whole or as a partial result); None where it makes nothing."""
-    pairs = zip(semantics.makes, semantics.outputs, strict=True)
-    return tuple(_read(dims, shape, box) for dims, shape in pairs)
+    regions: Iterable[Region] = semantics.made
+    if box:
+        regions = [_region(dims, shape, box) for dims, shape in zip(semantics.makes, semantics.outputs, strict=True)]
+    return tuple([_unless_empty(region, shape) for region, shape in zip(regions, semantics.outputs, strict=True)])
 
 
-def volume(region: Region) -> int:
+def volume(region: Sequence[Interval]) -> int:
     """Elements of a region."""
-    return prod(stop - start for start, stop in region)
+    return prod([stop - start for start, stop in region])
 
 
 def extents(region: Region) -> Shape:
     """The shape of a region."""
-    return tuple(stop - start for start, stop in region)
+    return tuple([stop - start for start, stop in region])
 
 
 def _holds_zero(interval: Interval) -> bool:
     return interval[0] <= 0 < interval[1]
 
 
-def _read(dims: Dims, shape: Shape, box: Box) -> Region | None:
+def _region(dims: Dims, shape: Shape, box: Box) -> Region:
+    return tuple([_interval(*dim, extent, box) for dim, extent in zip(dims, shape, strict=True)])
+
+
+def _unless_empty(region: Region, shape: Shape) -> Region | None:
     """The region of one tensor, or None where it is empty though the tensor is not."""
-    region = []
-    for (index, names, full), extent in zip(dims, shape, strict=True):
-        interval = full if index is None or names.isdisjoint(box) else clipped_interval(index, extent, box)
-        if interval[0] >= interval[1] and extent:
+    for (start, stop), extent in zip(region, shape, strict=True):
+        if start >= stop and extent:
             return None
-        region.append(interval)
-    return tuple(region)
+    return region
+
+
+def _interval(index: Axis | Index | None, names: frozenset[str], full: Interval, extent: int, box: Box) -> Interval:
+    if isinstance(index, Axis):
+        return box.get(index.name, full)
+    return full if index is None or names.isdisjoint(box) else clipped_interval(index, extent, box)
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """One shard as an op of its own: what it runs (its profile key's parts), and the regions that it needs and makes.
+class Executed:
+    """What a shard runs, as an op of its own: its profile key's parts. ``makes``: the regions of the op's outputs.
 
     ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are: what lies in the
     padding of a window is counted in (the shard runs unpadded there), an operand that is not touched is left out.
@@ -76,8 +88,14 @@ class Shard:
     operands: tuple[int, ...]
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
-    needs: tuple[Region | None, ...]
     makes: tuple[Region | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard(Executed):
+    """One shard as an op of its own: what it runs, and the regions that it makes and needs."""
+
+    needs: tuple[Region | None, ...]
 
 
 def shard_of(semantics: Semantics, box: Box) -> Shard:
@@ -85,19 +103,24 @@ def shard_of(semantics: Semantics, box: Box) -> Shard:
 
     Raises InputError for an axis that the op does not have and for an interval that is no part of it.
     """
+    run, needs = executed(semantics, box), input_regions(semantics, _parts(semantics, box))
+    return Shard(run.kind, run.attrs, run.operands, run.inputs, run.outputs, run.makes, needs)
+
+
+def executed(semantics: Semantics, box: Box) -> Executed:
+    """What the shard of an op on a box runs. Raises InputError, as ``shard_of`` does."""
     parts = _parts(semantics, box)
-    needs, makes = input_regions(semantics, parts), output_regions(semantics, parts)
+    makes = output_regions(semantics, parts)
     if not parts:
         operands = tuple(range(len(semantics.inputs)))
-        return Shard(semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, needs, makes)
+        return Executed(semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, makes)
     shapes = [_executed(semantics, i, parts) for i in range(len(semantics.inputs))]
-    return Shard(
+    return Executed(
         semantics.kind,
         semantics.description.local(semantics.attrs, parts),
-        tuple(i for i, shape in enumerate(shapes) if shape is not None),
-        tuple(shape for shape in shapes if shape is not None),
-        tuple(extents(region) for region in makes if region is not None),
-        needs,
+        tuple([i for i, shape in enumerate(shapes) if shape is not None]),
+        tuple([shape for shape in shapes if shape is not None]),
+        tuple([extents(region) for region in makes if region is not None]),
         makes,
     )
 
@@ -125,12 +148,11 @@ def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
     for (index, names, _), extent in zip(dims, shape, strict=True):
         if index is None or names.isdisjoint(box):
             found.append(extent)
-            continue
-        if access.padded:
+        elif access.padded and isinstance(index, Index):
             found.append(span_of(index, box))
-            continue
-        start, stop = clipped_interval(index, extent, box)
-        if start >= stop and extent:
-            return None
-        found.append(stop - start)
+        else:
+            start, stop = box[index.name] if isinstance(index, Axis) else clipped_interval(index, extent, box)
+            if start >= stop and extent:
+                return None
+            found.append(stop - start)
     return tuple(found)

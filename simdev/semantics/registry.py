@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ..errors import InputError
 from .description import Call, Describer, Description, Entry, Shape
-from .index import Axis, Index, Interval, axes_of, clipped_interval
+from .index import Axis, Index, Interval, Region, axes_of, clipped_interval
 
 OP_CLASSES = (
     "gemm",
@@ -26,8 +26,8 @@ OP_CLASSES = (
     "optimizer",
     "other",
 )
-Dims = tuple[tuple[Index | None, frozenset[str], Interval], ...]
-"""One a dimension: the expression (None: whole), its axes' names, and its interval when no axis is split."""
+Dims = tuple[tuple[Axis | Index | None, frozenset[str], Interval], ...]
+"""One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis is split."""
 
 _CACHED = 16_384
 _LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
@@ -45,14 +45,14 @@ class Kind:
     attributes: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Semantics:
     """The description of one op with its shapes: what every question about its work, splits and shards starts from.
 
     Equal ops share one object, so it serves as a key.
 
-    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the others.
-    ``reads`` and ``makes`` are how its dimensions of inputs and outputs are indexed, ready for questions.
+    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the others. ``read`` and
+    ``made``: the regions of inputs and outputs that the whole op touches.
     """
 
     kind: str
@@ -62,8 +62,20 @@ class Semantics:
     outputs: tuple[Shape, ...]
     description: Description = field(repr=False)
     axes: tuple[Axis, ...]
-    reads: tuple[Dims, ...] = field(repr=False)
-    makes: tuple[Dims, ...] = field(repr=False)
+    read: tuple[Region, ...] = field(repr=False)
+    made: tuple[Region, ...] = field(repr=False)
+
+    @cached_property
+    def reads(self) -> tuple[Dims, ...]:
+        """How the dimensions of its inputs are indexed."""
+        pairs = zip(self.description.inputs, self.read, strict=True)
+        return tuple(_dims(access.index, region) for access, region in pairs)
+
+    @cached_property
+    def makes(self) -> tuple[Dims, ...]:
+        """How the dimensions of its outputs are indexed."""
+        pairs = zip(self.description.outputs, self.made, strict=True)
+        return tuple(_dims(output.index, region) for output, region in pairs)
 
 
 _KINDS: dict[str, Kind] = {}
@@ -106,6 +118,30 @@ def semantics_of(
 
     Raises InputError: the kind has no semantics, a shape is unknown, or the shapes do not fit the kind.
     """
+    read, made = _shapes(kind, inputs, outputs)
+    return _semantics_of(kind, _frozen(_told(attrs)), read, made)
+
+
+def passing_semantics(
+    kind: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+) -> Semantics:
+    """As ``semantics_of``, for one question: an object that nothing keeps, and no key.
+
+    A hundred thousand objects that are kept cost more than to make them: the garbage collector walks over all of them.
+    """
+    read, made = _shapes(kind, inputs, outputs)
+    return _semantics(kind, {name: _listed(value) for name, value in _told(attrs).items()}, read, made)
+
+
+def _told(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that tell what is computed."""
+    return {name: value for name, value in attrs.items() if name not in _LAYOUT}
+
+
+def _shapes(
+    kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """Those of the operands and of the outputs. Raises InputError."""
     if kind not in _KINDS:
         raise InputError(f'no semantics for kind "{kind}"')
     found = []
@@ -113,82 +149,91 @@ def semantics_of(
         for i, shape in enumerate(shapes):
             if shape is None:
                 raise InputError(f'kind "{kind}": {what} {i} has no shape')
-        found.append(tuple(tuple(shape) for shape in shapes if shape is not None))
-    plain = {name: value for name, value in attrs.items() if name not in _LAYOUT}
-    return _semantics_of(kind, _frozen(plain), *found)
+        found.append(tuple([tuple(shape) for shape in shapes if shape is not None]))
+    return found[0], found[1]
+
+
+def _semantics(kind: str, attrs: dict[str, Any], inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Semantics:
+    entry = _KINDS[kind]
+    try:
+        description = entry.describe(Call(attrs, inputs, outputs))
+        read = _touched([access.index for access in description.inputs], inputs, "operand")
+        made = _touched([output.index for output in description.outputs], outputs, "output")
+        axes = _axes(description)
+    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
+        raise InputError(_misfit(kind, attrs, inputs, outputs, error)) from None
+    return Semantics(kind, entry.op_class, attrs, inputs, outputs, description, axes, read, made)
 
 
 @lru_cache(_CACHED)
 def _semantics_of(kind: str, frozen: Any, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Semantics:
-    entry = _KINDS[kind]
-    attrs = {name: _thawed(value) for name, value in frozen}
-    try:
-        description = entry.describe(Call(attrs, inputs, outputs))
-        reads = tuple(_dims(access.index, shape) for access, shape in _paired(description.inputs, inputs, "operand"))
-        makes = tuple(_dims(output.index, shape) for output, shape in _paired(description.outputs, outputs, "output"))
-        axes = tuple(_axes(description))
-    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
-        raise InputError(_misfit(kind, attrs, inputs, outputs, error)) from None
-    return Semantics(kind, entry.op_class, attrs, inputs, outputs, description, axes, reads, makes)
+    return _semantics(kind, {name: _thawed(value) for name, value in frozen}, inputs, outputs)
 
 
-def _paired(entries: Sequence[Any], shapes: Sequence[Shape], what: str) -> Iterator[tuple[Any, Shape]]:
+def _touched(entries: Sequence[Sequence[Entry]], shapes: Sequence[Shape], what: str) -> tuple[Region, ...]:
     if len(entries) != len(shapes):
         raise ValueError(f"needs {len(entries)} {what}s, got {len(shapes)}")
-    for i, (entry, shape) in enumerate(zip(entries, shapes, strict=True)):
-        if len(entry.index) != len(shape):
-            raise ValueError(f"{what} {i} must have {len(entry.index)} dimensions, got {list(shape)}")
-        for axis, extent in zip(entry.index, shape, strict=True):
-            if isinstance(axis, Axis) and axis.size != extent:
-                raise ValueError(f'{what} {i} has {extent} along "{axis.name}", which is {axis.size} elsewhere')
-        yield entry, shape
+    return tuple([_region(own, shape, what, i) for i, (own, shape) in enumerate(zip(entries, shapes, strict=True))])
 
 
-def _dims(entries: Sequence[Entry], shape: Shape) -> Dims:
-    found: list[tuple[Index | None, frozenset[str], Interval]] = []
+def _region(entries: Sequence[Entry], shape: Shape, what: str, number: int) -> Region:
+    if len(entries) != len(shape):
+        raise ValueError(f"{what} {number} must have {len(entries)} dimensions, got {list(shape)}")
+    found: list[Interval] = []
     for entry, extent in zip(entries, shape, strict=True):
-        if entry is None:
-            found.append((None, frozenset(), (0, extent)))
-            continue
-        index = Index((), entry) if isinstance(entry, int) else entry.as_index()
-        names = frozenset(axis.name for axis in axes_of(index))
-        found.append((index, names, clipped_interval(index, extent, {})))
+        if entry is None or isinstance(entry, Axis):
+            if entry is not None and entry.size != extent:
+                raise ValueError(f'{what} {number} has {extent} along "{entry.name}", which is {entry.size} elsewhere')
+            found.append((0, extent))
+        else:
+            found.append(clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, {}))
     return tuple(found)
 
 
-def _axes(description: Description) -> Iterator[Axis]:
+def _dims(entries: Sequence[Entry], region: Region) -> Dims:
+    found: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
+    for entry, interval in zip(entries, region, strict=True):
+        index = Index((), entry) if isinstance(entry, int) else entry
+        names = frozenset(axis.name for axis in axes_of(index.as_index())) if index is not None else frozenset()
+        found.append((index, names, interval))
+    return tuple(found)
+
+
+def _axes(description: Description) -> tuple[Axis, ...]:
     """Axes of the outputs, then what they are reduced over, then the others, each once; one name is one axis."""
-    seen: dict[str, Axis] = {}
+    found: dict[str, Axis] = {}
     for axis in _mentioned(description):
-        known = seen.get(axis.name)
-        if known is None:
-            seen[axis.name] = axis
-            yield axis
-        elif known != axis:
+        known = found.setdefault(axis.name, axis)
+        if known is not axis and known != axis:
             raise ValueError(f'axis "{axis.name}" is {known.size} and {axis.size}')
+    return tuple(found.values())
 
 
-def _mentioned(description: Description) -> Iterator[Axis]:
-    made = [output.index for output in description.outputs]
-    made += [description.inputs[i].index for i in description.updated]
-    for entries in made:
-        yield from _entry_axes(entries)
+def _mentioned(description: Description) -> list[Axis]:
+    found: list[Axis] = []
     for output in description.outputs:
-        yield from output.over
+        found += _entry_axes(output.index)
+    for i in description.updated:
+        found += _entry_axes(description.inputs[i].index)
+    for output in description.outputs:
+        found += output.over
     for access in description.inputs:
-        yield from _entry_axes(access.index)
-        yield from access.at_most or ()
-        yield from axes_of(access.when) if access.when is not None else ()
+        found += _entry_axes(access.index)
+        found += access.at_most or ()
+        found += axes_of(access.when) if access.when is not None else ()
     for _, points in description.flops:
-        yield from points
+        found += points
+    return found
 
 
-def _entry_axes(entries: Sequence[Entry]) -> Iterator[Axis]:
+def _entry_axes(entries: Sequence[Entry]) -> list[Axis]:
+    found: list[Axis] = []
     for entry in entries:
         if isinstance(entry, Axis):
-            yield entry
+            found.append(entry)
         elif isinstance(entry, Index):
-            yield from axes_of(entry)
+            found += axes_of(entry)
+    return found
 
 
 def _misfit(kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception) -> str:
@@ -198,12 +243,21 @@ def _misfit(kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Sh
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return tuple(sorted((str(name), _frozen(item)) for name, item in value.items()))
     if isinstance(value, list | tuple):
-        return (list, *(_frozen(item) for item in value))
+        return (list, *map(_frozen, value))
+    if not isinstance(value, int | float | str) and isinstance(value, Mapping):  # the latter takes its time
+        return tuple(sorted([(str(name), _frozen(item)) for name, item in value.items()]))
     # True and 1 (and 1.0) are equal and would share an entry, but an attribute is handed on as it was written.
     return (type(value), value)
+
+
+def _listed(value: Any) -> Any:
+    """As an attribute is handed on: what was a tuple or a mapping of another type is a list or a dict."""
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    if not isinstance(value, int | float | str) and isinstance(value, Mapping):
+        return {str(name): _listed(item) for name, item in value.items()}
+    return value
 
 
 def _thawed(value: Any) -> Any:

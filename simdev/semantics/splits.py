@@ -60,6 +60,7 @@ def _splits(semantics: Semantics, parameters: frozenset[int], gradients: frozens
     return tuple(found)
 
 
+@lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
     """What a split of an axis does to each output."""
     found: list[Effect] = []
@@ -71,6 +72,7 @@ def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
     return tuple(found)
 
 
+@lru_cache(_CACHED)
 def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]:
     """For each dimension of an output the axis by which it is cut (of merged axes the outermost), None where none is.
 
@@ -122,14 +124,16 @@ def _made_apart(semantics: Semantics, axis: Axis) -> bool:
     return all(_is_outermost(index, axis) for index in indices)
 
 
-def _is_outermost(index: Index, axis: Axis) -> bool:
-    factors = {part.name: (abs(factor), part.size) for part, factor in index.terms if isinstance(part, Axis)}
+def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
+    terms = index.as_index().terms
+    factors = {part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)}
     if axis.name not in factors:
         return False
     mine = factors[axis.name][0]
     return all(factor < mine or size == 1 for name, (factor, size) in factors.items() if name != axis.name)
 
 
+@lru_cache(_CACHED)
 def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
     """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the larger."""
     ends = [-(-i * size // degree) for i in range(degree + 1)]

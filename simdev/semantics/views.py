@@ -7,8 +7,7 @@ from itertools import pairwise
 from math import prod
 
 from .description import Shape
-from .index import Axis, clipped_interval
-from .regions import Region
+from .index import Axis, Region, clipped_interval
 from .reshaping import reshaped
 
 

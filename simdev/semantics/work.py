@@ -19,7 +19,7 @@ from .description import Access, Shape
 from .dtype import bits_of
 from .index import Axis, Box
 from .regions import input_regions, output_regions, volume
-from .registry import Semantics, semantics_of
+from .registry import Semantics, passing_semantics
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def work(
     out and the kind itself does not say. ``semantics_of`` tells why there is None.
     """
     try:
-        semantics = semantics_of(kind, attrs, inputs, outputs)
+        semantics = passing_semantics(kind, attrs, inputs, outputs)
     except InputError:
         return None
     return shard_work(semantics, {}, in_dtypes, out_dtypes, layouts(attrs.get("strides")))
@@ -96,7 +96,7 @@ def flops(semantics: Semantics, box: Box) -> int:
     """Floating-point operations of a shard (the whole op on ``{}``), rounded down where a share is a fraction."""
     whole, shares = 0, Fraction(0)
     for count, points in semantics.description.flops:
-        size = prod(_extent(axis, box) for axis in points)
+        size = _points(points, box)
         if count.denominator == 1:  # on integers where it goes: Fractions are ten times slower
             whole += count.numerator * size
         else:
@@ -104,15 +104,16 @@ def flops(semantics: Semantics, box: Box) -> int:
     return whole + int(shares)
 
 
-def _extent(axis: Axis, box: Box) -> int:
-    start, stop = box.get(axis.name, (0, axis.size))
-    return stop - start
+def _points(axes: Sequence[Axis], box: Box) -> int:
+    """How many points of some axes lie in the box."""
+    return prod([box[axis.name][1] - box[axis.name][0] if axis.name in box else axis.size for axis in axes])
 
 
 def _elements(access: Access, region: Sequence[tuple[int, int]], layout: Sequence[int] | None, box: Box) -> int:
-    steps = layout if layout is not None and len(layout) == len(region) else (1,) * len(region)
-    count = prod(stop - start for (start, stop), step in zip(region, steps, strict=True) if step)
-    return count if access.at_most is None else min(count, prod(_extent(axis, box) for axis in access.at_most))
+    if layout is not None and len(layout) == len(region):
+        region = [interval for interval, step in zip(region, layout, strict=True) if step]
+    count = volume(region)
+    return count if access.at_most is None else min(count, _points(access.at_most, box))
 
 
 def _out_dtype(

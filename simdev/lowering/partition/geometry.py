@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
+from typing import TypeGuard
 
 from ...errors import InputError
 from ...graph import Graph
 from ...semantics import (
+    Axis,
     Index,
     Interval,
     Region,
@@ -21,7 +23,7 @@ from ...semantics import (
     Shard,
     boxes,
     effects_of,
-    input_regions,
+    input_region,
     op_semantics,
     operand_dtypes,
     operand_shapes,
@@ -55,9 +57,9 @@ class Part:
     share: Fraction
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What geometry asks of one op of a graph; equal ops have equal ones.
+    """What geometry asks of one op of a graph; equal ops share one object, so it serves as a key.
 
     ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of the tensors read,
     ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
@@ -82,7 +84,14 @@ def reading(graph: Graph, position: int) -> Reading:
         semantics = None  # what it reads and what it is said to execute differ: nothing is known
     if len(op.made) < len(op.outputs):
         semantics = None  # its views are parts of outputs that only the whole op has
-    return Reading(semantics, stored, _strides(op.attrs.get("strides"), len(stored)), _shapes(graph, position))
+    return _reading(semantics, stored, _strides(op.attrs.get("strides"), len(stored)), _shapes(graph, position))
+
+
+@lru_cache(_CACHED)
+def _reading(
+    semantics: Semantics | None, stored: tuple[Shape, ...], strides: Strides, made: tuple[Shape, ...]
+) -> Reading:
+    return Reading(semantics, stored, strides, made)
 
 
 def _shapes(graph: Graph, position: int) -> tuple[Shape, ...]:
@@ -92,7 +101,11 @@ def _shapes(graph: Graph, position: int) -> tuple[Shape, ...]:
 def _strides(told: object, count: int) -> Strides:
     if not isinstance(told, list | tuple) or len(told) != count:
         return (None,) * count
-    return tuple(tuple(one) if isinstance(one, list | tuple) else None for one in told)
+    return tuple(tuple(one) if _is_layout(one) else None for one in told)
+
+
+def _is_layout(told: object) -> TypeGuard[Sequence[int]]:
+    return isinstance(told, list | tuple) and all(isinstance(step, int) for step in told)
 
 
 def whole(shape: Shape) -> Region:
@@ -173,9 +186,10 @@ def followed_axis(op: Reading, operand: int, dimension: int, intervals: tuple[In
     """
     if op.semantics is None:
         return None
-    best, found = Fraction(0), None
+    best: int | Fraction = 0
+    found = None
     for split in splits(op.semantics):
-        if split.size < len(intervals):
+        if split.size < len(intervals) or not _reaches(op, operand, dimension, split.axis):
             continue
         score = _own_share(op, operand, dimension, intervals, split.axis, split.size)
         if score > best:
@@ -183,21 +197,28 @@ def followed_axis(op: Reading, operand: int, dimension: int, intervals: tuple[In
     return found
 
 
+def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
+    """Whether an axis indexes a dimension of an operand; of one that is seen through a view it may."""
+    assert op.semantics is not None
+    seen_so = op.semantics.inputs[operand] == op.stored[operand] and op.strides[operand] is None
+    return not seen_so or axis in op.semantics.reads[operand][dimension][1]
+
+
 def _own_share(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...], axis: str, size: int
-) -> Fraction:
+) -> int | Fraction:
     """The sum over all parts of what is their own among what they read along the dimension; 0 where it is no half."""
     assert op.semantics is not None
-    total = Fraction(0)
+    total: int | Fraction = 0
     for own, interval in zip(intervals, parts_of(size, len(intervals)), strict=True):
-        region = _stored(op, operand, input_regions(op.semantics, {axis: interval})[operand])
+        region = _stored(op, operand, input_region(op.semantics, operand, {axis: interval}))
         if region is None:
-            return Fraction(0)
+            return 0
         start, stop = region[dimension]
         inside = min(stop, own[1]) - max(start, own[0])
         if 2 * inside <= stop - start:
-            return Fraction(0)
-        total += Fraction(inside, stop - start)
+            return 0
+        total += Fraction(inside, stop - start) if inside < stop - start else 1
     return total
 
 
@@ -215,11 +236,14 @@ def updated_box(op: Reading, operand: int, region: Region) -> Box:
     return _box(op.semantics, op.semantics.reads[operand], region)
 
 
-def _box(semantics: Semantics, dims: Sequence[tuple[Index | None, frozenset[str], Interval]], region: Region) -> Box:
+def _box(
+    semantics: Semantics, dims: Sequence[tuple[Axis | Index | None, frozenset[str], Interval]], region: Region
+) -> Box:
     allowed = {split.axis for split in splits(semantics)}
     found = {}
     for (index, names, full), interval in zip(dims, region, strict=True):
-        plain = index is not None and not index.offset and [factor for _, factor in index.terms] == [1]
+        sum_of = index.as_index() if index is not None else None
+        plain = sum_of is not None and not sum_of.offset and [factor for _, factor in sum_of.terms] == [1]
         if plain and len(names) == 1 and names <= allowed and interval != full:
             found[next(iter(names))] = interval
     return tuple((axis.name, found[axis.name]) for axis in semantics.axes if axis.name in found)

@@ -1,7 +1,8 @@
-"""How ops are split: OptCNN's tables and FlexFlow's walks, over the layers of a step."""
+"""How ops are split: OptCNN's tables, FlexFlow's walks and branch and bound, over the layers of a step."""
 
 from __future__ import annotations
 
+from .exhaustive import exhaustive
 from .flexflow import Space, flexflow, space_of
 from .layers import Layer, Layers
 from .optcnn import optcnn
@@ -14,6 +15,7 @@ __all__ = [
     "Space",
     "Tables",
     "entries",
+    "exhaustive",
     "flexflow",
     "optcnn",
     "space_of",

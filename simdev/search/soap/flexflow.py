@@ -9,11 +9,11 @@ from math import prod
 from ...errors import InputError
 from ...lowering import expanded
 from ...oracle import Cost
-from ...strategy import Configuration, Strategy
+from ...strategy import Configuration, Strategy, resolve_partition
 from ..space import relative_excess
 from ..trial import Trial
 from .layers import Layer, Layers
-from .strategies import PLAIN, entries, strategy_of
+from .strategies import PLAIN, changes, strategy_of
 
 STARTS = ("data-parallel", "expert")
 TEMPERATURE = 0.01  # relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
@@ -58,11 +58,11 @@ def flexflow(trial: Trial) -> None:
     walks(trial, space)
 
 
-def walks(trial: Trial, space: Space) -> None:
+def walks(trial: Trial, space: Space, temperature: float = TEMPERATURE) -> None:
     """A walk from each start, over some space. Raises SpentError."""
     every = starts(trial, space)
     for number, start in enumerate(every):
-        walk(trial, space, start, (number + 1) / len(every))
+        walk(trial, space, start, (number + 1) / len(every), temperature)
 
 
 def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
@@ -72,8 +72,9 @@ def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
     for name in STARTS:
         form = Strategy(order=trial.given.order, sync=trial.given.sync, short=name, devices=devices)
         try:
-            expanded(oracle.graph, oracle.cluster, form, oracle.costs)
-        except InputError:  # nothing has samples to cut
+            cut = expanded(oracle.graph, oracle.cluster, form, oracle.costs)
+            resolve_partition(oracle.graph, oracle.cluster, cut.partition)
+        except InputError:  # nothing has samples to cut, or not so many
             continue
         found[name] = form
     return found
@@ -104,7 +105,9 @@ def _of_form(layers: Layers, layer: Layer, form: Strategy, otherwise: Configurat
     return otherwise if found is None or not found.devices else found
 
 
-def walk(trial: Trial, space: Space, start: Sequence[Configuration], until: float) -> None:
+def walk(
+    trial: Trial, space: Space, start: Sequence[Configuration], until: float, temperature: float = TEMPERATURE
+) -> None:
     """One chain, to the share ``until`` of the budget. Raises SpentError."""
     trial.require_budget()
     chain = _Chain(trial, space, list(start))
@@ -113,7 +116,7 @@ def walk(trial: Trial, space: Space, start: Sequence[Configuration], until: floa
     scale = max(best, 1.0)
     while chain.movable and trial.share < until and trial.share - improved <= PATIENCE * (until - began):
         energy = chain.propose()
-        if energy - chain.energy <= scale * TEMPERATURE * trial.random.exponential():
+        if energy - chain.energy <= scale * temperature * trial.random.exponential():
             chain.accept()
         if chain.energy < best:
             best, kept, improved = chain.energy, list(chain.state), trial.share
@@ -154,13 +157,9 @@ class _Chain:
         return self._proposed[2]
 
     def _change(self, number: int, one: Configuration) -> Mapping[str, Configuration | None]:
-        """What a session is told: backward ops that the new configuration does not name lose theirs."""
         key = number, one.devices, tuple(one.split.items())
         if key not in self._changes:
-            layers = self.space.layers
-            layer = layers.all[number]
-            own = dict.fromkeys(layers.graph.ops[i].name for i in layer.backward)
-            self._changes[key] = own | entries(layers, layer, one)
+            self._changes[key] = changes(self.space.layers, self.space.layers.all[number], one)
         return self._changes[key]
 
     def accept(self) -> None:

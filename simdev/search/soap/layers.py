@@ -86,6 +86,13 @@ class Layers:
         question = self.question
         return tuple(i for i in question.order if self.graph.ops[i].phase == "forward" and i not in question.on_demand)
 
+    @cached_property
+    def adrift(self) -> tuple[int, ...]:
+        """Backward and update ops of no layer that read nothing, so that there is nothing to follow."""
+        question = self.question
+        own = (i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand)
+        return tuple(i for i in own if not question.read[i])
+
     def _of_gradients(self) -> Iterator[tuple[int, int]]:
         """Ops that make a gradient of a weight, or add up several, with a forward op that reads the weight."""
         question, readers = self.question, dict[tuple[int, int], int]()
@@ -120,6 +127,17 @@ class Layers:
             return True
         kind = op_class(self.graph.ops[i].kind)
         return kind in OWN or (kind == "data_movement" and len(sources) > 1)
+
+    @cached_property
+    def leads(self) -> tuple[tuple[int, ...], ...]:
+        """The operands that each op may follow, in order: forward tensors first where it goes back."""
+        question, found = self.question, []
+        for i, read in enumerate(question.read):
+            there = [j for j, one in enumerate(read) if one in question.touched[i] and one[0] not in question.on_demand]
+            if question.goes_back[i]:
+                there.sort(key=lambda j: self.graph.ops[read[j][0]].phase != "forward")
+            found.append(tuple(there))
+        return tuple(found)
 
     @cached_property
     def all(self) -> tuple[Layer, ...]:

@@ -6,14 +6,15 @@ how many devices stand between one part and the next along it; a ``Cut`` the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...lowering.partition.geometry import Reading, followed_axis
-from ...semantics import Interval, Region, input_regions, output_axes, parts_of, stored_region
+from ...semantics import Interval, Region, input_region, output_axes, parts_of, stored_region
 from .layers import Degrees, Layer, Layers
 
 Spread = tuple[tuple[str, int, int], ...]
@@ -64,15 +65,9 @@ def _spread(degrees: Degrees) -> Spread:
 
 
 def _followed(layers: Layers, i: int, cuts: Mapping[TensorOf, Cut], by_shape: Mapping[tuple[int, ...], Cut]) -> Spread:
-    question, op = layers.question, layers.question.readings[i]
-    read = question.read[i]
-    order = list(range(len(read)))
-    if question.goes_back[i]:
-        order.sort(key=lambda j: layers.graph.ops[read[j][0]].phase != "forward")
-    for j in order:
+    op, read = layers.question.readings[i], layers.question.read[i]
+    for j in layers.leads[i]:
         tensor = read[j]
-        if tensor not in question.touched[i] or tensor[0] in question.on_demand:
-            continue
         cut = cuts.get(tensor)
         if cut is None and layers.graph.ops[tensor[0]].phase != "forward":
             cut = by_shape.get(op.stored[j])
@@ -116,53 +111,53 @@ def output_cut(op: Reading, output: int, spread: Spread) -> Cut:
 @lru_cache(_CACHED)
 def made_boxes(shape: tuple[int, ...], cut: Cut, devices: int) -> Boxes:
     """The region of a tensor that each device makes."""
-    parts = 1
-    for degree, _ in cut:
-        parts *= degree
-    found = np.zeros((devices, len(shape), 2), np.int64)
-    for dimension, (degree, stride) in enumerate(cut):
-        intervals = parts_of(shape[dimension], degree)
-        for device in range(parts):
-            found[device, dimension] = intervals[device // max(stride, 1) % degree]
-    return found
+    dims = [(parts_of(size, degree), degree, max(stride, 1)) for size, (degree, stride) in zip(shape, cut, strict=True)]
+    parts = range(prod(degree for degree, _ in cut))
+    return _boxes([tuple([ends[p // stride % degree] for ends, degree, stride in dims]) for p in parts], devices)
 
 
 @lru_cache(_CACHED)
 def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes | None:
     """The region of a stored operand that each device reads; None where the op reads nothing of it."""
-    parts = 1
-    for _, degree, _ in spread:
-        parts *= degree
-    found = np.zeros((devices, len(op.stored[operand]), 2), np.int64)
-    for device in range(parts):
-        region = _read(op, operand, tuple((a, n, device // stride % n) for a, n, stride in spread))
-        if region is None:
+    seen, stored = op.semantics.inputs[operand] if op.semantics is not None else None, op.stored[operand]
+    parts = prod(degree for _, degree, _ in spread)
+    if op.semantics is None or seen is None:
+        return _boxes([tuple((0, extent) for extent in stored)] * parts, devices)
+    columns = []
+    for dimension, (_, names, _) in enumerate(op.semantics.reads[operand]):
+        own = tuple([one for one in spread if one[0] in names])
+        columns.append(_intervals(op, operand, dimension, own, parts))
+    regions: list[Region] = []
+    for region in zip(*columns, strict=True) if columns else [()] * parts:
+        if None in region:
             return None
-        found[device] = np.array(region, np.int64).reshape(-1, 2)
+        regions.append(region if seen == stored else stored_region(region, seen, stored, op.strides[operand]))
+    return _boxes(regions, devices)
+
+
+def _boxes(regions: Sequence[Region], devices: int) -> Boxes:
+    found = np.zeros((devices, len(regions[0]), 2), np.int64)
+    if regions[0]:
+        found[: len(regions)] = regions
     return found
 
 
-def _read(op: Reading, operand: int, place: tuple[tuple[str, int, int], ...]) -> Region | None:
-    """The region that one part reads: along each dimension by the axes that index it."""
-    if op.semantics is None:
-        return tuple((0, extent) for extent in op.stored[operand])
-    region = []
-    for dimension, (_, names, _) in enumerate(op.semantics.reads[operand]):
-        interval = _interval(op, operand, dimension, tuple(one for one in place if one[0] in names))
-        if interval is None:
-            return None
-        region.append(interval)
-    if op.semantics.inputs[operand] == op.stored[operand]:
-        return tuple(region)
-    return stored_region(tuple(region), op.semantics.inputs[operand], op.stored[operand], op.strides[operand])
-
-
 @lru_cache(_CACHED)
-def _interval(op: Reading, operand: int, dimension: int, place: tuple[tuple[str, int, int], ...]) -> Interval | None:
+def _intervals(op: Reading, operand: int, dimension: int, spread: Spread, parts: int) -> tuple[Interval | None, ...]:
+    """What each part reads along one dimension, by the axes that index it; None where it reads nothing."""
     assert op.semantics is not None
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
-    region = input_regions(op.semantics, {a: parts_of(sizes[a], n)[at] for a, n, at in place})[operand]
-    return None if region is None else region[dimension]
+    ends = [(axis, parts_of(sizes[axis], degree), degree, stride) for axis, degree, stride in spread]
+    known: dict[tuple[int, ...], Interval | None] = {}
+    found = []
+    for part in range(parts):
+        place = tuple([part // stride % degree for _, _, degree, stride in ends])
+        if place not in known:
+            box = {axis: own[at] for (axis, own, _, _), at in zip(ends, place, strict=True)}
+            region = input_region(op.semantics, operand, box)
+            known[place] = None if region is None else region[dimension]
+        found.append(known[place])
+    return tuple(found)
 
 
 def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
@@ -170,4 +165,4 @@ def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
     if op.semantics is None:
         return ()
     degrees = {axis: degree for axis, degree, _ in spread}
-    return tuple((a.name, parts_of(a.size, degrees[a.name])[0]) for a in op.semantics.axes if a.name in degrees)
+    return tuple([(a.name, parts_of(a.size, degrees[a.name])[0]) for a in op.semantics.axes if a.name in degrees])

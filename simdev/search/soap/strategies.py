@@ -16,7 +16,8 @@ PLAIN = Strategy()
 
 def strategy_of(layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN) -> Strategy:
     """The strategy of one configuration a layer; order and synchronisation are those of ``like``."""
-    partition: dict[str, Configuration] = {}
+    alone = Configuration(devices=(layers.cluster.devices[layers.devices[0]].name,))
+    partition = {layers.graph.ops[i].name: alone for i in layers.adrift}
     for layer, one in zip(layers.all, configurations, strict=True):
         partition |= entries(layers, layer, one)
     return Strategy(order=like.order, partition=partition, sync=like.sync)
@@ -40,7 +41,16 @@ def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[
             one = _entry(layers, i, plan[i], configuration.devices)
             if one is not None:
                 found[graph.ops[i].name] = one
+    for i in layer.backward:
+        if not layers.question.read[i]:  # it has nothing to follow
+            found.setdefault(graph.ops[i].name, Configuration(devices=configuration.devices[:1]))
     return found
+
+
+def changes(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration | None]:
+    """What a session is told: backward ops that the new configuration does not name lose theirs."""
+    own: dict[str, Configuration | None] = dict.fromkeys(layers.graph.ops[i].name for i in layer.backward)
+    return own | entries(layers, layer, configuration)
 
 
 def _is_led(layers: Layers, i: int) -> bool:

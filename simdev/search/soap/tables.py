@@ -12,20 +12,19 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import inf, prod
 
 import numpy as np
 
-from ...graph import Graph, Op, Tensor
+from ...graph import Tensor
 from ...lowering import Prepared
-from ...lowering.partition.geometry import Box, Reading, executed, part
-from ...lowering.partition.layout import part_of
+from ...lowering.partition.geometry import Box, Reading, part
 from ...lowering.partition.plan import is_linear
-from ...semantics import effects_of, operand_dtypes
+from ...profile import PHASE_CODES, profile_key
+from ...semantics import effects_of, executed, operand_dtypes
 from ..elimination import Floats, Term
 from .layers import Degrees, Layer, Layers
 from .spread import Boxes, Cut, Spread, TensorOf, first_box, made_boxes, read_boxes, spreads
@@ -66,12 +65,13 @@ class _Builder:
     def __init__(self, layers: Layers, prepared: Prepared, sync: str) -> None:
         self.layers, self.prepared, self.sync = layers, prepared, sync
         self.question, self.graph = layers.question, layers.graph
+        self.dtypes = [operand_dtypes(self.graph, i) for i in range(len(self.graph.ops))]
         self.choices = tuple(layers.degrees(layer) for layer in layers.all)
         self.like = self._alike()
-        self.plans: list[list[Plan]] = []
-        for number, own in enumerate(self.choices):
-            self.plans.append(self._plans(number, own))
+        self.twin = dict(self._twins())
+        self.plans = {number: self._plans(number) for number in dict.fromkeys(self.like)}
         self.wires = Wires(prepared, layers.devices)
+        self.kinds = sorted({prepared.cluster.devices[d].kind for d in layers.devices})
 
     def _alike(self) -> list[int]:
         """For each layer the first that is like it: equal ops, joined in the same way."""
@@ -87,71 +87,73 @@ class _Builder:
                 (place.get(p, -1), k, (p, k) in self.question.touched[i], self.graph.ops[p].phase, p in self._leaves)
                 for p, k in reads
             )
-            dtypes = operand_dtypes(self.graph, i)
-            found.append((self.question.readings[i], op.phase, dtypes, i if op.time is not None else -1, wires))
+            found.append((self.question.readings[i], op.phase, self.dtypes[i], i if op.time is not None else -1, wires))
         return tuple(found)
 
     @cached_property
     def _leaves(self) -> frozenset[int]:
         return self.question.on_demand
 
-    def _plans(self, number: int, choices: Sequence[Degrees]) -> list[Plan]:
+    def _twins(self) -> Iterator[tuple[int, int]]:
+        """Each op of a layer with the op that it is like in the first layer that this one is like."""
+        for layer, like in zip(self.layers.all, self.like, strict=True):
+            yield from zip(layer.members, self.layers.all[like].members, strict=True)
+
+    def _plans(self, number: int) -> list[Plan]:
         """How the ops of a layer lie, by choice."""
-        layer, like = self.layers.all[number], self.like[number]
-        if like == number:
-            return [spreads(self.layers, layer, one) for one in choices]
-        renamed = dict(zip(self.layers.all[like].members, layer.members, strict=True))
-        return [
-            ({renamed[i]: one for i, one in plan.items()}, {(renamed[i], k): cut for (i, k), cut in cuts.items()})
-            for plan, cuts in self.plans[like]
-        ]
+        return [spreads(self.layers, self.layers.all[number], one) for one in self.choices[number]]
+
+    def _spreads(self, i: int) -> tuple[Spread, ...]:
+        """How an op lies, by choice of its layer."""
+        return tuple([plan[self.twin[i]] for plan, _ in self.plans[self.like[self.layers.layer_of[i]]]])
+
+    def _cuts(self, tensor: TensorOf) -> tuple[Cut, ...]:
+        """How a tensor that a layer makes lies, by choice of the layer."""
+        twin = self.twin[tensor[0]], tensor[1]
+        return tuple([cuts[twin] for _, cuts in self.plans[self.like[self.layers.layer_of[tensor[0]]]]])
 
     # t_C
 
     def compute(self) -> tuple[Floats, ...]:
         """Seconds of a layer's ops by choice; equal layers and equal shards are priced once."""
-        rows: dict[object, int] = {}
-        ops: list[Op] = []
-        wanted: dict[int, list[list[int]]] = {}
-        for number in dict.fromkeys(self.like):
-            plans = self.plans[number]
-            wanted[number] = [[self._row(i, spread, rows, ops) for i, spread in plan.items()] for plan, _ in plans]
-        prices = self._prices(ops)
-        tables = {number: np.array([prices[one].sum() for one in layer]) for number, layer in wanted.items()}
+        known: dict[object, float] = {}
+        tables: dict[int, Floats] = {}
+        for number in self.plans:
+            columns = [self._column(i, known) for i in self.layers.all[number].members]
+            tables[number] = np.array([np.array(row).sum() for row in zip(*columns, strict=True)])
         return tuple(tables[like] for like in self.like)
 
-    def _row(self, i: int, spread: Spread, rows: dict[object, int], ops: list[Op]) -> int:
-        """The number of the shard that the first device runs of an op."""
+    def _column(self, i: int, known: dict[object, float]) -> list[float]:
+        """Seconds of the shard of an op that the first device runs, by choice, on the slowest kind of device."""
         op, reading = self.graph.ops[i], self.question.readings[i]
-        box = first_box(reading, spread)
-        known = op.time is None and reading.semantics is not None
-        key: object = (reading, box, op.phase, operand_dtypes(self.graph, i)) if known else (i, box)
-        if key not in rows:
-            rows[key] = len(ops)
-            ops.append(self._shard(i, box, len(ops)))
-        return rows[key]
-
-    def _shard(self, i: int, box: Box, number: int) -> Op:
-        """A part of an op by itself, as the cost ladder is asked about it."""
-        op, own = self.graph.ops[i], part(self.question.readings[i], box)
-        outputs = tuple(part_of(op.outputs[k], region) for k, region in enumerate(own.makes) if region is not None)
-        shapes, dtypes = executed(self.graph, i, own)
-        if own.shard is None or not box:
-            attrs = dict(op.attrs)
-        else:
-            attrs = {name: value for name, value in own.shard.attrs.items() if name not in LAYOUT}
-        if op.inputs or "in" in op.attrs:
-            attrs |= {"in": shapes, "dt": dtypes}
-        return Op(str(number), op.kind, op.phase, outputs=outputs, attrs=attrs, time=_share(op, own.share))
-
-    def _prices(self, ops: Sequence[Op]) -> Floats:
-        """Seconds by shard, on the slowest kind of device; inf where nobody knows them."""
-        graph, kinds = Graph("shards", tuple(ops)), {self.prepared.cluster.devices[d].kind for d in self.layers.devices}
-        found = np.zeros(len(ops))
-        for kind in sorted(kinds):
-            costs = (self.prepared.costs.cost(graph, i, kind) for i in range(len(ops)))
-            found = np.maximum(found, [inf if cost is None else float(cost.seconds) for cost in costs])
+        alike = reading.semantics is not None and op.time is None
+        shared = (reading, op.phase, self.dtypes[i]) if alike else i
+        found = []
+        for spread in self._spreads(i):
+            box = first_box(reading, spread)
+            price = known.get((shared, box))
+            if price is None:
+                price = known[shared, box] = max([self._seconds(i, box, kind) for kind in self.kinds])
+            found.append(price)
         return found
+
+    def _seconds(self, i: int, box: Box, kind: str) -> float:
+        """Seconds of a part of an op, by itself, on a kind of device; inf where nobody knows them."""
+        op, costs = self.graph.ops[i], self.prepared.costs
+        given = op.seconds_on(kind)
+        if given is not None:
+            return float(given * part(self.question.readings[i], box).share)
+        known = costs.cost_of_key(self._key(i, box, kind), op.kind, kind) if box else costs.cost(self.graph, i, kind)
+        return inf if known is None else float(known.seconds)
+
+    def _key(self, i: int, box: Box, kind: str) -> str:
+        """The profile key of a proper part of an op."""
+        op, semantics, dtypes = self.graph.ops[i], self.question.readings[i].semantics, self.dtypes[i]
+        assert semantics is not None
+        own = executed(semantics, dict(box))
+        attrs = {name: value for name, value in own.attrs.items() if name not in LAYOUT}
+        kept = [dtypes[k] if k < len(dtypes) else None for k in own.operands]
+        return profile_key(op.kind, attrs, own.inputs, kept, own.outputs, PHASE_CODES[op.phase], kind)
 
     # t_S
 
@@ -160,8 +162,8 @@ class _Builder:
         found = [np.zeros(len(own)) for own in self.choices]
         for i, k in self._gradients():
             layer = self.layers.layer_of[i]
-            for at, (plan, _) in enumerate(self.plans[layer] if layer >= 0 else ()):
-                found[layer][at] += self._seconds_to_sync(i, k, plan[i])
+            if layer >= 0:
+                found[layer] += [self._seconds_to_sync(i, k, spread) for spread in self._spreads(i)]
         return tuple(found)
 
     def _gradients(self) -> list[TensorOf]:
@@ -196,9 +198,8 @@ class _Builder:
         known: dict[object, Floats] = {}
         for tensor, reader, operand in self._edges():
             layers = self.layers.layer_of[tensor[0]], self.layers.layer_of[reader]
-            haves = tuple(cuts[tensor] for _, cuts in self.plans[layers[0]])
-            needs = tuple(plan[reader] for plan, _ in self.plans[layers[1]])
-            key = self.graph.ops[tensor[0]].outputs[tensor[1]], self.question.readings[reader], operand, haves, needs
+            made, haves, needs = self.graph.ops[tensor[0]].outputs[tensor[1]], self._cuts(tensor), self._spreads(reader)
+            key = made, self.question.readings[reader], operand, haves, needs
             if key not in known:
                 known[key] = 2 * self._moved(*key)
             pair = min(layers), max(layers)
@@ -246,10 +247,3 @@ def _overlaps(have: Boxes, need: Boxes) -> Floats:
         a, b = have[:, None, :, None, dimension], need[None, :, None, :, dimension]
         found *= np.maximum(np.minimum(a[..., 1], b[..., 1]) - np.maximum(a[..., 0], b[..., 0]), 0)
     return found
-
-
-def _share(op: Op, share: Fraction) -> Mapping[str, Fraction] | Fraction | None:
-    """A given time, divided."""
-    if isinstance(op.time, Mapping):
-        return {kind: Fraction(seconds) * share for kind, seconds in op.time.items()}
-    return None if op.time is None else Fraction(op.time) * share

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...collectives import ring, ring_wire
+from ...collectives import Wire, ring, ring_wire
 from ...lowering import Prepared
 from ...lowering.collective import ALL_REDUCE
 from ..elimination import Floats
@@ -19,6 +19,7 @@ class Wires:
         self.prepared, self.devices, self.count = prepared, tuple(devices), len(devices)
         self._loads, self._lags = self._columns()
         self._known: dict[tuple[str, tuple[int, ...], int], float] = {}
+        self._rings: dict[tuple[int, ...], Wire] = {}
 
     def _columns(self) -> tuple[Floats, Floats]:
         """Seconds a byte by queue and pair of devices, and latency by pair; without queues each pair is one."""
@@ -69,5 +70,9 @@ class Wires:
             sent[np.ix_(ranks, ranks)] = size / len(ranks)
             np.fill_diagonal(sent, 0.0)
             return 2 * float(self.seconds(sent))
-        wire = ring_wire(self.prepared.cluster, [self.devices[rank] for rank in ranks])
-        return float(ring(ALL_REDUCE, len(ranks), len(ranks) * -(-size // len(ranks)), wire))
+        return float(ring(ALL_REDUCE, len(ranks), len(ranks) * -(-size // len(ranks)), self._ring(tuple(ranks))))
+
+    def _ring(self, ranks: tuple[int, ...]) -> Wire:
+        if ranks not in self._rings:
+            self._rings[ranks] = ring_wire(self.prepared.cluster, [self.devices[rank] for rank in ranks])
+        return self._rings[ranks]

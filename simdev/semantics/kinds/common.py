@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from ..description import Access, Entry, Shape
 from ..index import Axis, Box
 
+_CACHED = 4096
+
 
 def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
     """Axes d0, d1, ... of a shape; those at the positions ``whole`` cannot be split."""
+    return _numbered(shape, tuple(whole))
+
+
+@lru_cache(_CACHED)
+def _numbered(shape: Shape, whole: tuple[int, ...]) -> tuple[Axis, ...]:
     return tuple(Axis(f"d{i}", extent, i not in whole) for i, extent in enumerate(shape))
 
 
@@ -23,7 +31,7 @@ def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
     if len(shape) > len(axes):
         raise ValueError(f"{list(shape)} has more dimensions than {[axis.size for axis in axes]}")
     aligned = axes[len(axes) - len(shape) :]
-    return tuple(0 if extent == 1 and axis.size != 1 else axis for extent, axis in zip(shape, aligned, strict=True))
+    return tuple([0 if extent == 1 and axis.size != 1 else axis for extent, axis in zip(shape, aligned, strict=True)])
 
 
 def broadcast_read(shape: Shape, axes: Sequence[Axis]) -> Access:

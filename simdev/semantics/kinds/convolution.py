@@ -43,12 +43,13 @@ def require_fit(read: Sequence[int], made: Sequence[int], kernel: Sequence[int],
 
 def windows(made: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
     """Where the window of an output position reads: p * stride - padding + r * dilation."""
-    return tuple(p * s - pad + r * d for p, r, s, pad, d in zip(made, kernel, *how, strict=True))
+    return tuple(Index(((p, s), (r, d)), -pad) for p, r, s, pad, d in zip(made, kernel, *how, strict=True))
 
 
 def reached(read: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
     """The windows that read a position: (h + padding - r * dilation) / stride, where that is whole."""
-    return tuple((h + pad - r * d).exact_div(s) for h, r, s, pad, d in zip(read, kernel, *how, strict=True))
+    parts = zip(read, kernel, *how, strict=True)
+    return tuple(Index(((h, 1), (r, -d)), pad).exact_div(s) for h, r, s, pad, d in parts)
 
 
 def unpadded(
@@ -64,11 +65,12 @@ def unpadded(
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
         found = dict(attrs)
-        padding = list(each(attrs, "padding", rank, (0,) * rank))
+        told = each(attrs, "padding", rank, (0,) * rank)
+        padding = list(told)
         for i, (p, r, step) in enumerate(zip(made, kernel, steps, strict=True)):
             if p.name in box or r.name in box:
                 padding[i] = step * (extent(r, box) - 1)
-        if tuple(padding) != each(attrs, "padding", rank, (0,) * rank):
+        if tuple(padding) != told:
             found["padding"] = padding
         if groups is not None and groups[0].name in box and "groups" in found:
             found["groups"] = max(1, extent(groups[0], box) // groups[1])

@@ -1,0 +1,221 @@
+"""Times below which no step can end, whatever is chosen for the layers that are not configured yet.
+
+Three reasons hold under any order of any queue. A task runs after all that it waits for, so the longest path of tasks
+and transfers is no longer than the step. A device runs one task at a time: from the moment when the first of some tasks
+may start on it, it needs at least the sum of their times, and then the shortest of what must still come after one of
+them. And all devices together do all the work. Transfers are given links of their own. Layers that are not configured
+contribute the least that any of their configurations would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...taskgraph import Ints
+from .parts import NONE, Edge, Parts, Scope
+
+NEVER = 1 << 60
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table over layers that are configured by now."""
+
+    scope: Scope
+    values: Ints
+
+    def at(self, columns: Sequence[Ints]) -> Ints:
+        """The values for arrays of choices, one a layer, that broadcast against one another."""
+        if not self.scope:
+            return self.values[None, None]
+        found: Ints = self.values[tuple(columns[layer] for layer in self.scope)]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """How an op hangs on another, ``other``.
+
+    ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of any part to the end
+    of some part of the reader, and ``each``: from the end of some part to that of any part of the reader; None where
+    not every part has such a one.
+    """
+
+    other: int
+    known: _Table | None = None
+    last: _Table | None = None
+    each: _Table | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    """An op where so many layers are configured.
+
+    ``duration`` of each part, where it is known how it lies; else ``shortest`` part in any way, and the least ``work``.
+    """
+
+    i: int
+    duration: _Table | None = None
+    shortest: _Table | None = None
+    work: _Table | None = None
+    inputs: list[_Link] = field(default_factory=list)
+    outputs: list[_Link] = field(default_factory=list)
+
+
+class Bounds:
+    """Lower bounds where the first ``count`` layers are configured, for every choice of the last of these at once."""
+
+    def __init__(self, parts: Parts, count: int) -> None:
+        self.parts, self.count = parts, count
+        self._nodes = {i: self._node(i) for i in parts.ops}
+        for edge in parts.lag:
+            link = self._link(edge)
+            u, v = edge
+            self._nodes[v].inputs.append(link)
+            self._nodes[u].outputs.append(_Link(v, link.known, link.last, link.each))
+
+    def _open(self, scope: Scope) -> tuple[int, ...]:
+        """The axes of layers that are not configured yet."""
+        return tuple(axis for axis, layer in enumerate(scope) if layer >= self.count)
+
+    def _closed(self, scope: Scope) -> Scope:
+        return tuple(layer for layer in scope if layer < self.count)
+
+    def _node(self, i: int) -> _Node:
+        scope, duration = self.parts.scope[i], self.parts.duration[i]
+        if not self._open(scope):
+            return _Node(i, _Table(scope, duration))
+        least = np.where(duration < 0, NEVER, duration).min(axis=-1).min(axis=self._open(scope))
+        work = np.where(duration < 0, 0, duration).sum(axis=-1).min(axis=self._open(scope))
+        return _Node(i, None, _Table(self._closed(scope), least), _Table(self._closed(scope), work))
+
+    def _link(self, edge: Edge) -> _Link:
+        scope, lag, (u, v) = self.parts.scope[edge], self.parts.lag[edge], edge
+        if not self._open(scope):
+            return _Link(u, _Table(scope, lag))
+        waits, sends, runs = lag >= 0, self._there(u, scope) >= 0, self._there(v, scope)
+        ps = np.where(waits, lag + runs[..., None, :], NONE)
+        to_last = np.where(sends, ps.max(axis=-1), NEVER).min(axis=-1).min(axis=self._open(scope))
+        to_each = np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1).min(axis=self._open(scope))
+        return _Link(
+            u,
+            None,
+            _Table(self._closed(scope), to_last) if (waits.any(axis=-1) | ~sends).all() else None,
+            _Table(self._closed(scope), to_each) if (waits.any(axis=-2) | (runs < 0)).all() else None,
+        )
+
+    def _there(self, i: int, scope: Scope) -> Ints:
+        """The durations of an op as a table over more layers."""
+        own, duration = self.parts.scope[i], self.parts.duration[i]
+        shape = [self.parts.sizes[layer] if layer in own else 1 for layer in scope]
+        wide = [self.parts.sizes[layer] for layer in scope]
+        return np.broadcast_to(duration.reshape([*shape, duration.shape[-1]]), [*wide, duration.shape[-1]])
+
+    def below(self, rows: Rows, limit: float) -> Ints:
+        """The bound of each row with each choice of the last layer, in ps, [row, choice].
+
+        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, devices are not looked at.
+        """
+        columns = [rows[:, layer, None] for layer in range(self.count - 1)]
+        if self.count:
+            columns.append(np.arange(self.parts.sizes[self.count - 1])[None])
+        ends = _Ends(self._nodes, columns)
+        shape = len(rows), prod(self.parts.sizes[self.count - 1 : self.count])
+        found: Ints = np.broadcast_to(np.maximum(ends.longest, ends.work // len(self.parts.devices)), shape).copy()
+        where = np.nonzero(found < limit)
+        if len(where[0]):
+            found[where] = np.maximum(found[where], ends.devices(shape, where))
+        return found
+
+
+class _Ends:
+    """When parts can end at the earliest, and how long the step goes on from there at least, for arrays of choices.
+
+    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing hangs on row or choice.
+    """
+
+    def __init__(self, nodes: dict[int, _Node], columns: Sequence[Ints]) -> None:
+        self.columns = columns
+        self.duration: dict[int, Ints] = {}
+        self.end: dict[int, Ints] = {}  # of each part, where it is known how the op lies
+        self.first: dict[int, Ints] = {}  # no part ends earlier
+        self.last: dict[int, Ints] = {}  # the last part ends no earlier
+        self.rest: dict[int, Ints] = {}  # after each part
+        self.after: dict[int, Ints] = {}  # after any part
+        self.work, self.longest = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+        for node in nodes.values():
+            self._forward(node)
+        for node in reversed(nodes.values()):
+            self._backward(node)
+
+    def _forward(self, node: _Node) -> None:
+        i, first, last = node.i, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+        for link in node.inputs:
+            if link.each is not None:
+                first = np.maximum(first, self.first[link.other] + link.each.at(self.columns))
+            if link.last is not None:
+                last = np.maximum(last, self.last[link.other] + link.last.at(self.columns))
+        if node.duration is None:
+            assert node.shortest is not None
+            assert node.work is not None
+            self.work = self.work + node.work.at(self.columns)
+            self.first[i] = np.maximum(first, node.shortest.at(self.columns))
+            self.last[i] = np.maximum(last, self.first[i])
+            return
+        duration = node.duration.at(self.columns)
+        start = np.zeros((1, 1, 1), np.int64)
+        for link in node.inputs:
+            if link.known is not None:
+                lag = link.known.at(self.columns)
+                start = np.maximum(start, (self.end[link.other][..., None] + lag).max(axis=-2))
+        end = np.where(duration < 0, NONE, np.maximum(start + duration, first[..., None]))
+        self.duration[i], self.end[i] = duration, end
+        self.first[i] = np.where(duration < 0, NEVER, end).min(axis=-1)
+        self.last[i] = np.maximum(last, end.max(axis=-1))
+        self.work = self.work + np.where(duration < 0, 0, duration).sum(axis=-1)
+
+    def _backward(self, node: _Node) -> None:
+        i, after = node.i, np.zeros((1, 1), np.int64)
+        for link in node.outputs:
+            if link.last is not None:
+                after = np.maximum(after, link.last.at(self.columns) + self.after[link.other])
+        if node.duration is not None:
+            rest = after[..., None]
+            for link in node.outputs:
+                if link.known is not None:
+                    on = (self.duration[link.other] + self.rest[link.other])[..., None, :]
+                    rest = np.maximum(rest, (link.known.at(self.columns) + on).max(axis=-1))
+            self.rest[i] = rest
+            there = self.duration[i] >= 0
+            after = np.where(there, rest, NEVER).min(axis=-1)
+            self.longest = np.maximum(self.longest, np.where(there, self.end[i] + rest, 0).max(axis=-1))
+        self.after[i] = after
+        self.longest = np.maximum(self.longest, self.last[i] + after)
+
+    def devices(self, shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
+        """The bound of single devices, for some rows and choices: of the tasks that start last, or go on longest."""
+        if not self.duration:
+            return np.zeros(len(where[0]), np.int64)
+        duration, end, rest = (self._columns(one, shape, where) for one in (self.duration, self.end, self.rest))
+        there = duration >= 0
+        work = np.where(there, duration, 0)
+        head, tail = np.where(there, end - duration, NEVER), np.where(there, rest, NEVER)
+        found = np.zeros(len(where[0]), np.int64)
+        for outer, inner in ((head, tail), (tail, head)):
+            # One order for all rows, by the mean; any subset of tasks gives a bound.
+            order = np.argsort(-np.where(there, outer, 0).mean(axis=(0, 1)), kind="stable")
+            least = sum(np.minimum.accumulate(one[..., order], axis=-1) for one in (outer, inner))
+            total = least + work[..., order].cumsum(axis=-1)
+            found = np.maximum(found, np.where(least < NEVER, total, 0).max(axis=(1, 2)))
+        return found
+
+    def _columns(self, values: dict[int, Ints], shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
+        """[row, device, op] of the rows and choices that are asked for."""
+        chosen = [np.broadcast_to(values[i], (*shape, self.duration[i].shape[-1]))[where] for i in self.duration]
+        return np.stack(chosen, axis=-1)
