@@ -202,6 +202,39 @@ def test_fusing_keeps_what_is_between_nodes(graph):
     assert held_of(fused).made.tolist() == held_of(seen).made.tolist()
 
 
+def test_preparations_after_a_fusion_of_nothing_keep_the_order_of_operands():
+    """``fuse`` lists operands anew; what is placed are ops of the graph as it was given."""
+    ops = [op("x", 1, size=1), op("y", 1, size=2), op("z", 1, "y", "x", "y", control_inputs=("x",))]
+    graph = Graph("g", tuple(ops))
+    for names in (["fuse", "pair"], ["fuse", "colocate", "coplace"], ["forward", "fuse", "pair"]):
+        found = prepare(graph, names)
+        assert found.original == graph
+        assert [one.inputs for one in found.colocated.ops] == [one.inputs for one in ops]
+
+
+def test_ops_that_are_placed_freely_are_those_of_the_graph():
+    graph = training()
+    for names in (["fuse", "adjust"], ["forward", "adjust"], ["pair", "fuse", "adjust"]):
+        with pytest.raises(InputError, match='"adjust" places single ops; it follows neither "fuse" nor "forward"'):
+            prepare(graph, names)
+    found = prepare(graph, ["pair", "adjust"])
+    assert len(found.graph.ops) == len(graph.ops)
+    assert groups_of(found.original) == groups_of(pair(graph).graph)
+
+
+def test_co_placement_leaves_alone_what_a_collective_reads():
+    """It stands on its rank, wherever others do."""
+    ops = [op("a", 1, size=4), op("b", 1, size=4)]
+    ops.append(Op("r", "reduce", inputs=("a", "b"), outputs=(Tensor(4),), attrs={"ranks": ["g0", "g1"]}))
+    assert groups_of(coplace(Graph("g", (*ops, op("c", 1, "r")))).graph) == [["r", "c"]]
+
+
+def test_the_expert_keeps_the_groups_of_a_preparation():
+    oracle = Oracle(training(), two())
+    found = search(oracle, "expert", prepare=["coplace"])
+    assert confirm(oracle, found) == ()
+
+
 # Brute force
 
 

@@ -92,8 +92,8 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
     ("arguments", "problem"),
     [
         (["--method", "magic"], "method: must be one of single"),
-        (["--method", "random", "--budget", "0"], "budget: must be at least 1"),
-        (["--method", "random", "--seconds", "-1"], "seconds: must be > 0"),
+        (["--method", "random", "--budget", "0"], "budget: must be a whole number of at least 1, got 0"),
+        (["--method", "random", "--seconds", "-1"], "seconds: must be a number > 0, got -1.0"),
         (["--method", "random", "--seed", "-1"], "seed: must be a whole number of at least 0, got -1"),
         (["--method", "random", "--prepare", "mix"], "prepare: must be of"),
         (["--method", "random", "-o", "best.txt"], "the name must end in .json"),

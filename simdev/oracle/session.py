@@ -21,10 +21,12 @@ class Session:
 
     ``cost`` is that of the current placement. A proposal is answered exactly, by re-simulating only what it can change
     where the short path applies (moves.py). Where some device has a capacity, memory is computed for each proposal too;
-    elsewhere ``peaks`` is empty, since nothing can exceed anything.
+    elsewhere ``peaks`` is empty, since nothing can exceed anything. Raises InputError for a graph without ops.
     """
 
     def __init__(self, oracle: Oracle, placement: Placement) -> None:
+        if not oracle.groups:
+            raise InputError("graph: there is nothing to place")
         self.oracle, self._placement = oracle, oracle.placement(placement).copy()
         self._limited = any(device.memory is not None for device in oracle.cluster.devices)
         short = oracle._short if oracle.order.policy == "fifo" else None

@@ -44,7 +44,10 @@ class Solved:
 
 
 def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> Solved:
-    """The values in ``range(sizes[v])`` of least total cost; of equal ones, the smallest values are preferred.
+    """The values in ``range(sizes[v])`` of least total cost.
+
+    Where several are best, each variable takes, when it is eliminated, the smallest of its values that are best beside
+    the others: all together these need not be the first choice.
 
     No table of more than ``most`` entries is made. Raises ValueError where a variable has no value.
     """

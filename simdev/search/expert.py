@@ -16,7 +16,6 @@ import numpy as np
 from ..semantics import op_class
 from ..taskgraph import Ints
 from .soap.layers import Layer, Layers
-from .space import choices
 from .trial import Trial
 
 _NUMBERED = re.compile(r"(.*?)layer_([0-9]{1,4})(?:/|\Z)")
@@ -32,10 +31,9 @@ def expert(trial: Trial) -> None:
     trial.details["layers"] = {
         layer.name: oracle.cluster.devices[one].name for layer, one in zip(layers.all, device, strict=True)
     }
-    wanted = [column[members[0]] for members in oracle.groups]
-    pairs = zip(wanted, choices(oracle), strict=True)
-    placement = np.array([one if one in allowed else allowed[0] for one, allowed in pairs], np.int64)
-    trial.score(oracle.placement(placement))
+    wanted = [column[members[0]] for members in trial.oracle.groups]
+    pairs = zip(wanted, trial.choices, strict=True)
+    trial.score(np.array([one if one in allowed else allowed[0] for one, allowed in pairs], np.int64))
 
 
 def _stacked(layers: Layers) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..taskgraph import Ints
 from .local import repair
-from .space import capacities, unavoidable
+from .space import IMPOSSIBLE, capacities, unavoidable
 from .trial import Trial
 
 Plan = Callable[[Sequence[int]], Ints]
@@ -28,6 +28,8 @@ def place_and_fit(trial: Trial, plan: Plan, tighten: bool = False) -> None:
         cost = trial.score(trial.grouped.back(plan(limits)))
         if cost.feasible or unavoidable(trial.asked):
             return
+        if cost is IMPOSSIBLE:
+            break
         for device, (peak, limit) in enumerate(zip(cost.peaks, capacities(trial.oracle), strict=True)):
             if 0 <= limit < peak:
                 limits[device] = max(limits[device] - max(peak - limit, int(LEAST * limit)), 0)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 MOST = 60_000  # ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
+
+
+def unhurried() -> None:
+    """For ``due`` where nothing limits the time."""
 
 
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
@@ -26,10 +34,12 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     return column
 
 
-def ideals(count: int, edges: Iterable[tuple[int, int]], most: int = MOST) -> list[int] | None:
+def ideals(
+    count: int, edges: Iterable[tuple[int, int]], most: int = MOST, due: Callable[[], object] = unhurried
+) -> list[int] | None:
     """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more than ``most``.
 
-    ``edges`` (before, after) form no cycle.
+    ``edges`` (before, after) form no cycle. ``due`` is called all the time, and raises where there is no more.
     """
     need, after = [0] * count, [0] * count
     for first, second in edges:
@@ -41,6 +51,7 @@ def ideals(count: int, edges: Iterable[tuple[int, int]], most: int = MOST) -> li
     while layer:
         ahead: dict[int, int] = {}
         for ideal, choices in layer.items():
+            due()
             for block in bits(choices):
                 larger = ideal | 1 << block
                 if larger not in ahead:
@@ -61,6 +72,22 @@ def bits(members: int) -> list[int]:
         found.append(low.bit_length() - 1)
         members ^= low
     return found
+
+
+def packed(sets: Sequence[int], width: int) -> NDArray[np.uint8]:
+    """Bit sets as rows of ``width`` bytes, the smallest numbers first."""
+    raw = b"".join(one.to_bytes(width, "little") for one in sets) if width else b""
+    return np.frombuffer(raw, np.uint8).reshape(len(sets), width)
+
+
+def table(sets: Sequence[int], count: int) -> NDArray[np.uint8]:
+    """1 where a bit set (row) holds a number below ``count``, else 0."""
+    return np.unpackbits(packed(sets, -(-count // 8)), axis=1, count=count, bitorder="little")
+
+
+def nested(sets: Sequence[int]) -> bool:
+    """Whether each bit set holds the one before."""
+    return all(not small & ~large for small, large in pairwise(sets))
 
 
 def chain(order: Sequence[int]) -> list[int]:

@@ -12,6 +12,7 @@ from ..lowering import Prepared
 from ..lowering.prepare import Segment, transfer_ps
 from ..taskgraph import Ints, Rows
 from .prepare import Grouped
+from .space import able
 
 Edge = tuple[int, int]
 
@@ -52,13 +53,13 @@ class Instance:
     @cached_property
     def duration(self) -> NDArray[np.int64]:
         """Ps by node and device; -1 where its group cannot stand."""
-        single, nodes = self.prepared.duration, len(self.grouped.graph.ops)
+        single, may, nodes = self.prepared.duration, able(self.prepared), len(self.grouped.graph.ops)
         devices = [device.runs_ops for device in self.prepared.cluster.devices]
         table, known = np.zeros((nodes, len(devices)), np.int64), np.ones((len(self.groups), len(devices)), bool)
         known[:, ~np.array(devices)] = False
         for node, members in enumerate(self.grouped.members):
             table[node] = single[list(self.grouped.runs[node])].sum(axis=0)
-            known[self.group_of[node]] &= (single[list(members)] >= 0).all(axis=0)
+            known[self.group_of[node]] &= may[list(members)].all(axis=0)
         return np.where(known[self.group_of], table, -1)
 
     @cached_property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -18,14 +19,49 @@ NEVER = 1 << 62
 
 
 @dataclass(slots=True)
+class Timeline:
+    """What is planned on a device, in ps and in order: busy intervals, and the idle ones between and after them."""
+
+    busy: list[tuple[int, int]] = field(default_factory=list)
+    idle: list[tuple[int, float]] = field(default_factory=lambda: [(0, inf)])
+
+    def gap(self, ready: int, length: int) -> int:
+        """The first instant from ``ready`` on when the device is idle for ``length``.
+
+        What takes no time fits between two ops that touch; for the others only idle intervals are looked at.
+        """
+        if not length:
+            at = bisect_left(self.busy, (ready, ready))
+            return max(ready, self.busy[at - 1][1]) if at else ready
+        at = max(bisect_right(self.idle, (ready, inf)) - 1, 0)
+        while max(ready, self.idle[at][0]) + length > self.idle[at][1]:
+            at += 1
+        return max(ready, self.idle[at][0])
+
+    def free(self, ready: int, length: int) -> int:
+        """The first instant from ``ready`` on after all that is planned."""
+        return max(ready, self.busy[-1][1]) if self.busy else ready
+
+    def take(self, start: int, end: int) -> None:
+        """Make an interval busy that lies in an idle one."""
+        insort(self.busy, (start, end))
+        at = bisect_right(self.idle, (start, inf)) - 1
+        first, last = self.idle[at]
+        self.idle[at : at + 1] = [(a, b) for a, b in ((first, start), (end, last)) if a < b]
+
+
+Begin = Callable[[Timeline, int, int], int]
+
+
+@dataclass(slots=True)
 class _Plan:
-    """Nodes placed so far: device, end in ps, and the busy intervals of each device in order."""
+    """Nodes placed so far: device, end in ps, and what is planned on each device."""
 
     instance: Instance
     producers: list[list[tuple[int, tuple[int, ...]]]]  # of each node: producer, ps by class of route
     device: list[int]
     end: list[int]
-    busy: list[list[tuple[int, int]]]
+    lines: list[Timeline]
     waiting: list[int]
     after: list[list[int]]
     mean_after: list[list[tuple[int, float]]] = field(default_factory=list)
@@ -38,7 +74,7 @@ class _Plan:
             [[] for _ in range(nodes)],
             [-1] * nodes,
             [0] * nodes,
-            [[] for _ in instance.prepared.cluster.devices],
+            [Timeline() for _ in instance.prepared.cluster.devices],
             [0] * nodes,
             [[] for _ in range(nodes)],
             [[] for _ in range(nodes)],
@@ -61,7 +97,7 @@ class _Plan:
 
     def data_there(self, node: int, device: int) -> int:
         """When the inputs of a node would be on a device; NEVER where no route leads there."""
-        found, devices = 0, len(self.busy)
+        found, devices = 0, len(self.lines)
         for producer, each in self.producers[node]:
             when, source = self.end[producer], self.device[producer]
             if source != device:
@@ -72,29 +108,14 @@ class _Plan:
             found = max(found, when)
         return found
 
-    def gap(self, device: int, ready: int, length: int) -> int:
-        """The first instant from ``ready`` on when a device is idle for ``length``."""
-        busy = self.busy[device]
-        at = bisect_left(busy, (ready, ready))
-        begin = max(ready, busy[at - 1][1]) if at else ready
-        for start, end in busy[at:]:
-            if begin + length <= start:
-                return begin
-            begin = max(begin, end)
-        return begin
-
-    def free(self, device: int, ready: int, length: int) -> int:
-        """The first instant from ``ready`` on after all that is planned on a device."""
-        return max(ready, self.busy[device][-1][1]) if self.busy[device] else ready
-
-    def put(self, node: int, begin: Callable[[int, int, int], int], by_end: bool) -> None:
+    def put(self, node: int, begin: Begin, by_end: bool) -> None:
         """Place a node, and its group, where it ends (or begins) first; ties go to the smaller device."""
         fixed, best = self.device[node], (NEVER, NEVER, -1, 0)
         for device, length in enumerate(self.instance.duration[node].tolist()):
             if length < 0 or fixed not in (-1, device):
                 continue
             ready = self.data_there(node, device)
-            start = NEVER if ready == NEVER else begin(device, ready, length)
+            start = NEVER if ready == NEVER else begin(self.lines[device], ready, length)
             best = min(best, (start + length * by_end, start, device, length))
         _, start, device, length = best
         if device < 0:  # no route leads to where its group stands: the oracle will say so
@@ -103,7 +124,7 @@ class _Plan:
             self.device[other] = device
         self.end[node] = start + length
         if length:
-            insort(self.busy[device], (start, start + length))
+            self.lines[device].take(start, start + length)
 
 
 def heft(trial: Trial) -> None:
@@ -111,12 +132,14 @@ def heft(trial: Trial) -> None:
 
     Ops are inserted into idle gaps; transfers take their time and never wait for each other.
     """
+    instance = trial.instance
 
     def plan(limits: object) -> Ints:
-        found = _Plan.of(trial.instance)
-        rank, number = found.ranks(), trial.instance.numbers.tolist()
+        found = _Plan.of(instance)
+        rank, number = found.ranks(), instance.numbers.tolist()
         for node in sorted(range(len(rank)), key=lambda one: (-rank[one], number[one])):
-            found.put(node, found.gap, True)
+            trial.require_time()
+            found.put(node, Timeline.gap, True)
         return np.array(found.device, np.int64)
 
     place_and_fit(trial, plan)
@@ -127,15 +150,17 @@ def critical_path(trial: Trial) -> None:
 
     The rule that DOPPLER (ICLR 2026) imitates first; transfers never wait for each other here either.
     """
+    instance = trial.instance
 
     def plan(limits: object) -> Ints:
-        found = _Plan.of(trial.instance)
-        rank, number = found.ranks(), trial.instance.numbers.tolist()
+        found = _Plan.of(instance)
+        rank, number = found.ranks(), instance.numbers.tolist()
         ready = [(-rank[node], number[node], node) for node, count in enumerate(found.waiting) if not count]
         heapq.heapify(ready)
         while ready:
             _, _, node = heapq.heappop(ready)
-            found.put(node, found.free, False)
+            trial.require_time()
+            found.put(node, Timeline.free, False)
             for other in found.after[node]:
                 found.waiting[other] -= 1
                 if not found.waiting[other]:

@@ -81,7 +81,7 @@ def clock_of(lists: Lists) -> Clock:
         arrival=full(tensors * devices, -1),
         left=left,
         used=full(devices, 0),
-        cell=full(5, 0),
+        cell=full(4, 0),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
 from ..oracle import Oracle
 from ..taskgraph import Ints
-from .space import capacities, choices, neighbours, relative_excess, unavoidable
+from .space import capacities, choices, energy, neighbours, unavoidable
 from .trial import Trial, Walk, best_start
 
 PROBES = 64  # moves from the start that tell the first temperature
@@ -24,8 +25,10 @@ def greedy(trial: Trial) -> None:
 
     Sweeps go on until one changes nothing: then no single move is better.
     """
-    walk = trial.walk(best_start(trial))
-    changed = True
+    start = best_start(trial)
+    if start is None:
+        return
+    walk, changed = trial.walk(start), True
     while changed:
         changed = False
         for group in trial.random.permutation(len(trial.choices)).tolist():
@@ -45,8 +48,7 @@ def repair(trial: Trial) -> None:
     alone is too large for every device.
     """
     for oracle in dict.fromkeys((trial.oracle, trial.asked)):
-        assert trial.best is not None  # something was scored
-        if trial.best[1].feasible or unavoidable(trial.asked):
+        if trial.best is None or trial.best[1].feasible or unavoidable(trial.asked):
             return
         _unload(trial, oracle, trial.walk(trial.best[0], oracle))
 
@@ -96,17 +98,12 @@ def annealing(trial: Trial) -> None:
     """
     start = best_start(trial)
     movable = np.array([group for group, one in enumerate(trial.choices) if len(one) > 1], np.int64)
-    if not len(movable):
+    if start is None or not len(movable):
         return
     near, hot = neighbours(trial.oracle), _mean_change(trial, trial.walk(start), movable)
     for number in range(ROUNDS):
-        assert trial.best is not None
-        _cool(trial, trial.walk(trial.best[0]), movable, near, hot, number)
-
-
-def _energy(trial: Trial, walk: Walk, group: int, device: int) -> float:
-    cost = walk.propose(group, device)
-    return cost.step_ps * (1.0 + relative_excess(trial.oracle, cost))
+        assert trial.base is not None  # there is a start
+        _cool(trial, trial.walk(trial.base[0]), movable, near, hot, number)
 
 
 def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
@@ -114,19 +111,19 @@ def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
 
     Worsenings alone would say nothing of a bad start, and the search would never climb.
     """
-    base = walk.cost.step_ps * (1.0 + relative_excess(trial.oracle, walk.cost))
+    base = energy(trial.oracle, walk.cost)
     found = []
     for group in trial.random.choice(movable, PROBES).tolist():
         others = [d for d in trial.choices[group].tolist() if d != walk.where[group]]
-        energy = _energy(trial, walk, group, int(trial.random.choice(others)))
-        if energy != base > 0:
-            found.append(abs(energy / base - 1.0))
+        asked = energy(trial.oracle, walk.propose(group, int(trial.random.choice(others))))
+        if asked != base > 0 and asked < inf:
+            found.append(abs(asked / base - 1.0))
     return max(float(np.mean(found)) if found else 0.0, COLDEST)
 
 
 def _cool(trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]], hot: float, number: int) -> None:
     """One round: from hot to cold over its part of the budget."""
-    current = walk.cost.step_ps * (1.0 + relative_excess(trial.oracle, walk.cost))
+    current = energy(trial.oracle, walk.cost)
     random = trial.random
     while trial.share < (number + 1) / ROUNDS or number == ROUNDS - 1:
         temperature = hot * COOLING ** min(max(trial.share * ROUNDS - number, 0.0), 1.0)
@@ -135,10 +132,10 @@ def _cool(trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]]
             device = _draw(place, near[group], walk.where, trial.choices[group])
             if device == walk.where[group]:
                 continue
-            energy = _energy(trial, walk, group, device)
-            if energy <= current * (1.0 + luck):
+            asked = energy(trial.oracle, walk.propose(group, device))
+            if asked <= current * (1.0 + luck):
                 walk.accept()
-                current = energy
+                current = asked
 
 
 def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Ints) -> int:

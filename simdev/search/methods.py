@@ -45,7 +45,7 @@ METHODS: Mapping[str, Method] = {
     "m-topo": Method("baechi", "m_topo", BAECHI, 10_000),
     "m-etf": Method("baechi", "m_etf", BAECHI, 10_000),
     "m-sct": Method("baechi", "m_sct", BAECHI, 10_000),
-    "pipedream": Method("pipedream", "pipedream", ("pair",)),
+    "pipedream": Method("pipedream", "pipedream", ("pair",), 10_000),
     "dnn-contiguous": Method("maxload", "dnn_contiguous"),
     "dnn-ip": Method("maxload", "dnn_ip"),
     "dnn-latency": Method("maxload", "dnn_latency"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from numbers import Integral
+from math import nan
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,12 +22,24 @@ from .methods import METHODS, Method
 from .prepare import Adjusted
 from .prepare import prepare as make_smaller
 from .result import Result, obstacles
-from .trial import Clock, SpentError, Trial
+from .trial import REFUSED, Clock, SpentError, Trial, best_start
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Question = Scenario | Oracle
+COLUMNS = [
+    "question",
+    "method",
+    "step_ms",
+    "against_single",
+    "fits",
+    "peak_bytes",
+    "placing_s",
+    "evaluations",
+    "reason",
+]
+ONE_DEVICE = ("pipedream", "maxload")  # modules of methods to which every op stands on one device
 MATTERS = ("numpy", "numba", "scipy")  # packages whose version may change an answer
 
 
@@ -65,47 +78,78 @@ def search(
     ``seconds`` how long it may take; at least one is evaluated. ``prepare`` names preparations of the graph in place of
     the method's own. ``progress`` is called with the number of evaluations so far. The same seed and budget give the
     same answer; a limit in seconds, or Ctrl-C, ends with the best so far. A scenario's own placement is one of the
-    starts of local search.
+    starts of local search, whatever the preparation. Where what a method plans cannot be (between devices without a
+    route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
     Raises InputError for a method or preparation that is not there, limits that are none, a group that can stand
-    nowhere, and for a malformed placement that a method of one's own proposes.
+    nowhere, where no placement can be, and for a malformed one that a method of one's own proposes.
     """
+    began, given = Clock(), None if isinstance(question, Oracle) else question.strategy
+    _check(method, budget, seed, seconds, prepare)
+    return _search(oracle_of(question), given, method, budget, seed, seconds, prepare, progress, began)
+
+
+def _search(
+    asked: Oracle,
+    given: Strategy | None,
+    method: str | AskTell,
+    budget: int | None,
+    seed: int,
+    seconds: float | None,
+    prepare: Sequence[str] | None,
+    progress: Callable[[int], object] | None,
+    began: Clock,
+) -> Result:
+    """The same, of a question that is prepared, and the strategy that it holds; what is asked for was checked."""
     chosen = _method(method)
     names = chosen.prepare if prepare is None else tuple(prepare)
     if names and chosen.splits:
         raise InputError(f"prepare: {method} splits the ops of the graph as it is; it takes no preparation")
-    _check_limits(budget, seconds, seed)
     if budget is None and seconds is None:
         budget = chosen.budget
-    began = Clock()
-    asked = oracle_of(question)
     if not asked.graph.ops:
         raise InputError("graph: there is nothing to place")
+    _check_collectives(asked, chosen, method)
     grouped = make_smaller(asked.graph, names)
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated  # groups hold when judged
     inner = asked if together == asked.graph else _regrouped(asked, together)
-    start, given = _own_start(question, inner), None if isinstance(question, Oracle) else question.strategy
-    trial = Trial(inner, grouped, budget, seconds, seed, start, progress, asked, began, given)
+    trial = Trial(inner, grouped, budget, seconds, int(seed), _own_start(asked, given), progress, asked, began, given)
     ended = _run(trial, chosen.run if isinstance(method, str) else lambda one: _drive(one, method))
-    told = {"method": method if isinstance(method, str) else type(method).__name__, "seed": seed, "budget": budget}
+    _fall_back(trial)
+    told = {"method": method if isinstance(method, str) else type(method).__name__, "seed": int(seed)}
+    told["budget"] = None if budget is None else int(budget)
     return _result(asked, trial, {**told, "prepare": list(names), "ended": ended})
 
 
 def _method(method: str | AskTell) -> Method:
-    if not isinstance(method, str):
-        return Method("", "", budget=1000)
-    if method not in METHODS:
+    return METHODS[method] if isinstance(method, str) else Method("", "", budget=1000)
+
+
+def _check(method: object, budget: object, seed: object, seconds: object, prepare: object) -> None:
+    """Raises InputError for what cannot be asked of any question."""
+    if isinstance(method, str) and method not in METHODS:
         raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
-    return METHODS[method]
-
-
-def _check_limits(budget: int | None, seconds: float | None, seed: object) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+    if not isinstance(method, str) and not all(callable(getattr(method, name, None)) for name in ("ask", "tell")):
+        raise InputError(f"method: must be a name, or have ask and tell, got {method!r}")
+    if isinstance(prepare, str):
+        raise InputError(f'prepare: must be a list of names, got "{prepare}"')
+    if not _is_whole(seed, 0):
         raise InputError(f"seed: must be a whole number of at least 0, got {seed!r}")
-    if budget is not None and budget < 1:
-        raise InputError(f"budget: must be at least 1, got {budget}")
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"seconds: must be > 0, got {seconds}")
+    if budget is not None and not _is_whole(budget, 1):
+        raise InputError(f"budget: must be a whole number of at least 1, got {budget!r}")
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0):
+        raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+def _check_collectives(asked: Oracle, chosen: Method, method: object) -> None:
+    """Raises InputError for an op on several devices, where the method plans none, or splits what it reads."""
+    ranked = [asked.graph.ops[i].name for i in asked.prepared.rings]
+    if ranked and (chosen.splits or chosen.module in ONE_DEVICE):
+        raise InputError(f'{method}: "{ranked[0]}" runs on several devices at once, which this method cannot plan')
 
 
 def _regrouped(oracle: Oracle, graph: Graph) -> Oracle:
@@ -113,15 +157,14 @@ def _regrouped(oracle: Oracle, graph: Graph) -> Oracle:
     return Oracle(graph, oracle.cluster, oracle.costs, oracle.order, memory=oracle.memory)
 
 
-def _own_start(question: Question, oracle: Oracle) -> Ints | None:
-    """The placement that a scenario holds, where it keeps the groups together and splits nothing."""
-    if isinstance(question, Oracle) or question.strategy.splits:
+def _own_start(asked: Oracle, given: Strategy | None) -> Ints | None:
+    """The placement that a scenario holds (by op), where it splits nothing."""
+    if given is None or given.splits:
         return None
     try:
-        placement = resolve_placement(oracle.graph, oracle.cluster, question.strategy.placement)
+        return np.array(resolve_placement(asked.graph, asked.cluster, given.placement), np.int64)
     except InputError:
         return None
-    return np.array(placement, np.int64)
 
 
 def _drive(trial: Trial, method: Any) -> None:
@@ -144,8 +187,18 @@ def _run(trial: Trial, method: Callable[[Trial], None]) -> str:
         return "interrupted"
 
 
+def _fall_back(trial: Trial) -> None:
+    """Where there is no answer, no plan having been ready in time or none that can be: the best start, at any price."""
+    if not trial.points:
+        trial.details["planned"] = False
+        trial.budget = trial.seconds = None
+        best_start(trial)
+
+
 def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
     strategy, cost = _best(asked, trial)
+    if trial.refused is not None:
+        trial.details["impossible"] = {"placements": trial.refusals, "last": str(trial.refused)}
     provenance = {
         **told,
         "evaluations": trial.evaluations,
@@ -160,14 +213,17 @@ def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
 
 
 def _best(asked: Oracle, trial: Trial) -> tuple[Strategy, Cost]:
-    """The best strategy and its whole cost: a walk does not tell peaks where nothing is limited."""
+    """The best strategy and its whole cost: a walk does not tell peaks where nothing is limited.
+
+    Raises why there is none.
+    """
     if trial.best_strategy is not None:
         strategy, cost = trial.best_strategy
         return strategy, cost if cost.peaks else asked(strategy)
     if trial.best is None:
-        raise InputError("graph: there is nothing to place")
+        raise trial.refused or InputError("search: no placement was found that can be")
     placement, cost = trial.best
-    return Strategy(asked.named(placement), asked.order), cost if cost.peaks else trial.oracle(placement)
+    return Strategy(asked.named(placement), asked.order), cost if cost.peaks else asked(placement)
 
 
 def _versions() -> dict[str, str]:
@@ -191,36 +247,67 @@ def compare(
     """The table that papers print: every method on every question, a row each, in this order.
 
     Columns: question, method, step_ms, against_single (the best single device's step / this one's; NaN where no device
-    can run everything), fits, peak_bytes (of the fullest device), placing_s (CPU seconds), evaluations, and further
-    objectives of methods. Raises InputError.
+    can run everything), fits, peak_bytes (of the fullest device), placing_s (CPU seconds; costs are known by then),
+    evaluations, reason (why a method has no answer to a question: then the numbers are NaN), and further objectives of
+    methods. Each question is prepared once, for all methods. Raises InputError for a method that is not there and for
+    limits that are none.
     """
     import pandas as pd
 
-    methods, rows = list(methods), []
+    methods, rows = list(methods), list[dict[str, Any]]()
+    for method in methods:
+        _check(method, budget, seed, seconds, prepare)
     for name, question in questions.items():
-        oracle = oracle_of(question)
-        alone = _alone_ps(oracle)
-        for method in methods:
-            found = search(question, method, budget, seed, seconds, prepare)
-            rows.append({"question": name, "method": method, **_row(found, alone)})
-    return pd.DataFrame(rows)
+        rows += [{"question": name, **row} for row in _rows(question, methods, budget, seed, seconds, prepare)]
+    further = [name for row in rows for name in row if name not in COLUMNS]
+    return pd.DataFrame(rows, columns=[*COLUMNS, *dict.fromkeys(further)])
+
+
+def _rows(
+    question: Question,
+    methods: Sequence[str],
+    budget: int | None,
+    seed: int,
+    seconds: float | None,
+    prepare: Sequence[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one question."""
+    try:
+        asked = oracle_of(question)
+        alone, given = _alone_ps(asked), None if isinstance(question, Oracle) else question.strategy
+    except InputError as error:
+        yield from ({"method": method, **_unanswered(error)} for method in methods)
+        return
+    for method in methods:
+        try:
+            found = _search(asked, given, method, budget, seed, seconds, prepare, None, Clock())
+        except REFUSED as error:
+            yield {"method": method, **_unanswered(error)}
+        else:
+            yield {"method": method, **_row(found, alone)}
 
 
 def _alone_ps(oracle: Oracle) -> float:
     try:
         return float(search(oracle, "single").cost.step_ps)
-    except InputError:
-        return float("nan")
+    except REFUSED:
+        return nan
+
+
+def _unanswered(error: Exception) -> dict[str, Any]:
+    empty = dict.fromkeys(("step_ms", "against_single", "peak_bytes", "placing_s"), nan)
+    return {**empty, "fits": False, "evaluations": 0, "reason": str(error)}
 
 
 def _row(found: Result, alone_ps: float) -> dict[str, Any]:
     rest = {name: value for name, value in found.objectives.items() if name != "step_time_s"}
     return {
         "step_ms": found.cost.step_ps / 1e9,
-        "against_single": alone_ps / found.cost.step_ps if found.cost.step_ps else float("nan"),
+        "against_single": alone_ps / found.cost.step_ps if found.cost.step_ps else nan,
         "fits": found.cost.feasible,
         "peak_bytes": max(found.cost.peaks, default=0),
         "placing_s": found.provenance["cpu_seconds"],
         "evaluations": found.provenance["evaluations"],
+        "reason": "",
         **rest,
     }

@@ -6,16 +6,21 @@ import numpy as np
 
 from ..errors import InputError
 from .local import repair
-from .trial import Trial, starts
+from .trial import Trial, alone
 
 
 def single(trial: Trial) -> None:
-    """Everything on one device, the best of those that can run everything. Raises InputError where none can."""
-    common = [one for one in starts(trial) if len(set(one.tolist())) == 1 and len(one) == len(trial.choices)]
-    if not common:
+    """Everything on one device, the best of those that can run everything.
+
+    Raises InputError where none can, and what the oracle says where that cannot be in the order that is asked for.
+    """
+    found = alone(trial)
+    if not found:
         raise InputError("single: no device can run every op of the graph")
-    for placement in common:
+    for placement in found:
         trial.score(placement)
+    if trial.best is None and trial.refused is not None:
+        raise trial.refused
 
 
 def round_robin(trial: Trial) -> None:

@@ -1,34 +1,78 @@
-"""What there is to choose: the devices at which each group may stand, and how far a cost is from fitting."""
+"""What there is to choose: the devices at which each group may stand; and which of two costs is the better."""
 
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..errors import InputError
+from ..lowering import Prepared
 from ..oracle import Cost, Oracle
 from ..taskgraph import Ints
 from .prepare.grouped import own_outputs
 
+NEVER = 1 << 62  # more than any step or excess
+IMPOSSIBLE = Cost(inf, False, NEVER, NEVER, ())
+"""Of a placement that cannot be, like one between devices without a route: worse than any other."""
+
+Key = tuple[int, int, int]
+WORST: Key = (NEVER, NEVER, NEVER)
+
 
 def choices(oracle: Oracle) -> tuple[Ints, ...]:
-    """For each of ``oracle.groups`` the indices of the devices on which all its ops have a cost, ascending.
+    """For each of ``oracle.groups`` the indices of the devices on which all its ops may stand, ascending.
 
     Raises InputError naming every group that can stand nowhere.
     """
-    known = oracle.prepared.duration >= 0
+    known = able(oracle.prepared)
     found = tuple(np.flatnonzero(known[list(members)].all(axis=0)) for members in oracle.groups)
-    ops = oracle.graph.ops
     nowhere = [
-        f'ops[{members[0]}]: no device on which "{ops[members[0]].name}" and its group have a cost'
+        _nowhere(oracle.prepared, members)
         for members, devices in zip(oracle.groups, found, strict=True)
         if not len(devices)
     ]
     if nowhere:
         raise InputError(nowhere)
     return found
+
+
+def able(prepared: Prepared) -> NDArray[np.bool_]:
+    """By op and device, whether the op may stand there: its cost is known, and no collective reads it elsewhere.
+
+    A collective itself runs on all of its ranks; where no group holds it, it is said to stand on the first.
+    """
+    found, devices = prepared.duration >= 0, np.arange(len(prepared.cluster.devices))
+    for i, ranks in _ranks_read(prepared).items():
+        found[i] &= (devices == min(ranks)) & (len(ranks) == 1)
+    for i, ring in prepared.rings.items():
+        if prepared.graph.ops[i].colocate is None:
+            found[i] = devices == ring.ranks[0]
+    return found
+
+
+def _ranks_read(prepared: Prepared) -> dict[int, set[int]]:
+    """The devices on which collectives read each op that they read, but for other collectives."""
+    found: dict[int, set[int]] = {}
+    for i, ring in prepared.rings.items():
+        for text, rank in zip(prepared.graph.ops[i].inputs, ring.inputs_on, strict=True):
+            producer, _ = prepared.graph.resolve(text)
+            if producer not in prepared.rings:
+                found.setdefault(producer, set()).add(rank)
+    return found
+
+
+def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
+    """Why a group can stand nowhere."""
+    read, name = _ranks_read(prepared), prepared.graph.ops[members[0]].name
+    ranks = sorted({rank for i in members for rank in read.get(i, ())})
+    if not ranks:
+        return f'ops[{members[0]}]: no device on which "{name}" and its group have a cost'
+    places = " and on ".join(prepared.cluster.devices[rank].name for rank in ranks)
+    return f'ops[{members[0]}]: "{name}" and its group must stand on {places}, where collectives read them, and cannot'
 
 
 def workers(cluster: Cluster) -> tuple[int, ...]:
@@ -55,10 +99,25 @@ def capacities(oracle: Oracle) -> list[int]:
     return [-1 if device.memory is None else int(device.memory) for device in oracle.cluster.devices]
 
 
+def key(oracle: Oracle, cost: Cost) -> Key:
+    """How good a cost is; smaller is better. By it a trial keeps its best, walks move and samples are ranked.
+
+    First the largest excess of a device over its capacity, as ``Cost`` tells it; then the bytes over all capacities, so
+    that it counts to empty a device that is not the fullest; then ps. Annealing alone weighs memory against time, by
+    ``energy``: it has to cross what does not fit. What it finds is kept by this key all the same.
+    """
+    return cost.memory_excess, over(oracle, cost), cost.step_ps
+
+
+def energy(oracle: Oracle, cost: Cost) -> float:
+    """Ps, more by the relative excess where it does not fit; inf for what cannot be."""
+    return inf if cost is IMPOSSIBLE else cost.step_ps * (1.0 + relative_excess(oracle, cost))
+
+
 def over(oracle: Oracle, cost: Cost) -> int:
     """Bytes over the capacities, of all devices together."""
-    if cost.feasible:
-        return 0
+    if cost.feasible or cost is IMPOSSIBLE:
+        return cost.memory_excess
     pairs = zip(cost.peaks, capacities(oracle), strict=True)
     return sum(max(peak - limit, 0) for peak, limit in pairs if limit >= 0)
 

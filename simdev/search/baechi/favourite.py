@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import SimdevError
 from ...taskgraph import Ints
+from ..attended import attended
 from ..instance import Instance
 
 THRESHOLD = 0.1  # an edge whose variable is at most this is to a favourite child (Baechi's released setting)
@@ -48,8 +50,11 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     limits[:, 1] = np.inf
     limits[:count, 1] = 1.0
     options = {} if seconds is None else {"time_limit": seconds}
-    found = linprog(objective, matrix, bounds, bounds=limits, method="highs-ds", options=options)
-    if found.x is None:
+    found = attended(
+        lambda: linprog(objective, matrix, bounds, bounds=limits, method="highs-ds", options=options),
+        inf if seconds is None else seconds,
+    )
+    if found is None or found.x is None:
         return Relaxed(np.ones(count), float("nan"), False)
     return Relaxed(found.x[:count], float(found.fun) * unit)
 

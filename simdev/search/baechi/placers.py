@@ -62,17 +62,22 @@ def m_etf(trial: Trial) -> None:
 
 
 def m_sct(trial: Trial) -> None:
-    """m-SCT: m-ETF that keeps a device awake for the favourite child of what it ran last."""
+    """m-SCT: m-ETF that keeps a device awake for the favourite child of what it ran last.
+
+    Where the time ends before its linear program does, nobody has a favourite: then it is m-ETF.
+    """
     from .favourite import favourites, relaxed
 
     instance = trial.instance
-    found = relaxed(instance, LP_SECONDS)
+    found = relaxed(instance, min(LP_SECONDS, trial.seconds_left))
     child = favourites(instance, found.delayed)
     trial.details |= {
         "relaxed_makespan_s": found.makespan_ps / 1e12 if found.solved else None,
         "favourites": int((child >= 0).sum()),
     }
     place_and_fit(trial, lambda limits: earliest_first(instance, limits, child), tighten=True)
+    if not found.solved:
+        trial.require_time()  # it was too short for the program
 
 
 def earliest_first(instance: Instance, limits: Sequence[int], favourite: Ints | None = None) -> Ints:

@@ -12,9 +12,9 @@ from .compiling import kernel, opener, part
 
 NEVER = 1 << 62
 UNKNOWN = -1
-# In ``cell`` of Clock: how often an op was forced onto a full device; the last finish; how many transfers were booked;
-# when something can happen next; when the op just proposed could start.
-STUCK, DONE, BOOKED, NEXT, WHEN = range(5)
+# In ``cell`` of Clock: the last finish; how many transfers were booked; when something can happen next; when the op
+# just proposed could start.
+DONE, BOOKED, NEXT, WHEN = range(4)
 
 
 class Lists(NamedTuple):
@@ -346,7 +346,6 @@ def forced(p: Lists, c: Clock, count: int) -> int:
         left = NEVER if p.capacity[d] < 0 else p.capacity[d] - c.used[d]
         if left > room:
             where, room = d, left
-    c.cell[STUCK] += 1
     return chosen * p.devices + where if where >= 0 else -1
 
 

@@ -20,11 +20,11 @@ class Pairs(NamedTuple):
     """
 
     ideals: int
-    words: int
+    words: int  # 0: each ideal holds all before it
     accelerators: int
     cpus: int
     capacity: int  # -1: unlimited
-    member: Ints  # bit sets, ``words`` of 62 bits each
+    member: Ints  # bit sets, ``words`` of 64 bits each
     on_accelerator: Floats  # of all that an ideal holds
     on_cpu: Floats
     size: Ints
@@ -109,10 +109,10 @@ def unused(p: Pairs, ideal: int) -> None:
 
 
 @kernel
-def solve(words: object) -> float:
-    """Fill ``best`` for all ideals; the least largest load in ms."""
+def fill(words: object, first: int, end: int) -> None:
+    """Fill ``best`` for the ideals from ``first`` up to ``end``, after all before them; the empty one is the first."""
     p = open_pairs(words)
-    for large in range(1, p.ideals):
+    for large in range(max(first, 1), end):
         for small in range(large):
             fast = p.on_accelerator[large] - p.on_accelerator[small]
             slow = p.on_cpu[large] - p.on_cpu[small]
@@ -127,5 +127,3 @@ def solve(words: object) -> float:
             if p.cpus > 0 and slow <= p.limit[0] and p.not_cpu[small] == p.not_cpu[large]:
                 improve(p, small, large, slow, 1)
         unused(p, large)
-    found: float = p.best[(p.cpus + 1) * (p.accelerators + 1) * p.ideals - 1]
-    return found

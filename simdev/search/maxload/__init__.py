@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .blocks import Blocks, blocks_of
-from .contiguous import Split, contiguous
+from .contiguous import Split, contiguous, splits
 from .latency import filled, latency, latency_program, least
 from .placers import dnn_contiguous, dnn_ip, dnn_latency
 from .problem import Problem, problem_of
@@ -24,4 +24,5 @@ __all__ = [
     "latency_program",
     "least",
     "problem_of",
+    "splits",
 ]

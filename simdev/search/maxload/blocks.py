@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..ideals import components
+from ..ideals import components, leaves
 from .problem import Problem
 
 Net = tuple[tuple[int, ...], float]
@@ -54,8 +54,7 @@ def blocks_of(problem: Problem) -> Blocks:
     one neighbour does, which cuts fewer nets. Where memory is limited, only those of no bytes join.
     """
     count = len(problem.members)
-    merged = _merged(problem, components(count, problem.order))
-    block = components(count, {*problem.order, *_ring(merged)})
+    block = components(count, {*problem.order, *_tied(problem, components(count, problem.order))})
     total = max(block, default=-1) + 1
     accelerator, cpu, size = [0.0] * total, [0.0] * total, [0] * total
     for op, group in enumerate(problem.group):
@@ -66,52 +65,17 @@ def blocks_of(problem: Problem) -> Blocks:
     return Blocks(problem, tuple(block), tuple(accelerator), tuple(cpu), tuple(size), order)
 
 
-def _ring(block: Sequence[int]) -> list[tuple[int, int]]:
-    """Edges that put the groups of each block on a cycle."""
-    groups: dict[int, list[int]] = {}
-    for group, one in enumerate(block):
-        groups.setdefault(one, []).append(group)
-    return [pair for ring in groups.values() for pair in zip(ring, [*ring[1:], ring[0]], strict=True)]
-
-
-def _merged(problem: Problem, block: list[int]) -> list[int]:
-    """The blocks after those without cost have joined their only neighbour."""
-    block, changed = list(block), True
-    idle_op = [
-        problem.on_accelerator[op] == 0
-        and (problem.on_cpu[op] == 0 or not problem.cpus)
-        and (problem.size[op] == 0 or slack(problem))
-        for op in range(len(problem.group))
-    ]
-    while changed:
-        changed = False
-        idle, near = _neighbours(problem, block, idle_op)
-        for one in sorted(near):
-            if idle[one] and len(near[one]) == 1:
-                other = min(near[one])
-                block = [other if each == one else each for each in block]
-                changed = True
-                break
-    return block
-
-
-def _neighbours(problem: Problem, block: list[int], idle_op: list[bool]) -> tuple[dict[int, bool], dict[int, set[int]]]:
-    """Of each block: whether it costs nothing by itself, and the blocks that share an edge with it."""
-    idle = dict.fromkeys(block, True)
-    near: dict[int, set[int]] = {one: set() for one in block}
+def _tied(problem: Problem, block: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of groups, both ways: of each block without cost that has one neighbour, and of this."""
+    idle = [True] * (max(block, default=-1) + 1)
+    first = {one: group for group, one in reversed(list(enumerate(block)))}
+    roomy = slack(problem)
     for op, group in enumerate(problem.group):
-        here = block[group]
-        idle[here] &= idle_op[op]
-        for reader in problem.readers[op]:
-            there = block[problem.group[reader]]
-            if there != here:
-                near[here].add(there)
-                near[there].add(here)
-    for first, second in problem.order:
-        if block[first] != block[second]:
-            near[block[first]].add(block[second])
-            near[block[second]].add(block[first])
-    return idle, near
+        on_cpu = problem.on_cpu[op] if problem.cpus else 0
+        idle[block[group]] &= problem.on_accelerator[op] == on_cpu == 0 and (problem.size[op] == 0 or roomy)
+    near = {(problem.group[op], problem.group[reader]) for op, ends in enumerate(problem.readers) for reader in ends}
+    pairs = {(block[a], block[b]) for a, b in {*near, *problem.order} if block[a] != block[b]}
+    return [(first[a], first[b]) for a, b in leaves(idle, sorted(pairs))]
 
 
 def slack(problem: Problem) -> bool:

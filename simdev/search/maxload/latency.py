@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import InputError
 from ..ideals import components, depth_first
 from .problem import Problem
-from .solver import GAP, Constraints, Solved, scipy, silent
+from .solver import GAP, Constraints, Solved, minimum
 
 SLACK = 1e-3  # relative, of the bound on all times: a tight one troubles the solver
 
@@ -107,29 +107,17 @@ def latency_program(problem: Problem, seconds: float, known: float = inf, gap: f
 
     Raises InputError where no placement fits into memory, SimdevError where scipy is missing.
     """
-    optimize, _ = scipy()
     model = _Model(problem, known)
-    matrix, low, high = model.rows.matrix(model.columns)
-    objective = np.zeros(model.columns)
-    objective[-1] = 1.0
     integral = np.zeros(model.columns)
     integral[: model.sent] = integral[model.received : model.binary] = 1
-    with silent():
-        found = optimize.milp(
-            objective,
-            integrality=integral,
-            bounds=optimize.Bounds(np.zeros(model.columns), model.high),
-            constraints=optimize.LinearConstraint(matrix, low, high),
-            options={"time_limit": seconds, "mip_rel_gap": gap},
-        )
-    bound = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
-    if found.status == 2 and known == inf:
+    found = minimum(model.rows, integral, model.high, seconds, gap)
+    if found.infeasible and known == inf:
         raise InputError("dnn-latency: nothing runs on these devices and fits into the memory of the accelerators")
-    if found.x is None:
-        return Solved(None, known, known if found.status == 2 else bound)
-    chosen = found.x[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
+    if found.columns is None:
+        return Solved(None, known, known if found.infeasible else found.bound, found.failure)
+    chosen = found.columns[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
     devices = tuple(model.places[chosen[group]] for group in problem.group)
-    return Solved(devices, latency(problem, devices), bound)
+    return Solved(devices, latency(problem, devices), found.bound)
 
 
 class _Model:

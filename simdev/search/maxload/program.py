@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from math import inf, isfinite
-from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
 from .blocks import Net, nets_of
 from .problem import Problem
-from .solver import GAP, Constraints, Solved, scipy, silent
+from .solver import GAP, Constraints, Floats, Solved, minimum
 
 
 def integer_program(problem: Problem, seconds: float, known: float = inf, gap: float = GAP) -> Solved:
@@ -19,30 +18,17 @@ def integer_program(problem: Problem, seconds: float, known: float = inf, gap: f
     x by group and device, y by net and accelerator: y >= |x_a - x_b| for the op's block a and each reader's b. Raises
     InputError where no split fits into memory, SimdevError where scipy is missing.
     """
-    optimize, _ = scipy()
     model = _Model(problem)
-    matrix, low, high = model.constraints()
-    bounds = model.bounds(optimize, known)
-    objective = np.zeros(model.columns)
-    objective[-1] = 1.0
     integral = np.zeros(model.columns)
     integral[: model.groups * len(model.places)] = 1
-    with silent():
-        found = optimize.milp(
-            objective,
-            integrality=integral,
-            bounds=bounds,
-            constraints=optimize.LinearConstraint(matrix, low, high),
-            options={"time_limit": seconds, "mip_rel_gap": gap},
-        )
-    bound = found.mip_dual_bound if found.mip_dual_bound is not None else 0.0
-    if found.status == 2 and known == inf:
+    found = minimum(model.rows(), integral, model.high(known), seconds, gap)
+    if found.infeasible and known == inf:
         raise InputError("max-load: no split runs on these devices and fits into the memory of the accelerators")
-    if found.x is None:
-        return Solved(None, known, known if found.status == 2 else bound)
-    chosen = found.x[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
+    if found.columns is None:
+        return Solved(None, known, known if found.infeasible else found.bound, found.failure)
+    chosen = found.columns[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
     devices = tuple(model.places[chosen[group]] for group in problem.group)
-    return Solved(devices, max(problem.loads(devices).values()), bound)
+    return Solved(devices, max(problem.loads(devices).values()), found.bound)
 
 
 class _Model:
@@ -62,7 +48,8 @@ class _Model:
     def y(self, net: int, place: int) -> int:
         return self.groups * len(self.places) + net * len(self.problem.accelerators) + place
 
-    def bounds(self, optimize: Any, known: float) -> Any:
+    def high(self, known: float) -> Floats:
+        """The most of each column; ``known`` is that of the largest load."""
         high = np.ones(self.columns)
         high[-1] = known
         for group, ops in enumerate(self.problem.members):
@@ -73,7 +60,7 @@ class _Model:
         heaviest = max(range(self.groups), key=lambda g: (self._weight(g), -g), default=0)
         for place in range(1, len(self.problem.accelerators)):
             high[self.x(heaviest, place)] = 0
-        return optimize.Bounds(np.zeros(self.columns), high)
+        return high
 
     def _time(self, op: int, place: int) -> float:
         on_accelerator = place < len(self.problem.accelerators)
@@ -83,7 +70,8 @@ class _Model:
         total = sum(self.problem.on_accelerator[op] for op in self.problem.members[group])
         return total if isfinite(total) else -1.0
 
-    def constraints(self) -> tuple[Any, Any, Any]:
+    def rows(self) -> Constraints:
+        """All constraints."""
         for group in range(self.groups):
             self._rows.add([self.x(group, place) for place in range(len(self.places))], None, 1.0, 1.0)
         for place in range(len(self.places)):
@@ -94,7 +82,7 @@ class _Model:
                     a, b, y = self.x(source, place), self.x(reader, place), self.y(net, place)
                     self._rows.add([a, b, y], [1.0, -1.0, -1.0], -inf, 0.0)
                     self._rows.add([b, a, y], [1.0, -1.0, -1.0], -inf, 0.0)
-        return self._rows.matrix(self.columns)
+        return self._rows
 
     def _add_load(self, place: int) -> None:
         """The load of a place is at most the largest; sizes stay within the capacity."""

@@ -41,9 +41,10 @@ PREPARATIONS: Mapping[str, Callable[[Graph], Grouped]] = {
 
 
 def prepare(graph: Graph, names: Sequence[str] = ()) -> Grouped:
-    """The graph after these preparations, in their order. ``adjust`` can only be the last.
+    """The graph after these preparations, in their order.
 
-    Raises InputError for a name that is not in PREPARATIONS.
+    ``adjust`` can only be the last, and not after ``fuse`` or ``forward``. Raises InputError for these, and for a name
+    that is not in PREPARATIONS.
     """
     unknown = [name for name in names if name not in PREPARATIONS]
     if unknown:
@@ -57,12 +58,15 @@ def prepare(graph: Graph, names: Sequence[str] = ()) -> Grouped:
 
 
 def _after(before: Grouped, then: Grouped) -> Grouped:
-    """Two preparations as one."""
-    if isinstance(then, Adjusted) or (all(len(run) == 1 for run in before.runs) and not before.follows):
+    """Two preparations as one. Where the first left the ops as they are, the second is one of the original."""
+    if before.graph is before.original:
         return then
+    if isinstance(then, Adjusted):
+        raise InputError('prepare: "adjust" places single ops; it follows neither "fuse" nor "forward"')
+    run_by = [set(run) for run in before.runs]
     runs = tuple(tuple(i for node in run for i in before.runs[node]) for run in then.runs)
     rest = [
-        tuple(i for node in run for i in before.members[node] if i not in set(before.runs[node]))
+        tuple(i for node in run for i in before.members[node] if i not in run_by[node])
         + tuple(i for node in more for i in before.members[node])
         for run, more in zip(then.runs, then.follows or ((),) * len(then.runs), strict=True)
     ]

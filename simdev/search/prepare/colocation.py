@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Graph
+from ...lowering.collective import is_collective
 from .grouped import Grouped
 from .groups import colocation, named
 from .mates import mates
@@ -19,7 +20,8 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
     Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many ops read the op, not
-    how many tensors they read; control inputs count too where ``control``.
+    how many tensors they read; control inputs count too where ``control``. What a collective over ranks
+    reads stands on its rank, and does not join it.
     """
     groups = colocation(graph)
     consumers: list[set[int]] = [set() for _ in graph.ops]
@@ -27,13 +29,15 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
         for producer, output in reads:
             if control or output >= 0:
                 consumers[producer].add(consumer)
-    groups.unite((i, min(found)) for i, found in enumerate(consumers) if len(found) == 1)
+    ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
+    groups.unite((i, min(found)) for i, found in enumerate(consumers) if len(found) == 1 and not found & ranked)
     return Grouped.of(named(graph, groups))
 
 
 def pair(graph: Graph) -> Grouped:
-    """Each backward or update op goes with its forward op (``mates``), parameters with the first forward op that reads
-    them, beside the declared groups.
+    """Each backward or update op goes with its forward op (``mates``), parameters with what reads them first.
+
+    That is the first forward op that does; the declared groups hold too.
     """
     groups = colocation(graph)
     groups.unite((i, mate) for i, mate in enumerate(mates(graph)) if mate >= 0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...errors import InputError
 from ...graph import Graph, Op
 from .grouped import Grouped
+from .groups import Groups
 from .mates import mates
 
 
@@ -44,8 +45,6 @@ def _without(graph: Graph, op: Op, row: dict[int, int]) -> Op:
 
 def _bound(graph: Graph, ops: tuple[Op, ...], members: list[tuple[int, ...]]) -> tuple[Op, ...]:
     """The ops with colocation groups that hold for all that goes with each."""
-    from .groups import Groups
-
     groups, first = Groups(len(ops)), dict[str, int]()
     for node, each in enumerate(members):
         names = [graph.ops[i].colocate for i in each]
