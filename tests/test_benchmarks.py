@@ -14,7 +14,7 @@ import sharded
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # plain `pytest` puts tests/ alone on the path
 
-from benchmarks import anneal, common, engine, oracle, peers, strategies
+from benchmarks import anneal, common, engine, figures, oracle, peers, strategies
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.engine import simulate
 from simdev.graph import Graph, Op, Tensor
@@ -137,8 +137,8 @@ TINY = oracle.Size(walk=50, moves=20, descent=50, passes=1, slow=2, batch=40, op
 
 
 def test_a_figure_is_reached_from_its_side() -> None:
-    least, most = oracle.Figure("", "", 2.0, "x", 1.8), oracle.Figure("", "", 2.0, "x", 1.6, False)
-    assert (least.reached, most.reached, oracle.Figure("", "", 2.0, "x").reached) == (True, False, None)
+    least, most = figures.Figure("", "", 2.0, "x", 1.8), figures.Figure("", "", 2.0, "x", 1.6, False)
+    assert (least.reached, most.reached, figures.Figure("", "", 2.0, "x").reached) == (True, False, None)
 
 
 @pytest.mark.parametrize("queues", ["half-duplex", "parallel"])
@@ -151,7 +151,7 @@ def test_the_oracle_is_measured_part_by_part(
     found = oracle.speeds(prepared, TINY) + oracle.batches(prepared, TINY) + oracle.moves(prepared, TINY)
     found += oracle.against(prepared, TINY, peers=queues == "parallel")
     assert all(one.measured > 0 for one in found)
-    oracle.print_figures(found)
+    figures.print_figures(found)
     text = capsys.readouterr().out
     assert all(name in text for name in ("annealing walk", "SimPy engine", ">= 100"))
 
