@@ -284,7 +284,7 @@ def test_what_search_refuses():
         with pytest.raises(InputError, match="seconds: must be a number > 0"):
             search(forks(), "random", seconds=seconds)
     for unknown in (5, None, object()):
-        with pytest.raises(InputError, match="method: must be a name, or have ask and tell"):
+        with pytest.raises(InputError, match="method: must be a name, or an object with ask and tell"):
             search(forks(), unknown)
     with pytest.raises(InputError, match="prepare: must be a list of names"):
         search(forks(), "random", 1, prepare="coplace")

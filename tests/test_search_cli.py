@@ -91,11 +91,11 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--method", "magic"], "method: must be one of single"),
-        (["--method", "random", "--budget", "0"], "budget: must be a whole number of at least 1, got 0"),
-        (["--method", "random", "--seconds", "-1"], "seconds: must be a number > 0, got -1.0"),
+        (["--method", "magic"], "--method: must be one of single"),
+        (["--method", "random", "--budget", "0"], "--budget: must be a whole number of at least 1, got 0"),
+        (["--method", "random", "--seconds", "-1"], "--seconds: must be a number > 0, got -1.0"),
         (["--method", "random", "--seed", "-1"], "seed: must be a whole number of at least 0, got -1"),
-        (["--method", "random", "--prepare", "mix"], "prepare: must be of"),
+        (["--method", "random", "--prepare", "mix"], "--prepare: must be of"),
         (["--method", "random", "-o", "best.txt"], "the name must end in .json"),
         (["--method", "random", "-o", "nowhere/best.json"], "--output: cannot write nowhere/best.json"),
     ],
@@ -172,3 +172,10 @@ trial.Trial.score = score
 from simdev.cli import main
 sys.exit(main(["search", sys.argv[1], "--method", "random", "--seconds", "60", "-o", sys.argv[2]]))
 """
+
+
+def test_exhaustive_search_says_what_it_proved(tmp_path, capsys):
+    question = {"graph": {"model": "lenet", "batch": 2}, "cluster": {"preset": "flexflow-p100"}, "strategy": "expert"}
+    (tmp_path / "s.json").write_text(json.dumps({"version": 1} | question))
+    assert main(["search", str(tmp_path / "s.json"), "--method", "exhaustive", "--budget", "3"]) == 0
+    assert "nothing is proved yet" in capsys.readouterr().out

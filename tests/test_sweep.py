@@ -362,3 +362,9 @@ def test_what_scenarios_share_does_not_change_their_answers() -> None:
         report = run(load_scenario(one))
         assert (row.step_time_ps, row.cost_rel_err) == (report.step_ps, report.cost_rel_err), one
         assert row.peak_bytes == max(device.memory.peak for device in report.devices), one
+
+
+def test_a_strategy_that_nobody_knows_by_name_is_told_the_names(here: Path) -> None:
+    results = sweep(TINY, {"strategy": ["exprt", "single"]})
+    told = 'strategy: neither a file nor a short form: "{}"; short forms: data-parallel, model-parallel, owt, expert'
+    assert list(results["reason"]) == [told.format(name) for name in ("exprt", "single")]

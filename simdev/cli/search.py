@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
                 )
             faults = confirm(oracle_of(scenario), result)
         except InputError as error:
+            if error.problems[0].partition(":")[0] in ("method", "budget", "seconds", "seed", "prepare"):
+                raise InputError([f"--{problem}" for problem in error.problems]) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
         if place is not None:
             from ..files import write_strategy
@@ -124,6 +126,8 @@ def _text(result: Result, confirmed: bool) -> str:
     counted = f"{evaluations:,} evaluation{'s' * (evaluations != 1)}, {told['cpu_seconds']:.2f} CPU seconds"
     ends = {"done": "ended by itself", "budget": "budget spent", "time": "time is up", "interrupted": "interrupted"}
     lines.append(f"{counted}; {ends[told['ended']]}; seed {told['seed']}")
+    if "bound_s" in result.details:
+        lines.append(_proved(result.details))
     if confirmed:
         lines.append("confirmed by the reference engine and the checker")
     return "\n".join(lines)
@@ -137,6 +141,14 @@ def _fit(result: Result) -> str:
         return f"fits; the fullest device holds {format_bytes(peaks)} at its peak"
     over = result.cost.memory_excess
     return f"does not fit: {over:,} bytes ({format_bytes(over)}) over; nothing that fits was found"
+
+
+def _proved(details: Mapping[str, Any]) -> str:
+    """What branch and bound showed."""
+    if details["exact"]:
+        return f"proved to be the best of {details['space']:,} strategies"
+    bound = details["bound_s"]
+    return f"not proved to be the best: no strategy is under {_seconds(bound)}" if bound else "nothing is proved yet"
 
 
 def _seconds(value: float) -> str:

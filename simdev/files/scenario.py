@@ -202,6 +202,11 @@ class _Reader:
         """A path or an object; the name of a short form; or a file of FlexFlow's, which needs graph and cluster."""
         if isinstance(value, str) and value in SHORT_FORMS and not os.path.exists(self._path(value)):
             return Strategy(short=value)
+        if isinstance(value, str) and _is_word(value) and not os.path.exists(self._path(value)):
+            self._add(
+                f"strategy: neither a file nor a short form: {shown(value)}; short forms: {', '.join(SHORT_FORMS)}"
+            )
+            return None
         found: Strategy | None
         if isinstance(value, str) and value.endswith(SUFFIXES) and graph and cluster:
             # What it means hangs on the graph and the cluster too: the path alone does not tell it.
@@ -225,6 +230,11 @@ class _Reader:
             self._caught(lambda: resolve_partition(graph, cluster, strategy.partition), file, prefix)
         else:
             self._caught(lambda: resolve_placement(graph, cluster, strategy.placement), file, prefix)
+
+
+def _is_word(value: str) -> bool:
+    """Whether a text looks like a name rather than the path of a file."""
+    return value.isprintable() and value.strip() == value != "" and not any(c in value for c in "./\\")
 
 
 def _with_measured(strategy: Strategy, graph: Graph, cluster: Cluster) -> Strategy:

@@ -57,6 +57,8 @@ def oracle_of(question: Question) -> Oracle:
     """The oracle of a scenario, under the order of its queues. Raises InputError for a fixed one."""
     if isinstance(question, Oracle):
         return question
+    if not isinstance(question, Scenario):
+        raise InputError(f"question: must be a Scenario (load_scenario reads files) or an Oracle, got {question!r}")
     order = question.strategy.order
     if order.policy == "fixed":
         raise InputError('order: "fixed" sequences belong to one placement; a search needs fifo, program or priority')
@@ -84,9 +86,10 @@ def search(
     Raises InputError for a method or preparation that is not there, limits that are none, a group that can stand
     nowhere, where no placement can be, and for a malformed one that a method of one's own proposes.
     """
-    began, given = Clock(), None if isinstance(question, Oracle) else question.strategy
+    began = Clock()
     _check(method, budget, seed, seconds, prepare)
-    return _search(oracle_of(question), given, method, budget, seed, seconds, prepare, progress, began)
+    oracle, given = oracle_of(question), None if isinstance(question, Oracle) else question.strategy
+    return _search(oracle, given, method, budget, seed, seconds, prepare, progress, began)
 
 
 def _search(
@@ -129,8 +132,9 @@ def _check(method: object, budget: object, seed: object, seconds: object, prepar
     """Raises InputError for what cannot be asked of any question."""
     if isinstance(method, str) and method not in METHODS:
         raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
-    if not isinstance(method, str) and not all(callable(getattr(method, name, None)) for name in ("ask", "tell")):
-        raise InputError(f"method: must be a name, or have ask and tell, got {method!r}")
+    is_object = all(callable(getattr(method, name, None)) for name in ("ask", "tell")) and not isinstance(method, type)
+    if not isinstance(method, str) and not is_object:
+        raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
     if isinstance(prepare, str):
         raise InputError(f'prepare: must be a list of names, got "{prepare}"')
     if not _is_whole(seed, 0):
@@ -257,6 +261,8 @@ def compare(
     methods, rows = list(methods), list[dict[str, Any]]()
     for method in methods:
         _check(method, budget, seed, seconds, prepare)
+    if not isinstance(questions, Mapping):
+        raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
     for name, question in questions.items():
         rows += [{"question": name, **row} for row in _rows(question, methods, budget, seed, seconds, prepare)]
     further = [name for row in rows for name in row if name not in COLUMNS]

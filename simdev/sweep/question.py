@@ -20,7 +20,6 @@ from ..files.paths import shown
 from ..files.reading import label, read_json
 from ..files.shape import VERSION
 from ..scenario import Scenario, fingerprint
-from ..strategy import SHORT_FORMS
 from .fields import PARTS, with_field
 from .version import engine_version
 
@@ -178,7 +177,7 @@ def _with_places(part: str, value: Any, folder: str) -> Any:
         return value
     path = os.path.normpath(os.path.join(folder, value))
     is_name = (part == "cluster" and (value in preset_names() or not value.endswith((".json", ".gz")))) or (
-        part == "strategy" and value in SHORT_FORMS
+        part == "strategy" and not any(c in value for c in "./\\")  # a short form, or one misspelt
     )
     return value if is_name and not os.path.exists(path) else path
 
