@@ -10,7 +10,7 @@ from ...errors import InputError
 from ...lowering import expanded
 from ...oracle import Cost
 from ...strategy import Configuration, Strategy, resolve_partition
-from ..space import relative_excess
+from ..space import energy
 from ..trial import Trial
 from .layers import Layer, Layers
 from .strategies import PLAIN, changes, strategy_of
@@ -115,8 +115,8 @@ def walk(
     best, kept = chain.energy, list(start)
     scale = max(best, 1.0)
     while chain.movable and trial.share < until and trial.share - improved <= PATIENCE * (until - began):
-        energy = chain.propose()
-        if energy - chain.energy <= scale * temperature * trial.random.exponential():
+        proposed = chain.propose()
+        if proposed - chain.energy <= scale * temperature * trial.random.exponential():
             chain.accept()
         if chain.energy < best:
             best, kept, improved = chain.energy, list(chain.state), trial.share
@@ -140,7 +140,7 @@ class _Chain:
         """Count an answer; ps, more where it does not fit."""
         state = list(state)
         self.trial.note_strategy(cost, lambda: self.space.strategy(state, self.trial.given))
-        return cost.step_ps * (1.0 + relative_excess(self.trial.asked, cost))
+        return energy(self.trial.asked, cost)
 
     def propose(self) -> float:
         """One layer in another configuration, both drawn uniformly."""
@@ -172,5 +172,4 @@ class _Chain:
         """Make a state that was visited before the current one."""
         self.state = list(state)
         self._session = self.trial.asked.session(self.space.strategy(state, self.trial.given))
-        cost = self._session.cost
-        self.energy = cost.step_ps * (1.0 + relative_excess(self.trial.asked, cost))
+        self.energy = energy(self.trial.asked, self._session.cost)
