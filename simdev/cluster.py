@@ -20,6 +20,8 @@ QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
 QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")  # queues are named by these and a device
 DUPLEX = ("full", "half", "simplex")
+HOST_WORDS = frozenset({"host", "cpu", "1core"})
+"""Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that they measured."""
 UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 
 
@@ -48,6 +50,11 @@ class Device:
     def runs_ops(self) -> bool:
         """Whether ops may be placed on it."""
         return self.kind != "switch"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its kind names a CPU, or it stages what others send: a host where it stands beside accelerators."""
+        return self.runs_ops and (self.staging or not HOST_WORDS.isdisjoint(self.kind.lower().split("-")))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
@@ -218,6 +225,12 @@ class Cluster:
     def index(self) -> dict[str, int]:
         """Position of each device by its name."""
         return {device.name: i for i, device in enumerate(self.devices)}
+
+    @cached_property
+    def workers(self) -> tuple[int, ...]:
+        """The devices over which a step is spread where nobody names them: no switch and, beside others, no host."""
+        able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
+        return tuple(i for i in able if not self.devices[i].is_host) or able
 
     @cached_property
     def half_links(self) -> tuple[HalfLink, ...]:

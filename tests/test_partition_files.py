@@ -143,7 +143,7 @@ BAD = {
     ),
     "not enough devices": (
         {"fc1": C({"n": 8})},
-        'partition["fc1"].devices: op "fc1" has 8 parts; the cluster has 4 devices',
+        'partition["fc1"].devices: op "fc1" has 8 parts; the cluster has 4 workers',
     ),
     "no samples": (
         {"dw1": C({"sample": 2})},

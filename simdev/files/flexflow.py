@@ -129,10 +129,11 @@ def _in_runs(ids: list[int], length: int) -> bool:
 
 
 def _devices(cluster: Cluster, kind: int) -> list[str]:
-    names = [device.name for device in cluster.devices if device.runs_ops]
-    cpus = {device.name for device in cluster.devices if device.kind.startswith("cpu")}
-    own = [name for name in names if (name in cpus) == (kind == CPU)]
-    return own or names
+    able = [device for device in cluster.devices if device.runs_ops]
+    hosts = [device.name for device in able if device.is_host]
+    if kind == CPU and hosts:
+        return hosts
+    return [cluster.devices[i].name for i in cluster.workers]
 
 
 def _data_parallel(graph: Graph, cluster: Cluster, told: dict[str, Configuration]) -> dict[str, Configuration]:

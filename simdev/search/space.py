@@ -76,11 +76,10 @@ def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
 
 
 def workers(cluster: Cluster) -> tuple[int, ...]:
-    """The devices over which ops are split: all of the most common kind that runs ops (not the host of its GPUs)."""
-    own = [d for d, device in enumerate(cluster.devices) if device.runs_ops]
-    counts = Counter(cluster.devices[d].kind for d in own)
+    """The devices over which ops are split: the cluster's workers of their most common kind."""
+    counts = Counter(cluster.devices[d].kind for d in cluster.workers)
     kind = max(counts, key=lambda one: counts[one], default="")
-    return tuple(d for d in own if cluster.devices[d].kind == kind)
+    return tuple(d for d in cluster.workers if cluster.devices[d].kind == kind)
 
 
 def neighbours(oracle: Oracle) -> list[list[int]]:

@@ -28,7 +28,7 @@ class Configuration:
 
     ``split`` holds degrees by the axis names of the op ("sample" is its sample axis). ``devices`` are names: as many as
     there are parts, all different, the parts in row-major order of the op's axes; or a divisor of their number, then
-    consecutive parts share a device; none: the first devices of the cluster. ``time`` tells how long a part takes:
+    consecutive parts share a device; none: the first workers of the cluster. ``time`` tells how long a part takes:
     None, what its own shape takes; "divided", the whole op's time by the number of parts (an approximation).
     """
 
@@ -193,9 +193,9 @@ class Resolver:
             raise InputError(problems)
         own = [cluster.index[name] for name in names]
         if not names:
-            own = [d for d, device in enumerate(cluster.devices) if device.runs_ops][:parts]
+            own = list(cluster.workers[:parts])
             if len(own) < parts:
-                raise InputError(f'.devices: op "{op}" has {parts} parts; the cluster has {len(own)} devices')
+                raise InputError(f'.devices: op "{op}" has {parts} parts; the cluster has {len(own)} workers')
         if parts % len(own):
             raise InputError(
                 f'.devices: op "{op}" has {parts} parts; {len(own)} devices must be as many or a divisor of it'

@@ -47,7 +47,7 @@ class Strategy:
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op makes it.
     - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps that follow one
       another.
-    - ``short``: one of SHORT_FORMS, on ``devices`` (none: all); what else is told takes precedence over it.
+    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
     """
 

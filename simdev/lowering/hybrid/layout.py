@@ -19,7 +19,6 @@ from ...taskgraph import Ints
 
 OWN, TENSOR, DATA, EXPERT, EXPERT_DATA = range(5)
 CLASSES = 5
-HOST = "host"
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,8 @@ class Layout:
 
 
 def layout(cluster: Cluster, p: Parallelism) -> Layout:
-    """The devices that run ops, in the order of the cluster, dealt out. Raises InputError where they are not as many.
-
-    A host takes no rank: a kind of device whose name begins with it.
-    """
-    devices = enumerate(cluster.devices)
-    usable = [i for i, device in devices if device.runs_ops and not device.kind.startswith(HOST)]
+    """The cluster's workers in their order, dealt out. Raises InputError where they are not as many."""
+    usable = cluster.workers
     if len(usable) != p.devices:
         told = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"
         raise InputError(f'{told}, but the cluster "{cluster.name}" has {len(usable)}')

@@ -29,6 +29,9 @@ LINEAR = frozenset({"add", "sub", "neg", "cast", "clone", "contiguous", "copy", 
 VIEWS = frozenset({"reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "t", "permute"})
 VIEWS |= {"expand", "slice", "select", "split", "chunk", "split_with_sizes"}
 
+LINEAR_IN = {"embedding_backward": 0}
+"""Kinds that make a weight's gradient and are linear in one operand alone: that gradient is added up, once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:

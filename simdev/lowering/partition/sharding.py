@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import InputError
@@ -12,6 +12,7 @@ from .demand import copies_of
 from .geometry import part
 from .layout import Copy, Draft, Grid, Local, grid_of, nearest, part_of
 from .plan import (
+    LINEAR_IN,
     OWN_STATISTICS,
     Placed,
     Question,
@@ -89,10 +90,11 @@ class Sharding:
         raw = {j: one for j, t in enumerate(read) if t in touched and isinstance(one := self.layouts.get(t), Grid)}
         if not raw:
             return None
-        if is_linear(self.graph.ops[i]) and len(raw) == len(read) and raw[0].addends > 1:
-            found = partial_parts(op, 0, raw[0]) if all(alike(raw[0], other) for other in raw.values()) else None
+        operand = self._linear_operand(i, raw)
+        if operand is not None:
+            found = partial_parts(op, operand, raw[operand])
             if found is not None:
-                self.divided[i] = self.divided.get(read[0][0])
+                self.divided[i] = self.divided.get(read[operand][0])
                 return found
         if question.goes_back[i]:
             raw = dict(sorted(raw.items(), key=lambda item: self.graph.ops[read[item[0]][0]].phase != "forward"))
@@ -102,6 +104,18 @@ class Sharding:
             chosen = next((j for j, grid in raw.items() if followed_axes(op, j, grid)), next(iter(raw)))
         self.divided[i] = self.divided.get(read[chosen][0])
         return followed_parts(op, chosen, raw[chosen])
+
+    def _linear_operand(self, i: int, raw: Mapping[int, Grid]) -> int | None:
+        """The operand whose partial results an op can go on with, so that they are added up later; None: none."""
+        op = self.graph.ops[i]
+        operand = LINEAR_IN.get(op.kind, 0)
+        partial = {j for j, grid in raw.items() if grid.addends > 1}
+        if operand not in partial:
+            return None
+        if op.kind in LINEAR_IN:
+            return operand if partial == {operand} and (i, 0) in self.question.weights.gradients else None
+        together = len(raw) == len(op.inputs) and all(alike(raw[operand], other) for other in raw.values())
+        return operand if is_linear(op) and together else None
 
     def _sum_up(self, i: int) -> None:
         """Partial results that the parts of an op need as values: best added up as the parts read them."""

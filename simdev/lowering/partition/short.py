@@ -36,10 +36,10 @@ _STEP = re.compile(r"@[0-9]+")
 def short_form(
     name: str, graph: Graph, cluster: Cluster, costs: CostModel = CostModel(), devices: Sequence[str] = ()
 ) -> Strategy:
-    """The strategy that a short form means on these devices (none: all that run ops). Raises InputError."""
+    """The strategy that a short form means on these devices (none: the cluster's workers). Raises InputError."""
     if name not in SHORT_FORMS:
         raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{name}"')
-    own = tuple(devices) or tuple(device.name for device in cluster.devices if device.runs_ops)
+    own = tuple(devices) or tuple(cluster.devices[i].name for i in cluster.workers)
     problems = [f'devices: no device that runs ops is named "{one}"' for one in own if not _runs(cluster, one)]
     problems += [f'devices: "{one}" is listed twice' for i, one in enumerate(own) if one in own[:i]]
     if problems:
