@@ -39,8 +39,9 @@ from simdev.models import build
 from simdev.oracle import Oracle
 from simdev.oracle.soap import SoapSession
 from simdev.profile import CostModel
-from simdev.semantics import op_semantics, op_splits, weights_of
+from simdev.semantics import op_semantics
 from simdev.strategy import LEAVES, Configuration, Strategy
+from simdev.structure import op_splits, weights_of
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
 MODELS = {"resnet-101": "simdev.models.resnet", "inception-v3": "simdev.models.inception"}

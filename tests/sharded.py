@@ -15,8 +15,9 @@ from simdev.lowering import Partitioned, Prepared, lower_prepared, partition
 from simdev.lowering.collective import is_collective
 from simdev.models import build
 from simdev.profile import CostModel, DeviceSpec
-from simdev.semantics import Region, flops, input_regions, op_semantics, op_splits, op_work, stored_region, weights_of
+from simdev.semantics import Region, flops, input_regions, op_semantics, op_work, stored_region
 from simdev.strategy import LEAVES, SYNCS, Configuration, Origin, Strategy
+from simdev.structure import op_splits, weights_of
 from simdev.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
 from strategies import Tape
 

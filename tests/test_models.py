@@ -31,17 +31,16 @@ from simdev.semantics import (
     input_regions,
     op_class,
     op_semantics,
-    op_splits,
     op_work,
     operand_shapes,
     output_regions,
     semantics_of,
     splits,
     stored_region,
-    weights_of,
 )
 from simdev.semantics import flops as shard_flops
 from simdev.strategy import Strategy
+from simdev.structure import op_splits, weights_of
 
 ROOT = Path(__file__).parents[1]
 LEAVES = ("constant", "input", "parameter")

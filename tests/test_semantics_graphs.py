@@ -16,14 +16,13 @@ from simdev.semantics import (
     boxes,
     op_class,
     op_semantics,
-    op_splits,
     op_work,
     operand_shapes,
     shard_of,
     shard_work,
     splits,
-    weights_of,
 )
+from simdev.structure import op_splits, weights_of
 
 GRAPHS = sorted((Path(__file__).parent.parent / "profiles" / "graphs").glob("*.json*"))
 WITHOUT_SEMANTICS: dict[str, str] = {}

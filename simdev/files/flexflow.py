@@ -13,8 +13,9 @@ from math import prod
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
-from ..semantics import op_semantics, op_splits, output_axes, weights_of
+from ..semantics import op_semantics, output_axes
 from ..strategy import LEAVES, Configuration, Strategy
+from ..structure import op_splits, weights_of
 from .reading import PathLike, label, read_text
 
 MOST = 10_000_000

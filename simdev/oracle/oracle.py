@@ -23,6 +23,7 @@ from ..lowering import Prepared, expanded, lower_prepared
 from ..memory import MemoryModel
 from ..profile import CostModel
 from ..strategy import SHORT_FORMS, Order, Strategy, Sync, resolve_placement
+from ..structure import units
 from ..taskgraph import Ints
 from ..trace import Trace
 from .cost import Cost
@@ -78,10 +79,7 @@ class Oracle:
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The units of placement: op positions of each colocation group, and of each op without one."""
-        found: dict[tuple[str, int | str], list[int]] = {}
-        for i, op in enumerate(self.graph.ops):
-            found.setdefault(("op", i) if op.colocate is None else ("group", op.colocate), []).append(i)
-        return tuple(map(tuple, found.values()))
+        return units(self.graph)
 
     @cached_property
     def _group_of(self) -> Ints:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..lowering import Prepared
 from ..lowering.prepare import Segment, transfer_ps
+from ..structure import before_of, topological, units
 from ..taskgraph import Ints, Rows
 from .prepare import Grouped
 from .space import able
@@ -38,10 +39,7 @@ class Instance:
     @cached_property
     def groups(self) -> Rows:
         """The nodes that stand together, in the order of their first."""
-        found: dict[tuple[str, int | str], list[int]] = {}
-        for i, op in enumerate(self.grouped.graph.ops):
-            found.setdefault(("op", i) if op.colocate is None else ("group", op.colocate), []).append(i)
-        return Rows.of(found.values())
+        return Rows.of(units(self.grouped.graph))
 
     @cached_property
     def group_of(self) -> Ints:
@@ -118,17 +116,8 @@ class Instance:
 
     @cached_property
     def numbers(self) -> Ints:
-        """A topological number of each node: Kahn's, first in, first out."""
-        waiting = [0] * len(self.grouped.graph.ops)
-        after: list[list[int]] = [[] for _ in waiting]
-        for a, b in self.edges:
-            waiting[b] += 1
-            after[a].append(b)
-        order = [node for node, count in enumerate(waiting) if not count]
-        for node in order:
-            for other in after[node]:
-                waiting[other] -= 1
-                order += [other] * (waiting[other] == 0)
+        """A topological number of each node."""
+        order = topological(before_of(len(self.grouped.graph.ops), self.edges))
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
         return number

@@ -3,11 +3,12 @@
 from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, Call, Description, Output, axes, per
 from .index import Axis, Box, Index, Interval, Region
-from .of_graph import Weights, op_semantics, op_splits, op_work, operand_dtypes, operand_shapes, weights_of
+from .of_graph import is_linear, op_semantics, op_work, operand_dtypes, operand_shapes
 from .regions import Executed, Shard, executed, extents, input_region, input_regions, output_regions, shard_of, volume
-from .registry import OP_CLASSES, Kind, Semantics, kinds, op_class, register, semantics_of
+from .registry import Kind, Semantics, kinds, op_class, register, semantics_of, traits_of
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
 from .tofu import steps
+from .traits import OP_CLASSES, Traits
 from .views import sliced_strides, stored_region
 from .work import Work, flops, shard_work, work
 
@@ -29,7 +30,7 @@ __all__ = [
     "Semantics",
     "Shard",
     "Split",
-    "Weights",
+    "Traits",
     "Work",
     "axes",
     "basic_strategies",
@@ -40,10 +41,10 @@ __all__ = [
     "flops",
     "input_region",
     "input_regions",
+    "is_linear",
     "kinds",
     "op_class",
     "op_semantics",
-    "op_splits",
     "op_work",
     "operand_dtypes",
     "operand_shapes",
@@ -59,7 +60,7 @@ __all__ = [
     "splits",
     "steps",
     "stored_region",
+    "traits_of",
     "volume",
-    "weights_of",
     "work",
 ]

@@ -10,36 +10,24 @@ from typing import Any
 from ..errors import InputError
 from .description import Call, Describer, Description, Entry, Shape
 from .index import Axis, Index, Interval, Region, axes_of, clipped_interval
+from .traits import OP_CLASSES, UNKNOWN, Traits
 
-OP_CLASSES = (
-    "gemm",
-    "conv",
-    "attention",
-    "norm",
-    "softmax",
-    "elementwise",
-    "reduction",
-    "pooling",
-    "embedding",
-    "recurrent",
-    "data_movement",
-    "optimizer",
-    "other",
-)
 Dims = tuple[tuple[Axis | Index | None, frozenset[str], Interval], ...]
 """One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis is split."""
 
 _CACHED = 16_384
+_UNTOLD = Traits()
 _LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of op: its describer and class; operands, outputs and attributes in words, for the table of kinds."""
+    """A kind of op: describer, class, traits; operands, outputs and attributes in words, for the table of kinds."""
 
     name: str
     describe: Describer = field(repr=False)
     op_class: str = "other"
+    traits: Traits = UNKNOWN
     operands: str = ""
     outputs: str = ""
     attributes: str = ""
@@ -86,6 +74,7 @@ def register(
     describe: Describer,
     op_class: str = "other",
     *,
+    traits: Traits = _UNTOLD,
     operands: str = "",
     outputs: str = "",
     attributes: str = "",
@@ -93,11 +82,11 @@ def register(
     """Makes a kind known; one registered before is replaced.
 
     ``describe`` gets a ``Call`` (attributes and shapes) and returns its ``Description``; where the shapes do not fit
-    it raises ValueError. Raises InputError for an unknown class.
+    it raises ValueError. What ``traits`` leaves open is as its class has it. Raises InputError for an unknown class.
     """
     if op_class not in OP_CLASSES:
         raise InputError(f'kind "{kind}": op_class: must be one of {", ".join(OP_CLASSES)}, got "{op_class}"')
-    _KINDS[kind] = Kind(kind, describe, op_class, operands, outputs, attributes)
+    _KINDS[kind] = Kind(kind, describe, op_class, traits.within(op_class), operands, outputs, attributes)
     _semantics_of.cache_clear()
 
 
@@ -109,6 +98,11 @@ def kinds() -> Mapping[str, Kind]:
 def op_class(kind: str) -> str:
     """Class of a kind, one of OP_CLASSES; "other" where it is not known."""
     return _KINDS[kind].op_class if kind in _KINDS else "other"
+
+
+def traits_of(kind: str) -> Traits:
+    """Traits of a kind; those of class "other" where it is not known."""
+    return _KINDS[kind].traits if kind in _KINDS else UNKNOWN
 
 
 def semantics_of(

@@ -14,7 +14,8 @@ from math import prod
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
-from ..semantics import Semantics, Split, Weights, boxes, op_semantics, op_splits, weights_of
+from ..semantics import Semantics, Split, boxes, op_semantics
+from ..structure import Weights, op_splits, weights_of
 from .named import named
 
 LEAVES = ("constant", "input", "parameter")

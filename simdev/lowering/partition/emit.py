@@ -10,9 +10,10 @@ from typing import Any
 from ...errors import InputError
 from ...graph import Op
 from ...profile import CostModel
-from ...semantics import Shard, op_splits, operand_shapes, sliced_strides
+from ...semantics import Shard, operand_shapes, sliced_strides
 from ...semantics.work import layouts
 from ...strategy import LEAVES
+from ...structure import op_splits
 from .geometry import executed
 from .layout import Draft
 from .plan import Placed

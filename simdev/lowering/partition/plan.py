@@ -11,26 +11,12 @@ from functools import cached_property
 
 from ...cluster import Cluster
 from ...errors import InputError
-from ...graph import Graph, Op
-from ...semantics import Weights, op_class, weights_of
-from ...semantics.kinds.elementwise import RANDOM
-from ...strategy import LEAVES, NOWHERE, Resolved, Strategy, placed, resolve_partition
+from ...graph import Graph
+from ...semantics import op_class, traits_of
+from ...strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
+from ...structure import TensorOf, Weights, order_of, weights_of
 from .geometry import Part, Reading, followed_axis, part, parts, reading
 from .layout import Grid
-
-TensorOf = tuple[int, int]
-OF_GRADIENTS = frozenset({"gemm", "conv", "embedding"})
-"""Classes of layers with weights: their backward ops follow the gradient that comes to them."""
-
-OWN_STATISTICS = {"batch_norm_backward": "batch_norm", "nll_loss_backward": "nll_loss"}
-"""Backward kinds that take the statistics of their own part of the batch, as data-parallel training does."""
-
-LINEAR = frozenset({"add", "sub", "neg", "cast", "clone", "contiguous", "copy", "mul", "div"})
-VIEWS = frozenset({"reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "t", "permute"})
-VIEWS |= {"expand", "slice", "select", "split", "chunk", "split_with_sizes"}
-
-LINEAR_IN = {"embedding_backward": 0}
-"""Kinds that make a weight's gradient and are linear in one operand alone: that gradient is added up, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +69,7 @@ class Question:
     @cached_property
     def order(self) -> list[int]:
         """The ops, producers first."""
-        reads = [{producer for producer, _ in one} for one in self.graph.reads]
-        readers: list[list[int]] = [[] for _ in reads]
-        for i, producers in enumerate(reads):
-            for producer in producers:
-                readers[producer].append(i)
-        missing = [len(producers) for producers in reads]
-        ready = [i for i, count in enumerate(missing) if not count][::-1]
-        found = []
-        while ready:
-            i = ready.pop()
-            found.append(i)
-            for reader in reversed(readers[i]):
-                missing[reader] -= 1
-                if not missing[reader]:
-                    ready.append(reader)
-        return found
+        return order_of(self.graph, "branch")
 
     @cached_property
     def touched(self) -> tuple[tuple[TensorOf, ...], ...]:
@@ -117,7 +88,7 @@ class Question:
         found = []
         for i, op in enumerate(self.graph.ops):
             own = [(i, k) in self.weights.gradients for k in range(len(op.outputs))]
-            found.append(op.phase == "backward" and op_class(op.kind) not in OF_GRADIENTS and not all(own))
+            found.append(op.phase == "backward" and not traits_of(op.kind).weighted and not all(own))
         return tuple(found)
 
     @cached_property
@@ -134,9 +105,10 @@ class Question:
             producers = {producer for producer, _ in self.touched[i]}
             if not self.free[i] or not producers <= found or op.phase == "update":
                 continue
-            batch = op.kind == "input" or not producers.isdisjoint(of_inputs)
-            cheap = op_class(op.kind) == "data_movement" or op.kind in RANDOM or (producers and not batch)
-            if op.kind in LEAVES or (cheap and self.readings[i].semantics is not None):
+            traits = traits_of(op.kind)
+            batch = traits.leaf == "input" or not producers.isdisjoint(of_inputs)
+            cheap = op_class(op.kind) == "data_movement" or traits.drawn or (producers and not batch)
+            if traits.leaf or (cheap and self.readings[i].semantics is not None):
                 found.add(i)
                 of_inputs |= {i} if batch else set()
         return frozenset(found)
@@ -153,20 +125,11 @@ class Question:
             if op.phase != "update" or not self.free[i]:
                 continue
             for operand, (producer, _) in enumerate(self.read[i]):
-                leaf = self.graph.ops[producer].kind == "parameter" and producer in self.on_demand
+                leaf = traits_of(self.graph.ops[producer].kind).leaf == "parameter" and producer in self.on_demand
                 if leaf and False in readers[producer]:
                     found[i] = operand, producer
                     break
         return found
-
-
-def is_linear(op: Op) -> bool:
-    """Whether partial results may pass through the op: a sum of its results is the result of the sum."""
-    if op.kind in VIEWS:
-        return True
-    if op.kind in ("mul", "div"):
-        return len(op.inputs) == 1
-    return op.kind in LINEAR and "other" not in op.attrs
 
 
 def configured_parts(op: Reading, resolved: Resolved) -> list[Placed]:

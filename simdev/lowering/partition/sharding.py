@@ -7,21 +7,18 @@ from typing import Any
 
 from ...errors import InputError
 from ...graph import Tensor
-from ...semantics import Region
+from ...semantics import Region, is_linear, traits_of
+from ...structure import TensorOf
 from .demand import copies_of
 from .geometry import part
 from .layout import Copy, Draft, Grid, Local, grid_of, nearest, part_of
 from .plan import (
-    LINEAR_IN,
-    OWN_STATISTICS,
     Placed,
     Question,
-    TensorOf,
     alike,
     configured_parts,
     followed_axes,
     followed_parts,
-    is_linear,
     partial_parts,
 )
 from .stored import stored_grid
@@ -108,11 +105,12 @@ class Sharding:
     def _linear_operand(self, i: int, raw: Mapping[int, Grid]) -> int | None:
         """The operand whose partial results an op can go on with, so that they are added up later; None: none."""
         op = self.graph.ops[i]
-        operand = LINEAR_IN.get(op.kind, 0)
+        alone = traits_of(op.kind).linear_in
+        operand = 0 if alone is None else alone
         partial = {j for j, grid in raw.items() if grid.addends > 1}
         if operand not in partial:
             return None
-        if op.kind in LINEAR_IN:
+        if alone is not None:
             return operand if partial == {operand} and (i, 0) in self.question.weights.gradients else None
         together = len(raw) == len(op.inputs) and all(alike(raw[operand], other) for other in raw.values())
         return operand if is_linear(op) and together else None
@@ -248,7 +246,7 @@ class Sharding:
     def own_statistics(self, i: int, tensor: TensorOf, one: Placed) -> int | None:
         """Which partial result of a statistic belongs to a part of the op that goes back; None where it is no such."""
         layout = self.layouts[tensor]
-        kind = OWN_STATISTICS.get(self.graph.ops[i].kind)
+        kind = traits_of(self.graph.ops[i].kind).statistics_of
         if kind != self.graph.ops[tensor[0]].kind or not isinstance(layout, Grid) or layout.addends == 1:
             return None
         own = [

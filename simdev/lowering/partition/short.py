@@ -21,14 +21,12 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
 from ...profile import CostModel
-from ...semantics import Split, op_class, op_splits, output_axes
+from ...semantics import Split, op_class, output_axes, traits_of
 from ...strategy import LEAVES, SHORT_FORMS, Configuration, Strategy
 from ...strategy.named import named
-from .plan import Question, TensorOf
+from ...structure import TensorOf, op_splits, weight_of_gradients
+from .plan import Question
 from .sharding import Sharding
-
-OF_SAMPLES = frozenset({"conv", "embedding", "attention", "norm", "softmax", "recurrent", "pooling", "reduction"})
-"""Op classes that run on whole samples under owt: they need whole channels, or would move more than they save."""
 
 _STEP = re.compile(r"@[0-9]+")
 
@@ -154,7 +152,7 @@ def _backward_stages(question: Question, stages: dict[int, int]) -> None:
     for i, stage in stages.items():
         for tensor in question.read[i]:
             home.setdefault(tensor, stage)
-    of_gradient = _weight_of_gradient(question)
+    of_gradient = weight_of_gradients(question.graph, question.weights)
     for i in question.order:
         op = question.graph.ops[i]
         if i in stages or i in question.on_demand or op.phase == "update":
@@ -165,20 +163,6 @@ def _backward_stages(question: Question, stages: dict[int, int]) -> None:
         forward = [p for p, _ in read if p in stages and graph.ops[p].phase == "forward"]
         others = [stages[p] for p, _ in read if p in stages]
         stages[i] = next(iter([*made, *weights, *([stages[max(forward)]] if forward else []), *others]), 0)
-
-
-def _weight_of_gradient(question: Question) -> dict[TensorOf, TensorOf]:
-    """Which weight a gradient belongs to, and what is added up to it."""
-    found: dict[TensorOf, TensorOf] = {}
-    for i in reversed(question.order):
-        op, read = question.graph.ops[i], question.read[i]
-        if op.phase == "update":
-            weight = next((tensor for tensor in read if tensor in question.weights.parameters), None)
-            if weight is not None:
-                found.update({t: weight for t in read if t in question.weights.gradients and t not in found})
-        elif (i, 0) in found:
-            found.update({t: found[i, 0] for t in read if t in question.weights.gradients})
-    return found
 
 
 def _recurrent_expert(graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]) -> Strategy:
@@ -212,7 +196,7 @@ def _one_weird_trick(graph: Graph, cluster: Cluster, devices: tuple[str, ...]) -
     question = Question(graph, cluster, Strategy())
     found = _inputs(graph, devices)
     cut = _cut_weights(question, len(devices))
-    of_gradient = _weight_of_gradient(question)
+    of_gradient = weight_of_gradients(question.graph, question.weights)
     for i, op in enumerate(graph.ops):
         if op.kind in LEAVES or op.phase == "update" or i in question.on_demand:
             continue
@@ -287,7 +271,7 @@ def _weight_axis(
 
 
 def _sample_axis(question: Question, i: int, parts: int) -> str | None:
-    if op_class(question.graph.ops[i].kind) not in OF_SAMPLES:
+    if not traits_of(question.graph.ops[i].kind).whole_samples:
         return None
     splits = _splits(question, i)
     return next((split.axis for split in splits if split.kind == "sample" and split.size % parts == 0), None)

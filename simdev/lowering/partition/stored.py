@@ -16,7 +16,7 @@ from .layout import Addends, Copy, Draft, Grid, Place, nearest
 from .sums import adder
 
 if TYPE_CHECKING:
-    from .plan import TensorOf
+    from ...structure import TensorOf
     from .sharding import Sharding
 
 

@@ -15,7 +15,7 @@ from ..collective import ALL_REDUCE
 from .layout import Addends, Copy, Draft, Grid, Place, nearest
 
 if TYPE_CHECKING:
-    from .plan import TensorOf
+    from ...structure import TensorOf
     from .sharding import Sharding
 
 ADDERS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}

@@ -16,6 +16,7 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
 from ...strategy import Sync
+from ...structure import order_of, updated
 from ...taskgraph import PERSISTENT, SYNC, Ints, TaskGraph
 from ...units import transmission_ps
 from ..iterations import Step
@@ -26,7 +27,7 @@ from .exchange import FIRST, Exchange
 from .layers import Layer, layer_graph
 from .parcels import Parcel, parcels, require_few, rounds
 from .tictac import timing_aware_order, timing_independent_order
-from .weights import Gated, Weight, gated, server_devices, updated
+from .weights import Gated, Weight, gated, server_devices
 
 __all__ = [
     "FIRST",
@@ -41,7 +42,6 @@ __all__ = [
     "synchronised",
     "timing_aware_order",
     "timing_independent_order",
-    "updated",
 ]
 
 
@@ -116,28 +116,12 @@ def _waits(prepared: Prepared, weights: Sequence[Weight], placement: Sequence[in
                     for leaf in parameters:
                         leaves.setdefault(leaf, []).append(row)
     waits = np.zeros((len(graph.ops), len(weights)), np.bool_)
-    for i in _in_order(graph):
+    for i in order_of(graph):
         for producer, _ in graph.reads[i]:
             waits[i] |= waits[producer]
         waits[i, leaves.get(i, [])] = True
     rows = [i for i, op in enumerate(graph.ops) if op.phase != "update" and placement[i] == worker and op.inputs]
     return waits[rows], prepared.duration[rows, worker]
-
-
-def _in_order(graph: Graph) -> list[int]:
-    """The ops, producers first."""
-    missing = [len({producer for producer, _ in reads}) for reads in graph.reads]
-    readers: list[list[int]] = [[] for _ in missing]
-    for i, reads in enumerate(graph.reads):
-        for producer in {producer for producer, _ in reads}:
-            readers[producer].append(i)
-    found = [i for i, count in enumerate(missing) if not count]
-    for i in found:
-        for reader in readers[i]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                found.append(reader)
-    return found
 
 
 def _receive_ps(prepared: Prepared, weight: Weight) -> int:

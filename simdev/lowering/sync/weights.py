@@ -16,6 +16,7 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph, Op, Tensor
 from ...strategy import Order, Origin, Strategy, Sync, resolve_placement
+from ...structure import updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
 
 ELEMENT = 4  # bytes of a parameter whose shape nobody tells
@@ -230,13 +231,4 @@ def _needed(graph: Graph) -> dict[int, tuple[int, int]]:
             for producer, _ in graph.reads[update]:
                 if producer not in leaves and leaf in first:
                     found[producer] = min(found.get(producer, (len(graph.ops), 0)), (first[leaf], leaf))
-    return found
-
-
-def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """For each update the parameters that it writes: those of its operands that are parameters."""
-    found = {}
-    for i, op in enumerate(graph.ops):
-        if op.phase == "update" and op.inputs:
-            found[i] = tuple(producer for producer, _ in graph.reads[i] if graph.ops[producer].kind == "parameter")
     return found

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from ...lowering.partition.demand import Demand
 from ...lowering.partition.geometry import part
 from ...lowering.partition.layout import Copy, Draft, Grid, Local
-from ...lowering.partition.plan import Placed, Question, TensorOf, configured_parts
+from ...lowering.partition.plan import Placed, Question, configured_parts
 from ...lowering.partition.sharding import Sharding
 from ...lowering.partition.sums import summed
 from ...semantics import Region
 from ...strategy import NOWHERE, Resolved
+from ...structure import TensorOf
 
 K = TypeVar("K")
 V = TypeVar("V")

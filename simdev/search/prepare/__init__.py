@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import InputError
 from ...graph import Graph
+from ...structure import mates
 from .adjust import Adjusted, adjust
 from .colocation import colocate, coplace, pair
 from .forward import forward
 from .fusion import fuse
 from .grouped import Grouped
-from .mates import mates
 
 __all__ = [
     "PREPARATIONS",

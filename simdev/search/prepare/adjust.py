@@ -9,9 +9,9 @@ import numpy as np
 
 from ...errors import InputError
 from ...graph import Graph
+from ...structure import declared, regrouped
 from ...taskgraph import Ints
 from .grouped import Grouped
-from .groups import colocation, named
 
 Weights = Sequence[float] | Ints
 
@@ -56,7 +56,7 @@ def adjust(graph: Graph, rule: str = "sum", weights: Weights | None = None) -> A
     """
     if rule not in RULES:
         raise InputError(f'rule: must be one of {", ".join(RULES)}, got "{rule}"')
-    original = named(graph, colocation(graph))
+    original = regrouped(graph, declared(graph))
     free = Graph(graph.name, tuple(replace(op, colocate=None) for op in original.ops))
     if weights is None:
         weights = [

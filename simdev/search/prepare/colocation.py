@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ...graph import Graph
 from ...lowering.collective import is_collective
+from ...semantics import traits_of
+from ...structure import declared, mates, regrouped
 from .grouped import Grouped
-from .groups import colocation, named
-from .mates import mates
 
 
 def colocate(graph: Graph) -> Grouped:
     """The groups that the graph itself declares, by ``colocate`` or by TensorFlow's classes in its attributes."""
-    return Grouped.of(named(graph, colocation(graph)))
+    return Grouped.of(regrouped(graph, declared(graph)))
 
 
 def coplace(graph: Graph, control: bool = True) -> Grouped:
@@ -23,7 +23,7 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
     how many tensors they read; control inputs count too where ``control``. What a collective over ranks
     reads stands on its rank, and does not join it.
     """
-    groups = colocation(graph)
+    groups = declared(graph)
     consumers: list[set[int]] = [set() for _ in graph.ops]
     for consumer, reads in enumerate(graph.reads):
         for producer, output in reads:
@@ -31,7 +31,7 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
                 consumers[producer].add(consumer)
     ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
     groups.unite((i, min(found)) for i, found in enumerate(consumers) if len(found) == 1 and not found & ranked)
-    return Grouped.of(named(graph, groups))
+    return Grouped.of(regrouped(graph, groups))
 
 
 def pair(graph: Graph) -> Grouped:
@@ -39,10 +39,10 @@ def pair(graph: Graph) -> Grouped:
 
     That is the first forward op that does; the declared groups hold too.
     """
-    groups = colocation(graph)
+    groups = declared(graph)
     groups.unite((i, mate) for i, mate in enumerate(mates(graph)) if mate >= 0)
     groups.unite(_first_readers(graph))
-    return Grouped.of(named(graph, groups))
+    return Grouped.of(regrouped(graph, groups))
 
 
 def _first_readers(graph: Graph) -> Iterator[tuple[int, int]]:
@@ -51,6 +51,6 @@ def _first_readers(graph: Graph) -> Iterator[tuple[int, int]]:
     for reader, reads in enumerate(graph.reads):
         if graph.ops[reader].phase == "forward":
             for producer, _ in reads:
-                if graph.ops[producer].kind == "parameter" and producer not in seen:
+                if traits_of(graph.ops[producer].kind).leaf == "parameter" and producer not in seen:
                     seen.add(producer)
                     yield producer, reader

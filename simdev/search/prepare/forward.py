@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from ...errors import InputError
 from ...graph import Graph, Op
+from ...structure import Groups, mates
 from .grouped import Grouped
-from .groups import Groups
-from .mates import mates
 
 
 def forward(graph: Graph) -> Grouped:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ...graph import Graph, Op, Tensor
-from .grouped import Grouped, inner_peak, topological
+from ...structure import order_of
+from .grouped import Grouped, inner_peak
 
 
 class _Net:
@@ -65,7 +66,7 @@ def fuse(graph: Graph) -> Grouped:
             if second in net.after[first] and (len(net.after[first]) == 1 or len(net.before[second]) == 1):
                 edges.extend(edge for edge in net.fuse(first, second) if inside.issuperset(edge))
     found: dict[int, list[int]] = {}
-    for i in topological(graph):
+    for i in order_of(graph):
         found.setdefault(net.find(i), []).append(i)
     runs = tuple(tuple(found[node]) for node in sorted(found))
     return Grouped(_fused_graph(graph, runs), graph, runs)

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ...graph import Graph, Op
+from ...semantics import traits_of
 from ...taskgraph import Ints
 
 
@@ -66,21 +67,6 @@ class Grouped:
         return f"Grouped({len(self.graph.ops)} ops for {self.original!r})"
 
 
-def topological(graph: Graph) -> list[int]:
-    """The ops in a topological order: Kahn's, first in, first out."""
-    waiting = [len({producer for producer, _ in reads}) for reads in graph.reads]
-    after: list[list[int]] = [[] for _ in graph.ops]
-    for consumer, reads in enumerate(graph.reads):
-        for producer in sorted({producer for producer, _ in reads}):
-            after[producer].append(consumer)
-    order = [i for i, count in enumerate(waiting) if not count]
-    for i in order:
-        for other in after[i]:
-            waiting[other] -= 1
-            order += [other] * (waiting[other] == 0)
-    return order
-
-
 def inner_peak(
     graph: Graph,
     ops: Sequence[int],
@@ -107,6 +93,6 @@ def inner_peak(
 
 def own_outputs(op: Op) -> list[tuple[int, int]]:
     """(number, bytes) of the outputs that have memory of their own: no views, nor parameters handed out."""
-    if op.kind == "parameter" and op.param_bytes:
+    if traits_of(op.kind).leaf == "parameter" and op.param_bytes:
         return []
     return [(output, tensor.bytes) for output, tensor in enumerate(op.outputs) if tensor.view_of is None]

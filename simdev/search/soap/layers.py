@@ -17,14 +17,11 @@ from math import prod
 from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
-from ...lowering.partition.plan import Question, is_linear
-from ...semantics import Split, op_class, op_splits
+from ...lowering.partition.plan import Question
+from ...semantics import Split, is_linear, op_class, traits_of
 from ...strategy import Configuration, Strategy
-from ..prepare.mates import mates
+from ...structure import mates, op_splits
 from ..space import workers
-
-OWN = frozenset({"conv", "gemm", "attention", "recurrent", "embedding", "pooling", "softmax"})
-"""Op classes that are layers; so is what moves the tensors of several layers."""
 
 _STEP = re.compile(r"@[0-9]+")
 Degrees = tuple[tuple[str, int], ...]
@@ -125,8 +122,8 @@ class Layers:
         """Whether an op is a layer, or part of one, by itself."""
         if self.question.readings[i].semantics is None:
             return True
-        kind = op_class(self.graph.ops[i].kind)
-        return kind in OWN or (kind == "data_movement" and len(sources) > 1)
+        kind = self.graph.ops[i].kind
+        return bool(traits_of(kind).layer) or (op_class(kind) == "data_movement" and len(sources) > 1)
 
     @cached_property
     def leads(self) -> tuple[tuple[int, ...], ...]:

@@ -14,10 +14,10 @@ from math import prod
 import numpy as np
 
 from ...lowering import lower_prepared, split
-from ...lowering.partition.plan import TensorOf, is_linear
 from ...oracle import Oracle
-from ...semantics import effects_of
+from ...semantics import effects_of, is_linear
 from ...strategy import Strategy, Sync
+from ...structure import TensorOf
 from ...taskgraph import Ints, TaskGraph
 from .flexflow import Space
 from .strategies import PLAIN, entries

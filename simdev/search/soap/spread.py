@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from ...lowering.partition.geometry import Reading, followed_axis
 from ...semantics import Interval, Region, input_region, output_axes, parts_of, stored_region
+from ...structure import TensorOf
 from .layers import Degrees, Layer, Layers
 
 Spread = tuple[tuple[str, int, int], ...]
 """(axis, degree, stride), of degrees above 1."""
 Cut = tuple[tuple[int, int], ...]
 """(degree, stride) by dimension."""
-TensorOf = tuple[int, int]
 Boxes = NDArray[np.int64]
 """By device, dimension, start and stop; empty (0, 0) where a device holds nothing."""
 

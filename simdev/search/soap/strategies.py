@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ...lowering.partition.plan import OF_GRADIENTS
-from ...semantics import op_class
+from ...semantics import traits_of
 from ...strategy import Configuration, Strategy
 from .layers import Layer, Layers
 from .spread import Spread, spreads
@@ -56,7 +55,7 @@ def changes(layers: Layers, layer: Layer, configuration: Configuration) -> dict[
 def _is_led(layers: Layers, i: int) -> bool:
     """Whether a backward op is told how to lie."""
     op, question = layers.graph.ops[i], layers.question
-    if op_class(op.kind) in OF_GRADIENTS:
+    if traits_of(op.kind).weighted:
         return True
     shapes = [
         question.readings[i].stored[operand] for operand, t in enumerate(question.read[i]) if t in question.touched[i]

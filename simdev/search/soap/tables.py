@@ -22,12 +22,12 @@ import numpy as np
 from ...graph import Tensor
 from ...lowering import Prepared
 from ...lowering.partition.geometry import Box, Reading, part
-from ...lowering.partition.plan import is_linear
 from ...profile import PHASE_CODES, profile_key
 from ...semantics import effects_of, executed, operand_dtypes
+from ...structure import TensorOf, first_made
 from ..elimination import Floats, Term
 from .layers import Degrees, Layer, Layers
-from .spread import Boxes, Cut, Spread, TensorOf, first_box, made_boxes, read_boxes, spreads
+from .spread import Boxes, Cut, Spread, first_box, made_boxes, read_boxes, spreads
 from .wires import Wires
 
 LAYOUT = ("in", "dt", "strides")
@@ -167,16 +167,13 @@ class _Builder:
         return tuple(found)
 
     def _gradients(self) -> list[TensorOf]:
-        """The gradients that updates read, where they are first made: before gradients of several steps are added."""
-        weights, found = self.question.weights, []
-        for i, op in enumerate(self.graph.ops):
-            if op.phase == "update":
-                for tensor in self.question.read[i]:
-                    while tensor in weights.gradients and is_linear(self.graph.ops[tensor[0]]):
-                        tensor = self.question.read[tensor[0]][0]
-                    if tensor in weights.gradients:
-                        found.append(tensor)
-        return found
+        """One of each sum that updates read, where it is first made.
+
+        Gradients of several steps are added up on each device, and synchronised once.
+        """
+        weights = self.question.weights
+        read = (tensor for update in weights.updates for tensor in update.gradients)
+        return [first_made(self.graph, weights, tensor)[0] for tensor in read]
 
     def _seconds_to_sync(self, i: int, k: int, spread: Spread) -> float:
         """Of one gradient: over the devices whose parts make partial results of one region, the first such group."""

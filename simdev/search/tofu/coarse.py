@@ -16,14 +16,12 @@ from math import prod
 from ...cluster import Cluster
 from ...graph import Graph
 from ...lowering.partition.geometry import Reading
-from ...lowering.partition.plan import Question, is_linear
-from ...semantics import op_class
+from ...lowering.partition.plan import Question
+from ...semantics import traits_of
 from ...strategy import LEAVES, Strategy
-from ..prepare.groups import Groups
+from ...structure import Groups, TensorOf, first_made
 
 STEP = re.compile(r"@[0-9]+")
-FOLDED = frozenset({"elementwise", "optimizer"})
-TensorOf = tuple[int, int]
 _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]
 
@@ -98,7 +96,7 @@ class Coarse:
         found = []
         for i, op in enumerate(self.graph.ops):
             reading = self.question.readings[i]
-            if op_class(op.kind) not in FOLDED or i in self.free or reading.semantics is None:
+            if not traits_of(op.kind).pointwise or i in self.free or reading.semantics is None:
                 continue
             shapes = {self.graph.ops[p].outputs[k].shape for p, k in self.of_op(i)}
             if len(shapes) == 1 and set(reading.semantics.inputs) <= shapes:
@@ -143,16 +141,8 @@ class Coarse:
     @cached_property
     def _addends(self) -> dict[TensorOf, int]:
         """How many gradients are added up together with each."""
-        question, found = self.question, dict[TensorOf, int]()
-        for i, op in enumerate(self.graph.ops):
-            if op.phase != "update":
-                continue
-            own, waiting = list[TensorOf](), [t for t in question.read[i] if t in question.weights.gradients]
-            while waiting:
-                tensor = waiting.pop()
-                if is_linear(self.graph.ops[tensor[0]]):
-                    waiting += [t for t in question.read[tensor[0]] if t in question.weights.gradients]
-                else:
-                    own.append(tensor)
+        weights, found = self.question.weights, dict[TensorOf, int]()
+        for update in weights.updates:
+            own = [t for gradient in update.gradients for t in first_made(self.graph, weights, gradient)]
             found.update(dict.fromkeys(own, len(own)))
         return found

@@ -7,11 +7,11 @@ from math import prod
 from typing import TypeVar
 
 from ...lowering.partition.geometry import Reading
-from ...lowering.partition.plan import is_linear
-from ...semantics import output_axes
+from ...semantics import is_linear, output_axes
 from ...strategy import LEAVES, Configuration, Strategy
+from ...structure import TensorOf
 from ..space import workers
-from .coarse import Coarse, TensorOf
+from .coarse import Coarse
 from .plan import WHOLE, Plan
 
 PLAIN = Strategy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..description import ALL, Access, Call, Describer, Description, Output, per
 from ..registry import register
+from ..traits import LEAF_ROLES, Linear, Traits
 from .common import broadcast_read, numbered, sized
 
 OPERATIONS = {
@@ -76,7 +77,8 @@ BITS = ("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor")
 COPIES = ("cast", "clone", "contiguous", "copy", "tril", "triu")
 GENERATORS = ("arange", "full", "full_like", "ones", "ones_like", "zero", "zeros", "zeros_like")
 RANDOM = {"bernoulli": 2, "normal": 8, "rand": 1, "rand_like": 1, "randn": 8, "randn_like": 8, "uniform": 1}
-LEAVES = ("constant", "input", "parameter")
+LINEAR: dict[str, Linear] = {"add": "sum", "sub": "sum", "neg": "sum", "mul": "scale", "div": "scale"}
+LINEAR_COPIES = ("cast", "clone", "contiguous", "copy")
 
 
 def _elementwise(operations: int, dtype: str | None = None) -> Describer:
@@ -121,6 +123,7 @@ for _name, _count in OPERATIONS.items():
         _name,
         _elementwise(_count),
         "elementwise",
+        traits=Traits(linear=LINEAR.get(_name)),
         operands="any number, broadcast to y" if not _name.endswith("_backward") else "dy, then x or y",
         outputs="y" if not _name.endswith("_backward") else "dx",
         attributes="other (a scalar operand)" if _name in ("add", "sub", "mul", "div", "rsub", "pow") else "",
@@ -131,12 +134,32 @@ for _name in BITS:
     register(_name, _elementwise(1), "elementwise", operands="any number, broadcast to y", outputs="y")
 register("dropout", dropout, "elementwise", operands="x", outputs="y, mask (bool)")
 for _name in COPIES:
-    register(_name, _elementwise(0), "data_movement", operands="x", outputs="y", attributes="dtype")
+    register(
+        _name,
+        _elementwise(0),
+        "data_movement",
+        traits=Traits(linear="sum" if _name in LINEAR_COPIES else None),
+        operands="x",
+        outputs="y",
+        attributes="dtype",
+    )
 for _name in GENERATORS:
     register(_name, _generator(0), "data_movement", operands="one or none (shape only)", outputs="y", attributes="size")
 for _name, _count in RANDOM.items():
     register(
-        _name, _generator(_count), "elementwise", operands="one or none (shape only)", outputs="y", attributes="size"
+        _name,
+        _generator(_count),
+        "elementwise",
+        traits=Traits(drawn=True),
+        operands="one or none (shape only)",
+        outputs="y",
+        attributes="size",
     )
-for _name in LEAVES:
-    register(_name, _leaf(_name == "parameter"), "other", outputs="the tensor, which costs nothing")
+for _role in LEAF_ROLES:
+    register(
+        _role,
+        _leaf(_role == "parameter"),
+        "other",
+        traits=Traits(leaf=_role),
+        outputs="the tensor, which costs nothing",
+    )

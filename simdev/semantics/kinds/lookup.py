@@ -10,6 +10,7 @@ from fractions import Fraction
 from ..description import Access, Call, Description, Entry, Output, axes, per
 from ..index import Axis
 from ..registry import register
+from ..traits import Traits
 from .common import dimension, numbered, sized
 
 
@@ -74,6 +75,7 @@ register(
     "embedding_backward",
     embedding_backward,
     "embedding",
+    traits=Traits(linear_in=0),
     operands="dy[.., d], index[..]",
     outputs="dweight[v, d]",
     attributes="num_weights, padding_idx",

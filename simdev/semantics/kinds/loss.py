@@ -7,6 +7,7 @@ from fractions import Fraction
 from ..description import Access, Call, Describer, Description, Output, per
 from ..index import Axis
 from ..registry import register
+from ..traits import Traits
 from .common import broadcast_read, numbered
 
 
@@ -106,6 +107,7 @@ register(
     "nll_loss_backward",
     nll_loss_backward,
     "elementwise",
+    traits=Traits(statistics_of="nll_loss"),
     operands="dloss[], logp[n, c], target[n], total_weight[]",
     outputs="dlogp[n, c]",
     attributes="reduction",

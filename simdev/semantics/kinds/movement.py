@@ -10,6 +10,7 @@ from ..description import Access, Call, Description, Entry, Output, Shape
 from ..index import Axis, Box
 from ..registry import register
 from ..reshaping import reshaped, reshaped_axes
+from ..traits import Traits
 from .common import broadcast_read, dimension, each, numbered, sized
 
 
@@ -170,9 +171,25 @@ _VIEWS = {
     "select": (select, "dim, index"),
 }
 for _name, (_describe, _attributes) in _VIEWS.items():
-    register(_name, _describe, "data_movement", operands="x", outputs="y (a view)", attributes=_attributes)
+    register(
+        _name,
+        _describe,
+        "data_movement",
+        traits=Traits(view=True),
+        operands="x",
+        outputs="y (a view)",
+        attributes=_attributes,
+    )
 for _name in ("split", "chunk", "split_with_sizes"):
-    register(_name, split, "data_movement", operands="x", outputs="y0, y1, .. (views)", attributes="dim")
+    register(
+        _name,
+        split,
+        "data_movement",
+        traits=Traits(view=True),
+        operands="x",
+        outputs="y0, y1, .. (views)",
+        attributes="dim",
+    )
 for _name, _describe in (("concat", concat), ("stack", stack)):
     register(_name, _describe, "data_movement", operands="x0, x1, ..", outputs="y", attributes="dim")
 register("pad", pad, "data_movement", operands="x", outputs="y", attributes="pad")

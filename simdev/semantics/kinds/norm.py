@@ -11,6 +11,7 @@ from __future__ import annotations
 from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
 from ..index import Axis
 from ..registry import register
+from ..traits import Traits
 from .common import numbered, sized
 
 
@@ -151,6 +152,7 @@ register(
     "batch_norm_backward",
     batch_norm_backward,
     "norm",
+    traits=Traits(statistics_of="batch_norm"),
     operands="dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     outputs="dx[n, c, ..], dweight[c], dbias[c]",
     attributes="train",

@@ -1,4 +1,4 @@
-"""Groups of ops as sets that are united, and colocation as TensorFlow declares it."""
+"""Colocation: ops that stand on one device, as a graph says it, as TensorFlow declares it, and as sets united."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...graph import Graph
+from ..graph import Graph
 
 DECLARED = ("_class", "colocation")  # attributes in which graphs exported from TensorFlow declare it
 PREFIX = "loc:@"
@@ -40,7 +40,19 @@ class Groups:
         return [self.find(one) for one in range(len(self._above))]
 
 
-def colocation(graph: Graph) -> Groups:
+def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """The units of placement: positions of the ops of each colocation group, and of each op without one.
+
+    In the order of their first op.
+    """
+    found: dict[tuple[str, int | str], list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        key = ("op", i) if op.colocate is None else ("group", op.colocate)
+        found.setdefault(key, []).append(i)
+    return tuple(map(tuple, found.values()))
+
+
+def declared(graph: Graph) -> Groups:
     """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes (``_class``).
 
     An op may declare several classes, which are then one set; ``loc:@name`` also means the op of that name.
@@ -58,7 +70,7 @@ def colocation(graph: Graph) -> Groups:
     return groups
 
 
-def named(graph: Graph, groups: Groups) -> Graph:
+def regrouped(graph: Graph, groups: Groups) -> Graph:
     """The graph with these sets as colocation groups.
 
     A set of several ops is named by the shortest, then alphabetically first of its groups' names, else by its first op.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...graph import Graph
+from ..graph import Graph
+from ..semantics import traits_of
 
 ROOTS = ("grad/", "update/", "gradients/")  # of the names of ops that were derived from forward ones
 
@@ -50,7 +51,7 @@ def _by_operands(graph: Graph, i: int, forward: list[bool], readers: dict[tuple[
     for key in graph.reads[i]:
         if forward[key[0]]:
             for other in (key[0], *readers.get(key, ())):
-                if graph.ops[other].kind != "parameter":
+                if traits_of(graph.ops[other].kind).leaf != "parameter":
                     shared[other] = shared.get(other, 0) + 1
     scope = _scope(graph.ops[i].name)
     here = [other for other in shared if scope and _scope(graph.ops[other].name) == scope]

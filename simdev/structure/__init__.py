@@ -1,0 +1,39 @@
+"""What a training step is made of, told once: order, groups, mates, weights with their gradients and updates.
+
+It reads a graph and the traits of its kinds, and knows no cluster, no strategy and no cost.
+"""
+
+from .groups import Groups, declared, regrouped, units
+from .mates import mates
+from .order import before_of, order_of, topological
+from .weights import (
+    TensorOf,
+    Update,
+    Weights,
+    addends_of,
+    first_made,
+    op_splits,
+    updated,
+    weight_of_gradients,
+    weights_of,
+)
+
+__all__ = [
+    "Groups",
+    "TensorOf",
+    "Update",
+    "Weights",
+    "addends_of",
+    "before_of",
+    "declared",
+    "first_made",
+    "mates",
+    "op_splits",
+    "order_of",
+    "regrouped",
+    "topological",
+    "units",
+    "updated",
+    "weight_of_gradients",
+    "weights_of",
+]

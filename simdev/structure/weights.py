@@ -1,0 +1,130 @@
+"""Weight - gradient - update: which tensors of a step are weights and gradients of weights, and who updates what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..graph import Graph
+from ..semantics import Split, is_linear, op_class, op_semantics, splits, traits_of
+
+TensorOf = tuple[int, int]
+"""A tensor of a graph: position of its op, index of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An op of phase ``update`` that reads tensors: the parameters that it writes, the gradients that it reads.
+
+    ``op`` and ``parameters`` are positions in the graph, the latter of leaves.
+    """
+
+    op: int
+    parameters: tuple[int, ...]
+    gradients: tuple[TensorOf, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Tensors of a graph that are weights (as stored, seen or copied), those that are gradients, and the updates."""
+
+    parameters: frozenset[TensorOf]
+    gradients: frozenset[TensorOf]
+    updates: tuple[Update, ...] = ()
+
+
+def weights_of(graph: Graph) -> Weights:
+    """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are listed.
+
+    Weights are what ops of kind ``parameter`` make, also moved or cast. Gradients are what an update reads beside
+    its parameter, and what is added up to one.
+    """
+    reads = [[graph.resolve(text) for text in op.inputs] for op in graph.ops]
+    moved: dict[TensorOf, list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        if op_class(op.kind) == "data_movement" and len(reads[i]) == 1:
+            moved.setdefault(reads[i][0], []).append(i)
+    parameters: set[TensorOf] = set()
+    sources = [i for i, op in enumerate(graph.ops) if traits_of(op.kind).leaf == "parameter"]
+    while sources:
+        i = sources.pop()
+        made = {(i, k) for k in range(len(graph.ops[i].outputs))} - parameters
+        parameters |= made
+        sources += [reader for tensor in made for reader in moved.get(tensor, ())]
+    gradients: set[TensorOf] = set()
+    found = [t for i, op in enumerate(graph.ops) if op.phase == "update" for t in reads[i] if t not in parameters]
+    while found:
+        tensor = found.pop()
+        if tensor not in gradients:
+            gradients.add(tensor)
+            found += _addends(graph, tensor, reads[tensor[0]])
+    return Weights(frozenset(parameters), frozenset(gradients), tuple(_updates(graph, gradients)))
+
+
+def _updates(graph: Graph, gradients: set[TensorOf]) -> Iterator[Update]:
+    for i, parameters in updated(graph).items():
+        yield Update(i, parameters, tuple(t for t in graph.reads[i] if t in gradients))
+
+
+def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """For each update that reads tensors the parameters that it writes: the leaves among its operands."""
+    found = {}
+    for i, op in enumerate(graph.ops):
+        if op.phase == "update" and op.inputs:
+            read = dict.fromkeys(producer for producer, _ in graph.reads[i])
+            found[i] = tuple(p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter")
+    return found
+
+
+def _addends(graph: Graph, tensor: TensorOf, read: list[TensorOf]) -> list[TensorOf]:
+    """What a gradient is the sum or a copy of."""
+    op = graph.ops[tensor[0]]
+    if tensor[1] or op.kind not in ("add", "cast", "clone", "contiguous"):
+        return []
+    shape = op.outputs[0].shape
+    return [(i, k) for i, k in read if graph.ops[i].outputs[k].shape == shape]
+
+
+def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
+    """The gradients that a gradient is the sum or a copy of; none where it is first made."""
+    if not is_linear(graph.ops[gradient[0]]):
+        return ()
+    read = (graph.resolve(text) for text in graph.ops[gradient[0]].inputs)
+    return tuple(tensor for tensor in read if tensor in weights.gradients)
+
+
+def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[TensorOf]:
+    """The gradients that add up to one, where they are first made; itself where it is no sum."""
+    found, waiting = list[TensorOf](), [gradient]
+    while waiting:
+        tensor = waiting.pop()
+        addends = addends_of(graph, weights, tensor)
+        waiting += reversed(addends)
+        if not addends:
+            found.append(tensor)
+    return found
+
+
+def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
+    """By gradient the weight that it belongs to: what an update reads with its parameter, and what adds up to it."""
+    found: dict[TensorOf, TensorOf] = {}
+    for update in weights.updates:
+        read = (graph.resolve(text) for text in graph.ops[update.op].inputs)
+        weight = next((tensor for tensor in read if tensor in weights.parameters), None)
+        waiting = [] if weight is None else list(update.gradients)
+        while waiting and weight is not None:
+            tensor = waiting.pop()
+            if found.get(tensor) != weight:
+                found[tensor] = weight
+                waiting += addends_of(graph, weights, tensor)
+    return found
+
+
+def op_splits(graph: Graph, position: int, weights: Weights) -> tuple[Split, ...]:
+    """The axes along which one op of a graph may be split, in SOAP's words. Raises InputError that names the op."""
+    read = [graph.resolve(text) for text in graph.ops[position].inputs]
+    parameters = [i for i, tensor in enumerate(read) if tensor in weights.parameters or tensor in weights.gradients]
+    gradients = [
+        i for i in range(len(graph.ops[position].outputs)) if (position, i) in weights.gradients | weights.parameters
+    ]
+    return splits(op_semantics(graph, position), parameters, gradients)
