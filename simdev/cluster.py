@@ -154,6 +154,16 @@ class Route:
     lag: Fraction
     gap: Fraction
 
+    @property
+    def source(self) -> int:
+        """The device (index) that it leaves."""
+        return self.devices[0]
+
+    @property
+    def destination(self) -> int:
+        """The device (index) at which it arrives."""
+        return self.devices[-1]
+
 
 @dataclass(frozen=True)
 class Cluster:

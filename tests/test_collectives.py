@@ -38,6 +38,7 @@ from simdev.collectives import (
 from simdev.collectives.legs import legs
 from simdev.engine import simulate
 from simdev.errors import InputError
+from simdev.fabric import Fabric
 from simdev.files import read_preset
 from simdev.files.collectives import collective_model, collective_names, read_collectives
 from simdev.graph import Graph, Op, Tensor
@@ -162,7 +163,7 @@ def test_the_two_level_form_adds_its_parts() -> None:
 def test_a_simulated_ring_takes_what_the_closed_form_says(queues: str, ranks: int) -> None:
     cluster = star(ranks, queues)
     size = ranks * 10**6
-    wire = ring_wire(cluster, range(ranks))
+    wire = ring_wire(Fabric(cluster), range(ranks))
     if queues == "half-duplex":
         assert wire.bandwidth == 10**9 / 2
     closed, seen = ring("all_reduce", ranks, size, wire), simulated_ring(cluster, range(ranks), size)
@@ -173,18 +174,18 @@ def test_a_simulated_ring_takes_what_the_closed_form_says(queues: str, ranks: in
 
 def test_flows_share_what_they_cross() -> None:
     cluster = star(4)
-    assert flows_wire(cluster, [(0, 3), (1, 3)]).bandwidth == 10**9 / 2
-    assert flows_wire(cluster, [(0, 1), (1, 0)]).bandwidth == 10**9
-    assert flows_wire(star(4, "parallel"), [(0, 3), (1, 3)]).bandwidth == 10**9
+    assert flows_wire(Fabric(cluster), [(0, 3), (1, 3)]).bandwidth == 10**9 / 2
+    assert flows_wire(Fabric(cluster), [(0, 1), (1, 0)]).bandwidth == 10**9
+    assert flows_wire(Fabric(star(4, "parallel")), [(0, 3), (1, 3)]).bandwidth == 10**9
     staged = Cluster(
         "staged",
         (Device("g0"), Device("h", "cpu", staging=True), Device("g1")),
         (Link(("g0", "h"), 10**9), Link(("h", "g1"), 10**9)),
         "parallel",
     )
-    assert flows_wire(staged, [(0, 2)]).bandwidth == 10**9 / 2
+    assert flows_wire(Fabric(staged), [(0, 2)]).bandwidth == 10**9 / 2
     with pytest.raises(InputError, match='from "g0" to "g1", but no route joins them'):
-        flows_wire(Cluster("apart", (Device("g0"), Device("g1"))), [(0, 1)])
+        flows_wire(Fabric(Cluster("apart", (Device("g0"), Device("g1")))), [(0, 1)])
 
 
 @pytest.mark.parametrize("name", ["dgx-1v", "dgx-h100", "l40s-8x", "nc-a100-pairs", "flexflow-p100", "4x-rtx-2080"])
@@ -208,11 +209,11 @@ def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
                 route.bandwidth, route.held, route.lag, route.gap
             )  # fmt: skip
     # What all of them share, added up flow by flow.
-    alone = [flows_wire(cluster, [flow]) for flow in flows]
-    wire = flows_wire(cluster, flows)
+    alone = [flows_wire(Fabric(cluster), [flow]) for flow in flows]
+    wire = flows_wire(Fabric(cluster), flows)
     assert wire.latency == max(one.latency for one in alone)
     assert wire.bandwidth <= min(one.bandwidth for one in alone)
-    (step,) = steps_of(cluster, [flows], 10**6).steps
+    (step,) = steps_of(Fabric(cluster), [flows], 10**6).steps
     if not any(device.staging for device in cluster.devices):
         assert step.arrival <= wire.seconds(10**6) * 10**12 + len(flows)
         assert step.arrival >= 10**6 / wire.bandwidth * 10**12
@@ -220,15 +221,15 @@ def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
 
 def test_rings_over_a_mesh_use_every_link() -> None:
     mesh = read_preset("mi300x-8x")
-    wire = direct_wire(mesh, range(8))
+    wire = direct_wire(Fabric(mesh), range(8))
     assert wire is not None
     assert wire.bandwidth == 7 * Fraction(47_700_000_000)
     # 312.9 GB/s are measured over 8 GPUs, 47.7 over 2.
     seconds = collective_model(mesh).cost("all_reduce", range(8), 2**33).seconds
     assert bus("all_reduce", 8, 2**33, seconds) == pytest.approx(312.9, rel=0.08)
-    assert direct_wire(star(4), range(4)) is None
-    assert direct_wire(read_preset("4x-rtx-2080"), range(4)) is None
-    assert direct_wire(mesh, [0]) is None
+    assert direct_wire(Fabric(star(4)), range(4)) is None
+    assert direct_wire(Fabric(read_preset("4x-rtx-2080")), range(4)) is None
+    assert direct_wire(Fabric(mesh), [0]) is None
 
 
 TABLE = CollectiveTable(
@@ -381,7 +382,7 @@ def test_pcie_boxes_fall_with_more_gpus_measured_and_simulated(name: str) -> Non
     assert tables[0] > tables[1] > tables[2]
     assert links[0] >= links[1] >= links[2]
     assert links[0] > 1.3 * links[2]
-    closed = [ring("all_reduce", n, size, ring_wire(box, range(n))) for n in (2, 4, 8)]
+    closed = [ring("all_reduce", n, size, ring_wire(Fabric(box), range(n))) for n in (2, 4, 8)]
     assert links == [
         pytest.approx(bus("all_reduce", n, size, one), rel=1e-2) for n, one in zip((2, 4, 8), closed, strict=True)
     ]
@@ -442,10 +443,10 @@ def test_steps_wait_for_gaps_and_directions_share_a_half_duplex_link() -> None:
         )
         for duplex in ("full", "half")
     )
-    wires = [direct_wire(cluster, range(4)) for cluster in (full, half)]
+    wires = [direct_wire(Fabric(cluster), range(4)) for cluster in (full, half)]
     assert [wire and wire.bandwidth for wire in wires] == [3 * 10**10, Fraction(3 * 10**10, 2)]
     assert {wire and wire.latency for wire in wires} == {Fraction(3, 10**6)}
-    assert ring_wire(full, range(4)).latency == Fraction(3, 10**6)
+    assert ring_wire(Fabric(full), range(4)).latency == Fraction(3, 10**6)
 
 
 @pytest.mark.parametrize(

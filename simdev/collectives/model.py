@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from ..cluster import Cluster
 from ..errors import InputError
+from ..fabric import Fabric
 from ..units import is_count, picoseconds
 from .closed import COLLECTIVES, ROOTED, best_chunks, direct, hierarchical, ring, tree
 from .table import CollectiveTable
@@ -163,6 +164,11 @@ class CollectiveModel:
         return min(form(collective, nodes, size, wire) for form in forms)
 
     @cached_property
+    def fabric(self) -> Fabric:
+        """What messages queue for on the cluster."""
+        return Fabric(self.cluster)
+
+    @cached_property
     def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
         found: dict[str, dict[int, CollectiveTable]] = {}
         for table in self.tables:
@@ -182,11 +188,11 @@ class CollectiveModel:
 
     def _flows(self, flows: tuple[tuple[int, int], ...]) -> Wire:
         if flows not in self._wires:
-            self._wires[flows] = flows_wire(self.cluster, flows)
+            self._wires[flows] = flows_wire(self.fabric, flows)
         return self._wires[flows]
 
     def _ring_wires(self, devices: tuple[int, ...]) -> tuple[Wire, ...]:
         if devices not in self._rings:
-            rings = direct_wire(self.cluster, devices)
-            self._rings[devices] = (ring_wire(self.cluster, devices), *((rings,) if rings else ()))
+            rings = direct_wire(self.fabric, devices)
+            self._rings[devices] = (ring_wire(self.fabric, devices), *((rings,) if rings else ()))
         return self._rings[devices]

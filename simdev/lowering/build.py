@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..cluster import Cluster
 from ..errors import InputError
+from ..fabric import Fabric, Segment, transfer_ps
 from ..graph import Op
 from ..memory import MemoryModel
 from ..taskgraph import (
@@ -26,7 +26,7 @@ from ..taskgraph import (
     Tasks,
 )
 from .collective import Ring, add_steps
-from .prepare import Prepared, Segment, transfer_ps
+from .prepare import Prepared
 from .transfer import Transfer, chunks_of, transfers
 
 Readers = list[tuple[int, list[int]]]  # of a collective: (output, -1 for a control input; who reads it there)
@@ -67,28 +67,17 @@ class _Columns:
         return size if kind in OUTSIDE else self.memory.rounded(size)
 
 
-def resources(cluster: Cluster) -> list[Resource]:
-    """Every queue of the cluster, all fifo: compute by device, then what transfers hold under its ``queues``."""
-    names = [device.name for device in cluster.devices]
-    found = [Resource(name, device=d) for d, name in enumerate(names)]
-    match cluster.queues:
-        case "device":
-            found += [Resource(f"send {name}", device=d) for d, name in enumerate(names)]
-            found += [Resource(f"recv {name}", device=d) for d, name in enumerate(names)]
-        case "egress":
-            found += [Resource(f"send {name}", device=d) for d, name in enumerate(names)]
-        case "half-duplex":
-            found += [Resource(f"channel {name}", device=d) for d, name in enumerate(names)]
-        case "link":
-            found += [Resource(half_link.name) for half_link in cluster.half_links]
-    return found
+def resources(fabric: Fabric) -> list[Resource]:
+    """Every queue of the cluster, all fifo: compute by device, then what transfers hold."""
+    compute = [Resource(device.name, device=d) for d, device in enumerate(fabric.cluster.devices)]
+    return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
 
 
 def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int, tuple[int, ...]]]:
     """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer task."""
     prepared.require_costs(placement)
     _require_ranks(prepared, placement)
-    columns, queues = _Columns(prepared.memory), resources(prepared.cluster)
+    columns, queues = _Columns(prepared.memory), resources(prepared.fabric)
     _add_reserves(columns, prepared)
     expanded = _add_ops(columns, prepared, placement)
     for transfer in transfers(prepared, placement):
@@ -293,9 +282,8 @@ def _add_hop(
 ) -> list[int]:
     """One task a chunk over one segment. Returns their rows."""
     op, output, kind = what
-    fair, chunks = prepared.cluster.queues == "fair", transfer.chunks
-    held = segment.resources
-    if len(chunks) > 1 and prepared.cluster.queues == "parallel":
+    flows, chunks, held = bool(segment.flow_links), transfer.chunks, segment.resources
+    if len(chunks) > 1 and not segment.waits:
         # Chunks of one transfer follow one another even where transfers never wait: a queue of their own.
         held = (len(queues),)
         queues.append(Resource(f"lane {name}"))
@@ -303,14 +291,14 @@ def _add_hop(
     ends = segment.route.devices[0], segment.route.devices[-1]
     for c, size in enumerate(chunks):
         task = len(columns.names)
-        duration = segment.held_ps if fair else transfer_ps(size, segment)
+        duration = segment.held_ps if flows else transfer_ps(size, segment)
         columns.names.append(name if len(chunks) == 1 else f"{name}#{c}")
         columns.kinds.append(kind)
         columns.numbers.append((op, output, *ends, duration, segment.lag_ps, segment.gap_ps, size))
         columns.resources.append(held)
-        columns.links.append(segment.route.half_links if fair else ())
+        columns.links.append(segment.flow_links)
         # Flows of one transfer that shared a link would all end together: they too follow one another.
-        columns.successors.append([task + 1] if fair and c < len(chunks) - 1 else [])
+        columns.successors.append([task + 1] if flows and c < len(chunks) - 1 else [])
         columns.consumers[task] = transfer.consumers
     return list(range(first, len(columns.names)))
 
@@ -335,7 +323,7 @@ def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -
     cluster = prepared.cluster
     op, output, source, destination, duration, lag, gap, size = _split(columns.numbers, 8)
     where, held, kind, filler, asked = _split(columns.buffer_numbers, 5)
-    fair = cluster.queues == "fair"
+    flows, half_links = prepared.fabric.shares_rates, prepared.fabric.flow_links
     tasks = Tasks(
         name=tuple(columns.names),
         kind=tuple(columns.kinds),
@@ -348,14 +336,13 @@ def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -
         gap=gap,
         priority=np.zeros(len(op), np.int64),
         bytes=size,
-        flow=np.array([fair and kind in (TRANSFER, COLLECTIVE) for kind in columns.kinds], np.bool_),
+        flow=np.array([flows and kind in (TRANSFER, COLLECTIVE) for kind in columns.kinds], np.bool_),
         resources=Rows.of(columns.resources),
         links=Rows.of(columns.links),
         successors=Rows.of(columns.successors),
     )
     requested = None if (held == asked).all() else asked
     buffers = Buffers(tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers), requested)
-    half_links = cluster.half_links if fair else ()
     return TaskGraph(
         tasks,
         tuple(queues),

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster, Route
+from ..cluster import Cluster
 from ..errors import InputError, MissingCostError
+from ..fabric import Fabric, Segment
 from ..graph import Graph
 from ..memory import MemoryModel, with_training_state
 from ..profile import CostModel, OpCost, op_key
 from ..strategy import Collectives
 from ..taskgraph import Ints, Rows
-from ..units import MAX_PS, picoseconds, transmission_ps
+from ..units import picoseconds
 from .collective import KINDS, Question, Ring, costed, is_collective, rings
 
 UNKNOWN = -1  # duration of an op whose cost nobody knows
@@ -43,17 +44,6 @@ def tensors_read(graph: Graph) -> Reads:
     sizes = [graph.ops[p].outputs[k].bytes if k >= 0 else 0 for p, k in keys]
     table = np.array(keys, np.int64).reshape(-1, 2)
     return Reads(table[:, 0], table[:, 1], np.array(sizes, np.int64), Rows.of(consumers[key] for key in keys))
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A route that transfers take in one piece, in picoseconds; ``resources`` are the queues that they hold."""
-
-    route: Route
-    resources: tuple[int, ...]
-    held_ps: int
-    lag_ps: int
-    gap_ps: int
 
 
 @dataclass(frozen=True)
@@ -135,7 +125,7 @@ class Prepared:
 
     def _costed(self, question: Question) -> Ring:
         if question not in self._rings:
-            self._rings[question] = costed(question, self.cluster, self.collectives)
+            self._rings[question] = costed(question, self.fabric, self.collectives)
         return self._rings[question]
 
     @cached_property
@@ -224,60 +214,14 @@ class Prepared:
         return f'ops[{op}]: no {wanted} for "{name}" on a device of kind "{kind}" ({hint})'
 
     @cached_property
-    def _segments(self) -> dict[tuple[int, int], tuple[Segment, ...]]:
-        return {}
+    def fabric(self) -> Fabric:
+        """What transfers hold between any two devices."""
+        return Fabric(self.cluster)
 
     def segments(self, source: int, destination: int) -> tuple[Segment, ...]:
         """The pieces of the route between two devices. Raises InputError where there is none."""
-        key = (source, destination)
-        if key not in self._segments:
-            routes = self.cluster.segments(source, destination)
-            if routes is None:
-                names = self.cluster.devices[source].name, self.cluster.devices[destination].name
-                raise InputError(
-                    f'placement: tensors must go from "{names[0]}" to "{names[1]}", but no route joins them'
-                )
-            self._segments[key] = tuple(map(self._segment, routes))
-        return self._segments[key]
-
-    def _segment(self, route: Route) -> Segment:
-        gap = 0 if self.cluster.queues == "fair" else picoseconds(route.gap)
-        return Segment(route, self.queues_held(route), picoseconds(route.held), picoseconds(route.lag), gap)
-
-    def queues_held(self, route: Route) -> tuple[int, ...]:
-        """The resources that a transfer over this route holds; see ``resources`` in build.py for their order."""
-        count, source, destination = len(self.cluster.devices), route.devices[0], route.devices[-1]
-        match self.cluster.queues:
-            case "device":
-                return count + source, 2 * count + destination
-            case "half-duplex":
-                return count + source, count + destination
-            case "egress":
-                return (count + source,)
-            case "link":
-                return tuple(count + half_link for half_link in route.half_links)
-            case _:
-                return ()
-
-    def merged(self, segments: list[Segment]) -> Segment:
-        """One multicast over several routes: all their queues, the smallest bandwidth, the largest latency and gap."""
-        routes = [segment.route for segment in segments]
-        half_links = sorted({half_link for route in routes for half_link in route.half_links})
-        slowest = min(routes, key=lambda route: route.bandwidth)
-        return Segment(
-            Route(routes[0].devices, tuple(half_links), slowest.bandwidth, slowest.held, slowest.lag, slowest.gap),
-            tuple(sorted({resource for segment in segments for resource in segment.resources})),
-            max(segment.held_ps for segment in segments),
-            max(segment.lag_ps for segment in segments),
-            max(segment.gap_ps for segment in segments),
-        )
-
-
-def transfer_ps(size: int, segment: Segment) -> int:
-    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up. Raises InputError."""
-    duration = transmission_ps(size, segment.route.bandwidth) + segment.held_ps
-    if duration > MAX_PS:
-        raise InputError(
-            f"a transfer of {size} bytes at {float(segment.route.bandwidth):g} bytes/s takes more than 53 days"
-        )
-    return duration
+        segments = self.fabric.segments(source, destination)
+        if segments is None:
+            names = self.cluster.devices[source].name, self.cluster.devices[destination].name
+            raise InputError(f'placement: tensors must go from "{names[0]}" to "{names[1]}", but no route joins them')
+        return segments

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..fabric import Segment, merged
 from .place import destinations
-from .prepare import Prepared, Segment
+from .prepare import Prepared
 
 MAX_CHUNKS = 100_000
 
@@ -56,7 +57,7 @@ def _transfer(
     prepared: Prepared, tensor: int, source: int, targets: tuple[int, ...], consumers: tuple[int, ...]
 ) -> Transfer:
     routes = [prepared.segments(source, destination) for destination in targets]
-    segments = routes[0] if len(routes) == 1 else (prepared.merged([pieces[0] for pieces in routes]),)
+    segments = routes[0] if len(routes) == 1 else (merged([pieces[0] for pieces in routes]),)
     if len(routes) > 1 and any(len(pieces) > 1 for pieces in routes):
         name = prepared.graph.ops[int(prepared.reads.producer[tensor])].name
         raise InputError(f'placement: the multicast of "{name}" would pass a staging device; use another transfer mode')

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..fabric import Segment
 from ..lowering import Prepared
-from ..lowering.prepare import Segment
 from ..taskgraph import Ints, Rows
 from ..units import transmission_ps
 
@@ -88,7 +88,7 @@ def applies(prepared: Prepared) -> bool:
         return False
     if prepared.rings:  # tasks of several devices at once
         return False
-    if cluster.queues == "fair" or any(device.staging for device in cluster.devices):
+    if prepared.fabric.shares_rates or any(device.staging for device in cluster.devices):
         return False
     return _round_bits(prepared) >= 0 and _most_bytes(prepared).bit_length() <= MAX_BITS
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..analysis import Carrier, Report, Steady, carriers, covered_ps, steady_state, transfer_mask
 from ..cluster import Link
 from ..engine import choose, simulate
+from ..fabric import LINK_QUEUES
 from ..lowering import Prepared, lower_step
 from ..scenario import Scenario, execute, prepare
 from ..strategy import Order, Sync
@@ -30,7 +31,6 @@ from ..units import MAX_BYTES
 FACTOR = 2
 MOST = 48  # so many devices and queues, the busiest
 MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
-LINKS_SERVE = ("link", "fair")  # ``queues`` of clusters whose links transfers wait for or share
 Bools = NDArray[np.bool_]
 
 
@@ -193,7 +193,7 @@ def _links(report: Report, scenario: Scenario, factor: int) -> Iterator[_Case]:
     if len(used) > 1:
         yield faster(list(used), "links", "all")
     for i in sorted(used, key=lambda one: (-used[one], one))[:MOST_LINKS]:
-        busy = used[i] if scenario.cluster.queues in LINKS_SERVE else None
+        busy = used[i] if prepared.fabric.links_serve else None
         yield faster([i], "link", " - ".join(links[i].ends), busy)
 
 
@@ -205,7 +205,7 @@ def _used(trace: Trace, scenario: Scenario, prepared: Prepared) -> dict[int, int
     cluster = scenario.cluster
     row = {id(link): i for i, link in enumerate(cluster.links)}
     link_of = [row[id(half_link.link)] for half_link in cluster.half_links]
-    if cluster.queues not in LINKS_SERVE:
+    if not prepared.fabric.links_serve:
         return _used_as_queues(scenario, prepared, np.array(link_of, np.int64))
     carried, through = {carrier.name: carrier for carrier in carriers(trace)}, dict[int, list[Carrier]]()
     for half_link, i in zip(cluster.half_links, link_of, strict=True):
@@ -220,7 +220,7 @@ def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> di
     strategy = replace(scenario.strategy, order=Order())  # a sequence may name queues that are not there
     if isinstance(strategy.sync, Sync):
         strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))
-    cluster = replace(scenario.cluster, queues="link")
+    cluster = replace(scenario.cluster, queues=LINK_QUEUES)
     tasks = lower_step(prepared.on(cluster), strategy).task_graph.tasks
     half_link, task = tasks.resources.ids - len(cluster.devices), tasks.resources.owners()
     sent = (half_link >= 0) & (half_link < len(link_of)) & (tasks.bytes[task] > 0)

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fabric import Segment, transfer_ps
 from ..lowering import Prepared
-from ..lowering.prepare import Segment, transfer_ps
 from ..structure import before_of, topological, units
 from ..taskgraph import Ints, Rows
 from .prepare import Grouped

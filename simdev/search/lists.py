@@ -38,7 +38,7 @@ def lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | None
         class_of=routes.class_of,
         held_ptr=routes.held.ptr,
         held=routes.held.ids,
-        apart=int(instance.prepared.cluster.queues != "link"),
+        apart=int(all(queue.device >= 0 for queue in instance.prepared.fabric.queues)),
         member_ptr=instance.groups.ptr,
         member=instance.groups.ids,
         group=instance.group_of,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ...cluster import Cluster
 from ...collectives import (
     CollectiveModel,
     CollectiveTable,
@@ -20,6 +19,7 @@ from ...collectives import (
     steps_of,
 )
 from ...errors import InputError
+from ...fabric import Fabric
 from ...strategy import Collectives
 from ...units import MAX_PS, PS_PER_SECOND, transmission_ps
 
@@ -73,28 +73,27 @@ def ring_bytes(ranks: int, size: int) -> int:
     return 2 * (ranks - 1) * -(-size // ranks)
 
 
-def costed(question: Question, cluster: Cluster, choice: Collectives) -> Ring:
+def costed(question: Question, fabric: Fabric, choice: Collectives) -> Ring:
     """The collective as asked; ``choice`` holds the tables.
 
     Raises InputError where a route is missing, an algorithm has no such form, or the time is absurd.
     """
-    found = _messages(question, cluster)
+    found = _messages(question, fabric)
     if question.cost == "expanded":
         _require_few(found, len(question.ranks))
         for phase in found:
             for source, destination, _ in phase.messages:
-                pieces_of(cluster, source, destination)
+                pieces_of(fabric.cluster, source, destination)
         return Ring(question.ranks, 0, _bytes_each(question, found), (), (), found)
-    closed = _closed(found, cluster)
+    closed = _closed(found, fabric)
     if question.cost == "table":
-        closed = replace(closed, ps=_measured_ps(question, cluster, choice))
+        closed = replace(closed, ps=_measured_ps(question, fabric, choice))
     if closed.ps > MAX_PS:
         name = question.kind.replace("_", "-")
         raise InputError(f"an {name} of {question.size} bytes over {len(question.ranks)} ranks takes more than 53 days")
-    if cluster.queues == "fair":
-        return _flow(question, cluster, closed)
-    # The queues of transfers come after those of computation, in the order of the cluster's resources.
-    queues = tuple(len(cluster.devices) + resource for resource in sorted(closed.crossed))
+    if fabric.shares_rates:
+        return _flow(question, fabric, closed)
+    queues = tuple(fabric.first_queue + queue for queue in sorted(closed.crossed))
     return Ring(question.ranks, closed.ps, _bytes_each(question, found), queues, ())
 
 
@@ -114,37 +113,37 @@ def _bytes_each(question: Question, found: tuple[Phase, ...]) -> int:
     return -(-bytes_sent(found) // max(results, 1))
 
 
-def _messages(question: Question, cluster: Cluster) -> tuple[Phase, ...]:
+def _messages(question: Question, fabric: Fabric) -> tuple[Phase, ...]:
     by_node: dict[int, list[int]] = {}
     for rank in question.ranks:
-        by_node.setdefault(cluster.devices[rank].node, []).append(rank)
+        by_node.setdefault(fabric.cluster.devices[rank].node, []).append(rank)
     nodes = tuple(map(tuple, by_node.values()))
 
     def by(algorithm: str) -> tuple[Phase, ...]:
         groups = nodes if algorithm == "hierarchical" else (question.ranks,)
-        return phases(question.kind, algorithm, groups, question.size, _chunks(question, cluster, algorithm))
+        return phases(question.kind, algorithm, groups, question.size, _chunks(question, fabric, algorithm))
 
     if question.algorithm != "auto":
         return by(question.algorithm)
     even = len({len(group) for group in nodes}) == 1
     fitting = [one for one in AUTO if (one != "tree" or question.kind != "all_to_all")]
     forms = [by(one) for one in fitting if even or one != "hierarchical"]
-    return min(forms, key=lambda form: _closed(form, cluster).ps)
+    return min(forms, key=lambda form: _closed(form, fabric).ps)
 
 
-def _chunks(question: Question, cluster: Cluster, algorithm: str) -> int:
+def _chunks(question: Question, fabric: Fabric, algorithm: str) -> int:
     """Into how many chunks a chain is cut: as told, else so that its closed form is least."""
     if question.kind not in ("broadcast", "reduce") or algorithm not in ("ring", "hierarchical"):
         return 1
     if question.chunks is not None:
         return min(question.chunks, max(1, question.size))
-    wire = flows_wire(cluster, list(zip(question.ranks, question.ranks[1:], strict=False)))
+    wire = flows_wire(fabric, list(zip(question.ranks, question.ranks[1:], strict=False)))
     return min(MAX_CHUNKS, best_chunks(len(question.ranks) - 1, question.size, wire))
 
 
 @dataclass(frozen=True, slots=True)
 class _Closed:
-    """A closed form: ps, of which latency, over so many rounds; the bytes that cross each resource."""
+    """A closed form: ps, of which latency, over so many rounds; the bytes that cross each carrier."""
 
     ps: int
     latency: int
@@ -152,7 +151,7 @@ class _Closed:
     crossed: Mapping[int, int]
 
 
-def _closed(found: tuple[Phase, ...], cluster: Cluster) -> _Closed:
+def _closed(found: tuple[Phase, ...], fabric: Fabric) -> _Closed:
     """The sum over the rounds of all phases; a round is as long as its slowest message.
 
     What a link's gap adds to the last round is left out: nothing waits for it.
@@ -163,7 +162,7 @@ def _closed(found: tuple[Phase, ...], cluster: Cluster) -> _Closed:
         firsts = phase.by_first()
         together = len(firsts) > 1 and phase.repeats > 1
         told = steps_of(
-            cluster, [*firsts, [one for flows in firsts for one in flows]] if together else firsts, phase.size
+            fabric, [*firsts, [one for flows in firsts for one in flows]] if together else firsts, phase.size
         )
         # The last step comes as often again as the phase repeats it: counted, for there may be millions.
         last, again = told.steps[-1], phase.repeats - together - 1 if phase.repeats > 1 else 0
@@ -171,25 +170,25 @@ def _closed(found: tuple[Phase, ...], cluster: Cluster) -> _Closed:
         latency += sum(step.latency for step in told.steps) + again * last.latency
         rounds += len(told.steps) + again
         trailing = last.next - last.arrival
-        for resource, messages in told.crossed.items():
-            crossed[resource] += messages // (1 + together) * phase.size * phase.repeats
+        for carrier, messages in told.crossed.items():
+            crossed[carrier] += messages // (1 + together) * phase.size * phase.repeats
     return _Closed(total - trailing, latency, rounds, crossed)
 
 
-def _measured_ps(question: Question, cluster: Cluster, choice: Collectives) -> int:
+def _measured_ps(question: Question, fabric: Fabric, choice: Collectives) -> int:
     if not choice.tables:
         raise InputError('cost: "table" needs tables: those of the cluster, or those that the strategy names')
     tables = tuple(CollectiveTable(one.collective, one.ranks, one.anchors, one.source) for one in choice.tables)
-    return CollectiveModel(cluster, tables).cost(question.kind, question.ranks, question.size).ps
+    return CollectiveModel(fabric.cluster, tables).cost(question.kind, question.ranks, question.size).ps
 
 
-def _flow(question: Question, cluster: Cluster, closed: _Closed) -> Ring:
+def _flow(question: Question, fabric: Fabric, closed: _Closed) -> Ring:
     """As one flow over every half-link that it crosses, with so many bytes that alone it takes its time.
 
     These are what the busiest half-link carries, more where phases leave it idle or a slower link counts. By table its
     latency is what they do not need of the time measured.
     """
-    rates = [Fraction(cluster.half_links[half_link].link.bandwidth) for half_link in closed.crossed]
+    rates = [Fraction(fabric.cluster.half_links[half_link].link.bandwidth) for half_link in closed.crossed]
     slowest = min(rates, default=Fraction(1))
     latency, size = closed.latency, max(closed.crossed.values(), default=0)
     if question.cost == "table":

@@ -97,7 +97,8 @@ class Costs:
             near = others[:1] if self._is_private(devices, own) else others
             flows = [flow for other in map(_ring, near) if own & self._crossed(other) for flow in other]
             several = len(flows) > len(one)
-            self._shared[place] = (flows_wire(self.cluster, one), flows_wire(self.cluster, flows)) if several else None
+            fabric = self.model.fabric
+            self._shared[place] = (flows_wire(fabric, one), flows_wire(fabric, flows)) if several else None
         wires = self._shared[place]
         if wires is None:
             return alone
@@ -161,7 +162,7 @@ class Costs:
         crossed = [(flows, self._crossed(flows)) for flows in groups]
         found = []
         for _, own in crossed:
-            wire = flows_wire(self.cluster, [flow for flows, links in crossed if own & links for flow in flows])
+            wire = flows_wire(self.model.fabric, [flow for flows, links in crossed if own & links for flow in flows])
             length = self._checked(picoseconds(Fraction(size) / wire.bandwidth))
             found.append((length, self._checked(picoseconds(wire.latency))))
         return found

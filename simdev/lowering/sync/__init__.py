@@ -62,7 +62,7 @@ def synchronised(
         made = {worker: [_barrier(draft, cluster, worker, ends)] for w in weights for worker in w.ranks}
     ranks = priorities(prepared, weights, sync, placement)
     exchange = Exchange(draft, prepared, sync, weights, made, _buffers(graph, base))
-    require_few(weights, sync, cluster.queues)
+    require_few(weights, sync, prepared.fabric.holds_several)
     for together in rounds(parcels(weights, sync, server_devices(sync, cluster), ranks)):
         exchange.add(together)
     exchange.finish()

@@ -120,7 +120,6 @@ class Exchange:
     def _all_reduce(self, parcel: Parcel) -> None:
         workers, draft = self._workers(parcel), self.draft
         ring = self._ring(workers, parcel.size)
-        fair = self.prepared.cluster.queues == "fair"
         row = draft.task(
             parcel.name,
             COLLECTIVE,
@@ -131,7 +130,7 @@ class Exchange:
             size=ring.bytes,
             held=ring.resources,
             links=ring.half_links,
-            flow=fair,
+            flow=self.prepared.fabric.shares_rates,
         )
         for worker in workers:
             gates = self._gates(parcel, worker)

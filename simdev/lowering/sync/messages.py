@@ -15,10 +15,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from ...errors import InputError
+from ...fabric import Segment
 from ...strategy import Sync
 from ...taskgraph import TRANSFER
 from ...units import MAX_PS, picoseconds, transmission_ps
-from ..prepare import Prepared, Segment
+from ..prepare import Prepared
 from ..transfer import chunks_of
 from .draft import Draft
 
@@ -99,17 +100,14 @@ class Post:
         return self._known[key]
 
     def _stages(self, piece: Segment) -> list[Hop]:
-        cluster, route, held = self.prepared.cluster, piece.route, piece.resources
-        fair, ends = cluster.queues == "fair", (route.devices[0], route.devices[-1])
-        groups = [held] if fair or self.sync.hold == "together" or not held else [(one,) for one in held]
-        rates = [route.bandwidth] * len(groups)
-        if cluster.queues == "link" and len(groups) > 1:
-            rates = [Fraction(cluster.half_links[link].link.bandwidth) for link in route.half_links]
-        found = []
-        for k, (group, rate) in enumerate(zip(groups, rates, strict=True)):
-            told = piece.held_ps if k == 0 else 0, piece.lag_ps if k == len(groups) - 1 else 0, piece.gap_ps
-            found.append(Hop(group, route.half_links if fair else (), rate, ends, *told))
-        return found
+        ends, stages = (piece.route.source, piece.route.destination), [(piece.resources, piece.route.bandwidth)]
+        if self.sync.hold != "together" and len(piece.resources) > 1:
+            stages = [((queue,), rate) for queue, rate in self.prepared.fabric.in_turn(piece)]
+        hops = []
+        for k, (queues, rate) in enumerate(stages):
+            times = piece.held_ps if k == 0 else 0, piece.lag_ps if k == len(stages) - 1 else 0, piece.gap_ps
+            hops.append(Hop(queues, piece.flow_links, rate, ends, *times))
+        return hops
 
     def send(
         self, name: str, source: int, destination: int, size: int, priority: int, op: int, tensor: bool = True

@@ -38,12 +38,14 @@ def parcels(
     return [one for row in made for one in _slices(weights[row], row, sync, machines, ranks[row])]
 
 
-def require_few(weights: Sequence[Weight], sync: Sync, queues: str) -> None:
-    """Raises InputError where a step sends more than a million slices and segments: before they are written."""
+def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
+    """Raises InputError where a step sends more than a million slices and segments: before they are written.
+
+    ``several``: messages may pass several queues in turn. Only these go in segments.
+    """
     if sync.transport != "server":
         return
-    # Only what passes several queues in turn goes in segments.
-    segment = int(sync.segment) if sync.hold == "in-turn" and queues in ("device", "half-duplex", "link") else None
+    segment = int(sync.segment) if several and sync.hold == "in-turn" else None
     total = 0
     for weight in weights:
         slices = -(-weight.parameters // sync.slice_parameters) if sync.slice_parameters is not None else 1

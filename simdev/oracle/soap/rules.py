@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...fabric import Segment
 from ...jit import opener
 from ...lowering import Prepared
-from ...lowering.build import resources
-from ...lowering.prepare import Segment
 from ...taskgraph import Ints, Rows
 from .plan import NotCoveredError
 
@@ -63,7 +62,7 @@ def rules_of(prepared: Prepared, round_bits: int) -> Rules:
     most = min((MOST_PS // (ps + 1) for ps in whole), default=0), min((2**61 // part for part in parts), default=0)
     return Rules(
         count,
-        len(resources(cluster)),
+        count + len(prepared.fabric.queues),
         np.array([-1 if one is None else rates.index(one.route.bandwidth) for one in segments], np.int64),
         np.array([0 if one is None else one.held_ps for one in segments], np.int64),
         np.array([0 if one is None else one.lag_ps << round_bits for one in segments], np.int64),

@@ -32,9 +32,7 @@ class Wires:
                 pair = p * self.count + q
                 for at, piece in enumerate(self.prepared.segments(source, destination)):
                     lags[pair] += (piece.held_ps + piece.lag_ps + piece.gap_ps) / 1e12
-                    held = piece.resources or piece.route.half_links
-                    shared = self.prepared.cluster.queues != "parallel"
-                    for queue in held if shared else (-1 - pair * 8 - at,):
+                    for queue in piece.resources or piece.flow_links or (-1 - pair * 8 - at,):
                         row = rows.setdefault(queue, {})
                         row[pair] = row.get(pair, 0.0) + 1 / float(piece.route.bandwidth)
         loads = np.zeros((max(len(rows), 1), self.count**2))
@@ -74,5 +72,5 @@ class Wires:
 
     def _ring(self, ranks: tuple[int, ...]) -> Wire:
         if ranks not in self._rings:
-            self._rings[ranks] = ring_wire(self.prepared.cluster, [self.devices[rank] for rank in ranks])
+            self._rings[ranks] = ring_wire(self.prepared.fabric, [self.devices[rank] for rank in ranks])
         return self._rings[ranks]

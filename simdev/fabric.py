@@ -1,0 +1,268 @@
+"""How transfers queue on a cluster: what each holds or shares on its way, hop by hop. The one place that knows modes.
+
+A queue mode is an entry of ``MODES``: which queues a transfer holds where it leaves, where it arrives and on the links
+that it crosses, or whether it shares these. Everything else is derived from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from .cluster import Cluster, Device, HalfLink, Route
+from .errors import InputError
+from .units import MAX_PS, picoseconds, transmission_ps
+
+FREE, QUEUED, SHARED = "free", "queued", "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Queues that stand at devices, each named by its kind and its owner; devices of one owner have one queue."""
+
+    kind: str
+    owner: Callable[[Device], str] = attrgetter("name")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueMode:
+    """What a transfer holds: a queue of its source, one of its destination; and what half-links are to it.
+
+    ``links`` is FREE (crossed at once by any number), QUEUED (a serial queue each) or SHARED (the transfer is a flow,
+    which shares their bandwidth max-min and holds no queue). Raises ValueError.
+    """
+
+    leaving: Bank | None = None
+    arriving: Bank | None = None
+    links: str = FREE
+
+    def __post_init__(self) -> None:
+        if self.links == SHARED and (self.leaving or self.arriving):
+            raise ValueError("links: flows hold no queue")
+
+
+_SEND, _RECV, _CHANNEL = Bank("send"), Bank("recv"), Bank("channel")
+MODES: Mapping[str, QueueMode] = MappingProxyType(
+    {
+        "parallel": QueueMode(),
+        "device": QueueMode(leaving=_SEND, arriving=_RECV),
+        "half-duplex": QueueMode(leaving=_CHANNEL, arriving=_CHANNEL),
+        "egress": QueueMode(leaving=_SEND),
+        "link": QueueMode(links=QUEUED),
+        "fair": QueueMode(links=SHARED),
+    }
+)
+
+
+LINK_QUEUES = "link"
+"""The mode of queues in which every message tells which half-links it crosses, and for how long it holds them."""
+
+
+class Queue(NamedTuple):
+    """A serial queue that transfers hold, and the device (index) that alone owns it; -1: a link, or several devices."""
+
+    name: str
+    device: int
+
+
+class Way(Protocol):
+    """From one device to another over half-links (indices): a Route, or what stands for one."""
+
+    @property
+    def source(self) -> int:
+        """The device that it leaves."""
+
+    @property
+    def destination(self) -> int:
+        """The device at which it arrives."""
+
+    @property
+    def half_links(self) -> tuple[int, ...]:
+        """What it crosses, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A route that transfers take in one piece, in picoseconds.
+
+    ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links`` the half-links that
+    they share as flows: a transfer has one or the other, or neither.
+    """
+
+    route: Route
+    resources: tuple[int, ...]
+    flow_links: tuple[int, ...]
+    held_ps: int
+    lag_ps: int
+    gap_ps: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether a transfer over it can be held up by another."""
+        return bool(self.resources or self.flow_links)
+
+
+def transfer_ps(size: int, segment: Segment) -> int:
+    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up. Raises InputError."""
+    duration = transmission_ps(size, segment.route.bandwidth) + segment.held_ps
+    if duration > MAX_PS:
+        raise InputError(
+            f"a transfer of {size} bytes at {float(segment.route.bandwidth):g} bytes/s takes more than 53 days"
+        )
+    return duration
+
+
+class Fabric:
+    """A cluster under its queue mode. Make it once where much is asked: it remembers the routes.
+
+    A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
+    share rates a half-link. In a task graph the queues follow the compute queues of all devices.
+    Raises InputError where no mode has the name that the cluster tells.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        mode = MODES.get(cluster.queues)
+        if mode is None:
+            raise InputError(f'queues: must be one of {", ".join(MODES)}, got "{cluster.queues}"')
+        self.cluster, self.mode = cluster, mode
+        self.first_queue = len(cluster.devices)  # its number in a task graph
+        self._segments: dict[tuple[int, int], tuple[Segment, ...] | None] = {}
+
+    # What the mode is like
+
+    @property
+    def shares_rates(self) -> bool:
+        """Whether transfers are flows, which share the half-links that they cross."""
+        return self.mode.links == SHARED
+
+    @property
+    def links_serve(self) -> bool:
+        """Whether transfers queue for links or share them."""
+        return self.mode.links != FREE
+
+    @property
+    def devices_serve(self) -> bool:
+        """Whether transfers queue for their ends."""
+        return bool(self._banks)
+
+    @property
+    def holds_several(self) -> bool:
+        """Whether a transfer may hold several queues, which a message can pass one after another."""
+        return self.mode.links == QUEUED or (self.mode.leaving is not None and self.mode.arriving is not None)
+
+    # Queues
+
+    @cached_property
+    def _banks(self) -> dict[Bank, tuple[int, ...]]:
+        """The queue of every device, in each bank of the mode."""
+        found: dict[Bank, tuple[int, ...]] = {}
+        first = 0
+        for bank in filter(None, (self.mode.leaving, self.mode.arriving)):
+            if bank not in found:
+                owners = [bank.owner(device) for device in self.cluster.devices]
+                number = {owner: first + i for i, owner in enumerate(dict.fromkeys(owners))}
+                found[bank] = tuple(number[owner] for owner in owners)
+                first += len(number)
+        return found
+
+    @cached_property
+    def queues(self) -> tuple[Queue, ...]:
+        """Every queue that transfers may hold, by its number: those at devices, then those of half-links."""
+        found: list[Queue] = []
+        for bank in self._banks:
+            members: dict[str, list[int]] = {}
+            for d, device in enumerate(self.cluster.devices):
+                members.setdefault(bank.owner(device), []).append(d)
+            found += [Queue(f"{bank.kind} {owner}", own[0] if len(own) == 1 else -1) for owner, own in members.items()]
+        return (*found, *(Queue(half_link.name, -1) for half_link in self._links(QUEUED)))
+
+    @property
+    def carrier_count(self) -> int:
+        """How many carriers there are: all numbers are below."""
+        return len(self.queues) + len(self.flow_links)
+
+    @property
+    def flow_links(self) -> tuple[HalfLink, ...]:
+        """The half-links that flows share: all, or none."""
+        return self._links(SHARED)
+
+    def _links(self, how: str) -> tuple[HalfLink, ...]:
+        return self.cluster.half_links if self.mode.links == how else ()
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """By device what a transfer holds that leaves it, and what one holds that arrives."""
+        nothing = ((),) * len(self.cluster.devices)
+        sides = self.mode.leaving, self.mode.arriving
+        return tuple(nothing if bank is None else tuple((q,) for q in self._banks[bank]) for bank in sides)
+
+    @cached_property
+    def _first_link(self) -> int:
+        """The number of the first queue of a half-link."""
+        return len({queue for queues in self._banks.values() for queue in queues})
+
+    def carriers(self, way: Way) -> tuple[int, ...]:
+        """What a transfer over this way holds or shares, by number, in the order in which it passes them."""
+        if not self._banks:
+            return way.half_links if self.mode.links != FREE else ()
+        leaving, arriving = self._ends[0][way.source], self._ends[1][way.destination]
+        if self.mode.links == FREE:
+            return leaving if leaving == arriving else leaving + arriving
+        links = [self._first_link + half_link for half_link in way.half_links]
+        return tuple(dict.fromkeys((*leaving, *links, *arriving)))
+
+    def rate(self, carrier: int, like: Route) -> Fraction:
+        """Bytes per second at which a message over such a route takes a carrier: a flow as fast as the link can."""
+        return self._link_rate(carrier) if self.shares_rates else like.bandwidth
+
+    def _link_rate(self, half_link: int) -> Fraction:
+        bandwidth = self.cluster.half_links[half_link].link.bandwidth
+        return bandwidth if isinstance(bandwidth, Fraction) else Fraction(bandwidth)
+
+    def in_turn(self, segment: Segment) -> tuple[tuple[int, Fraction], ...]:
+        """The queues of a segment and the rate of each (bytes per second), for what passes them one after another.
+
+        The queue of a link serves at the rate of that link, those of devices at the rate of the route.
+        """
+        first = self.first_queue + self._first_link
+        return tuple(
+            (queue, self._link_rate(queue - first) if queue >= first else segment.route.bandwidth)
+            for queue in segment.resources
+        )
+
+    # Routes
+
+    def segments(self, source: int, destination: int) -> tuple[Segment, ...] | None:
+        """The pieces of the route between two devices (indices), cut at staging devices; None where there is none."""
+        key = source, destination
+        if key not in self._segments:
+            routes = self.cluster.segments(source, destination)
+            self._segments[key] = None if routes is None else tuple(map(self._segment, routes))
+        return self._segments[key]
+
+    def _segment(self, route: Route) -> Segment:
+        held, lag = picoseconds(route.held), picoseconds(route.lag)
+        if self.shares_rates:  # no gap follows a flow
+            return Segment(route, (), route.half_links, held, lag, 0)
+        queues = tuple([self.first_queue + queue for queue in self.carriers(route)])
+        return Segment(route, queues, (), held, lag, picoseconds(route.gap))
+
+
+def merged(segments: Sequence[Segment]) -> Segment:
+    """One multicast over several routes: all their queues, the smallest bandwidth, the largest latency and gap."""
+    routes = [segment.route for segment in segments]
+    half_links = sorted({half_link for route in routes for half_link in route.half_links})
+    slowest = min(routes, key=lambda route: route.bandwidth)
+    return Segment(
+        Route(routes[0].devices, tuple(half_links), slowest.bandwidth, slowest.held, slowest.lag, slowest.gap),
+        tuple(sorted({resource for segment in segments for resource in segment.resources})),
+        tuple(sorted({half_link for segment in segments for half_link in segment.flow_links})),
+        max(segment.held_ps for segment in segments),
+        max(segment.lag_ps for segment in segments),
+        max(segment.gap_ps for segment in segments),
+    )
