@@ -1,4 +1,4 @@
-"""The machine: Device, Link, Cluster, and the routes between devices.
+"""The machine: Device, Link, Cluster.
 
 A link is told once and normalised: its ends in the order of the devices, the links sorted by their ends, so that
 listing them in another order changes nothing.
@@ -6,11 +6,10 @@ listing them in another order changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from .errors import InputError
@@ -139,32 +138,6 @@ class HalfLink:
     link: Link
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """How bytes go from one device to another.
-
-    ``devices`` are the indices passed, ends included, ``half_links`` those crossed. Latencies add up: ``held`` seconds
-    occupy the queues, ``lag`` seconds do not; ``bandwidth`` is the smallest, ``gap`` the largest.
-    """
-
-    devices: tuple[int, ...]
-    half_links: tuple[int, ...]
-    bandwidth: Fraction
-    held: Fraction
-    lag: Fraction
-    gap: Fraction
-
-    @property
-    def source(self) -> int:
-        """The device (index) that it leaves."""
-        return self.devices[0]
-
-    @property
-    def destination(self) -> int:
-        """The device (index) at which it arrives."""
-        return self.devices[-1]
-
-
 @dataclass(frozen=True)
 class Cluster:
     """Devices, links and how transfers queue. Raises InputError with every problem at once.
@@ -271,95 +244,6 @@ class Cluster:
         return found
 
     @cached_property
-    def _routes(self) -> dict[tuple[int, int], Route | None]:
-        return {}
-
-    def route(self, source: int, destination: int) -> Route | None:
-        """The route between two devices (indices): fewest links, then largest bottleneck, then smallest indices."""
-        key = (source, destination)
-        if key not in self._routes:
-            path = self._path(source, destination)
-            self._routes[key] = None if path is None else self._route_along(path)
-        return self._routes[key]
-
-    def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
-        if destination in self.neighbours[source]:
-            return source, destination
-        depths, layers = self._reach(source)
-        if destination not in depths:
-            return None
-        # Walk back from the destination over links that keep the bottleneck, then forward by the smallest index.
-        layers = layers[: depths[destination] + 1]
-        limit = layers[-1][destination]
-        useful = [{destination}]
-        for layer in reversed(layers[:-1]):
-            before = {(d, e) for e in useful[-1] for d in self._before(e, layer) if d == source or self._carries[d]}
-            useful.append({d for d, e in before if self._width(d, e) >= limit})
-        path = [source]
-        for ahead in useful[::-1][1:]:
-            path.append(min(e for e in ahead if self._width(path[-1], e) >= limit))
-        return tuple(path)
-
-    def _reach(self, source: int) -> tuple[dict[int, int], list[dict[int, int]]]:
-        """Devices by their distance from the source, each with the largest bottleneck of its shortest paths."""
-        if source not in self._reached:
-            depths, layers = {source: 0}, [{source: len(self.half_links) + 1}]
-            while layers[-1]:
-                ahead: dict[int, int] = {}
-                for device, width in layers[-1].items():
-                    if device == source or self._carries[device]:
-                        for other, half_link in self.neighbours[device].items():
-                            if other not in depths:
-                                ahead[other] = max(ahead.get(other, 0), min(width, self._widths[half_link]))
-                depths |= dict.fromkeys(ahead, len(layers))
-                layers.append(ahead)
-            self._reached[source] = depths, layers[:-1]
-        return self._reached[source]
-
-    def _before(self, device: int, layer: dict[int, int]) -> Iterator[int]:
-        """The devices of a layer that have a half-link to a device."""
-        candidates: Collection[int] = self._sources[device]
-        first, second = (layer, candidates) if len(layer) < len(candidates) else (candidates, layer)
-        return (d for d in first if d in second)
-
-    @cached_property
-    def _reached(self) -> dict[int, tuple[dict[int, int], list[dict[int, int]]]]:
-        return {}
-
-    @cached_property
-    def _carries(self) -> tuple[bool, ...]:
-        """For each device, whether routes may pass through it."""
-        return tuple(device.transit for device in self.devices)
-
-    @cached_property
-    def _sources(self) -> tuple[set[int], ...]:
-        """For each device, those with a half-link to it."""
-        found: tuple[set[int], ...] = tuple(set() for _ in self.devices)
-        for device, neighbours in enumerate(self.neighbours):
-            for other in neighbours:
-                found[other].add(device)
-        return found
-
-    @cached_property
-    def _widths(self) -> tuple[int, ...]:
-        """For each half-link, the rank of its bandwidth, from 1 up: routes only compare bandwidths, and fast."""
-        rates = [Fraction(half_link.link.bandwidth) for half_link in self.half_links]
-        ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates)), 1)}
-        return tuple(ranks[rate] for rate in rates)
-
-    def _width(self, a: int, b: int) -> int:
-        half_link = self.neighbours[a].get(b)
-        return 0 if half_link is None else self._widths[half_link]
-
-    def _route_along(self, path: tuple[int, ...]) -> Route:
-        half_links = tuple(self.neighbours[a][b] for a, b in pairwise(path))
-        # Most routes of a large cluster are alike, and sums of Fractions are slow: each sum is made once.
-        alike = tuple(self.alike[h] for h in half_links)
-        if alike not in self._quantities:
-            self._quantities[alike] = _quantities([self.half_links[h].link for h in half_links])
-        return Route(path, half_links, *self._quantities[alike])
-
-    @cached_property
     def alike(self) -> tuple[int, ...]:
         """For each half-link a number that it shares with those of the same quantities."""
         found: dict[tuple[object, ...], int] = {}
@@ -367,30 +251,5 @@ class Cluster:
         keys = [(link.bandwidth, link.latency, link.gap, link.hold_latency) for link in links]
         return tuple(found.setdefault(key, len(found)) for key in keys)
 
-    @cached_property
-    def _quantities(self) -> dict[tuple[int, ...], tuple[Fraction, Fraction, Fraction, Fraction]]:
-        return {}
-
-    def segments(self, source: int, destination: int) -> tuple[Route, ...] | None:
-        """The route, cut at every staging device between its ends; None where there is no route."""
-        route = self.route(source, destination)
-        if route is None:
-            return None
-        cuts = [i for i, d in enumerate(route.devices) if 0 < i < len(route.devices) - 1 and self.devices[d].staging]
-        if not cuts:
-            return (route,)
-        borders = [0, *cuts, len(route.devices) - 1]
-        return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))
-
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, {self.queues})"
-
-
-def _quantities(links: Sequence[Link]) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-    """Bandwidth, held latency, lag and gap of a route over these links."""
-    return (
-        min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
-        sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
-        sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
-        max((Fraction(link.gap) for link in links), default=Fraction(0)),
-    )

@@ -14,8 +14,9 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from .cluster import Cluster, Device, HalfLink, Route
+from .cluster import Cluster, Device, HalfLink
 from .errors import InputError
+from .routes import Route, Routes
 from .units import MAX_PS, picoseconds, transmission_ps
 
 FREE, QUEUED, SHARED = "free", "queued", "shared"
@@ -129,7 +130,7 @@ class Fabric:
         mode = MODES.get(cluster.queues)
         if mode is None:
             raise InputError(f'queues: must be one of {", ".join(MODES)}, got "{cluster.queues}"')
-        self.cluster, self.mode = cluster, mode
+        self.cluster, self.mode, self.routes = cluster, mode, Routes(cluster)
         self.first_queue = len(cluster.devices)  # its number in a task graph
         self._segments: dict[tuple[int, int], tuple[Segment, ...] | None] = {}
 
@@ -241,8 +242,8 @@ class Fabric:
         """The pieces of the route between two devices (indices), cut at staging devices; None where there is none."""
         key = source, destination
         if key not in self._segments:
-            routes = self.cluster.segments(source, destination)
-            self._segments[key] = None if routes is None else tuple(map(self._segment, routes))
+            pieces = self.routes.pieces(source, destination)
+            self._segments[key] = None if pieces is None else tuple(map(self._segment, pieces))
         return self._segments[key]
 
     def _segment(self, route: Route) -> Segment:

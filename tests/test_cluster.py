@@ -10,6 +10,7 @@ import pytest
 
 from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
+from simdev.routes import Routes
 
 DUPLEX = ("full", "half", "simplex")
 
@@ -66,9 +67,9 @@ def best_path(cluster: Cluster, source: int, destination: int) -> tuple[int, ...
 @pytest.mark.parametrize("seed", range(60))
 def test_routes_are_the_best_of_all_paths(seed: int) -> None:
     cluster = random_cluster(random.Random(seed))
-    width = widths(cluster)
+    width, routes = widths(cluster), Routes(cluster)
     for source, destination in itertools.permutations(range(len(cluster.devices)), 2):
-        route = cluster.route(source, destination)
+        route = routes.route(source, destination)
         wanted = best_path(cluster, source, destination)
         assert (route and route.devices) == wanted
         if route and wanted:
@@ -98,7 +99,7 @@ def test_a_route_adds_latencies_and_takes_the_narrowest_link_and_the_largest_gap
         Link(("d1", "d2"), 4, latency="5 us", gap="2 us", hold_latency=False),
         Link(("d2", "d3"), 6, latency="7 us"),
     )
-    route = Cluster("line", devices(4), links).route(0, 3)
+    route = Routes(Cluster("line", devices(4), links)).route(0, 3)
     assert route is not None
     assert (route.bandwidth, route.held, route.lag, route.gap) == (
         4,
@@ -121,17 +122,18 @@ def test_half_links_have_a_direction_unless_they_share_it() -> None:
         "link d0<>d2",
         "link d2>d1",
     ]
-    assert cluster.route(1, 2).devices == (1, 0, 2)  # type: ignore[union-attr]
-    assert cluster.route(0, 2).half_links == cluster.route(2, 0).half_links  # type: ignore[union-attr]
+    routes = Routes(cluster)
+    assert routes.route(1, 2).devices == (1, 0, 2)  # type: ignore[union-attr]
+    assert routes.route(0, 2).half_links == routes.route(2, 0).half_links  # type: ignore[union-attr]
 
 
 def test_staging_devices_cut_a_route_but_not_at_its_ends() -> None:
     hosts = (Device("g0"), Device("h0", "cpu", staging=True), Device("h1", "cpu", staging=True), Device("g1"))
     links = (Link(("g0", "h0"), 2), Link(("h0", "h1"), 1), Link(("h1", "g1"), 2))
     cluster = Cluster("hosts", hosts, links)
-    assert [route.devices for route in cluster.segments(0, 3) or ()] == [(0, 1), (1, 2), (2, 3)]
-    assert [route.devices for route in cluster.segments(1, 3) or ()] == [(1, 2), (2, 3)]
-    assert Cluster("none", hosts).segments(0, 3) is None
+    assert [route.devices for route in Routes(cluster).pieces(0, 3) or ()] == [(0, 1), (1, 2), (2, 3)]
+    assert [route.devices for route in Routes(cluster).pieces(1, 3) or ()] == [(1, 2), (2, 3)]
+    assert Routes(Cluster("none", hosts)).pieces(0, 3) is None
 
 
 def test_all_to_all_joins_what_runs_ops() -> None:
@@ -153,19 +155,19 @@ def test_a_route_is_found_when_it_is_asked_for() -> None:
     """Between a thousand devices there are a million routes, of which a step uses few."""
     spokes = [Link((f"d{i}", "d1000"), 1) for i in range(1000)]
     cluster = Cluster("star", devices(1001, 1000), tuple(spokes))
-    assert not cluster._routes
-    route = cluster.route(3, 999)
+    routes = Routes(cluster)
+    route = routes.route(3, 999)
     assert route is not None
-    assert (route.devices, len(cluster._routes), len(cluster._reached)) == ((3, 1000, 999), 1, 1)
+    assert (route.devices, len(routes._routes), len(routes._reached)) == ((3, 1000, 999), 1, 1)
 
 
 def test_nothing_passes_a_device_that_does_not_forward() -> None:
     links = (Link(("d0", "d1"), 9), Link(("d1", "d2"), 9), Link(("d0", "d3"), 1), Link(("d3", "d2"), 1))
-    assert Cluster("c", devices(4), links).route(0, 2).devices == (0, 1, 2)  # type: ignore[union-attr]
+    assert Routes(Cluster("c", devices(4), links)).route(0, 2).devices == (0, 1, 2)  # type: ignore[union-attr]
     closed = Cluster("c", devices(4, closed=(0, 1, 2)), links)
-    assert closed.route(0, 2).devices == (0, 3, 2)  # type: ignore[union-attr]
-    assert closed.route(0, 1).devices == (0, 1)  # type: ignore[union-attr]
-    assert Cluster("c", devices(3, closed=(1,)), links[:2]).route(0, 2) is None
+    assert Routes(closed).route(0, 2).devices == (0, 3, 2)  # type: ignore[union-attr]
+    assert Routes(closed).route(0, 1).devices == (0, 1)  # type: ignore[union-attr]
+    assert Routes(Cluster("c", devices(3, closed=(1,)), links[:2])).route(0, 2) is None
 
 
 def test_provenance_is_no_part_of_a_comparison() -> None:
@@ -214,4 +216,4 @@ def test_wrong_links_are_refused(links: list[tuple[tuple[str, str], str]], probl
 def test_two_simplex_links_may_face_each_other() -> None:
     links = (Link(("d0", "d1"), 1, duplex="simplex"), Link(("d1", "d0"), 2, duplex="simplex"))
     cluster = Cluster("c", devices(2), links)
-    assert [cluster.route(a, 1 - a).bandwidth for a in (0, 1)] == [1, 2]  # type: ignore[union-attr]
+    assert [Routes(cluster).route(a, 1 - a).bandwidth for a in (0, 1)] == [1, 2]  # type: ignore[union-attr]

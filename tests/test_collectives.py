@@ -197,10 +197,11 @@ def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
     )
     devices = [i for i, device in enumerate(cluster.devices) if device.runs_ops]
     flows = [(a, b) for a in devices for b in devices if a != b]
-    found = dict(legs(cluster, flows))
+    fabric = Fabric(cluster)
+    found = dict(legs(fabric, flows))
     assert sorted(found) == list(range(len(flows)))
     for number, (source, destination) in enumerate(flows):
-        routes = cluster.segments(source, destination) or ()
+        routes = fabric.routes.pieces(source, destination) or ()
         assert [(leg.source, leg.destination, leg.half_links) for leg in found[number]] == [
             (route.devices[0], route.devices[-1], route.half_links) for route in routes
         ]

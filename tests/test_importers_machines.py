@@ -22,6 +22,7 @@ from simdev.importers import (
     topology_cluster,
     write_imported,
 )
+from simdev.routes import Routes
 
 # nvidia-smi topo -m
 
@@ -68,7 +69,7 @@ def test_a_hybrid_cube_mesh_has_the_links_of_the_preset():
     assert own == known
     assert all(link.bandwidth == 20 * 10**9 * link.lanes for link in found.links if link.lanes)  # NCCL's rate
     # What no NVLink joins goes over the sockets, and no route leads through a GPU.
-    route = found.route(found.index["gpu:0"], found.index["gpu:5"])
+    route = Routes(found).route(found.index["gpu:0"], found.index["gpu:5"])
     assert [found.devices[d].name for d in route.devices] == ["gpu:0", "socket:0", "socket:1", "gpu:5"]
     assert route.bandwidth == 10 * 10**9
     assert found.devices[0].memory == 16 * 10**9
@@ -90,7 +91,7 @@ def test_more_nvlinks_than_a_gpu_has_mean_a_switch(kind, count, device, switch):
     cluster = topology_cluster(parse_topology(text), Machine(device=device)).cluster
     assert ("nvswitch:0" in cluster.index) == switch
     assert len(cluster.links) == (count if switch else count * (count - 1) // 2)
-    route = cluster.route(0, 1)
+    route = Routes(cluster).route(0, 1)
     assert len(route.half_links) == 1 + switch
     lane = {"v100": 20, "a100-80": 20, "a100-40": 20, "h100-sxm": Fraction("20.6")}[device]
     assert route.bandwidth == lane * int(kind[2:]) * 10**9
@@ -107,15 +108,15 @@ def test_pcie_becomes_a_tree_of_what_is_near():
     cluster = topology_cluster(parse_topology(matrix(kinds, ["a"] * 5)), Machine(device="t4")).cluster
 
     def passed(a: int, b: int) -> list[str]:
-        return [cluster.devices[d].name for d in cluster.route(a, b).devices][1:-1]
+        return [cluster.devices[d].name for d in Routes(cluster).route(a, b).devices][1:-1]
 
     assert passed(0, 1) == ["pcie:0"]
     assert passed(0, 2) == ["pcie:0", "host-bridge:0"]
     assert passed(1, 3) == ["pcie:0", "host-bridge:0", "socket:0"]
     assert passed(3, 4) == ["socket:0", "system:0"]
     # Two GPUs behind one switch share its way up.
-    assert cluster.route(0, 2).half_links[1] == cluster.route(1, 2).half_links[1]
-    assert cluster.route(0, 1).bandwidth == 12 * 10**9  # a T4 stands on PCIe 3
+    assert Routes(cluster).route(0, 2).half_links[1] == Routes(cluster).route(1, 2).half_links[1]
+    assert Routes(cluster).route(0, 1).bandwidth == 12 * 10**9  # a T4 stands on PCIe 3
 
 
 def test_adapters_tell_which_gpus_share_a_bridge_and_are_left_out():
@@ -138,7 +139,7 @@ def test_the_matrix_is_found_in_a_log_and_rates_can_be_set(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text("host$ nvidia-smi topo -m\n" + matrix(alike(2, "PHB"), ["", ""]) + "\nhost$ exit\n")
     found = import_file(path, device="my-gpu", bandwidth="25 GB/s", memory="10 GB")
-    assert found.cluster.route(0, 1).bandwidth == 25 * 10**9
+    assert Routes(found.cluster).route(0, 1).bandwidth == 25 * 10**9
     assert found.cluster.devices[0].memory == 10**10
     assert any("my-gpu" in note for note in found.notes)
 
@@ -201,9 +202,10 @@ def test_a_route_climbs_as_far_as_the_matrix_says_and_no_farther(count, data):
 
     kinds = [["X" if a == b else order[far(a, b)] for b in range(count)] for a in range(count)]
     cluster = topology_cluster(parse_topology(matrix(kinds, [])), Machine(device="t4")).cluster
+    routes = Routes(cluster)
     for a in range(count):
         for b in set(range(count)) - {a}:
-            route = cluster.route(a, b)
+            route = routes.route(a, b)
             heights = [names[cluster.devices[d].name.partition(":")[0]] for d in route.devices[1:-1]]
             crossed = any(cluster.half_links[h].link.kind == "socket" for h in route.half_links)
             assert (4 if crossed else max(heights)) == far(a, b)

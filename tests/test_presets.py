@@ -39,6 +39,7 @@ from simdev.graph import Graph
 from simdev.lowering import lower
 from simdev.plot.cluster import cluster_figure, cluster_picture
 from simdev.profile import CostModel
+from simdev.routes import Routes
 from simdev.strategy import Strategy
 from simdev.units import parse_flops
 
@@ -59,9 +60,10 @@ def test_every_cluster_passes_the_lint_and_has_its_devices_and_routes(name: str)
     cluster = read_preset(name)
     running = [i for i, device in enumerate(cluster.devices) if device.runs_ops]
     assert {cluster.devices[i].kind for i in running} <= set(device_names())
+    routes = Routes(cluster)
     for there in running[1:]:
-        assert cluster.route(running[0], there) is not None
-        assert cluster.route(there, running[0]) is not None
+        assert routes.route(running[0], there) is not None
+        assert routes.route(there, running[0]) is not None
     collective_model(cluster)
 
 
@@ -203,7 +205,7 @@ def test_the_mesh_of_a_dgx_1v() -> None:
     for a in range(8):
         for b in range(8):
             assert lanes.get(frozenset((f"gpu:{a}", f"gpu:{b}")), 0) == int(MESH[a][b])
-    route = cluster.route(0, 5)
+    route = Routes(cluster).route(0, 5)
     assert route is not None
     names = [cluster.devices[i].name for i in route.devices]
     assert names == ["gpu:0", "pcie:0", "socket:0", "socket:1", "pcie:2", "gpu:5"]
@@ -215,13 +217,13 @@ def test_nodes_are_numbered_on_and_joined_by_the_network() -> None:
     gpus = [device for device in cluster.devices if device.runs_ops]
     assert [device.name for device in gpus] == [f"gpu:{i}" for i in range(24)]
     assert [device.node for device in gpus] == [i // 8 for i in range(24)]
-    route = cluster.route(cluster.index["gpu:3"], cluster.index["gpu:17"])
+    route = Routes(cluster).route(cluster.index["gpu:3"], cluster.index["gpu:17"])
     assert route is not None
     names = [cluster.devices[i].name for i in route.devices]
     assert names == ["gpu:3", "nic:3", "network", "nic:17", "gpu:17"]
     assert route.bandwidth == 25 * 10**9 * Fraction("0.728")
     assert (route.held, route.lag) == (0, Fraction("18.9e-6"))
-    inside = cluster.route(cluster.index["gpu:8"], cluster.index["gpu:9"])
+    inside = Routes(cluster).route(cluster.index["gpu:8"], cluster.index["gpu:9"])
     assert inside is not None
     assert [cluster.devices[i].name for i in inside.devices] == ["gpu:8", "nvswitch:1", "gpu:9"]
     assert cluster.provenance["network.bandwidth"]["kind"] == "setting"
@@ -232,12 +234,12 @@ def test_routes_within_a_node_do_not_leave_it(name: str) -> None:
     one, two = read_preset(name, 1), read_preset(name, 2)
     running = [device.name for device in one.devices if device.runs_ops]
     for there in running[1:]:
-        routes = [cluster.route(cluster.index[running[0]], cluster.index[there]) for cluster in (one, two)]
+        routes = [Routes(cluster).route(cluster.index[running[0]], cluster.index[there]) for cluster in (one, two)]
         assert routes[0] is not None
         assert routes[1] is not None
         alone, among = ([c.devices[i].name for i in r.devices] for c, r in zip((one, two), routes, strict=True) if r)
         assert alone == among
-    across = two.route(0, two.index[f"{running[0].partition(':')[0]}:{len(running)}"])
+    across = Routes(two).route(0, two.index[f"{running[0].partition(':')[0]}:{len(running)}"])
     assert across is not None
     assert "network" in [two.devices[i].name for i in across.devices]
 

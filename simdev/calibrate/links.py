@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..cluster import Route
+from ..routes import Route
 from ..taskgraph import TRANSFER
 from ..units import MAX_BYTES, PS_PER_SECOND
 from .observe import LinkClass, Scene, Waits, alone

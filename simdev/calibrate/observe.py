@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster, Link, Route
+from ..cluster import Cluster, Link
 from ..lowering import Prepared, lower_prepared, split
 from ..lowering.transfer import transfers
+from ..routes import Route
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
 from .measured import Measured, Steps, matched

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..cluster import Cluster, Route
+from ..cluster import Cluster
 from ..errors import InputError
+from ..fabric import Fabric
+from ..routes import Route
 
 MANY = 8
 """From so many destinations of one source on, one walk is faster than a route each."""
@@ -25,12 +27,12 @@ class Leg(NamedTuple):
     like: Route
 
 
-def legs(cluster: Cluster, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
+def legs(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
     """The number of each flow (source, destination: device indices) with its pieces, source by source.
 
     Raises InputError where a flow has no route.
     """
-    by_source: dict[int, list[tuple[int, int]]] = {}
+    cluster, by_source = fabric.cluster, dict[int, list[tuple[int, int]]]()
     for number, (source, destination) in enumerate(flows):
         by_source.setdefault(source, []).append((number, destination))
     staged = any(device.staging for device in cluster.devices)
@@ -41,20 +43,20 @@ def legs(cluster: Cluster, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[i
         for number, destination in asked:
             way = ways.get(destination)
             if way is None:
-                pieces = pieces_of(cluster, source, destination)
-                yield number, tuple(Leg(one.devices[0], one.devices[-1], one.half_links, one) for one in pieces)
+                pieces = pieces_of(fabric, source, destination)
+                yield number, tuple(Leg(one.source, one.destination, one.half_links, one) for one in pieces)
                 continue
             half_links, kind = way
             if kind not in like:
-                (like[kind],) = pieces_of(cluster, source, destination)
+                (like[kind],) = pieces_of(fabric, source, destination)
             yield number, (Leg(source, destination, half_links, like[kind]),)
 
 
-def pieces_of(cluster: Cluster, source: int, destination: int) -> tuple[Route, ...]:
+def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...]:
     """The pieces of the route that a message takes. Raises InputError where there is none."""
-    pieces = cluster.segments(source, destination)
+    pieces = fabric.routes.pieces(source, destination)
     if pieces is None:
-        names = cluster.devices[source].name, cluster.devices[destination].name
+        names = [fabric.cluster.devices[device].name for device in (source, destination)]
         raise InputError(f'a collective sends from "{names[0]}" to "{names[1]}", but no route joins them')
     return pieces
 

@@ -11,9 +11,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import UNLIMITED, Route
+from ..cluster import UNLIMITED
 from ..errors import InputError
 from ..fabric import Fabric
+from ..routes import Route
 from ..units import MAX_PS, picoseconds, transmission_ps
 from .legs import Leg, legs
 
@@ -41,7 +42,7 @@ def flows_wire(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Wire:
     """
     alike: dict[tuple[int, ...], tuple[Leg, ...]] = {}
     crossing: dict[int, Counter[int]] = {}  # how many flows alike cross each resource
-    for _, pieces in legs(fabric.cluster, flows):
+    for _, pieces in legs(fabric, flows):
         alike[tuple([id(piece.like) for piece in pieces])] = pieces
         for piece in pieces:
             crossing.setdefault(id(piece.like), Counter()).update(fabric.carriers(piece))
@@ -98,7 +99,7 @@ def steps_of(fabric: Fabric, steps: Sequence[Sequence[tuple[int, int]]], size: i
     pieces_like: list[tuple[Leg, tuple[int, int, int]]] = []  # with the times of the whole message
     seen: set[tuple[int, int]] = set()
     count = fabric.carrier_count
-    for flow, pieces in legs(fabric.cluster, [flow for flows in steps for flow in flows]):
+    for flow, pieces in legs(fabric, [flow for flows in steps for flow in flows]):
         row = alike.setdefault(tuple([id(piece.like) for piece in pieces]), len(pieces_like))
         if row == len(pieces_like):
             times = _times(fabric, pieces, size)

@@ -75,9 +75,9 @@ def _shards(prepared: Prepared, strategy: Strategy) -> tuple[Partitioned, Prepar
     known = prepared.shards.get("last")
     if known is None or known[0] != asked:
         found = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
-        sharded = Prepared(found.graph, prepared.cluster, prepared.costs, prepared.memory, strategy.collectives)
+        sharded = prepared.of(found.graph, strategy.collectives)
         known = prepared.shards["last"] = asked, found, sharded
-    return known[1], known[2].on(prepared.cluster)
+    return known[1], known[2].on(prepared.cluster, prepared.fabric)
 
 
 def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Split, tuple[Weight, ...]]:
@@ -87,7 +87,7 @@ def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Sp
         return known[1]  # type: ignore[no-any-return]
     own, placed, origins = split(prepared, replace(strategy, sync=SYNCS[0]))
     found = gated(own.graph, own.cluster, placed, origins, sync)
-    opened = Prepared(found.graph, own.cluster, own.costs, own.memory, strategy.collectives)
+    opened = own.of(found.graph, strategy.collectives)
     answer = Split(opened, found.strategy, found.origins), found.weights
     prepared.last_split["gated"] = strategy, answer
     return answer

@@ -63,17 +63,25 @@ class Prepared:
     def __post_init__(self) -> None:
         object.__setattr__(self, "graph", with_training_state(self.graph, self.memory))
 
-    def on(self, cluster: Cluster) -> Prepared:
-        """The same question on another cluster; what hangs on graph and costs alone is shared, found early or late.
+    def on(self, cluster: Cluster, fabric: Fabric | None = None) -> Prepared:
+        """The same question on another cluster, whose ``fabric`` may be there already.
 
-        Raises InputError.
+        What hangs on graph and costs alone is shared, found early or late. Raises InputError.
         """
         if cluster is self.cluster:
             return self
-        found = replace(self, cluster=cluster)
+        there = replace(self, cluster=cluster)
         shared = "reads", "shards", "_costs", "_distinct", "_durations"
-        vars(found).update({name: getattr(self, name) for name in shared})
-        return found
+        vars(there).update({name: getattr(self, name) for name in shared})
+        if fabric is not None:
+            vars(there)["fabric"] = fabric
+        return there
+
+    def of(self, graph: Graph, collectives: Collectives) -> Prepared:
+        """Another graph on the same cluster, its routes found once, at the same costs."""
+        there = replace(self, graph=graph, collectives=collectives)
+        vars(there)["fabric"] = self.fabric
+        return there
 
     @cached_property
     def reserves(self) -> tuple[tuple[int, int], ...]:
@@ -102,7 +110,7 @@ class Prepared:
             return self
         known = self.last_split.get("collectives")
         if known is None or known[0] != collectives:
-            known = self.last_split["collectives"] = collectives, replace(self, collectives=collectives)
+            known = self.last_split["collectives"] = collectives, self.of(self.graph, collectives)
         found: Prepared = known[1]
         return found
 

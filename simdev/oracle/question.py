@@ -134,10 +134,8 @@ def _pairs(prepared: Prepared) -> list[tuple[int, int]]:
 
 
 def _segment(prepared: Prepared, source: int, destination: int) -> Segment | None:
-    if prepared.cluster.route(source, destination) is None:
-        return None
-    pieces = prepared.segments(source, destination)
-    return pieces[0] if len(pieces) == 1 else None
+    pieces = prepared.fabric.segments(source, destination)
+    return pieces[0] if pieces is not None and len(pieces) == 1 else None
 
 
 def _segments(prepared: Prepared) -> list[Segment | None]:

@@ -141,9 +141,9 @@ def _routes(prepared: Prepared) -> _Routes:
     classes = []
     places = [d for d, device in enumerate(prepared.cluster.devices) if device.runs_ops]
     for source, destination in ((a, b) for a in places for b in places if a != b):
-        if prepared.cluster.route(source, destination) is None:
+        pieces = prepared.fabric.segments(source, destination)
+        if pieces is None:
             continue
-        pieces = prepared.segments(source, destination)
         key = tuple((one.route.bandwidth, one.held_ps, one.lag_ps) for one in pieces)
         if key not in kinds:
             kinds[key] = len(kinds)

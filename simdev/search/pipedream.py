@@ -65,7 +65,8 @@ def levels_of(oracle: Oracle) -> list[Level]:
 
 
 def _least(oracle: Oracle, devices: Sequence[int]) -> float:
-    routes = [oracle.cluster.route(a, b) for a in devices for b in devices if a != b]
+    route = oracle.prepared.fabric.routes.route
+    routes = [route(a, b) for a in devices for b in devices if a != b]
     return min((float(route.bandwidth) for route in routes if route is not None), default=inf)
 
 

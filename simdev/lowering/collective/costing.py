@@ -83,7 +83,7 @@ def costed(question: Question, fabric: Fabric, choice: Collectives) -> Ring:
         _require_few(found, len(question.ranks))
         for phase in found:
             for source, destination, _ in phase.messages:
-                pieces_of(fabric.cluster, source, destination)
+                pieces_of(fabric, source, destination)
         return Ring(question.ranks, 0, _bytes_each(question, found), (), (), found)
     closed = _closed(found, fabric)
     if question.cost == "table":

@@ -108,7 +108,7 @@ class Costs:
 
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:
         """The half-links of flows."""
-        routes = (self.cluster.segments(*flow) or () for flow in flows)
+        routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
         return {half_link for pieces in routes for piece in pieces for half_link in piece.half_links}
 
     def _is_private(self, devices: tuple[int, ...], half_links: set[int]) -> bool:
