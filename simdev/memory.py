@@ -14,7 +14,7 @@ from typing import Any
 from .cluster import Cluster, Device
 from .errors import InputError
 from .graph import Graph, Op
-from .semantics.dtype import bits_of
+from .semantics.dtype import PARAMETERS, bits_of, known
 from .units import Number, is_count, parse_bytes
 
 MODELS = ("full", "outputs_only")
@@ -22,8 +22,6 @@ ROUNDING = {"none": 1, "pytorch": 512}  # bytes; PyTorch's CUDA caching allocato
 CUDA_CONTEXT = 600 * 10**6  # bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
 NCCL_PAIR, NCCL_GROUP = 342 * 2**20, 392 * 2**20  # bytes for 2 GPUs, for 4 to 8; aiconfigurator's system tables
 RESERVES = ("cuda", "nccl")
-DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
-"""Those that parameters may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,15 @@ class MemoryModel:
     communication: Reserve = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", known(self.dtype) or self.dtype)
         problems = list(self._problems())
         if problems:
             raise InputError(problems)
 
     def _problems(self) -> Iterator[str]:
         choices = (("model", MODELS), ("rounding", tuple(ROUNDING)), ("optimizer", (None, *OPTIMIZERS)))
-        for name, choice in (*choices, ("dtype", (None, *DTYPES))):
+        for name, choice in (*choices, ("dtype", (None, *PARAMETERS))):
             if getattr(self, name) not in choice:
                 told = ", ".join(one for one in choice if one)
                 yield f'{name}: must be one of {told}, got "{getattr(self, name)}"'

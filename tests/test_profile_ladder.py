@@ -181,7 +181,7 @@ def test_a_datasheet_may_know_its_efficiencies() -> None:
 def test_the_peak_of_a_dtype_by_any_of_its_names() -> None:
     low, high, most = Fraction(10**12), Fraction(10**14), Fraction(10**15)
     spec = DeviceSpec("d", {"float32": low, "bfloat16": high, "float8": most}, Fraction(10**12))
-    names = ("bf16", "bfloat16", "fp32", "float64", "float8_e4m3fn", "float8_e5m2")
+    names = ("bf16", "bfloat16", "fp32", "int64", "float8_e4m3fn", "float8_e5m2")
     assert [peak_flops(spec, name) for name in names] == [high, high, low, low, most, most]
 
 

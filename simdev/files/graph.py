@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from typing import Any, Required
@@ -13,8 +13,9 @@ from typing_extensions import TypedDict
 
 from ..errors import InputError
 from ..graph import Graph, Op, Tensor
+from ..semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import STRICT, Bytes, Time, plain, read_shape
+from .shape import STRICT, Bytes, Dtype, Time, plain, read_shape
 from .source import opened
 from .writing import time_text, write_text
 
@@ -23,7 +24,7 @@ from .writing import time_text, write_text
 class _TensorShape(TypedDict, total=False):
     bytes: Required[Bytes]
     shape: list[int] | None
-    dtype: str | None
+    dtype: Dtype
     view_of: int | None
 
 
@@ -66,7 +67,18 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
     """
     with opened(source) as (value, is_file):
         shaped = read_shape(_adapter(), value, _KEYS, is_file, "a graph")
+        problems = [problem for i, fields in enumerate(shaped["ops"]) for problem in _dtype_problems(i, fields)]
+        if problems:
+            raise InputError(problems)
         return Graph(shaped.get("name", "graph"), tuple(map(_op, shaped["ops"])))
+
+
+def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
+    """Names in the attribute "dt" (dtypes as executed) that are those of no dtype."""
+    dtypes = fields.get("attrs", {}).get("dt")
+    for k, name in enumerate(dtypes if isinstance(dtypes, list) else ()):
+        if isinstance(name, str) and known(name) is None:
+            yield f"ops[{i}].attrs.dt[{k}]: {no_dtype(name)}"
 
 
 def _op(fields: dict[str, Any]) -> Op:

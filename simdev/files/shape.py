@@ -16,6 +16,7 @@ from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..errors import InputError
+from ..semantics.dtype import known, no_dtype
 from ..units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 from .paths import at, path_text, shown
 
@@ -50,6 +51,16 @@ def _rate(value: Any) -> Fraction:
 
 def _flops(value: Any) -> Fraction:
     return parse_flops(_number(value))
+
+
+def _dtype(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"must be the name of a dtype, got {shown(value)}")
+    if known(value) is None:
+        raise ValueError(no_dtype(value))
+    return value  # as it is written, so that a graph comes back as it went
 
 
 def _share(value: Any) -> Fraction:
@@ -98,6 +109,7 @@ Seconds = Annotated[Fraction, PlainValidator(_seconds)]
 Bandwidth = Annotated[Fraction, PlainValidator(_rate)]
 Flops = Annotated[Fraction, PlainValidator(_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
+Dtype = Annotated[str | None, PlainValidator(_dtype)]
 Time = Annotated[Fraction | dict[str, Fraction] | None, PlainValidator(_time)]
 Priority = Annotated[int, PlainValidator(_priority)]
 

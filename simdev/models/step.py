@@ -15,15 +15,15 @@ from typing import Any
 
 from ..errors import InputError
 from ..graph import Op, Tensor
-from ..memory import DTYPES, OPTIMIZERS, state_bytes
-from ..semantics.dtype import bits_of
+from ..memory import OPTIMIZERS, state_bytes
+from ..semantics.dtype import PARAMETERS, bits_of, known
 from ..units import MAX_BYTES
 
 Shape = tuple[int, ...]
 Spec = tuple[Shape, str]
 """Shape and dtype of an output."""
 
-FLOATS = tuple(name for name in DTYPES if "float" in name)
+FLOATS = tuple(name for name in PARAMETERS if "float" in name)
 MAX_OPS = 1_000_000
 PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 
@@ -82,7 +82,7 @@ class Step:
     """
 
     def __init__(self, name: str, dtype: str, optimizer: str) -> None:
-        problems = []
+        problems, dtype = [], known(dtype) or dtype
         if dtype not in FLOATS:
             problems.append(f'dtype: must be one of {", ".join(sorted(FLOATS))}, got "{dtype}"')
         if optimizer not in OPTIMIZERS:

@@ -17,7 +17,15 @@ from functools import cached_property
 import numpy as np
 
 from .groups import Group, device_prefix, estimate, group_of, measured_rows, rows_by_class
-from .roofline import ROOFLINE_ERROR, Load, datasheet_scalars, ideal_seconds, load_of
+from .roofline import (
+    ROOFLINE_ERROR,
+    Load,
+    datasheet_scalars,
+    ideal_seconds,
+    is_covered,
+    load_of,
+    peak_name,
+)
 from .rows import OpCost, Profile, Row
 from .spec import DeviceSpec
 
@@ -74,17 +82,24 @@ class Estimates:
         return self._rows[device_kind]
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """The first rung that knows an answer; None where none does."""
+        """The first rung that knows an answer; None where none does, or the datasheet tells no peak for the dtype."""
+        if not is_covered(load, self.specs.get(device_kind)):
+            return None
         own = next(self.group(device_kind, load.op_class).estimates(load), None)
         return own or self.scaled(key, load, device_kind) or self.roofline(load, device_kind)
 
     def roofline(self, load: Load, device_kind: str) -> OpCost | None:
         """The datasheet's answer; None where there is no datasheet."""
         group = self.group(device_kind, load.op_class)
-        if group.datasheet is None:
+        if group.datasheet is None or group.spec is None:
             return None
-        seconds = group.datasheet.seconds(ideal_seconds(load, group.spec))
-        return estimate(seconds, "roofline", self._datasheet_error(device_kind, load.op_class), "datasheet")
+        ideal = ideal_seconds(load, group.spec)
+        seconds, basis = group.datasheet.seconds(ideal), "datasheet"
+        computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory
+        stand_in = peak_name(group.spec, load.dtype)
+        if computes and stand_in != load.dtype:
+            basis += f": {load.dtype} at the peak of {stand_in}"
+        return estimate(seconds, "roofline", self._datasheet_error(device_kind, load.op_class), basis)
 
     def _datasheet_error(self, device_kind: str, op_class: str) -> float:
         key = (device_kind, op_class)
@@ -127,6 +142,8 @@ class Estimates:
         if measured is None or spec is None:
             return None
         group = self.group(source, load.op_class)
+        if not (is_covered(load, spec) and is_covered(load, group.spec)):
+            return None
         if load.op_class in spec.efficiency or group.spec is None:
             there = group.seconds(load)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 from ..semantics import op_class
 from .fit import FEWEST, FEWEST_OF_KIND, Fit, Points, predicted
 from .neighbours import NEAREST, Neighbours
-from .roofline import Load, Scalars, datasheet_scalars, ideal_seconds, load_of, rounded
+from .roofline import Load, Scalars, datasheet_scalars, ideal_seconds, is_covered, load_of, rounded
 from .rows import OpCost, Profile, Row
 from .spec import DeviceSpec
 
@@ -130,6 +130,7 @@ def rows_by_class(profiles: Iterable[Profile], device_kind: str) -> Mapping[str,
 
 
 def group_of(name: str, rows: Iterable[Row], spec: DeviceSpec | None) -> Group:
-    """The group of an op class from its rows; those whose work is not known stay out."""
+    """The group of an op class from its rows; those whose work, or whose dtype's peak, is not known stay out."""
     loads = ((row, load_of(row.key)) for row in rows)
-    return Group(name, tuple(Sample(load, float(row.seconds)) for row, load in loads if load is not None), spec)
+    known = ((row, load) for row, load in loads if load is not None and is_covered(load, spec))
+    return Group(name, tuple(Sample(load, float(row.seconds)) for row, load in known), spec)

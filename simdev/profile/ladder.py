@@ -15,7 +15,7 @@ from ..graph import Graph
 from ..units import MAX_PS, picoseconds
 from .estimates import Estimates
 from .groups import Group
-from .roofline import load_of, work_problem
+from .roofline import is_covered, load_of, no_peak, work_problem
 from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 from .spec import DeviceSpec
 
@@ -91,6 +91,9 @@ class CostModel:
         load = load_of(key)
         if load is None:
             return work_problem(key)
+        spec = self.estimates.specs.get(device_kind)
+        if spec is not None and not is_covered(load, spec):
+            return no_peak(spec, load.dtype)
         found = self.estimates.cost(key, load, device_kind)
         return "" if found is None else f"it is estimated at {float(found.seconds):.3g} s, more than 53 days"
 

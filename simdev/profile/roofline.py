@@ -15,7 +15,8 @@ from fractions import Fraction
 
 from ..errors import InputError
 from ..semantics import op_class, semantics_of, work
-from .spec import ALIASES, DeviceSpec, Efficiency
+from ..semantics.dtype import STAND_INS, canonical
+from .spec import DeviceSpec, Efficiency
 
 CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
 """What is reached of a datasheet's peaks where nothing else is known; between the fits of seven GPUs.
@@ -95,22 +96,45 @@ def work_problem(key: str) -> str:
 
 
 def arithmetic_dtype(dtypes: Sequence[str | None]) -> str:
-    """The first dtype that is a float's, else the first, else float32; by its full name."""
-    names = [ALIASES.get(name, name) for name in dtypes if name]
+    """The first dtype that is a float's, else the first, else float32; by its canonical name. Raises InputError."""
+    names = [canonical(name) for name in dtypes if name]
     return next((name for name in names if "float" in name), names[0] if names else "float32")
 
 
 def ideal_seconds(load: Load, spec: DeviceSpec | None) -> tuple[float, float]:
-    """Seconds at the peak FLOP/s and at the peak bandwidth; without a datasheet, at 1 FLOP/s and 1 byte/s."""
+    """Seconds at the peak FLOP/s and at the peak bandwidth; without a datasheet, at 1 FLOP/s and 1 byte/s.
+
+    Raises InputError where the datasheet tells no peak for the dtype (``is_covered``).
+    """
     size = load.read + load.written
     if spec is None:
         return float(load.flops), float(size)
-    return load.flops / float(peak_flops(spec, load.dtype)), size / float(spec.memory_bandwidth)
+    compute = load.flops / float(peak_flops(spec, load.dtype)) if load.flops else 0.0
+    return compute, size / float(spec.memory_bandwidth)
+
+
+def is_covered(load: Load, spec: DeviceSpec | None) -> bool:
+    """Whether a datasheet tells how fast an op of this dtype computes; one that computes nothing needs no peak."""
+    return spec is None or not load.flops or peak_name(spec, load.dtype) is not None
+
+
+def peak_name(spec: DeviceSpec, dtype: str) -> str | None:
+    """Which of the datasheet's peaks counts for a dtype: its own, else that of its first stand-in; None: none."""
+    name = canonical(dtype)
+    return next((one for one in (name, *STAND_INS.get(name, ())) if one in spec.flops), None)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> Fraction:
-    """Peak FLOP/s for a dtype; for one that the datasheet does not name, the slowest that it names."""
-    return spec.flops.get(ALIASES.get(dtype, dtype)) or min(spec.flops.values())
+    """Peak FLOP/s for a dtype, perhaps of what stands in for it. Raises InputError where there is none."""
+    name = peak_name(spec, dtype)
+    if name is None:
+        raise InputError(no_peak(spec, dtype))
+    return spec.flops[name]
+
+
+def no_peak(spec: DeviceSpec, dtype: str) -> str:
+    """What is wrong with a datasheet that does not tell how fast a dtype is computed."""
+    return f'the datasheet of "{spec.kind}" names no peak for {dtype}; it has {", ".join(spec.flops)}'
 
 
 def datasheet_scalars(spec: DeviceSpec, op_class: str) -> Scalars:

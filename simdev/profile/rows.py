@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import InputError
 from ..graph import Graph
 from ..semantics import operand_dtypes, operand_shapes
+from ..semantics.dtype import canonical
 
 PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
 RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline")
@@ -36,8 +37,9 @@ def profile_key(
     phase: str,
     device: str,
 ) -> str:
-    """Canonical JSON of everything that tells one measured operator from another."""
-    return _KEY.encode([device, kind, phase, dict(attrs), [*operands], [*dtypes], [*outputs]])
+    """Canonical JSON of everything that tells one measured operator from another. Raises InputError for no dtype."""
+    names = [canonical(name) if name else name for name in dtypes]
+    return _KEY.encode([device, kind, phase, dict(attrs), [*operands], names, [*outputs]])
 
 
 def op_key(graph: Graph, position: int, device_kind: str) -> str:

@@ -9,18 +9,12 @@ from typing import Any
 
 from ..errors import InputError
 from ..semantics import OP_CLASSES
-from ..semantics.dtype import ALIASES as OTHER_NAMES
+from ..semantics.dtype import ALIASES, PEAKS
 from ..units import name_problems
 
 LAUNCH = Fraction(3, 10**6)
 LEAST_RATE = 10**6
 """FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten."""
-
-DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int32", "int8", "int4")
-"""The names under which a datasheet tells its peaks."""
-
-ALIASES = {**OTHER_NAMES, "float8_e4m3fn": "float8", "float8_e5m2": "float8"}
-"""Other names of these dtypes, as ops have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ class Efficiency:
 class DeviceSpec:
     """The datasheet of a kind of device, as far as it is known. Raises InputError.
 
-    ``flops`` are peak FLOP/s by dtype ("float32", "bfloat16"; dense, no sparsity), ``memory_bandwidth`` bytes/s,
+    ``flops`` are peak FLOP/s by dtype (names of PEAKS; dense, no sparsity), ``memory_bandwidth`` bytes/s,
     ``memory`` bytes, ``launch`` the seconds that the launch of one op costs, ``efficiency`` what is reached of the
     peaks by op class ("gemm", "conv", ...; "default" for all others). ``provenance`` is carried along.
     """
@@ -78,8 +72,8 @@ class DeviceSpec:
         for dtype, peak in self.flops.items():
             if dtype in ALIASES:
                 yield f'flops.{dtype}: write it "{ALIASES[dtype]}"'
-            elif dtype not in DTYPES:
-                yield f'flops: no dtype "{dtype}"; there are {", ".join(DTYPES)}'
+            elif dtype not in PEAKS:
+                yield f'flops: no dtype "{dtype}"; there are {", ".join(PEAKS)}'
             if not LEAST_RATE <= peak <= 10**21:
                 yield f"flops.{dtype}: must be from 10^6 to 10^21 FLOP/s, got {float(peak):g}"
         if not LEAST_RATE <= self.memory_bandwidth <= 10**18:

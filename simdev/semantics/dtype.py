@@ -1,10 +1,16 @@
-"""Dtypes by name: the bits of an element, and the other names that ops and datasheets have for them."""
+"""Dtypes: their names, the bits of an element, and at which of a datasheet's peaks each is computed.
+
+Files and frameworks write one dtype in several ways ("half", "FP16", "torch.float16"). ``canonical`` is the one rule:
+without regard to case and to a framework's prefix, a known name or an alias of one; anything else is refused.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
+
+from ..errors import InputError
 
 BITS: Final[Mapping[str, int]] = {
     "float64": 64,
@@ -14,42 +20,118 @@ BITS: Final[Mapping[str, int]] = {
     "bfloat16": 16,
     "float8": 8,
     "float8_e4m3fn": 8,
+    "float8_e4m3fnuz": 8,
     "float8_e5m2": 8,
+    "float8_e5m2fnuz": 8,
+    "float8_e8m0fnu": 8,
     "float4": 4,
+    "complex128": 128,
+    "complex64": 64,
+    "complex32": 32,
     "int64": 64,
     "int32": 32,
     "int16": 16,
     "int8": 8,
     "int4": 4,
+    "uint64": 64,
+    "uint32": 32,
+    "uint16": 16,
     "uint8": 8,
+    "uint4": 4,
     "bool": 8,
+    "string": 64,  # a reference to a text
 }
-"""Bits of an element as it is stored."""
+"""Bits of an element as it is stored, by canonical name."""
 
 ALIASES: Final[Mapping[str, str]] = {
     "fp64": "float64",
+    "f64": "float64",
     "double": "float64",
     "fp32": "float32",
+    "f32": "float32",
     "float": "float32",
     "tf32": "tfloat32",
     "fp16": "float16",
+    "f16": "float16",
     "half": "float16",
     "bf16": "bfloat16",
     "fp8": "float8",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "fp4": "float4",
+    "float4e2m1": "float4",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "i8": "int8",
+    "i32": "int32",
+    "i64": "int64",
+    "short": "int16",
     "int": "int32",
     "long": "int64",
+    "u8": "uint8",
+    "boolean": "bool",
 }
-"""Other names of these dtypes."""
+"""Other names of these dtypes, in small letters."""
 
-_DIGITS = re.compile(r"[0-9]+")
+PREFIXES: Final = ("torch.", "numpy.", "np.", "jax.numpy.", "jnp.", "tf.")
+
+PARAMETERS: Final = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
+"""Those that parameters may have."""
+
+PEAKS: Final = (
+    *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4"),
+    *("int32", "int8", "int4"),
+)
+"""The names under which a datasheet tells its peaks."""
+
+_NARROW = ("bfloat16", "float16", "float32")
+_WHOLE = ("int32", "float32")
+STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("tfloat32", "float16", "bfloat16", "complex64", "bool"), ("float32",)),
+    **{name: ("float8", *_NARROW) for name in BITS if name.startswith("float8_")},
+    "float8": _NARROW,
+    "float4": ("float8", *_NARROW),
+    "complex128": ("float64",),
+    "complex32": ("float16", "float32"),
+    **dict.fromkeys(("int64", "int16", "uint64", "uint32", "uint16"), _WHOLE),
+    "int32": ("float32",),
+    "int8": _WHOLE,
+    "uint8": ("int8", *_WHOLE),
+    "int4": ("int8", *_WHOLE),
+    "uint4": ("int4", "int8", *_WHOLE),
+}
+"""The peaks that count for a dtype that a datasheet does not name, the first that it names; none for another one.
+
+Narrower floats are widened where no unit computes them, and whole numbers run beside float32 on the vector units.
+A missing float64 or float32 has no stand-in: float64 is from 1/2 to 1/64 of float32, and nothing tells which.
+"""
+
+
+@lru_cache(1024)
+def known(name: str) -> str | None:
+    """The canonical name of a dtype; None for no dtype."""
+    short = name.strip().lower()
+    short = next((short.removeprefix(one) for one in PREFIXES if short.startswith(one)), short)
+    found = ALIASES.get(short, short)
+    return found if found in BITS else None
+
+
+def canonical(name: str) -> str:
+    """The one name of a dtype: "float16" for "FP16", "half" and "torch.float16". Raises InputError for no dtype."""
+    found = known(name)
+    if found is None:
+        raise InputError(no_dtype(name))
+    return found
+
+
+def no_dtype(name: str) -> str:
+    """What is wrong with a name that is that of no dtype."""
+    return f'no dtype "{name[:40]}"; there are {", ".join(BITS)}'
 
 
 def bits_of(dtype: str | None) -> int:
-    """Bits of one element: "float32" and None 32, "bf16" 16, "bool" 8; of another name its first number, else 32."""
-    if dtype is None:
-        return 32
-    known = BITS.get(ALIASES.get(dtype, dtype))
-    if known is not None:
-        return known
-    digits = _DIGITS.search(dtype)
-    return int(digits[0]) if digits else 32
+    """Bits of one element: "float32" and None 32, "bf16" 16, "bool" 8. Raises InputError for no dtype."""
+    return 32 if dtype is None else BITS[canonical(dtype)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import InputError
 from ..graph import Graph, Op
 from .description import Shape
+from .dtype import canonical
 from .registry import Semantics, semantics_of, traits_of
 from .work import Work, layouts, shard_work
 
@@ -33,13 +34,19 @@ def operand_shapes(graph: Graph, position: int) -> tuple[Shape | None, ...]:
 
 
 def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
-    """Dtypes of an op's operands as executed. Raises InputError where the attribute "dt" is no list of names."""
+    """Dtypes of an op's operands as executed, by their canonical names.
+
+    Raises InputError where the attribute "dt" is no list of names, or a name is that of no dtype.
+    """
     told = graph.ops[position].attrs.get("dt")
     if told is None:
-        return tuple(tensor.dtype for tensor in graph.operands[position])
-    if not isinstance(told, list | tuple) or not all(name is None or isinstance(name, str) for name in told):
+        told = [tensor.dtype for tensor in graph.operands[position]]
+    elif not isinstance(told, list | tuple) or not all(name is None or isinstance(name, str) for name in told):
         raise InputError(f'op "{graph.ops[position].name}": attrs.dt: must be a list of dtypes, got {told!r}')
-    return tuple(told)
+    try:
+        return tuple([canonical(name) if name is not None else None for name in told])
+    except InputError as error:
+        raise InputError(f'op "{graph.ops[position].name}": {error.problems[0]}') from None
 
 
 def op_work(graph: Graph, position: int) -> Work:

@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import InputError
 from ...graph import Graph, Op, Tensor
 from ...semantics import work
+from ...semantics.dtype import bits_of
 from ...units import MAX_NAME
 from ..imported import Imported
 from ..machine import Machine, on_first, untimed
@@ -22,7 +23,6 @@ VIEWS = frozenset(
 )
 FLAGS = ("transpose_a", "transpose_b")
 PRODUCTS = {"matmul": FLAGS, "batch_matmul": FLAGS, "linear": FLAGS}
-BITS = {"float4e2m1": 4, "uint4": 4, "int4": 4, "bool": 8, "string": 64, "complex64": 64, "complex128": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ def model_graph(model: Model, name: str | None = None) -> Graph:
 
 def bytes_of(spec: Spec) -> int:
     """Bytes of the elements of a value."""
-    digits = "".join(filter(str.isdigit, spec.dtype.split("_")[0]))
-    bits = BITS.get(spec.dtype) or (8 if spec.dtype.startswith("float8") else int(digits or 32))
-    return -(-prod(spec.shape) * bits // 8)
+    return -(-prod(spec.shape) * bits_of(spec.dtype) // 8)
 
 
 class _Builder:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...semantics.dtype import known
 from ..source import Source, require
 
 if TYPE_CHECKING:
@@ -282,5 +283,4 @@ def dtype_name(number: int) -> str:
     import onnx
 
     name = onnx.TensorProto.DataType.Name(number).lower() if number in onnx.TensorProto.DataType.values() else "float"
-    known = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2"}
-    return known.get(name, name)
+    return known(name) or "float32"

@@ -16,7 +16,7 @@ from ...files.device import device_names, read_device
 from ...files.profile import read_profile
 from ...files.reading import read_text
 from ...profile import DeviceSpec
-from ...profile.roofline import Load, ideal_seconds, load_of
+from ...profile.roofline import Load, ideal_seconds, is_covered, load_of
 
 Shapes = tuple[tuple[int, ...], ...]
 SHOWN = 3
@@ -98,7 +98,7 @@ class Sample:
     @cached_property
     def ideal(self) -> tuple[float, float] | None:
         """Nanoseconds at the peak FLOP/s and at the peak bandwidth of the datasheet, where both sides are known."""
-        if self.load is None or self.spec is None:
+        if self.load is None or self.spec is None or not is_covered(self.load, self.spec):
             return None
         compute, memory = ideal_seconds(self.load, self.spec)
         return compute * 1e9, memory * 1e9

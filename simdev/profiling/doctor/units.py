@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import log10, prod
 from statistics import median
 
+from ...semantics.dtype import bits_of
 from .sheet import Sample, Sheet, examples, number
 
 SLOWEST_OVER_IDEAL = 500.0
@@ -24,8 +24,6 @@ FACTORS = {
 CLOSE = 0.01
 WIDE = 0.35
 """How near to a power of 1,000 a time must be off, in decimal digits."""
-_BITS = re.compile(r"[0-9]+")
-_BYTES = {"bool": 1.0, "half": 2.0, "float": 4.0, "double": 8.0, "int": 4.0, "long": 8.0}
 
 
 def times(sheet: Sheet) -> Iterator[str]:
@@ -95,14 +93,9 @@ def _expected(sample: Sample) -> Mapping[str, float]:
     load = sample.load
     if load is None:
         return {}
-    width = _width(load.dtype)
+    width = bits_of(load.dtype) / BITS
     outputs = sample.shapes[len(sample.shapes) - sample.outputs :]
     return {"flops": float(load.flops), "out_bytes": sum(map(prod, outputs)) * width, "br": float(load.read)}
-
-
-def _width(dtype: str) -> float:
-    bits = _BITS.search(dtype)
-    return int(bits[0]) / 8 if bits else _BYTES.get(dtype, 4.0)
 
 
 def _verdict(ratio: float, name: str) -> str | None:
