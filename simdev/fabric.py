@@ -1,13 +1,13 @@
-"""How transfers queue on a cluster: what each holds or shares on its way, hop by hop. The one place that knows modes.
+"""How transfers queue on a cluster: what each holds or shares on its way, hop by hop.
 
-A queue mode is an entry of ``MODES``: which queues a transfer holds where it leaves, where it arrives and on the links
-that it crosses, or whether it shares these. Everything else is derived from it.
+Only this module knows queue modes. One is an entry of ``MODES``: which queues a transfer holds
+where it leaves, where it arrives and on the links that it crosses, or whether it shares these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from operator import attrgetter
@@ -24,7 +24,7 @@ FREE, QUEUED, SHARED = "free", "queued", "shared"
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Queues that stand at devices, each named by its kind and its owner; devices of one owner have one queue."""
+    """Queues at devices, named by kind and owner; devices of one owner have one queue."""
 
     kind: str
     owner: Callable[[Device], str] = attrgetter("name")
@@ -32,10 +32,10 @@ class Bank:
 
 @dataclass(frozen=True, slots=True)
 class QueueMode:
-    """What a transfer holds: a queue of its source, one of its destination; and what half-links are to it.
+    """What a transfer holds of its source and of its destination, and what half-links are to it.
 
-    ``links`` is FREE (crossed at once by any number), QUEUED (a serial queue each) or SHARED (the transfer is a flow,
-    which shares their bandwidth max-min and holds no queue). Raises ValueError.
+    ``links`` is FREE (crossed at once by any number), QUEUED (a serial queue each) or SHARED (the
+    transfer is a flow, which shares their bandwidth max-min and holds no queue). Raises ValueError.
     """
 
     leaving: Bank | None = None
@@ -61,11 +61,11 @@ MODES: Mapping[str, QueueMode] = MappingProxyType(
 
 
 LINK_QUEUES = "link"
-"""The mode of queues in which every message tells which half-links it crosses, and for how long it holds them."""
+"""The mode in which each transfer tells which half-links it crosses, and for how long."""
 
 
 class Queue(NamedTuple):
-    """A serial queue that transfers hold, and the device (index) that alone owns it; -1: a link, or several devices."""
+    """A serial queue of transfers; ``device`` (index) alone owns it (-1: a link, or several)."""
 
     name: str
     device: int
@@ -91,8 +91,8 @@ class Way(Protocol):
 class Segment:
     """A route that transfers take in one piece, in picoseconds.
 
-    ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links`` the half-links that
-    they share as flows: a transfer has one or the other, or neither.
+    ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links``
+    the half-links that they share as flows: a transfer has one or the other, or neither.
     """
 
     route: Route
@@ -109,12 +109,15 @@ class Segment:
 
 
 def transfer_ps(size: int, segment: Segment) -> int:
-    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up. Raises InputError."""
-    duration = transmission_ps(size, segment.route.bandwidth) + segment.held_ps
+    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up.
+
+    Raises InputError.
+    """
+    rate = segment.route.bandwidth
+    duration = transmission_ps(size, rate) + segment.held_ps
     if duration > MAX_PS:
-        raise InputError(
-            f"a transfer of {size} bytes at {float(segment.route.bandwidth):g} bytes/s takes more than 53 days"
-        )
+        speed = f"{float(rate):g} bytes/s"
+        raise InputError(f"a transfer of {size} bytes at {speed} takes more than 53 days")
     return duration
 
 
@@ -153,8 +156,8 @@ class Fabric:
 
     @property
     def holds_several(self) -> bool:
-        """Whether a transfer may hold several queues, which a message can pass one after another."""
-        return self.mode.links == QUEUED or (self.mode.leaving is not None and self.mode.arriving is not None)
+        """Whether a transfer may hold several queues, which a message can pass in turn."""
+        return self.mode.links == QUEUED or None not in (self.mode.leaving, self.mode.arriving)
 
     # Queues
 
@@ -173,13 +176,14 @@ class Fabric:
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
-        """Every queue that transfers may hold, by its number: those at devices, then those of half-links."""
+        """Every queue of transfers by its number: those at devices, then those of half-links."""
         found: list[Queue] = []
         for bank in self._banks:
             members: dict[str, list[int]] = {}
             for d, device in enumerate(self.cluster.devices):
                 members.setdefault(bank.owner(device), []).append(d)
-            found += [Queue(f"{bank.kind} {owner}", own[0] if len(own) == 1 else -1) for owner, own in members.items()]
+            for owner, group in members.items():
+                found.append(Queue(f"{bank.kind} {owner}", group[0] if len(group) == 1 else -1))
         return (*found, *(Queue(half_link.name, -1) for half_link in self._links(QUEUED)))
 
     @property
@@ -198,9 +202,9 @@ class Fabric:
     @cached_property
     def _ends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
         """By device what a transfer holds that leaves it, and what one holds that arrives."""
-        nothing = ((),) * len(self.cluster.devices)
         sides = self.mode.leaving, self.mode.arriving
-        return tuple(nothing if bank is None else tuple((q,) for q in self._banks[bank]) for bank in sides)
+        nothing: tuple[tuple[int, ...], ...] = ((),) * len(self.cluster.devices)
+        return tuple(tuple((q,) for q in self._banks[side]) if side else nothing for side in sides)
 
     @cached_property
     def _first_link(self) -> int:
@@ -208,7 +212,7 @@ class Fabric:
         return len({queue for queues in self._banks.values() for queue in queues})
 
     def carriers(self, way: Way) -> tuple[int, ...]:
-        """What a transfer over this way holds or shares, by number, in the order in which it passes them."""
+        """What a transfer over this way holds or shares, by number, in the order of its passing."""
         if not self._banks:
             return way.half_links if self.mode.links != FREE else ()
         leaving, arriving = self._ends[0][way.source], self._ends[1][way.destination]
@@ -218,7 +222,10 @@ class Fabric:
         return tuple(dict.fromkeys((*leaving, *links, *arriving)))
 
     def rate(self, carrier: int, like: Route) -> Fraction:
-        """Bytes per second at which a message over such a route takes a carrier: a flow as fast as the link can."""
+        """Bytes per second at which a message over such a route takes a carrier.
+
+        A flow goes as fast as the link can; what holds queues holds all for as long.
+        """
         return self._link_rate(carrier) if self.shares_rates else like.bandwidth
 
     def _link_rate(self, half_link: int) -> Fraction:
@@ -226,9 +233,9 @@ class Fabric:
         return bandwidth if isinstance(bandwidth, Fraction) else Fraction(bandwidth)
 
     def in_turn(self, segment: Segment) -> tuple[tuple[int, Fraction], ...]:
-        """The queues of a segment and the rate of each (bytes per second), for what passes them one after another.
+        """The queues of a segment with their rates (bytes per second): some pass them in turn.
 
-        The queue of a link serves at the rate of that link, those of devices at the rate of the route.
+        The queue of a link serves at the rate of that link, those of devices at that of the route.
         """
         first = self.first_queue + self._first_link
         return tuple(
@@ -239,7 +246,7 @@ class Fabric:
     # Routes
 
     def segments(self, source: int, destination: int) -> tuple[Segment, ...] | None:
-        """The pieces of the route between two devices (indices), cut at staging devices; None where there is none."""
+        """The route between two devices (indices), cut at staging devices; None: there is none."""
         key = source, destination
         if key not in self._segments:
             pieces = self.routes.pieces(source, destination)
@@ -255,12 +262,12 @@ class Fabric:
 
 
 def merged(segments: Sequence[Segment]) -> Segment:
-    """One multicast over several routes: all their queues, the smallest bandwidth, the largest latency and gap."""
+    """A multicast over several routes: all their queues, the smallest bandwidth, largest times."""
     routes = [segment.route for segment in segments]
-    half_links = sorted({half_link for route in routes for half_link in route.half_links})
+    half_links = tuple(sorted({half_link for route in routes for half_link in route.half_links}))
     slowest = min(routes, key=lambda route: route.bandwidth)
     return Segment(
-        Route(routes[0].devices, tuple(half_links), slowest.bandwidth, slowest.held, slowest.lag, slowest.gap),
+        replace(slowest, devices=routes[0].devices, half_links=half_links),
         tuple(sorted({resource for segment in segments for resource in segment.resources})),
         tuple(sorted({half_link for segment in segments for half_link in segment.flow_links})),
         max(segment.held_ps for segment in segments),

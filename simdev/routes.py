@@ -17,8 +17,9 @@ Quantities = tuple[Fraction, Fraction, Fraction, Fraction]
 class Route:
     """How bytes go from one device to another.
 
-    ``devices`` are the indices passed, ends included, ``half_links`` those crossed. Latencies add up: ``held`` seconds
-    occupy the queues, ``lag`` seconds do not; ``bandwidth`` is the smallest, ``gap`` the largest.
+    ``devices`` are the indices passed, ends included, ``half_links`` those crossed. Latencies add
+    up: ``held`` seconds occupy the queues, ``lag`` seconds do not; ``bandwidth`` is the smallest,
+    ``gap`` the largest.
     """
 
     devices: tuple[int, ...]
@@ -65,12 +66,13 @@ class Routes:
         depths, layers = self._reach(source)
         if destination not in depths:
             return None
-        # Walk back from the destination over links that keep the bottleneck, then forward by the smallest index.
+        # Back from the destination over links that keep the bottleneck, then forward by index.
         layers = layers[: depths[destination] + 1]
         limit = layers[-1][destination]
         useful = [{destination}]
         for layer in reversed(layers[:-1]):
-            before = {(d, e) for e in useful[-1] for d in self._before(e, layer) if d == source or self._carries[d]}
+            steps = ((d, e) for e in useful[-1] for d in self._before(e, layer))
+            before = {(d, e) for d, e in steps if d == source or self._carries[d]}
             useful.append({d for d, e in before if self._width(d, e) >= limit})
         path = [source]
         for ahead in useful[::-1][1:]:
@@ -78,7 +80,7 @@ class Routes:
         return tuple(path)
 
     def _reach(self, source: int) -> tuple[dict[int, int], list[dict[int, int]]]:
-        """Devices by their distance from the source, each with the largest bottleneck of its shortest paths."""
+        """Devices by distance from the source, each with the largest bottleneck on the way."""
         if source not in self._reached:
             depths, layers = {source: 0}, [{source: len(self.cluster.half_links) + 1}]
             while layers[-1]:
@@ -87,7 +89,8 @@ class Routes:
                     if device == source or self._carries[device]:
                         for other, half_link in self.cluster.neighbours[device].items():
                             if other not in depths:
-                                ahead[other] = max(ahead.get(other, 0), min(width, self._widths[half_link]))
+                                bottleneck = min(width, self._widths[half_link])
+                                ahead[other] = max(ahead.get(other, 0), bottleneck)
                 depths |= dict.fromkeys(ahead, len(layers))
                 layers.append(ahead)
             self._reached[source] = depths, layers[:-1]
@@ -115,7 +118,7 @@ class Routes:
 
     @cached_property
     def _widths(self) -> tuple[int, ...]:
-        """For each half-link, the rank of its bandwidth, from 1 up: routes only compare bandwidths, and fast."""
+        """The rank of each half-link's bandwidth, from 1 up: routes only compare them, and fast."""
         rates = [Fraction(half_link.link.bandwidth) for half_link in self.cluster.half_links]
         ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates)), 1)}
         return tuple(ranks[rate] for rate in rates)
@@ -126,10 +129,11 @@ class Routes:
 
     def _route_along(self, path: tuple[int, ...]) -> Route:
         half_links = tuple(self.cluster.neighbours[a][b] for a, b in pairwise(path))
-        # Most routes of a large cluster are alike, and sums of Fractions are slow: each sum is made once.
+        # Most routes of a large cluster are alike, and sums of Fractions slow: each is made once.
         alike = tuple(self.cluster.alike[h] for h in half_links)
         if alike not in self._quantities:
-            self._quantities[alike] = _quantities([self.cluster.half_links[h].link for h in half_links])
+            links = [self.cluster.half_links[h].link for h in half_links]
+            self._quantities[alike] = _quantities(links)
         return Route(path, half_links, *self._quantities[alike])
 
     def pieces(self, source: int, destination: int) -> tuple[Route, ...] | None:

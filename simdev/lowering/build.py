@@ -31,6 +31,7 @@ from .transfer import Transfer, chunks_of, transfers
 
 Readers = list[tuple[int, list[int]]]  # of a collective: (output, -1 for a control input; who reads it there)
 _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
+SENT = (TRANSFER, COLLECTIVE)
 MAX_TASKS = 10_000_000
 
 
@@ -336,7 +337,7 @@ def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -
         gap=gap,
         priority=np.zeros(len(op), np.int64),
         bytes=size,
-        flow=np.array([flows and kind in (TRANSFER, COLLECTIVE) for kind in columns.kinds], np.bool_),
+        flow=np.array([flows and kind in SENT for kind in columns.kinds], np.bool_),
         resources=Rows.of(columns.resources),
         links=Rows.of(columns.links),
         successors=Rows.of(columns.successors),

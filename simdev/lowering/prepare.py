@@ -230,6 +230,7 @@ class Prepared:
         """The pieces of the route between two devices. Raises InputError where there is none."""
         segments = self.fabric.segments(source, destination)
         if segments is None:
-            names = self.cluster.devices[source].name, self.cluster.devices[destination].name
-            raise InputError(f'placement: tensors must go from "{names[0]}" to "{names[1]}", but no route joins them')
+            first, last = (self.cluster.devices[d].name for d in (source, destination))
+            why = "but no route joins them"
+            raise InputError(f'placement: tensors must go from "{first}" to "{last}", {why}')
         return segments

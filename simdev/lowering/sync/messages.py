@@ -100,13 +100,14 @@ class Post:
         return self._known[key]
 
     def _stages(self, piece: Segment) -> list[Hop]:
-        ends, stages = (piece.route.source, piece.route.destination), [(piece.resources, piece.route.bandwidth)]
+        route = piece.route
+        stages = [(piece.resources, route.bandwidth)]
         if self.sync.hold != "together" and len(piece.resources) > 1:
             stages = [((queue,), rate) for queue, rate in self.prepared.fabric.in_turn(piece)]
-        hops = []
-        for k, (queues, rate) in enumerate(stages):
-            times = piece.held_ps if k == 0 else 0, piece.lag_ps if k == len(stages) - 1 else 0, piece.gap_ps
-            hops.append(Hop(queues, piece.flow_links, rate, ends, *times))
+        hops, ends = [], (route.source, route.destination)
+        for k, (queues, rate) in enumerate(stages, 1):
+            before, lag = piece.held_ps if k == 1 else 0, piece.lag_ps if k == len(stages) else 0
+            hops.append(Hop(queues, piece.flow_links, rate, ends, before, lag, piece.gap_ps))
         return hops
 
     def send(

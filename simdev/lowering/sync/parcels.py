@@ -39,9 +39,10 @@ def parcels(
 
 
 def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
-    """Raises InputError where a step sends more than a million slices and segments: before they are written.
+    """Raises InputError where a step sends more than a million slices and segments.
 
-    ``several``: messages may pass several queues in turn. Only these go in segments.
+    They are counted before they are written. ``several``: messages may pass several queues in turn;
+    only these go in segments.
     """
     if sync.transport != "server":
         return

@@ -45,7 +45,8 @@ def require_covered(prepared: Prepared, strategy: Strategy) -> None:
     cluster, own, ops = prepared.cluster, Strategy(), prepared.graph.ops
     rest = _alike(strategy, own, FREE) and _alike(strategy.collectives, own.collectives, FREE_OF_COLLECTIVES)
     plain = cluster.transfer == "once-per-device" and prepared.memory.model == "full"
-    plain = plain and not (prepared.fabric.shares_rates or any(device.staging for device in cluster.devices))
+    staged = any(device.staging for device in cluster.devices)
+    plain = plain and not (staged or prepared.fabric.shares_rates)
     named = not any(op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops)
     if not (rest and plain and named and ops) or strategy.sync not in SYNCS or prepared.rings:
         raise NotCoveredError

@@ -48,8 +48,8 @@ def rules_of(prepared: Prepared, round_bits: int) -> Rules:
     places = [d for d, device in enumerate(cluster.devices) if device.runs_ops]
     for source in places:
         for destination in places:
-            pieces = prepared.fabric.segments(source, destination) if source != destination else None
-            segments[source * count + destination] = pieces[0] if pieces else None
+            pieces = None if source == destination else prepared.fabric.segments(source, destination)
+            segments[source * count + destination] = None if pieces is None else pieces[0]
     found = [segment for segment in segments if segment is not None]
     rates = sorted({segment.route.bandwidth for segment in found})
     each = [10**12 / rate for rate in rates]
