@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from .errors import InputError
+from .frozen import FrozenDict, freeze
 from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes, parse_time
 
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
@@ -88,6 +89,7 @@ class Link:
     lanes: int | None = None
 
     def __post_init__(self) -> None:
+        freeze(self, "ends")
         _normalise(self, bandwidth=parse_bandwidth, latency=parse_time, gap=parse_time)
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
@@ -152,9 +154,10 @@ class Cluster:
     queues: str = "half-duplex"
     transfer: str = "once-per-device"
     collectives: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    provenance: Mapping[str, Any] = field(default=FrozenDict(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        freeze(self, "devices", "links", "provenance")
         problems = list(self._problems())
         if problems:
             raise InputError(problems)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
+from .frozen import FrozenDict, freeze
 from .units import Number, is_count, name_problems, parse_time, size_problems
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Tensor:
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     view_of: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape is not None and type(self.shape) is not tuple:
+            object.__setattr__(self, "shape", tuple(self.shape))
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
@@ -59,7 +64,7 @@ class Op:
     inputs: tuple[str, ...] = ()
     control_inputs: tuple[str, ...] = ()
     outputs: tuple[Tensor, ...] = ()
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Mapping[str, Any] = FrozenDict()
     param_bytes: int = 0
     grad_bytes: int = 0
     state_bytes: int = 0
@@ -68,8 +73,12 @@ class Op:
     time: Number | Mapping[str, Number] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("inputs", "control_inputs", "outputs", "attrs"):
+            if type(getattr(self, name)) not in (tuple, FrozenDict):  # most are: graphs are large
+                freeze(self, name)
         if isinstance(self.time, Mapping):
-            object.__setattr__(self, "time", {kind: _seconds(value) for kind, value in self.time.items()})
+            seconds = {kind: _seconds(value) for kind, value in self.time.items()}
+            object.__setattr__(self, "time", FrozenDict(seconds))
         elif self.time is not None:
             object.__setattr__(self, "time", _seconds(self.time))
 
@@ -139,6 +148,7 @@ class Graph:
     ops: tuple[Op, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ops", tuple(self.ops))
         problems = [f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()]
         first: dict[str, int] = {}
         for i, op in enumerate(self.ops):

@@ -13,6 +13,7 @@ from typing import Any
 
 from .cluster import Cluster, Device
 from .errors import InputError
+from .frozen import freeze
 from .graph import Graph, Op
 from .semantics.dtype import PARAMETERS, bits_of, known
 from .units import Number, is_count, parse_bytes
@@ -70,6 +71,7 @@ class MemoryModel:
     communication: Reserve = 0
 
     def __post_init__(self) -> None:
+        freeze(self, "context", "communication")
         if isinstance(self.dtype, str):
             object.__setattr__(self, "dtype", known(self.dtype) or self.dtype)
         problems = list(self._problems())

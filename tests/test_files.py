@@ -82,7 +82,7 @@ def test_a_thousand_tenths_make_a_hundred() -> None:
 
 def test_attributes_read_as_they_do_in_python() -> None:
     op = graph_of('{"name": "a", "attrs": {"eps": 1e-05, "pads": [0, 1.5], "deep": {"x": 0.25}}}').ops[0]
-    assert op.attrs == {"eps": 1e-05, "pads": [0, 1.5], "deep": {"x": 0.25}}
+    assert op.attrs == {"eps": 1e-05, "pads": (0, 1.5), "deep": {"x": 0.25}}
     assert isinstance(op.attrs["eps"], float)
 
 

@@ -152,7 +152,7 @@ def test_backward_edges_that_point_forwards_are_turned_round():
     assert ops["ygrad"].control_inputs == ("y",)  # joined at the loss, and with its own forward node
     assert ops["xgrad"].control_inputs == ("x",)
     assert any("reversed" in note for note in found.notes)
-    assert ops["xgrad"].attrs["max_load"] == {"transfer_ms": 0.75, "bytes": 100, "readers": ["ygrad"]}
+    assert ops["xgrad"].attrs["max_load"] == {"transfer_ms": 0.75, "bytes": 100, "readers": ("ygrad",)}
     assert ops["x"].time == {"accelerator": Fraction("0.0015"), "cpu": Fraction("0.015")}
     assert ops["x"].param_bytes == 92
     assert ops["x"].colocate == ops["xgrad"].colocate == "class 1"

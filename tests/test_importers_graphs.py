@@ -188,7 +188,7 @@ def test_an_all_reduce_meets_on_all_ranks_and_leaves_the_devices_free(proto, tmp
     files = [write(tmp_path / f"t.{r}.et", *rank(100 + 20 * r)) for r in range(2)]
     found = import_file(files, bandwidth="1 GB/s")
     (ring,) = [op for op in found.graph.ops if op.kind == "all_reduce"]
-    assert ring.attrs["ranks"] == ["gpu:0", "gpu:1"]
+    assert ring.attrs["ranks"] == ("gpu:0", "gpu:1")
     # Ring of two: 2 (n-1) steps of half a MB at 1 GB/s, beside the 300 us of computation.
     assert simulated(found, tmp_path) == 120 + 1000 + 10
 
@@ -254,8 +254,8 @@ def test_groups_of_ranks_meet_apart(proto, tmp_path):
         )
     found = import_file(files, bandwidth="1 GB/s")
     assert [op.attrs["ranks"] for op in found.graph.ops if op.kind == "all_reduce"] == [
-        ["gpu:0", "gpu:1"],
-        ["gpu:2", "gpu:3"],
+        ("gpu:0", "gpu:1"),
+        ("gpu:2", "gpu:3"),
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from simdev import load_scenario
 from simdev.errors import InputError
+from simdev.frozen import FrozenDict
 from simdev.importers import Machine, import_file, model_graph, model_scenario, read_model, write_imported
 from simdev.scenario import run
 from simdev.semantics import op_work
@@ -82,8 +83,8 @@ def test_a_model_becomes_its_operators_and_nothing_else():
     assert kinds == ["conv2d", "batch_norm", "relu", "max_pool2d", "linear", "mul", "softmax"]
     ops = {op.name: op for op in graph.ops}
     assert ops["conv"].inputs == ("x", "w", "b")
-    assert ops["conv"].attrs == {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1]}
-    assert ops["fc"].attrs == {"transpose_b": True, "in": [[4, 32], [10, 32], [10]]}
+    assert ops["conv"].attrs == {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1)}
+    assert ops["fc"].attrs == {"transpose_b": True, "in": ((4, 32), (10, 32), (10,))}
     assert ops["fc"].inputs == ("pool", "fw", "fb")
     assert ops["scaled"].inputs == ("fc",)  # a number is no operand
     assert ops["w"].param_bytes == 8 * 27 * 4
@@ -140,7 +141,7 @@ def test_products_run_as_pytorch_runs_them():
         [value("x", 2, 5, 8)],
         [weight("w", 8, 3)],
     )
-    assert (ops["rows"].kind, ops["rows"].attrs["in"]) == ("matmul", [[10, 8], [8, 3]])
+    assert (ops["rows"].kind, ops["rows"].attrs["in"]) == ("matmul", ((10, 8), (8, 3)))
     assert ops["rows"].outputs[0].shape == (10, 3)
     assert ops["scores"].attrs == {"transpose_b": True}
     assert ops["scores"].inputs == ("x", "x")
@@ -155,9 +156,9 @@ def test_padding_that_is_not_alike_on_both_sides_is_an_op():
             [value("x", 1, 3, 8, 8)],
             [weight("w", 4, 3, 2, 2)],
         )
-        assert ops["y/constant_pad_nd"].attrs == {"pad": [0, 1, 0, 1]}
+        assert ops["y/constant_pad_nd"].attrs == {"pad": (0, 1, 0, 1)}
         assert ops["y"].inputs == ("y/constant_pad_nd", "w")
-        assert (ops["y"].attrs["padding"], ops["y"].outputs[0].shape) == ([0, 0], (1, 4, 8, 8))
+        assert (ops["y"].attrs["padding"], ops["y"].outputs[0].shape) == ((0, 0), (1, 4, 8, 8))
         assert op_work(graph, graph.index["y"]).flops == 2 * 4 * 64 * 12
 
 
@@ -243,14 +244,14 @@ def test_padding_that_is_not_alike_on_both_sides_is_an_op():
 def test_operators_have_kinds_that_simdev_can_reckon_with(nodes, inputs, weights, kind, attrs):
     found = model_scenario(read_model(model(nodes, inputs, weights)), Machine(device="v100"))
     op = found.graph.ops[found.graph.index["y"]]
-    assert (op.kind, dict(op.attrs)) == (kind, attrs)
+    assert (op.kind, op.attrs) == (kind, FrozenDict(attrs))
     assert op_work(found.graph, found.graph.index["y"]) is not None
     assert not any("cannot reckon" in note for note in found.notes)
 
 
 def test_softmax_before_opset_13_runs_over_all_that_follows():
     ops, _ = ops_of([node("Softmax", ["x"], "y")], [value("x", 2, 3, 4)], opset=11)
-    assert ops["y"].attrs == {"dim": 1, "in": [[2, 12]]}
+    assert ops["y"].attrs == {"dim": 1, "in": ((2, 12),)}
 
 
 def test_an_operator_without_a_kind_keeps_its_name_and_is_told():

@@ -63,7 +63,7 @@ def test_a_saved_program_is_the_graph_of_its_module(saved):
     assert found.graph.ops == import_program(Net().eval(), batch()[:1]).graph.ops
     ops = {op.name: op for op in found.graph.ops}
     assert ops["conv/conv2d"].inputs == ("x", "conv/weight", "conv/bias")
-    assert ops["body/0/linear"].attrs["in"] == [[4, 128], [16, 128], [16]]
+    assert ops["body/0/linear"].attrs["in"] == ((4, 128), (16, 128), (16,))
     assert {op.phase for op in found.graph.ops} == {"forward"}
     assert not any(op.grad_bytes or op.state_bytes for op in found.graph.ops)
     assert any("forward pass alone" in note for note in found.notes)
@@ -335,8 +335,8 @@ def test_a_kernel_counts_for_the_operator_that_launched_it():
     """Launched at 5 us, run long after the operator's end; the time is the kernel's, in ns, not the host's."""
     (row,) = rows(trace(operator("aten::mm", 0, 10, MATRIX, 1), launch(5, 77), kernel(5000.5, 40.25, 77))).values()
     assert row["op"] == "matmul"
-    assert row["in"] == [[64, 32], [32, 16]]
-    assert row["out"] == [[64, 16]]
+    assert row["in"] == ((64, 32), (32, 16))
+    assert row["out"] == ((64, 16),)
     assert (row["t_ns"]["p50"], row["host_ns"], row["launches"]) == (40_250, 10_000, 1)
     assert row["dev"] == "h100-sxm"
 
@@ -490,7 +490,7 @@ def test_lists_of_tensors_take_the_type_that_their_shape_has_elsewhere():
     ]
     events[3]["args"]["Input Strides"][0] = [[32, 1], [32, 1]]
     found = rows(trace(*events))
-    assert (found["concat", "fwd"]["dt"], found["concat", "fwd"]["out"]) == (["float16", "float16"], [[64, 64]])
+    assert (found["concat", "fwd"]["dt"], found["concat", "fwd"]["out"]) == (("float16", "float16"), ((64, 64),))
     unknown = trace_profile(
         trace(*events[3:], *[operator("aten::relu", 90, 5, [("float", [3], "")], 5), launch(91, 5), kernel(99, 1, 5)])
     )
@@ -500,7 +500,7 @@ def test_lists_of_tensors_take_the_type_that_their_shape_has_elsewhere():
 def test_numbers_of_python_are_no_tensors():
     told = [("float", [8, 8], ""), ("double", [], "")]
     events = [operator("aten::mul", 0, 10, told, 1), launch(1, 1), kernel(50, 3, 1)]
-    assert rows(trace(*events))["mul", "fwd"]["in"] == [[8, 8]]
+    assert rows(trace(*events))["mul", "fwd"]["in"] == ((8, 8),)
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def test_leaves_lie_where_they_are_read() -> None:
 def test_an_update_runs_once_for_each_copy() -> None:
     found = parts(linears(), SOME_CHANNELS)
     where = {found.placement[name]: op_of(found, name).attrs["in"][0] for name in shards(found, "u2")}
-    assert where == {"gpu:0": [8, 8], "gpu:1": [8, 8], "gpu:2": [4, 8], "gpu:3": [4, 8]}
+    assert where == {"gpu:0": (8, 8), "gpu:1": (8, 8), "gpu:2": (4, 8), "gpu:3": (4, 8)}
 
 
 def test_gradients_of_shared_weights_are_added_up_before_they_are_synchronised() -> None:
@@ -308,7 +308,7 @@ def test_backward_ops_follow_their_gradients() -> None:
     assert [dict(found.origins[name].box) for name in shards(found, "dw2")] == [{"k": (0, 2)}, {"k": (2, 4)}]
     # dx2 is reduced over the channels of dy: partial results, added up in chunks of samples
     assert [dict(found.origins[name].box) for name in shards(found, "dx2")] == [{"k": (0, 2)}, {"k": (2, 4)}]
-    assert [op_of(found, f"dx2#sum{i}").attrs["in"] for i in (0, 1)] == [[[2, 4, 8, 8]] * 2] * 2
+    assert [op_of(found, f"dx2#sum{i}").attrs["in"] for i in (0, 1)] == [((2, 4, 8, 8),) * 2] * 2
 
 
 def test_the_server_of_a_gradient_is_its_first_holder() -> None:
@@ -333,7 +333,7 @@ def test_only_what_is_needed_of_a_tensor_is_sent() -> None:
     assert op_of(found, "conv2#0").inputs[:2] == ("relu1#0:0", "relu1#1:1")
     views = op_of(found, "relu1#1").outputs[1:]
     assert [(one.shape, one.view_of, one.bytes) for one in views[:1]] == [((4, 4, 1, 8), 0, 4 * 4 * 4 * 8)]
-    assert op_of(found, "conv2#0").attrs["in"][0] == [4, 4, 6, 8]  # with its padding above and below
+    assert op_of(found, "conv2#0").attrs["in"][0] == (4, 4, 6, 8)  # with its padding above and below
 
 
 def test_a_shard_has_the_key_of_an_op_of_its_shape() -> None:

@@ -371,7 +371,7 @@ def test_expert_is_layers_in_a_node_and_samples_across_nodes() -> None:
     assert set(map(frozenset, where.values())) <= {frozenset({"gpu:0", "gpu:2"}), frozenset({"gpu:1", "gpu:3"})}
     for op in found.graph.ops:
         if op.kind == "all_reduce":
-            assert op.attrs["ranks"] in (["gpu:0", "gpu:2"], ["gpu:1", "gpu:3"])
+            assert op.attrs["ranks"] in (("gpu:0", "gpu:2"), ("gpu:1", "gpu:3"))
 
 
 def test_entries_of_its_own_take_precedence_over_a_short_form() -> None:

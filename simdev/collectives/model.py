@@ -11,6 +11,7 @@ from itertools import pairwise
 from ..cluster import Cluster
 from ..errors import InputError
 from ..fabric import Fabric
+from ..frozen import freeze
 from ..units import is_count, picoseconds
 from .closed import COLLECTIVES, ROOTED, best_chunks, direct, hierarchical, ring, tree
 from .table import CollectiveTable
@@ -54,6 +55,7 @@ class CollectiveModel:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
+        freeze(self, "tables")
         if self.algorithm not in ALGORITHMS:
             raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{self.algorithm}"')
         if self.chunk is not None and not (is_count(self.chunk) and self.chunk):

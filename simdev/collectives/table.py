@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..frozen import freeze
 from ..units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact
 from .closed import COLLECTIVES, bus_factor
 
@@ -39,6 +40,7 @@ class CollectiveTable:
     source: str = "measured"
 
     def __post_init__(self) -> None:
+        freeze(self, "anchors")
         problems = []
         if self.source not in ("measured", "fitted"):
             problems.append(f'source: must be one of measured, fitted, got "{self.source}"')

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from ..errors import InputError
+from ..frozen import freeze
 from ..graph import Graph
 from ..units import MAX_PS, picoseconds
 from .estimates import Estimates
@@ -36,6 +37,7 @@ class CostModel:
     strict: bool = False
 
     def __post_init__(self) -> None:
+        freeze(self, "profiles", "specs")
         twice = sorted({spec.kind for spec in self.specs if sum(one.kind == spec.kind for one in self.specs) > 1})
         if twice:
             raise InputError(f'specs: two of kind "{kind}"' for kind in twice)

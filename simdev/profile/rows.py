@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import InputError
+from ..frozen import FrozenDict, freeze
 from ..graph import Graph
 from ..semantics import operand_dtypes, operand_shapes
 from ..semantics.dtype import canonical
@@ -67,7 +68,10 @@ class Row:
     seconds: Fraction
     source: str = "measured"
     rel_err: float | None = None
-    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    details: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
+
+    def __post_init__(self) -> None:
+        freeze(self, "details")
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class Profile:
 
     header: Mapping[str, Any]
     rows: Mapping[str, Row]
+
+    def __post_init__(self) -> None:
+        freeze(self, "header", "rows")
 
     @classmethod
     def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..errors import InputError
+from ..frozen import FrozenDict, freeze
 from ..semantics import OP_CLASSES
 from ..semantics.dtype import ALIASES, PEAKS
 from ..units import name_problems
@@ -57,10 +58,11 @@ class DeviceSpec:
     name: str = ""
     memory: int | None = None
     launch: Fraction = LAUNCH
-    efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    efficiency: Mapping[str, Efficiency] = FrozenDict()
+    provenance: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
 
     def __post_init__(self) -> None:
+        freeze(self, "flops", "efficiency", "provenance")
         problems = list(self._problems())
         if problems:
             raise InputError(problems)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..errors import InputError
+from ..frozen import freeze
 from .action import Action
 from .rules import problems, slots
 
@@ -27,6 +28,7 @@ class Schedule:
     asynchronous: bool = False
 
     def __post_init__(self) -> None:
+        freeze(self, "rows")
         found = list(problems(self.rows))
         if found:
             raise InputError(found)

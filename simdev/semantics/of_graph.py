@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ..errors import InputError
 from ..graph import Graph, Op
 from .description import Shape
@@ -30,7 +32,7 @@ def operand_shapes(graph: Graph, position: int) -> tuple[Shape | None, ...]:
     try:
         return tuple(tuple(shape) if shape is not None else None for shape in told)
     except TypeError:
-        raise InputError(f'op "{graph.ops[position].name}": attrs.in: must be a list of shapes, got {told!r}') from None
+        raise _no_list(graph.ops[position], "in", "shapes") from None
 
 
 def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
@@ -42,11 +44,16 @@ def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
     if told is None:
         told = [tensor.dtype for tensor in graph.operands[position]]
     elif not isinstance(told, list | tuple) or not all(name is None or isinstance(name, str) for name in told):
-        raise InputError(f'op "{graph.ops[position].name}": attrs.dt: must be a list of dtypes, got {told!r}')
+        raise _no_list(graph.ops[position], "dt", "dtypes")
     try:
         return tuple([canonical(name) if name is not None else None for name in told])
     except InputError as error:
         raise InputError(f'op "{graph.ops[position].name}": {error.problems[0]}') from None
+
+
+def _no_list(op: Op, attribute: str, of: str) -> InputError:
+    value = json.dumps(op.attrs[attribute], default=repr)
+    return InputError(f'op "{op.name}": attrs.{attribute}: must be a list of {of}, got {value}')
 
 
 def op_work(graph: Graph, position: int) -> Work:

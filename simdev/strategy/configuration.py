@@ -7,12 +7,13 @@ for each axis that can be split, and a device for each part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from ..cluster import Cluster
 from ..errors import InputError
+from ..frozen import FrozenDict, freeze
 from ..graph import Graph
 from ..semantics import Semantics, Split, boxes, op_semantics
 from ..structure import Weights, op_splits, weights_of
@@ -33,12 +34,13 @@ class Configuration:
     None, what its own shape takes; "divided", the whole op's time by the number of parts (an approximation).
     """
 
-    split: Mapping[str, int] = field(default_factory=dict)
+    split: Mapping[str, int] = FrozenDict()
     devices: tuple[str, ...] = ()
     time: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
+        freeze(self, "split")
         if self.time not in (None, DIVIDED):
             raise InputError(f'time: must be "{DIVIDED}" or left out, got "{self.time}"')
 

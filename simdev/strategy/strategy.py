@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..errors import InputError
+from ..frozen import FrozenDict, freeze
 from .collectives import Collectives
 from .configuration import Configuration
 from .sync import Sync
@@ -25,10 +26,11 @@ class Order:
     """
 
     policy: str = "fifo"
-    priority: Mapping[str, int] = field(default_factory=dict)
-    sequence: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    priority: Mapping[str, int] = FrozenDict()
+    sequence: Mapping[str, tuple[str, ...]] = FrozenDict()
 
     def __post_init__(self) -> None:
+        freeze(self, "priority", "sequence")
         if self.policy not in POLICIES:
             raise InputError(f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"')
         for name, value in (("priority", self.priority), ("sequence", self.sequence)):
@@ -51,10 +53,10 @@ class Strategy:
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
     """
 
-    placement: Mapping[str, str] = field(default_factory=dict)
+    placement: Mapping[str, str] = FrozenDict()
     order: Order = Order()
-    partition: Mapping[str, Configuration] = field(default_factory=dict)
-    tensors: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    partition: Mapping[str, Configuration] = FrozenDict()
+    tensors: Mapping[str, Mapping[int, int]] = FrozenDict()
     sync: str | Sync = SYNCS[0]
     short: str | None = None
     devices: tuple[str, ...] = ()
@@ -69,6 +71,7 @@ class Strategy:
         if not isinstance(placement, Mapping) or not isinstance(order, Order):
             raise InputError("strategy: needs a placement by name, and an order or the name of a policy")
         object.__setattr__(self, "devices", tuple(self.devices))
+        freeze(self, "placement", "partition", "tensors")
         if not isinstance(self.collectives, Collectives):
             raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
         if self.sync not in SYNCS and not isinstance(self.sync, Sync):

@@ -87,8 +87,7 @@ class Shares:
         told, shapes = layouts(self.op.attrs.get("strides")) or [], operand_shapes(self.sharding.graph, self.i)
         pairs = zip(shard.operands, shard.inputs, strict=True)
         found = [sliced_strides(told[i], shapes[i] or (), part) if i < len(told) else None for i, part in pairs]
-        kept = [list(one) if one is not None else None for one in found]
-        return {"strides": kept} if any(kept) else {}
+        return {"strides": found} if any(found) else {}
 
     def _time(self, one: Placed) -> Any:
         """The time of one part: of its own shape (None), as given for the whole, or divided where that is asked."""

@@ -34,6 +34,7 @@ from ...semantics import (
 )
 
 Shape = tuple[int, ...]
+Shapes = tuple[Shape | None, ...]
 Box = tuple[tuple[str, Interval], ...]
 Strides = tuple[tuple[int, ...] | None, ...]
 _CACHED = 65_536
@@ -249,10 +250,10 @@ def _box(
     return tuple((axis.name, found[axis.name]) for axis in semantics.axes if axis.name in found)
 
 
-def executed(graph: Graph, position: int, one: Part) -> tuple[list[list[int] | None], list[str | None]]:
+def executed(graph: Graph, position: int, one: Part) -> tuple[Shapes, tuple[str | None, ...]]:
     """Shapes and dtypes of a shard's operands as its kernel gets them."""
     shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
     if one.shard is None:
-        return [list(shape) if shape is not None else None for shape in shapes], list(dtypes)
+        return shapes, dtypes
     kept = one.shard.operands
-    return [list(shape) for shape in one.shard.inputs], [dtypes[i] if i < len(dtypes) else None for i in kept]
+    return one.shard.inputs, tuple([dtypes[i] if i < len(dtypes) else None for i in kept])
