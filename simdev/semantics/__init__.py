@@ -5,7 +5,7 @@ from .description import ALL, Access, Call, Description, Output, axes, per
 from .index import Axis, Box, Index, Interval, Region
 from .of_graph import is_linear, op_semantics, op_work, operand_dtypes, operand_shapes
 from .regions import Executed, Shard, executed, extents, input_region, input_regions, output_regions, shard_of, volume
-from .registry import Kind, Semantics, kinds, op_class, register, semantics_of, traits_of
+from .registry import Kind, Semantics, backward_of, kinds, op_class, register, semantics_of, statistics_of, traits_of
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
 from .tofu import steps
 from .traits import OP_CLASSES, Traits
@@ -33,6 +33,7 @@ __all__ = [
     "Traits",
     "Work",
     "axes",
+    "backward_of",
     "basic_strategies",
     "boxes",
     "effects_of",
@@ -58,6 +59,7 @@ __all__ = [
     "shard_work",
     "sliced_strides",
     "splits",
+    "statistics_of",
     "steps",
     "stored_region",
     "traits_of",

@@ -105,6 +105,17 @@ def traits_of(kind: str) -> Traits:
     return _KINDS[kind].traits if kind in _KINDS else UNKNOWN
 
 
+def backward_of(kind: str) -> str:
+    """The forward kind that a kind is the backward of, "" where it is none: as it is registered, else by its name."""
+    told, (stem, found, _) = traits_of(kind).backward_of, kind.partition("_backward")
+    return told if told is not None else stem if found else ""
+
+
+def statistics_of(kind: str) -> str:
+    """The forward kind of whose statistics a kind takes those of its own part of the batch, "" where it does not."""
+    return backward_of(kind) if traits_of(kind).own_statistics else ""
+
+
 def semantics_of(
     kind: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
 ) -> Semantics:

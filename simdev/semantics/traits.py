@@ -22,8 +22,10 @@ class Traits:
       all operands at once, where no number is added; ``scale``, in its one operand, times a number. Views are linear.
     - ``linear_in``: the operand in which alone it is linear, of a kind that makes a weight's gradient: partial results
       of that operand become partial gradients, which are added up once.
-    - ``statistics_of``: the forward kind whose statistics it takes of its own part of the batch, as data-parallel
-      training does.
+    - ``backward_of``: the forward kind through which it goes back; where none is told, what stands before "_backward"
+      in its name.
+    - ``own_statistics``: it goes back by the statistics that the forward op took of the same part of the batch, as
+      data-parallel training does.
     - ``drawn``: it draws random numbers: drawing them again elsewhere costs less than sending them.
     - ``pointwise``: each element of its outputs is made of the elements at its place (Tofu folds runs of these).
     - ``layer``: it computes by itself, so that SOAP configures it; other kinds follow what they read.
@@ -36,7 +38,8 @@ class Traits:
     view: bool = False
     linear: Linear | None = None
     linear_in: int | None = None
-    statistics_of: str | None = None
+    backward_of: str | None = None
+    own_statistics: bool = False
     drawn: bool = False
     pointwise: bool | None = None
     layer: bool | None = None

@@ -1,61 +1,112 @@
-"""Which forward op a backward or update op belongs to."""
+"""Mates: which forward op a backward or update op belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph import Graph
-from ..semantics import traits_of
+from ..semantics import backward_of, is_linear, traits_of
+from .order import order_of
+from .weights import TensorOf, weight_of_gradients, weights_of
 
-ROOTS = ("grad/", "update/", "gradients/")  # of the names of ops that were derived from forward ones
+ROOTS = ("grad/", "update/", "gradients/")  # of the names of ops derived from forward ones
+
+Evidence = tuple[bool, bool, bool, int, int, int]
 
 
 def mates(graph: Graph) -> list[int]:
     """For each op its forward op: itself for a forward op, -1 where none can be told.
 
-    Told by the attribute ``forward`` (a name), by a colocation group that holds forward ops, or by what it reads: the
-    forward op of the same scope, or else of any, that shares most operands with it. What is left goes with the forward
-    op of an op that it reads, then of one that reads it.
+    Told by the attribute ``forward`` (a name) or by a colocation group that holds forward ops (the
+    last of them); else the forward op, no leaf, for which most speaks (``_Evidence``). What adds up
+    gradients that are no weight's goes with the last of the mates of those who make them: added up
+    where they are made, they are sent on once. An op for which nothing speaks goes with a reader.
     """
-    forward = [op.phase == "forward" for op in graph.ops]
-    found = [i if own else -1 for i, own in enumerate(forward)]
-    grouped = {name: [i for i in members if forward[i]] for name, members in graph.groups.items()}
-    readers = _forward_readers(graph, forward)
-    for i, op in enumerate(graph.ops):
-        if forward[i]:
+    evidence = _Evidence(graph)
+    grouped = {name: [i for i in members if evidence.forward[i]] for name, members in graph.groups.items()}
+    found = [i if own else -1 for i, own in enumerate(evidence.forward)]
+    order = order_of(graph)
+    for i in order:
+        op = graph.ops[i]
+        if evidence.forward[i]:
             continue
         told = graph.index.get(str(op.attrs.get("forward", "")), -1)
-        if told >= 0 and forward[told]:
+        if told >= 0 and evidence.forward[told]:
             found[i] = told
         elif op.colocate is not None and grouped[op.colocate]:
             found[i] = grouped[op.colocate][-1]
         else:
-            found[i] = _by_operands(graph, i, forward, readers)
-    _spread(graph, found)
+            found[i] = evidence.best(i, found)
+    _give_back(graph, found, reversed(order))
     return found
 
 
-def _forward_readers(graph: Graph, forward: list[bool]) -> dict[tuple[int, int], list[int]]:
-    """The forward ops that read each tensor."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for i, reads in enumerate(graph.reads):
-        if forward[i]:
-            for key in reads:
+class _Evidence:
+    """What speaks for a forward op as the mate of an op that goes back.
+
+    First that it reads a weight of which the op makes the gradient, then that the op's kind is the
+    backward of its kind, then that both have one scope, then how many tensors both touch (and
+    whether the gradient comes from where it would, and has the shape of something it reads), then
+    that it feeds the mates of those who hand the gradient on, rather than being one of them; of two
+    alike the later.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.forward = [op.phase == "forward" for op in graph.ops]
+        self.leaf = [traits_of(op.kind).leaf is not None for op in graph.ops]
+        self.before = [sorted({producer for producer, _ in reads}) for reads in graph.reads]
+        self.readers = self._forward_readers()
+        self.shapes = [{tensor.shape for tensor in read} for read in graph.operands]
+        self.weights: dict[int, list[TensorOf]] = {}
+        for gradient, weight in weight_of_gradients(graph, weights_of(graph)).items():
+            self.weights.setdefault(gradient[0], []).append(weight)
+
+    def best(self, i: int, found: Sequence[int]) -> int:
+        """The forward op for which most speaks, -1 where nothing speaks for any."""
+        if self._adds_up(i):
+            return max(found[p] for p in self.before[i])
+        shared, hands = self._shared(i), self._neighbours(i, found)
+        makes = {o for weight in self.weights.get(i, ()) for o in self.readers.get(weight, ())}
+        op = self.graph.ops[i]
+        kind, scope, made = backward_of(op.kind), _scope(op.name), {t.shape for t in op.outputs}
+
+        def speaks(other: int) -> Evidence:
+            one, near = self.graph.ops[other], hands.get(other, 0)
+            fits = not made.isdisjoint(self.shapes[other])
+            touched = shared.get(other, 0) + bool(near) + fits
+            here = bool(scope) and _scope(one.name) == scope
+            return other in makes, one.kind == kind, here, touched, near, other
+
+        return max(shared.keys() | hands.keys() | makes, key=speaks, default=-1)
+
+    def _adds_up(self, i: int) -> bool:
+        """Whether an op does nothing but add up gradients of what several forward ops read."""
+        several = len(self.before[i]) > 1 and not any(self.forward[p] for p in self.before[i])
+        return several and is_linear(self.graph.ops[i]) and i not in self.weights
+
+    def _forward_readers(self) -> Mapping[TensorOf, list[int]]:
+        found: dict[TensorOf, list[int]] = {}
+        for i, reads in enumerate(self.graph.reads):
+            for key in reads if self.forward[i] else ():
                 found.setdefault(key, []).append(i)
-    return found
+        return found
 
+    def _shared(self, i: int) -> dict[int, int]:
+        """By forward op how many tensors it makes or reads that op ``i`` reads, too."""
+        found: dict[int, int] = {}
+        for key in self.graph.reads[i]:
+            if self.forward[key[0]]:
+                for other in (key[0], *self.readers.get(key, ())):
+                    if not self.leaf[other]:
+                        found[other] = found.get(other, 0) + 1
+        return found
 
-def _by_operands(graph: Graph, i: int, forward: list[bool], readers: dict[tuple[int, int], list[int]]) -> int:
-    """The forward op that shares most tensors with op ``i``, its own outputs included; in the same scope if any is."""
-    shared: dict[int, int] = {}
-    for key in graph.reads[i]:
-        if forward[key[0]]:
-            for other in (key[0], *readers.get(key, ())):
-                if traits_of(graph.ops[other].kind).leaf != "parameter":
-                    shared[other] = shared.get(other, 0) + 1
-    scope = _scope(graph.ops[i].name)
-    here = [other for other in shared if scope and _scope(graph.ops[other].name) == scope]
-    return max(here or shared, key=lambda other: (shared[other], other), default=-1)
+    def _neighbours(self, i: int, found: Sequence[int]) -> dict[int, int]:
+        """1: the mates of ops whose gradients op ``i`` reads; 2: the forward ops that feed these."""
+        mates = [found[p] for p in self.before[i] if not self.forward[p] and found[p] >= 0]
+        near = dict.fromkeys(mates, 1)
+        return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
 
 
 def _scope(name: str) -> str:
@@ -64,18 +115,12 @@ def _scope(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _spread(graph: Graph, found: list[int]) -> None:
-    """Give ops without a mate that of an op they read, then of one that reads them."""
-    producers: list[list[int]] = [[p for p, _ in reads if graph.ops[p].phase != "forward"] for reads in graph.reads]
-    consumers: list[list[int]] = [[] for _ in graph.ops]
+def _give_back(graph: Graph, found: list[int], order: Iterable[int]) -> None:
+    """Give ops without a mate that of an op that reads them."""
+    readers: list[list[int]] = [[] for _ in graph.ops]
     for i, reads in enumerate(graph.reads):
         for producer, _ in reads:
-            consumers[producer].append(i)
-    for near, order in ((producers, range(len(found))), (consumers, range(len(found) - 1, -1, -1))):
-        _fill(found, near, order)
-
-
-def _fill(found: list[int], near: list[list[int]], order: Iterable[int]) -> None:
+            readers[producer].append(i)
     for i in order:
         if found[i] < 0:
-            found[i] = max((found[other] for other in near[i]), default=-1)
+            found[i] = max((found[other] for other in readers[i]), default=-1)

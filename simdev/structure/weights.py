@@ -36,8 +36,8 @@ class Weights:
 def weights_of(graph: Graph) -> Weights:
     """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are listed.
 
-    Weights are what ops of kind ``parameter`` make, also moved or cast. Gradients are what an update reads beside
-    its parameter, and what is added up to one.
+    Weights are what leaves that are parameters make, also moved or cast. Gradients are what an update reads beside
+    its parameter, and what one is made of by ops that are linear: sums, copies, views, products with a number.
     """
     reads = [[graph.resolve(text) for text in op.inputs] for op in graph.ops]
     moved: dict[TensorOf, list[int]] = {}
@@ -57,7 +57,7 @@ def weights_of(graph: Graph) -> Weights:
         tensor = found.pop()
         if tensor not in gradients:
             gradients.add(tensor)
-            found += _addends(graph, tensor, reads[tensor[0]])
+            found += reads[tensor[0]] if is_linear(graph.ops[tensor[0]]) else []
     return Weights(frozenset(parameters), frozenset(gradients), tuple(_updates(graph, gradients)))
 
 
@@ -76,17 +76,8 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _addends(graph: Graph, tensor: TensorOf, read: list[TensorOf]) -> list[TensorOf]:
-    """What a gradient is the sum or a copy of."""
-    op = graph.ops[tensor[0]]
-    if tensor[1] or op.kind not in ("add", "cast", "clone", "contiguous"):
-        return []
-    shape = op.outputs[0].shape
-    return [(i, k) for i, k in read if graph.ops[i].outputs[k].shape == shape]
-
-
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
-    """The gradients that a gradient is the sum or a copy of; none where it is first made."""
+    """The gradients that a gradient is the sum of (or a copy, a view, ..); none where it is first made."""
     if not is_linear(graph.ops[gradient[0]]):
         return ()
     read = (graph.resolve(text) for text in graph.ops[gradient[0]].inputs)

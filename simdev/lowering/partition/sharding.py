@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...graph import Tensor
-from ...semantics import Region, is_linear, traits_of
+from ...semantics import Region, is_linear, statistics_of, traits_of
 from ...structure import TensorOf
 from .demand import copies_of
 from .geometry import part
@@ -246,7 +246,7 @@ class Sharding:
     def own_statistics(self, i: int, tensor: TensorOf, one: Placed) -> int | None:
         """Which partial result of a statistic belongs to a part of the op that goes back; None where it is no such."""
         layout = self.layouts[tensor]
-        kind = traits_of(self.graph.ops[i].kind).statistics_of
+        kind = statistics_of(self.graph.ops[i].kind)
         if kind != self.graph.ops[tensor[0]].kind or not isinstance(layout, Grid) or layout.addends == 1:
             return None
         own = [

@@ -24,7 +24,7 @@ from ...profile import CostModel
 from ...semantics import Split, op_class, output_axes, traits_of
 from ...strategy import LEAVES, SHORT_FORMS, Configuration, Strategy
 from ...strategy.named import named
-from ...structure import TensorOf, op_splits, weight_of_gradients
+from ...structure import TensorOf, mates, op_splits, weight_of_gradients
 from .plan import Question
 from .sharding import Sharding
 
@@ -116,7 +116,9 @@ def _stages(graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str
         stage = min(len(devices) - 1, int(len(devices) * (before + weight / 2) / total))
         found.update(dict.fromkeys(layer, stage))
         before += weight
-    _backward_stages(question, found)
+    for i, mate in enumerate(mates(graph)):
+        if i not in found and i not in question.on_demand and graph.ops[i].phase != "update":
+            found[i] = found.get(mate, 0)
     return found
 
 
@@ -140,29 +142,6 @@ def _layers(question: Question, ops: Sequence[int]) -> list[list[int]]:
 def _seconds(graph: Graph, cluster: Cluster, costs: CostModel, i: int, device: str) -> Fraction:
     cost = costs.cost(graph, i, cluster.devices[cluster.index[device]].kind)
     return Fraction(0) if cost is None else cost.seconds
-
-
-def _backward_stages(question: Question, stages: dict[int, int]) -> None:
-    """Backward ops by the forward op that they go back through.
-
-    A gradient of a weight is made where the weight is read forward, a gradient that needs a weight too; any other
-    where the last forward op is whose outputs it reads, or where its first operand is made.
-    """
-    graph, home = question.graph, dict[TensorOf, int]()
-    for i, stage in stages.items():
-        for tensor in question.read[i]:
-            home.setdefault(tensor, stage)
-    of_gradient = weight_of_gradients(question.graph, question.weights)
-    for i in question.order:
-        op = question.graph.ops[i]
-        if i in stages or i in question.on_demand or op.phase == "update":
-            continue
-        read = question.read[i]
-        made = [home[weight] for k in range(len(op.outputs)) if (weight := of_gradient.get((i, k))) in home]
-        weights = [home[tensor] for tensor in read if tensor in home and graph.ops[tensor[0]].kind == "parameter"]
-        forward = [p for p, _ in read if p in stages and graph.ops[p].phase == "forward"]
-        others = [stages[p] for p, _ in read if p in stages]
-        stages[i] = next(iter([*made, *weights, *([stages[max(forward)]] if forward else []), *others]), 0)
 
 
 def _recurrent_expert(graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]) -> Strategy:

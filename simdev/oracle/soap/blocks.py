@@ -19,7 +19,7 @@ from ...lowering.collective import is_collective
 from ...lowering.partition.emit import Shares
 from ...lowering.partition.layout import Copy, Draft, Grid, Local, part_of
 from ...lowering.partition.plan import Placed
-from ...semantics import Region, traits_of
+from ...semantics import Region, statistics_of
 from ...structure import TensorOf
 from ...units import picoseconds
 from .plan import NotCoveredError, Plan, State, Sums
@@ -285,4 +285,4 @@ def _copies(copies: Sequence[Copy], rows: Mapping[int, int]) -> list[int]:
 
 def goes_on(plan: Plan, reader: int, tensor: TensorOf) -> bool:
     """Whether an op takes the statistics of its own part from a tensor."""
-    return traits_of(plan.graph.ops[reader].kind).statistics_of == plan.graph.ops[tensor[0]].kind
+    return statistics_of(plan.graph.ops[reader].kind) == plan.graph.ops[tensor[0]].kind

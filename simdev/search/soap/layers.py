@@ -8,7 +8,7 @@ only move one tensor belong to the layer that they read first; backward ops to t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -18,7 +18,7 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
 from ...lowering.partition.plan import Question
-from ...semantics import Split, is_linear, op_class, traits_of
+from ...semantics import Split, op_class, traits_of
 from ...strategy import Configuration, Strategy
 from ...structure import mates, op_splits
 from ..space import workers
@@ -71,8 +71,6 @@ class Layers:
         mate = mates(self.graph)
         for i in self._forward:
             found[i] = self._own_layer(i, found, names)
-        for i, forward in self._of_gradients():
-            mate[i] = forward
         for i, op in enumerate(self.graph.ops):
             if op.phase != "forward" and i not in self.question.on_demand and mate[i] >= 0:
                 found[i] = found[mate[i]]
@@ -89,23 +87,6 @@ class Layers:
         question = self.question
         own = (i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand)
         return tuple(i for i in own if not question.read[i])
-
-    def _of_gradients(self) -> Iterator[tuple[int, int]]:
-        """Ops that make a gradient of a weight, or add up several, with a forward op that reads the weight."""
-        question, readers = self.question, dict[tuple[int, int], int]()
-        for i in self._forward:
-            for tensor in question.read[i]:
-                readers.setdefault(tensor, i)
-        for i, op in enumerate(self.graph.ops):
-            reader = (
-                next((readers[t] for t in question.read[i] if t in readers), None) if op.phase == "update" else None
-            )
-            waiting = [t for t in question.read[i] if t in question.weights.gradients] if reader is not None else []
-            while waiting and reader is not None:
-                producer, _ = waiting.pop()
-                yield producer, reader
-                if is_linear(self.graph.ops[producer]):
-                    waiting += [t for t in question.read[producer] if t in question.weights.gradients]
 
     def _own_layer(self, i: int, found: Sequence[int], names: dict[str, int]) -> int:
         before = self.sources(i, found)

@@ -107,7 +107,7 @@ register(
     "nll_loss_backward",
     nll_loss_backward,
     "elementwise",
-    traits=Traits(statistics_of="nll_loss"),
+    traits=Traits(own_statistics=True),
     operands="dloss[], logp[n, c], target[n], total_weight[]",
     outputs="dlogp[n, c]",
     attributes="reduction",

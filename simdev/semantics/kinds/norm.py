@@ -152,7 +152,7 @@ register(
     "batch_norm_backward",
     batch_norm_backward,
     "norm",
-    traits=Traits(statistics_of="batch_norm"),
+    traits=Traits(own_statistics=True),
     operands="dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     outputs="dx[n, c, ..], dweight[c], dbias[c]",
     attributes="train",
