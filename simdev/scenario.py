@@ -20,9 +20,9 @@ from .strategy import Origin, Strategy, Sync
 from .units import picoseconds
 
 if TYPE_CHECKING:
-    from .analysis import Report, SplitCost, Steady
+    from .analysis import Report, SplitCost
     from .analysis.training import TrainingReport
-    from .lowering import Prepared, Step
+    from .lowering import Prepared
     from .models.large import Transformer
     from .profile import DeviceSpec
     from .strategy.parallelism import Parallelism
@@ -58,8 +58,8 @@ class Outcome:
 
     ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses`` what had to be
     estimated (the longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
-    known). ``splits`` tells what splitting each op costs. ``steady`` is there where a policy synchronises gradients:
-    the trace then holds several steps.
+    known). ``splits`` tells what splitting each op costs. ``synchronised`` counts the gradients that a policy
+    synchronises (None: there is none): the trace then holds several steps.
     """
 
     trace: Trace
@@ -67,7 +67,7 @@ class Outcome:
     misses: tuple[CostMiss, ...] = ()
     rel_err: float | None = 0.0
     splits: tuple[SplitCost, ...] = ()
-    steady: Steady | None = None
+    synchronised: int | None = None
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -106,50 +106,15 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
     Raises InputError, MissingCostError, DeadlockError.
     """
     from .engine import simulate
-    from .lowering import lower_prepared
+    from .lowering import lower_step
+    from .steps import simulate_steps
 
-    prepared = prepare(scenario) if prepared is None else prepared
-    if isinstance(scenario.strategy.sync, Sync):
-        return _steps(scenario, prepared)
-    task_graph = lower_prepared(prepared, scenario.strategy)
-    return outcome_of(prepared, scenario.strategy, simulate(task_graph, scenario.engine))
-
-
-def _steps(scenario: Scenario, prepared: Prepared) -> Outcome:
-    """Steps that follow one another, as many as it takes until they repeat, or as there may be."""
-    from .analysis import COUNTS, steady_state
-    from .engine import simulate
-    from .lowering import iterated, lower_step
-    from .lowering.iterations import MAX_TASKS
-
-    step = lower_step(prepared, scenario.strategy)
-    few = [count for count in COUNTS if len(step.task_graph.tasks) * count <= MAX_TASKS]
-    for count in few or COUNTS[:1]:
-        graph = iterated(step, count)
-        trace = _under_credit(scenario, step, graph) if step.pushes else simulate(graph, scenario.engine)
-        steady = steady_state(trace, count)
-        if steady.repeats:
-            break
-    outcome = outcome_of(prepared, scenario.strategy, trace, step.task_graph)
-    return replace(outcome, steady=replace(steady, synchronised=step.synchronised))
-
-
-def _under_credit(scenario: Scenario, step: Step, graph: TaskGraph) -> Trace:
-    """The trace of several steps whose workers have a credit."""
-    from .engine import simulate
-    from .engine.credit import Sent, decisions
-    from .lowering import credited
-
-    sync = scenario.strategy.sync
-    assert isinstance(sync, Sync)
-    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
-    return credited(
-        step,
-        graph,
-        sync,
-        lambda one: simulate(one, scenario.engine),
-        lambda one, sent: decisions(one, (Sent(*message) for message in sent), limit, skip),
-    )
+    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    step = lower_step(prepared, strategy)
+    if not isinstance(strategy.sync, Sync):
+        return outcome_of(prepared, strategy, simulate(step.task_graph, scenario.engine))
+    outcome = outcome_of(prepared, strategy, simulate_steps(step, scenario.engine, strategy.sync), step.task_graph)
+    return replace(outcome, synchronised=step.synchronised)
 
 
 def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskGraph | None = None) -> Outcome:
@@ -245,7 +210,7 @@ def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
 
     outcome = execute(scenario, prepared)
     known = outcome.rungs, outcome.misses, outcome.rel_err
-    return analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
+    return analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
 
 
 def fingerprint(value: Any) -> str:

@@ -196,6 +196,7 @@ class TaskGraph:
     """What an engine executes. ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer (engine/slowdown.py).
+    ``steps`` training steps follow one another: as many tasks each, in one order, those of the first step first.
     Raises InputError where columns do not fit together or times could overflow.
     """
 
@@ -207,6 +208,7 @@ class TaskGraph:
     links: tuple[str, ...] = ()
     bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     sharing: Sharing | None = None
+    steps: int = 1
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -230,6 +232,12 @@ class TaskGraph:
             yield "tasks: all times together exceed 53 days"
         if _total(self.buffers.bytes) >= 2**62:
             yield "buffers: all sizes together exceed 2^62 bytes"
+        yield from self._order_problems()
+
+    def _order_problems(self) -> Iterable[str]:
+        count = len(self.tasks)
+        if self.steps < 1 or count % self.steps:
+            yield f"steps: {count} tasks are no {self.steps} steps of as many tasks each"
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
                 yield f'resources["{resource.name}"]: a task stands twice in the sequence'

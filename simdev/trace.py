@@ -67,7 +67,7 @@ class Trace:
 
     @cached_property
     def step_ps(self) -> int:
-        """The step time in ps: the last finish or release (trailing gaps do not count)."""
+        """The last finish or release in ps (trailing gaps do not count): of one step its time, of several their end."""
         return int((self.finish + self.task_graph.tasks.lag).max(initial=0))
 
     @cached_property

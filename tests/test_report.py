@@ -280,7 +280,7 @@ def test_steps_that_follow_one_another_are_told_by_their_period(tmp_path: Path) 
     found = {(one.what, one.name): one for one in gains}
     assert found["devices", "all"].gain > 0
     assert found["links", "all"].step_ps > 0
-    assert "in the steady state" in run_data(subject, gains)["headline"]
+    assert "the period of steps that follow one another" in run_data(subject, gains)["headline"]
 
 
 def test_a_large_models_step_has_a_report(tmp_path: Path) -> None:

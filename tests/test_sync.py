@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simdev.analysis import steady_state
+from simdev.analysis import steady_state, step_time_ps
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device
@@ -62,7 +62,7 @@ def answered(layers: list[Layer], cluster: Cluster, sync: Sync) -> Outcome:
 
 def period(layers: list[Layer], cluster: Cluster, sync: Sync) -> Fraction:
     """The exact steady-state period in seconds."""
-    steady = answered(layers, cluster, sync).steady
+    steady = steady_state(answered(layers, cluster, sync).trace)
     assert steady is not None
     assert steady.repeats
     return steady.period_ps / PS
@@ -128,11 +128,11 @@ def test_one_server_takes_every_push_and_sends_every_answer(workers: int) -> Non
     sync = sync_policy("sliced", servers=("host:0",), segment=segment, **WHOLE)
     cluster = machines(workers, host=True)
     for told, more in ((replace(sync, hold="together"), 0), (sync, 2 * Fraction(segment, 8))):
-        steady = answered(layers, cluster, told).steady
+        steady = steady_state(answered(layers, cluster, told).trace)
         assert steady is not None
         assert Fraction(steady.first_ps, PS) == 2 * workers * once + more
         assert steady.period_ps / PS >= workers * once
-    sliced = answered(layers, cluster, replace(sync, slice_parameters=segment // 4)).steady
+    sliced = steady_state(answered(layers, cluster, replace(sync, slice_parameters=segment // 4)).trace)
     assert sliced is not None
     assert Fraction(sliced.first_ps, PS) >= workers * once + workers * Fraction(segment, 8)
     assert Fraction(sliced.first_ps, PS) < 2 * workers * once
@@ -147,10 +147,11 @@ def test_sharded_servers_meet_their_closed_form(workers: int) -> None:
     closed = Fraction(2 * size * (workers - 1), workers * 8)
     assert period(layers, cluster, replace(sync, hold="together")) == closed
     outcome = answered(layers, cluster, sync)
-    assert outcome.steady is not None
-    assert closed <= outcome.steady.period_ps / PS <= closed + 2 * Fraction(4, 8)
+    steady = steady_state(outcome.trace)
+    assert steady is not None
+    assert closed <= steady.period_ps / PS <= closed + 2 * Fraction(4, 8)
     uses = {use.name: use.bytes for use in run(asked(layers, cluster, sync)).links if use.transfers}
-    each = size * 2 * (workers - 1) // workers * outcome.steady.iterations
+    each = size * 2 * (workers - 1) // workers * steady.steps
     assert uses == {f"{way} gpu:{r}": each for way in ("send", "recv") for r in range(workers)}
 
 
@@ -207,8 +208,7 @@ def test_holding_both_queues_at_once_turns_the_gain_of_p3_into_a_loss() -> None:
 
     def seconds(policy: str, **told: object) -> float:
         outcome = answered(layers, cluster, sync_policy(policy, **told))
-        assert outcome.steady is not None
-        return outcome.steady.seconds
+        return step_time_ps(outcome.trace) / PS
 
     base = seconds("parameter-server", even_parameters=50)
     assert seconds("p3", slice_parameters=4) < base
@@ -227,8 +227,7 @@ def test_without_limits_every_policy_takes_the_compute_time(policy: str) -> None
 @pytest.mark.parametrize("policy", PRESETS)
 def test_one_worker_sends_nothing(policy: str) -> None:
     outcome = answered([Layer(1, 2, 1000), Layer(2, 3, 9)], machines(1), sync_policy(policy))
-    assert outcome.steady is not None
-    assert outcome.steady.period_ps == 8 * PS
+    assert step_time_ps(outcome.trace) == 8 * PS
     assert TRANSFER not in outcome.trace.task_graph.tasks.kind
 
 
@@ -257,8 +256,8 @@ def test_priority_is_never_slower_than_fifo_on_one_link(layers: list[tuple[int, 
     chain = [Layer(f, b, n * size) for f, b, n in layers]
     cluster = machines(1, "egress", host=True)
     told = {"servers": ("host:0",), "slice_parameters": size}
-    fifo = execute(asked(chain, cluster, sync_policy("sliced", **told))).steady
-    best = execute(asked(chain, cluster, sync_policy("p3", **told))).steady
+    fifo = steady_state(execute(asked(chain, cluster, sync_policy("sliced", **told))).trace)
+    best = steady_state(execute(asked(chain, cluster, sync_policy("p3", **told))).trace)
     assert fifo is not None
     assert best is not None
     assert best.period_ps <= fifo.period_ps
@@ -416,19 +415,22 @@ def test_program_order_is_kept_in_every_step() -> None:
     ordered = replace(scenario, strategy=replace(scenario.strategy, order="program"))  # type: ignore[arg-type]
     outcome = execute(ordered)
     assert check(outcome.trace.task_graph, outcome.trace) == ()
-    assert outcome.steady is not None
-    assert outcome.steady.repeats
+    steady = steady_state(outcome.trace)
+    assert steady is not None
+    assert steady.repeats
 
 
 def test_a_cycle_of_two_is_found_and_exact() -> None:
     """Periods 3 and 5 in turn: the mean is 4, and every other step is alike."""
-    steady = steady_state(_ending([10, 3, 5, 3, 5, 3, 5, 3]), 8)
+    steady = steady_state(_ending([10, 3, 5, 3, 5, 3, 5, 3]))
+    assert steady is not None
     assert (steady.cycle, steady.period_ps) == (2, 4 * PS)
     assert sorted(steady.later_ps) == [3 * PS, 5 * PS]
 
 
 def test_what_never_repeats_is_told() -> None:
-    steady = steady_state(_ending([7, 1, 2, 3, 4, 5, 6, 7]), 8)
+    steady = steady_state(_ending([7, 1, 2, 3, 4, 5, 6, 7]))
+    assert steady is not None
     assert (steady.cycle, steady.period_ps, steady.first_ps) == (0, 5 * PS, 7 * PS)
     assert any("NOT STEADY" in line for line in steady.lines())
 
@@ -461,14 +463,17 @@ def test_policies_of_a_partitioned_model(policy: str, queues: str) -> None:
     assert step.across
 
 
-def test_the_oracle_and_lower_take_one_step_but_no_credit() -> None:
+def test_lower_takes_one_step_but_no_credit_and_the_oracle_answers_with_the_period() -> None:
     prepared, strategy = _question(EXAMPLE, machines(2, host=True), sync_policy("byte-scheduler"))
     with pytest.raises(InputError, match=r"sync\.credit: .*simulate the scenario"):
         lower_prepared(prepared, strategy)
     free = replace(strategy, sync=sync_policy("p3", slice_parameters=1))
     oracle = Oracle(prepared.graph, prepared.cluster, prepared.costs)
-    assert oracle(free).step_ps == simulate(lower_prepared(prepared, free)).step_ps
-    assert oracle(free).step_ps != oracle(replace(strategy, sync="all-reduce")).step_ps
+    for policy in (free, strategy):
+        scenario = Scenario(prepared.graph, prepared.cluster, prepared.costs, policy)
+        assert oracle(policy).step_ps == run(scenario).step_ps
+        assert np.array_equal(oracle.trace(policy).start, execute(scenario).trace.start)
+    assert simulate(lower_prepared(prepared, free)).step_ps > oracle(free).step_ps
 
 
 PAGE = Path(__file__).parents[1] / "docs" / "sync.md"
@@ -563,15 +568,16 @@ def test_the_report_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixtu
         main(["simulate", path, "--check", "--gantt", str(tmp_path / "g.png"), "--save", str(tmp_path / "r.json")]) == 0
     )
     told = capsys.readouterr()
-    assert told.out.startswith("Steady-state period ")
+    assert told.out.startswith("Step time ")
+    assert "Steps follow one another: this is their period. First step " in told.out
     assert "no violation" in told.err
     assert (tmp_path / "g.png").stat().st_size > 10_000
     assert main(["check", str(tmp_path / "r.json")]) == 0
     capsys.readouterr()
     assert main(["simulate", path, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["period_s"] < found["first_iteration_s"] <= found["step_time_s"]
-    assert found["iterations"] == len(found["periods_s"]) + 2
+    assert found["step_time_s"] < found["first_step_s"] <= found["trace_s"]
+    assert found["steps"] == len(found["periods_s"]) + 2
     assert found["cycle"] >= 1
     assert found["transfers"]["count"] > 0
 

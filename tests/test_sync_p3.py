@@ -44,7 +44,7 @@ def test_resnet_gains_a_quarter_at_four_and_nothing_at_ten() -> None:
     gains = gains_of(results)["p3"]
     assert 20 <= gains[4.0] <= 27
     assert abs(gains[10.0]) < 0.5
-    seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["period_s"]
+    seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["step_time_s"]
     assert seconds["parameter-server", "4 Gbit/s"] == pytest.approx(0.436, rel=0.1)
     assert seconds["p3", "4 Gbit/s"] == pytest.approx(0.356, rel=0.1)
 
@@ -60,7 +60,7 @@ def test_the_plot_sets_published_points_beside_the_curves() -> None:
         {
             "strategy.sync.policy": ["parameter-server", "p3"] * 2,
             "cluster.bandwidth_bytes_per_s": [5e8, 5e8, 1.25e9, 1.25e9],
-            "period_s": [0.45, 0.36, 0.33, 0.33],
+            "step_time_s": [0.45, 0.36, 0.33, 0.33],
         }
     )
     ax = plot_gains(table, published=PUBLISHED["resnet-50"])
@@ -77,7 +77,7 @@ def test_the_whole_curves() -> None:
     gains = gains_of(results)["p3"]
     assert 20 <= gains.max() <= 27
     assert 2 <= gains.idxmax() <= 5
-    seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["period_s"]
+    seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["step_time_s"]
     for policy, times in REPRODUCED.items():
         found = [seconds[policy, f"{bandwidth} Gbit/s"] for bandwidth in BANDWIDTHS]
         assert found == pytest.approx(times, rel=0.1)
@@ -87,8 +87,10 @@ def test_the_whole_curves() -> None:
 
 
 def test_a_table_without_what_is_drawn_is_told() -> None:
-    table = pd.DataFrame({"strategy.sync.policy": ["p3"], "cluster.bandwidth_bytes_per_s": [5e8], "period_s": [0.36]})
+    table = pd.DataFrame(
+        {"strategy.sync.policy": ["p3"], "cluster.bandwidth_bytes_per_s": [5e8], "step_time_s": [0.36]}
+    )
     with pytest.raises(InputError, match='base: no result of the policy "parameter-server"'):
         plot_gains(table)
-    with pytest.raises(InputError, match=r"it has no column strategy\.sync\.policy and no column period_s"):
+    with pytest.raises(InputError, match=r"it has no column strategy\.sync\.policy and no column step_time_s"):
         plot_gains(table[["cluster.bandwidth_bytes_per_s"]])

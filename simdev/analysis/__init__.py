@@ -5,9 +5,9 @@ from __future__ import annotations
 from .path import BLAMES, NOBODY, Segment, critical_path, path_tasks
 from .report import Report, analyze
 from .rows import Row, timeline_rows
-from .spans import covered_ps, told_devices, transfer_mask
+from .spans import Window, covered_ps, told_devices, transfer_mask
 from .splits import SplitCost, split_costs
-from .steady import COUNTS, Steady, steady_state
+from .steady import COUNTS, Steady, steady_state, step_time_ps
 from .table import Table, shorten, table_text
 from .usage import Carrier, DeviceUse, LinkUse, carriers
 
@@ -24,6 +24,7 @@ __all__ = [
     "SplitCost",
     "Steady",
     "Table",
+    "Window",
     "analyze",
     "carriers",
     "covered_ps",
@@ -32,6 +33,7 @@ __all__ = [
     "shorten",
     "split_costs",
     "steady_state",
+    "step_time_ps",
     "table_text",
     "timeline_rows",
     "told_devices",

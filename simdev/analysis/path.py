@@ -1,6 +1,6 @@
 """The critical path, and what each picosecond of the step is blamed on.
 
-The path is the chain of binding constraints, walked back from the task whose finish + lag is the step time. What let a
+The path is the chain of binding constraints, walked back from the task whose finish + lag ends the step. What let a
 task start when it did is either the predecessor that released it then, or the task that held one of its queues until
 then (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
 
@@ -10,20 +10,23 @@ then (finish + gap = start). Each piece of time on the chain is blamed on what f
     launch    only the gap after a task was left (launch overhead, link turnaround)
     latency   on the way to the next task, holding nothing
 
-Every start is explained by one or the other, so the segments tile [0, step time] exactly. Ties: a dependency before a
-queue; of predecessors the smallest id; of holders the last to finish, then the first to start, then the smallest id.
+Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
+steps repeat they tile the window of whole periods, from its end back to where it begins. Ties: a
+dependency before a queue; of predecessors the smallest id; of holders the last to finish, then the
+first to start, then the smallest id.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ..taskgraph import Ints, TaskGraph
 from ..trace import Trace
-from .spans import ready_ps, transfer_mask
+from .spans import Window, ready_ps, transfer_mask
 
 BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
 NOBODY = -1
@@ -49,12 +52,15 @@ class Segment(NamedTuple):
 
 
 def path_tasks(trace: Trace) -> list[int]:
-    """The ids of the tasks on the critical path, first to last."""
-    return [task for task, _ in _chain(trace)]
+    """The ids of the tasks on the critical path of the whole trace, first to last."""
+    return [task for task, _ in _chain(trace, Window(0, trace.step_ps))]
 
 
-def _chain(trace: Trace) -> list[tuple[int, int]]:
-    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or NOBODY)."""
+def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
+    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or NOBODY).
+
+    The last is the first that is released when the window ends, the first the one at work when it begins.
+    """
     tasks = trace.task_graph.tasks
     if not len(tasks):
         return []
@@ -62,10 +68,12 @@ def _chain(trace: Trace) -> list[tuple[int, int]]:
     ready = ready_ps(trace.task_graph, release)
     binding = _binding(trace.task_graph, release, ready)
     holders = _Holders(trace)
-    path = [(int(np.argmax(release)), NOBODY)]
+    path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
     on_path = {path[0][0]}  # tasks of no length that let go at one instant must not explain one another
     while True:
         task = path[-1][0]
+        if window.begin_ps and trace.start[task] <= window.begin_ps:
+            return path[::-1]
         if ready[task] == trace.start[task]:
             before, waiter = int(binding[task]), NOBODY
         else:
@@ -114,16 +122,20 @@ class _Holders:
         return min(found, key=lambda one: (-finish[one], start[one], one), default=NOBODY)
 
 
-def critical_path(trace: Trace) -> tuple[Segment, ...]:
-    """The segments of the critical path of a valid trace; they tile [0, step time] exactly, in ps."""
+def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, ...]:
+    """The segments of the critical path of a valid trace; they tile the window (None: the whole trace), in ps.
+
+    The window ends with the finish or release of some task.
+    """
+    window = window or Window(0, trace.step_ps)
     moves = transfer_mask(trace.task_graph)
     tasks, segments = trace.task_graph.tasks, []
-    for task, waiter in _chain(trace):
+    for task, waiter in _chain(trace, window):
         start, finish = int(trace.start[task]), int(trace.finish[task])
         blame = "compute" if not moves[task] else "transfer" if waiter == NOBODY else "queueing"
         after, wait = ("latency", int(tasks.lag[task])) if waiter == NOBODY else ("launch", int(tasks.gap[task]))
-        if start < finish:
-            segments.append(Segment(blame, task, start, finish, waiter))
-        if wait:
-            segments.append(Segment(after, task, finish, finish + wait, waiter))
+        borders = (max(time, window.begin_ps) for time in (start, finish, finish + wait))
+        for kind, (begin, end) in zip((blame, after), pairwise(borders), strict=True):
+            if begin < end:
+                segments.append(Segment(kind, task, begin, end, waiter))
     return tuple(segments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from ..profile import CostMiss
 from ..trace import DeviceMemory, Trace
 from .footprint import Footprint, footprint, footprint_json
 from .path import BLAMES, NOBODY, Segment, critical_path
-from .spans import sent_mask
+from .spans import Window, sent_mask
 from .splits import SplitCost, sent_bytes, split_json
-from .steady import Steady
+from .steady import Steady, steady_state
 from .text import report_html, report_text
 from .usage import DeviceUse, LinkUse, device_use, exposed_ps, link_use
 
@@ -32,7 +33,10 @@ class Report:
     interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
     ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
     None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs.
-    Where the trace holds several steps, ``steady`` tells their period, and all else counts the whole trace.
+    Where the trace holds several steps, ``steady`` tells how they repeat, and all is told of one step: ``step_ps`` is
+    their period, and the rest what happens in ``window``, whole periods that the critical path tiles, shared out among
+    its steps. Memory is that of the whole trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a
+    policy synchronises (None: there is no policy).
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -49,11 +53,18 @@ class Report:
     footprint: Footprint | None = None
     splits: tuple[SplitCost, ...] = ()
     steady: Steady | None = None
+    window: Window = field(default=Window(0, 0), repr=False)
+    synchronised: int | None = None
 
     @property
     def seconds(self) -> float:
-        """The step time in seconds."""
+        """The step time in seconds; where steps repeat, their period."""
         return self.step_ps / 1e12
+
+    @property
+    def trace_ps(self) -> int:
+        """When the whole trace ends, in ps."""
+        return self.trace.step_ps
 
     @property
     def feasible(self) -> bool:
@@ -72,17 +83,19 @@ class Report:
 
     @property
     def blame(self) -> dict[str, int]:
-        """The critical path by what it is blamed on, in ps; the values add up to ``step_ps``."""
+        """The critical path of a step by what it is blamed on, in ps; the values add up to ``step_ps``."""
         totals = dict.fromkeys(BLAMES, 0)
         for blame, _, start_ps, finish_ps, _ in self.critical_path:
             totals[blame] += finish_ps - start_ps
-        return totals
+        # Sums are shared out, not parts: so what is rounded adds up.
+        sums = [self.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
+        return {blame: after - before for blame, (before, after) in zip(BLAMES, pairwise(sums), strict=True)}
 
     @property
     def bubble(self) -> float:
         """The share of device time in which nothing is computed, over the devices that run any op."""
-        working = [device.busy_ps for device in self.devices if device.ops]
-        return 1 - sum(working) / (len(working) * self.step_ps) if working and self.step_ps else 0.0
+        working = [device.utilization for device in self.devices if device.ops]
+        return 1 - sum(working) / len(working) if working and self.step_ps else 0.0
 
     def require_feasible(self) -> Report:
         """The report itself. Raises OutOfMemoryError for the device that exceeds its memory first."""
@@ -119,6 +132,7 @@ class Report:
         """What only some steps have."""
         found: dict[str, Any] = {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
         found |= {} if self.steady is None else self.steady.to_json()
+        found |= {} if self.synchronised is None else {"synchronised_gradients": self.synchronised}
         return found | ({"splits": [split_json(one) for one in self.splits]} if self.splits else {})
 
     def __str__(self) -> str:
@@ -139,30 +153,33 @@ def analyze(
     rel_err: float | None = 0.0,
     memory: MemoryModel = MemoryModel(),
     splits: Sequence[SplitCost] = (),
-    steady: Steady | None = None,
+    synchronised: int | None = None,
 ) -> Report:
     """The report of a trace.
 
     ``rungs`` is the share of the op time by the rung of the cost ladder that gave it, ``misses`` what had to be
     estimated, ``rel_err`` the expected relative error of the op times, ``memory`` how memory was counted,
-    ``splits`` what splitting each op costs, ``steady`` the period where the trace holds several steps.
+    ``splits`` what splitting each op costs, ``synchronised`` how many gradients a policy synchronises.
     """
-    sends = sent_mask(trace.task_graph)
+    steady, steps = steady_state(trace), trace.task_graph.steps
+    window = Window(0, trace.step_ps, steps, steps) if steady is None else steady.window
     return Report(
         trace=trace,
-        step_ps=trace.step_ps,
-        devices=device_use(trace),
-        links=link_use(trace),
-        transfer_count=int(np.count_nonzero(sends)),
-        transfer_bytes=sent_bytes(trace.task_graph),
-        exposed_ps=exposed_ps(trace),
-        critical_path=critical_path(trace),
+        step_ps=window.a_step(window.length_ps),
+        devices=device_use(trace, window),
+        links=link_use(trace, window),
+        transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
+        transfer_bytes=sent_bytes(trace.task_graph) // steps,
+        exposed_ps=exposed_ps(trace, window),
+        critical_path=critical_path(trace, window),
         costs=dict(rungs or {}),
         cost_misses=tuple(misses),
         cost_rel_err=rel_err,
         footprint=footprint(trace, memory),
         splits=tuple(splits),
         steady=steady,
+        window=window,
+        synchronised=synchronised,
     )
 
 

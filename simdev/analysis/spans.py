@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ..taskgraph import COLLECTIVE, SYNC, TRANSFER, Coded, Ints, Resource, TaskGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """[begin_ps, end_ps) of a trace of ``traced`` steps: a stretch as long as ``steps`` of them together.
+
+    What a report tells is what happens there, shared out among the steps.
+    """
+
+    begin_ps: int
+    end_ps: int
+    steps: int = 1
+    traced: int = 1
+
+    @property
+    def length_ps(self) -> int:
+        """How long it is, in ps."""
+        return self.end_ps - self.begin_ps
+
+    def a_step(self, ps: int) -> int:
+        """The part of a time in the window that falls to one step, in ps, rounded up."""
+        return -(-ps // self.steps)
+
+    def share(self, ps: int) -> float:
+        """The share of the window that a time in it is, 0 of a window of no length."""
+        return ps / self.length_ps if self.length_ps else 0.0
+
+    def covered_ps(self, start: Ints, finish: Ints) -> int:
+        """The time in ps that the spans cover together within the window."""
+        return covered_ps(np.maximum(start, self.begin_ps), np.minimum(finish, self.end_ps))
 
 
 def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:

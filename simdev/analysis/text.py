@@ -13,7 +13,7 @@ from .path import Segment
 from .spans import told_devices
 from .splits import split_text
 from .table import Table, shorten, table_html, table_text
-from .usage import DeviceUse, share
+from .usage import DeviceUse
 
 if TYPE_CHECKING:
     from .report import Report
@@ -42,11 +42,11 @@ def report_html(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
-    told = f"({report.step_ps:,} ps, engine {report.engine})"
-    if report.steady is None:
-        return f"Step time {format_seconds(report.seconds)}  {told}"
-    count = report.steady.iterations
-    return "\n".join((*report.steady.lines(), f"All {count} steps: {format_seconds(report.seconds)}  {told}"))
+    lines = [f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine {report.engine})"]
+    lines += [] if report.steady is None else report.steady.lines()
+    if report.synchronised == 0:
+        lines.append("No gradient is synchronised: the strategy makes none on several devices.")
+    return "\n".join(lines)
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _link_table(report: Report) -> Table:
 
 
 def _blame_table(report: Report) -> Table:
-    shares = {blame: share(ps, report.step_ps) for blame, ps in report.blame.items()}
+    shares = {blame: ps / (report.step_ps or 1) for blame, ps in report.blame.items()}
     body = tuple(
         (blame, format_seconds(ps / 1e12), f"{shares[blame]:.1%}", "█" * round(30 * shares[blame]))
         for blame, ps in report.blame.items()
@@ -155,6 +155,7 @@ def _path_table(report: Report) -> Table:
     longest = sorted(path, key=lambda segment: (-segment.duration_ps, segment.start_ps))[:SEGMENTS_SHOWN]
     body = tuple(_segment_row(report, segment) for segment in longest)
     title = f"Its longest segments, of {len(path):,}"
+    title += f" in {report.window.steps} steps" if report.window.steps > 1 else ""
     return Table(title, ("<blame", "<task", "from", "for", "of step"), body)
 
 
@@ -164,7 +165,7 @@ def _segment_row(report: Report, segment: Segment) -> tuple[str, ...]:
     if segment.blame == "queueing":
         task = f"{shorten(task, 22)} before {shorten(names[segment.waiter], 22)}"
     start, length = (format_seconds(ps / 1e12) for ps in (segment.start_ps, segment.duration_ps))
-    return segment.blame, task, start, length, f"{share(segment.duration_ps, report.step_ps):.1%}"
+    return segment.blame, task, start, length, f"{report.window.share(segment.duration_ps):.1%}"
 
 
 def _split_table(report: Report) -> Table:
@@ -183,7 +184,7 @@ def _miss_table(report: Report) -> Table:
             shorten(miss.kind, 18),
             f"{miss.count:,}",
             format_seconds(miss.seconds),
-            f"{share(round(miss.seconds * 1e12), busy):.1%}",
+            f"{round(miss.seconds * 1e12) / busy if busy else 0.0:.1%}",
             miss.rung,
             "" if miss.rel_err is None else f"{miss.rel_err:.0%}",
         )
@@ -194,7 +195,7 @@ def _miss_table(report: Report) -> Table:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    exposed = f"{format_seconds(report.exposed_ps / 1e12)} ({share(report.exposed_ps, report.step_ps):.1%})"
+    exposed = f"{format_seconds(report.exposed_ps / 1e12)} ({report.exposed_ps / (report.step_ps or 1):.1%})"
     yield f"Exposed communication: {exposed} of the step.  Bubble: {report.bubble:.1%} of the working devices' time."
     if report.footprint is not None:
         yield from footprint_notes(report.footprint)

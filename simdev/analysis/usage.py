@@ -1,4 +1,4 @@
-"""How much of the step each device computed and each queue or link carried.
+"""How much of a step each device computed and each queue or link carried: what a window shows, a step.
 
 *Busy* is the time in which a device computes (its gaps do not count) or a queue carries a transfer. A transfer is *in
 flight* from its start to its release (finish + lag). *Exposed* communication is what computing did not hide: for a
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..taskgraph import Ints
 from ..trace import DeviceMemory, Trace
-from .spans import covered_ps, group, is_compute_stream, sent_mask, transfer_mask
+from .spans import Window, group, is_compute_stream, sent_mask, transfer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +44,24 @@ class LinkUse:
     utilization: float
 
 
-def share(part_ps: int, step_ps: int) -> float:
-    """The share of the step, 0 for a step of no length."""
-    return part_ps / step_ps if step_ps else 0.0
-
-
-def device_use(trace: Trace) -> tuple[DeviceUse, ...]:
-    """Every device, in the order of the cluster."""
+def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
+    """Every device, in the order of the cluster; its memory is that of the whole trace."""
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
     moves = transfer_mask(trace.task_graph)
     computes = np.flatnonzero(~moves)
     runs = group(tasks.source[computes], computes, count)
     touches = group(*_ends(trace, np.flatnonzero(moves)), count)
     return tuple(
-        _device(trace, run, touch, memory) for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
+        _device(trace, window, run, touch, memory)
+        for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
     )
 
 
-def _device(trace: Trace, run: Ints, touch: Ints, memory: DeviceMemory) -> DeviceUse:
-    busy = covered_ps(trace.start[run], trace.finish[run])
-    exposed = _exposed_ps(trace, run, touch, busy)
-    return DeviceUse(memory.device, len(run), busy, share(busy, trace.step_ps), exposed, memory)
+def _device(trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory) -> DeviceUse:
+    busy = window.covered_ps(trace.start[run], trace.finish[run])
+    exposed = _exposed_ps(trace, window, run, touch, busy)
+    ops = len(run) // window.traced
+    return DeviceUse(memory.device, ops, window.a_step(busy), window.share(busy), exposed, memory)
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
@@ -82,24 +79,25 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
     return devices, np.concatenate((transfers, transfers, holder[queued], buffers.filler[filled]))
 
 
-def exposed_ps(trace: Trace) -> int:
-    """The time in ps in which some transfer is in flight and no device computes."""
+def exposed_ps(trace: Trace, window: Window) -> int:
+    """The time in ps of a step in which some transfer is in flight and no device computes."""
     moves = transfer_mask(trace.task_graph)
     computes = np.flatnonzero(~moves)
-    busy = covered_ps(trace.start[computes], trace.finish[computes])
-    return _exposed_ps(trace, computes, np.flatnonzero(moves), busy)
+    busy = window.covered_ps(trace.start[computes], trace.finish[computes])
+    return _exposed_ps(trace, window, computes, np.flatnonzero(moves), busy)
 
 
-def _exposed_ps(trace: Trace, computes: Ints, transfers: Ints, busy: int) -> int:
+def _exposed_ps(trace: Trace, window: Window, computes: Ints, transfers: Ints, busy: int) -> int:
+    """``busy`` is what the computing tasks cover of the window."""
     both = np.concatenate((computes, transfers))
     finish = trace.finish[both]
     finish[len(computes) :] += trace.task_graph.tasks.lag[transfers]
-    return covered_ps(trace.start[both], finish) - busy
+    return window.a_step(window.covered_ps(trace.start[both], finish) - busy)
 
 
-def link_use(trace: Trace) -> tuple[LinkUse, ...]:
+def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
     """Every queue for transfers, then every half-link that flows share, then the transfers that wait for nothing."""
-    return tuple(_link(trace, carrier) for carrier in carriers(trace))
+    return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,8 +147,9 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
         yield Carrier(f"{devices[source]} -> {devices[destination]}", members, trace.start[members])
 
 
-def _link(trace: Trace, carrier: Carrier) -> LinkUse:
+def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
     members = carrier.tasks
-    size = int(trace.task_graph.tasks.bytes[members].sum())
-    busy = covered_ps(carrier.start, trace.finish[members])
-    return LinkUse(carrier.name, len(members), size, busy, share(busy, trace.step_ps))
+    count, size = len(members), int(trace.task_graph.tasks.bytes[members].sum())
+    busy = window.covered_ps(carrier.start, trace.finish[members])
+    count, size = count // window.traced, size // window.traced
+    return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))

@@ -22,11 +22,12 @@ Timeline = Sequence[tuple[int, int]]  # (ps, bytes from then on)
 class Claim:
     """What a result is said to show; None where nothing is said.
 
-    ``step_ps`` picoseconds; ``peaks`` bytes by device; ``levels`` the (ps, bytes) at which memory changes by device;
-    ``overflows`` the first (ps, task, bytes over the capacity) by device, None where it fits.
+    ``trace_ps`` is the last finish or release in ps; ``peaks`` bytes by device; ``levels`` the (ps,
+    bytes) at which memory changes by device; ``overflows`` the first (ps, task, bytes over the
+    capacity) by device, None where it fits.
     """
 
-    step_ps: int | None = None
+    trace_ps: int | None = None
     peaks: Mapping[str, int] | None = None
     levels: Mapping[str, Timeline] | None = None
     overflows: Mapping[str, tuple[int, str, int] | None] | None = None
@@ -56,9 +57,10 @@ class _Replay:
 
 def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim) -> Iterator[Violation]:
     """Rules ``step``, ``peak``, ``levels``, ``overflow`` and ``feasible``."""
-    step = max((f + lag for f, lag in zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True)), default=0)
-    if claim.step_ps is not None and claim.step_ps != step:
-        yield Violation("step", (), f"the step is said to take {claim.step_ps} ps; the last release is at {step}")
+    end = max((f + lag for f, lag in zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True)), default=0)
+    if claim.trace_ps is not None and claim.trace_ps != end:
+        told = "the step is said to take" if task_graph.steps == 1 else "the steps are said to end at"
+        yield Violation("step", (), f"{told} {claim.trace_ps} ps; the last release is at {end}")
     events = memory_events(task_graph, start.tolist(), finish.tolist())
     feasible = True
     for device, own_events, capacity in zip(task_graph.devices, events, task_graph.capacity.tolist(), strict=True):

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from ..files import read_run
 
     saved = read_run(args.file)
-    claim = Claim(saved.step_ps, saved.peaks, saved.levels, saved.overflows, saved.feasible)
+    claim = Claim(saved.trace_ps, saved.peaks, saved.levels, saved.overflows, saved.feasible)
     violations = check(saved.task_graph, saved.trace, claim)
     count = len(saved.task_graph.tasks)
     if args.json:
@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     elif violations:
         print("\n".join(map(str, violations)))
     else:
-        print(f"ok: {count} tasks, step {saved.trace.step_ps / 1e12:.9g} s, no violation")
+        steps = saved.task_graph.steps
+        what = "step" if steps == 1 else f"{steps} steps"
+        print(f"ok: {count} tasks, {what} {saved.trace.step_ps / 1e12:.9g} s, no violation")
     if violations:
         told = f"{len(violations)} violation{'s' if len(violations) > 1 else ''} of the execution contract"
         print(f"{args.file}: {told} (times in ps)", file=sys.stderr)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             raise error.within(shown_name(args.file)) from None
         progress.next("analyze")
         known = outcome.rungs, outcome.misses, outcome.rel_err
-        report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
+        report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
         code = DONE if report.feasible else INFEASIBLE
         if args.check:
             progress.next("check")

@@ -106,8 +106,7 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
     settings = [name for name in names[1 : names.index("status")] if name in fields]
     body = []
     for row in results.to_dict("records"):
-        # Where steps follow one another, what counts is how much later each ends than the one before.
-        seconds = row["step_time_s"] if row["period_s"] != row["period_s"] else row["period_s"]
+        seconds = row["step_time_s"]
         time = "-" if seconds != seconds else format_seconds(seconds)
         fits = {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-")
         cells = (

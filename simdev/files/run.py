@@ -3,7 +3,8 @@
 Tables are objects of columns of one length; a task, resource, buffer or device is named by its row. ``spans`` may
 list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are claims: reading does not believe them,
 it hands them to the checker. What the checker is there to find (a span too short, a claim too low) is no error here;
-what makes no sense (a row that is not there, a negative duration) is.
+what makes no sense (a row that is not there, a negative duration) is. A run of several ``steps``
+that follow one another claims when the last of them ends, ``trace_ps``, in place of ``step_time_ps``.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class _MemoryShape(TypedDict):
 class _RunShape(TypedDict):
     engine: str
     step_time_ps: NotRequired[int]
+    steps: NotRequired[int]
+    trace_ps: NotRequired[int]
     feasible: NotRequired[bool]
     devices: _DevicesShape
     links: _LinksShape
@@ -140,12 +143,12 @@ def _adapter() -> TypeAdapter[Any]:
 class SavedRun:
     """A run as a file tells it, and what it claims: None where the file says nothing.
 
-    ``step_ps`` picoseconds; ``peaks`` bytes by device; ``levels`` the (ps, bytes) at which memory changes;
-    ``overflows`` the first (ps, task, bytes over the capacity), None where it fits.
+    ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at which
+    memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it fits.
     """
 
     trace: Trace
-    step_ps: int | None
+    trace_ps: int | None
     feasible: bool | None
     peaks: Mapping[str, int] | None
     levels: Mapping[str, list[tuple[int, int]]] | None
@@ -253,6 +256,7 @@ def _trace(run: dict[str, Any]) -> Trace:
         _ints([-1 if size is None else size for size in run["devices"]["capacity_bytes"]]),
         tuple(run["links"]["name"]),
         np.array([float(rate) for rate in run["links"]["bandwidth"]], np.float64),
+        steps=run.get("steps", 1),
     )
     start, finish = np.empty(len(tasks), np.int64), np.empty(len(tasks), np.int64)
     start[spans["id"]], finish[spans["id"]] = spans["start_ps"], spans["finish_ps"]
@@ -283,12 +287,12 @@ def _buffers(columns: dict[str, Any]) -> Buffers:
 
 def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
     memory: dict[str, dict[str, Any]] | None = run.get("memory")
-    step, feasible = run.get("step_time_ps"), run.get("feasible")
+    end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
     if memory is None:
-        return SavedRun(trace, step, feasible, None, None, None)
+        return SavedRun(trace, end, feasible, None, None, None)
     levels = {name: list(zip(one["time_ps"], one["level_bytes"], strict=False)) for name, one in memory.items()}
     overflows = {name: tuple(one["overflow"].values()) if one["overflow"] else None for name, one in memory.items()}
-    return SavedRun(trace, step, feasible, {name: one["peak_bytes"] for name, one in memory.items()}, levels, overflows)
+    return SavedRun(trace, end, feasible, {name: one["peak_bytes"] for name, one in memory.items()}, levels, overflows)
 
 
 def write_run(trace: Trace, path: PathLike) -> None:
@@ -296,10 +300,12 @@ def write_run(trace: Trace, path: PathLike) -> None:
     task_graph = trace.task_graph
     capacities = [None if size < 0 else size for size in task_graph.capacity.tolist()]
     spans = {"id": list(range(len(trace.start))), "start_ps": trace.start.tolist(), "finish_ps": trace.finish.tolist()}
+    steps = task_graph.steps
+    length = {"step_time_ps": trace.step_ps} if steps == 1 else {"steps": steps, "trace_ps": trace.step_ps}
     found = {
         "version": VERSION,
         "engine": trace.engine,
-        "step_time_ps": trace.step_ps,
+        **length,
         "feasible": trace.feasible,
         "devices": {"name": list(task_graph.devices), "capacity_bytes": capacities},
         "links": {"name": list(task_graph.links), "bandwidth": task_graph.bandwidth.tolist()},

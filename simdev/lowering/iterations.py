@@ -58,7 +58,7 @@ def iterated(step: Step, count: int) -> TaskGraph:
         replace(queue, sequence=tuple(k * rows + task for k in range(count) for task in queue.sequence))
         for queue in one.resources
     )
-    return replace(one, tasks=_tasks(step, count), resources=resources, buffers=_buffers(one, count))
+    return replace(one, tasks=_tasks(step, count), resources=resources, buffers=_buffers(one, count), steps=count)
 
 
 def _tasks(step: Step, count: int) -> Tasks:

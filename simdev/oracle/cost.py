@@ -12,8 +12,9 @@ TOO_LONG, FAULT = -1, -2
 class Cost:
     """The step time in seconds (finite even where the step does not fit) and whether it fits.
 
-    ``memory_excess`` is the largest excess of a device over its capacity in bytes, 0 where all fit; ``step_ps`` is the
-    exact step time in ps; ``peaks`` are bytes by device.
+    Where steps follow one another, their period is the step time. ``memory_excess`` is the
+    largest excess of a device over its capacity in bytes, 0 where all fit; ``step_ps`` is the exact
+    step time in ps; ``peaks`` are bytes by device.
     """
 
     seconds: float

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..analysis import step_time_ps
 from ..cluster import Cluster
 from ..engine import simulate
 from ..errors import InputError
 from ..graph import Graph
-from ..lowering import Prepared, expanded, lower_prepared
+from ..lowering import Prepared, expanded, lower_step
 from ..memory import MemoryModel
 from ..profile import CostModel
+from ..steps import simulate_steps
 from ..strategy import SHORT_FORMS, Order, Strategy, Sync, resolve_placement
 from ..structure import units
 from ..taskgraph import Ints
@@ -167,7 +169,7 @@ class Oracle:
         return self._trace(self._named(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        if isinstance(strategy.sync, Sync):  # The first of steps that follow one another; no compiled path knows them.
+        if isinstance(strategy.sync, Sync):  # No compiled path knows steps that follow one another.
             return self.in_full(strategy)
         alike = self.prepared.running(strategy.collectives) is self.prepared
         if strategy.order.policy in ("fifo", "program") and not strategy.splits and alike:
@@ -218,11 +220,16 @@ class Oracle:
         return {op.name: names[device] for op, device in zip(self.graph.ops, column.tolist(), strict=True)}
 
     def _trace(self, strategy: Strategy) -> Trace:
-        task_graph = lower_prepared(self.prepared, strategy)
-        return simulate(task_graph, "simpy" if find_spec("numba") is None else "compiled")
+        step, engine = lower_step(self.prepared, strategy), "simpy" if find_spec("numba") is None else "compiled"
+        if isinstance(strategy.sync, Sync):
+            return simulate_steps(step, engine, strategy.sync)
+        return simulate(step.task_graph, engine)
 
     def trace(self, strategy: Strategy | Placement | str) -> Trace:
-        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest."""
+        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest.
+
+        Of a synchronisation policy it holds several steps, as many as it takes until they repeat.
+        """
         if isinstance(strategy, str):
             strategy = self._short_form(strategy)
         if not isinstance(strategy, Strategy):
@@ -261,5 +268,5 @@ class Oracle:
 
 def cost_of(trace: Trace) -> Cost:
     """The cost that a whole trace shows."""
-    peaks = tuple(memory.peak for memory in trace.memory)
-    return Cost(trace.step_ps / 1e12, trace.feasible, trace.memory_excess, trace.step_ps, peaks)
+    peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
+    return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)

@@ -54,7 +54,9 @@ def plot_gantt(trace: Trace, ax: Axes | None = None) -> Axes:
     _draw_bars(ax, rows, places, scale)
     _draw_critical(ax, rows, places, scale, outlined=spans <= OUTLINE_BELOW)
     verdict = "fits" if trace.feasible else f"DOES NOT FIT: {format_bytes(trace.memory_excess)} over"
-    draw_legend(ax, 10.0, f"step {format_seconds(trace.step_ps / 1e12)}, {verdict}", alarm=not trace.feasible)
+    steps = trace.task_graph.steps
+    what = "step" if steps == 1 else f"{steps} steps"
+    draw_legend(ax, 10.0, f"{what} {format_seconds(trace.step_ps / 1e12)}, {verdict}", alarm=not trace.feasible)
     if spans <= MERGE_ABOVE:
         _draw_labels(ax, trace, rows, places, scale)
     ax.set_xlabel(f"time ({unit})")

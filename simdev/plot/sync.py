@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..lowering.sync import FIRST
 from ..taskgraph import SYNC, TRANSFER, Ints
 from ..trace import Trace
-from ..units import format_seconds
+from ..units import PS_PER_SECOND, format_seconds
 from .style import DEVICES, WIDTH, draw_legend, kind_colours, new_figure, plain, time_unit
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] = {
 """Gains over the parameter server that P3 tells of (Jayarajan et al., MLSys 2019): (Gbit/s, %), by model and policy."""
 
 
-def ranks_of(trace: Trace, iterations: int) -> Ints:
+def ranks_of(trace: Trace) -> Ints:
     """By task the place of what it sends in the order of priority, 0 first; -1 where it sends nothing that has one.
 
     It is the place within its step: what an earlier step still has to send goes before it in any case.
     """
-    tasks = trace.task_graph.tasks
-    step = len(tasks) // iterations
+    tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
+    step = len(tasks) // steps
     sends = [row for row in range(step) if tasks.kind[row] in (TRANSFER, SYNC)]
     first = tasks.priority[:step].tolist()
     # Further segments and further queues have priorities of their own: the message's is that of its first task.
@@ -49,7 +49,7 @@ def ranks_of(trace: Trace, iterations: int) -> Ints:
     for row in sends:
         name = tasks.name[row]
         found[row] = named.get(name, named.get(name.rpartition(" ")[0], -1))
-    return np.tile(found, iterations)
+    return np.tile(found, steps)
 
 
 def sync_figure(trace: Trace, steady: Steady) -> Figure:
@@ -74,7 +74,7 @@ def plot_slices(trace: Trace, steady: Steady, ax: Axes | None = None) -> Axes:
     begin, end = _window(trace, steady)
     unit, scale = time_unit(end - begin)
     rows = _rows(trace)
-    bars = _bars(trace, steady, rows, (begin, end), scale)
+    bars = _bars(trace, rows, (begin, end), scale)
     colours = kind_colours(bars.boxes)
     for kind, parts in bars.boxes.items():
         found = PolyCollection(list(np.concatenate(parts)), facecolors=colours[kind], label=plain(kind, 20))
@@ -90,7 +90,7 @@ def plot_slices(trace: Trace, steady: Steady, ax: Axes | None = None) -> Axes:
         ticks = MaxNLocator(integer=True)
         ax.figure.colorbar(slices, ax=ax, label="priority: 0 is needed first", pad=0.01, ticks=ticks)
     _label(ax, bars.labels, end - begin)
-    draw_legend(ax, 9.0, f"steady-state period {format_seconds(steady.seconds)}")
+    draw_legend(ax, 9.0, f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}")
     ax.set_xlabel(f"time ({unit}) from the end of a step")
     return ax
 
@@ -108,9 +108,9 @@ class _Bars:
     labels: list[tuple[int, float, float, str]] = field(default_factory=list)
 
 
-def _bars(trace: Trace, steady: Steady, rows: Sequence[Row], window: tuple[int, int], scale: int) -> _Bars:
+def _bars(trace: Trace, rows: Sequence[Row], window: tuple[int, int], scale: int) -> _Bars:
     """What stands in the rows between two instants (ps)."""
-    rank, found = ranks_of(trace, steady.iterations), _Bars()
+    rank, found = ranks_of(trace), _Bars()
     kinds = trace.task_graph.tasks.kind
     for place, row in enumerate(rows):
         ids = row.tasks[(trace.finish[row.tasks] > window[0]) & (trace.start[row.tasks] < window[1])]
@@ -185,14 +185,14 @@ def gains_of(results: pd.DataFrame, base: str = "parameter-server") -> pd.DataFr
 
     Raises InputError for a table of something else, or without ``base``.
     """
-    missing = [name for name in (POLICY, BANDWIDTH, "period_s") if name not in results.columns]
+    missing = [name for name in (POLICY, BANDWIDTH, "step_time_s") if name not in results.columns]
     if missing:
         told = " and no column ".join(missing)
         raise InputError(
             f"results: is no sweep over strategy.sync.policy and cluster.bandwidth: it has no column {told}"
         )
-    if not (results["period_s"].notna() & (results[POLICY] == base)).any():
+    if not (results["step_time_s"].notna() & (results[POLICY] == base)).any():
         raise InputError(f'base: no result of the policy "{base}"')
     table = results.assign(bandwidth=results[BANDWIDTH] * 8 / 1e9)
-    periods = table.pivot_table(index="bandwidth", columns=POLICY, values="period_s", sort=False)
+    periods = table.pivot_table(index="bandwidth", columns=POLICY, values="step_time_s", sort=False)
     return periods.rdiv(periods[base], axis=0).sub(1).mul(100).drop(columns=base)

@@ -13,7 +13,6 @@ from .pictures import timeline
 from .run import headline, notes
 from .sheet import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Sheet, change, columns, sheets_json
 from .source import Subject
-from .whatif import period_ps
 
 TASKS = 500  # the tasks whose times changed most
 
@@ -36,7 +35,7 @@ def compare_data(first: Subject, second: Subject) -> dict[str, Any]:
 
 def verdict(first: Subject, second: Subject) -> str:
     """Which one is faster, and by how much."""
-    before, after = (period_ps(one.report.trace, one.report.steady) for one in (first, second))
+    before, after = first.report.step_ps, second.report.step_ps
     names = f"B ({second.name})", f"A ({first.name})"
     if before == after:
         return f"{names[0]} takes as long as {names[1]}"
@@ -66,9 +65,8 @@ def _whole_sheet(first: Report, second: Report) -> Sheet:
 
     def of(report: Report) -> list[tuple[str, float, str]]:
         peak = max((device.memory.peak for device in report.devices), default=0)
-        step = period_ps(report.trace, report.steady)
         return [
-            ("step time", step, format_seconds(step / 1e12)),
+            ("step time", report.step_ps, format_seconds(report.seconds)),
             ("exposed communication", report.exposed_ps, format_seconds(report.exposed_ps / 1e12)),
             ("bubble", report.bubble, f"{report.bubble:.1%}"),
             ("ops", sum(device.ops for device in report.devices), f"{sum(device.ops for device in report.devices):,}"),
@@ -80,16 +78,7 @@ def _whole_sheet(first: Report, second: Report) -> Sheet:
 
     rows = tuple((name, a, b, change(x, y)) for (name, x, a), (_, y, b) in zip(of(first), of(second), strict=True))
     head = columns("", TEXT, "A", TEXT, "B", TEXT, "change", CHANGE)
-    return Sheet("The step", head, rows, _steps_note(first, second))
-
-
-def _steps_note(first: Report, second: Report) -> str:
-    """What figures count where steps follow one another; two runs may hold different numbers of them."""
-    if first.steady is None and second.steady is None:
-        return ""
-    counts = [1 if one.steady is None else one.steady.iterations for one in (first, second)]
-    told = f"A holds {counts[0]} step{'s'[: counts[0] > 1]}, B {counts[1]}"
-    return f"{told}: all but the step time counts all of them{', so only that compares' * (counts[0] != counts[1])}."
+    return Sheet("The step", head, rows)
 
 
 def _times(title: str, what: str, first: Mapping[str, int], second: Mapping[str, int]) -> Sheet:
@@ -130,13 +119,22 @@ def _link_sheet(first: Report, second: Report) -> Sheet:
 
 
 def _by_kind(report: Report) -> dict[str, int]:
-    tasks, found = report.trace.task_graph.tasks, dict[str, int]()
-    moves = transfer_mask(report.trace.task_graph)
-    lengths = (report.trace.finish - report.trace.start).tolist()
-    for kind, moving, length in zip(tasks.kind, moves.tolist(), lengths, strict=True):
+    """The time of one step's tasks in ps."""
+    tasks, found, rows = report.trace.task_graph.tasks, dict[str, int](), _a_step(report)
+    moves = transfer_mask(report.trace.task_graph)[rows]
+    lengths = (report.trace.finish - report.trace.start)[rows].tolist()
+    for kind, moving, length in zip(tasks.kind[rows], moves.tolist(), lengths, strict=True):
         name = "transfer" if moving and kind != "collective" else kind
         found[name] = found.get(name, 0) + length
     return found
+
+
+def _a_step(report: Report) -> slice:
+    """The rows of the tasks of one step: where steps repeat, of the last that is counted."""
+    graph, steady = report.trace.task_graph, report.steady
+    each = len(graph.tasks) // graph.steps
+    counted = 0 if steady is None else len(steady.periods_ps)
+    return slice(counted * each, (counted + 1) * each)
 
 
 def _task_sheet(first: Report, second: Report) -> Sheet:
@@ -158,8 +156,10 @@ def _task_sheet(first: Report, second: Report) -> Sheet:
 
 
 def _tasks(report: Report) -> dict[str, tuple[str, int, int]]:
-    """Where each task ran, its start and its length (ps), by name."""
-    trace, graph = report.trace, report.trace.task_graph
-    places = np.array(graph.devices, dtype=object)[graph.tasks.source].tolist() if len(graph.tasks) else []
-    times = zip(places, trace.start.tolist(), (trace.finish - trace.start).tolist(), strict=True)
-    return dict(zip(graph.tasks.name, times, strict=True))
+    """Where each task of a step ran, its start in the step and its length (ps), by name."""
+    graph, rows = report.trace.task_graph, _a_step(report)
+    start, finish = report.trace.start[rows], report.trace.finish[rows]
+    places = np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist() if len(start) else []
+    begin = start.min(initial=np.iinfo(np.int64).max) if report.steady is not None else 0
+    times = zip(places, (start - begin).tolist(), (finish - start).tolist(), strict=True)
+    return dict(zip(graph.tasks.name[: len(start)], times, strict=True))

@@ -42,10 +42,8 @@ def headline(report: Report) -> str:
         over = [device.name for device in report.devices if device.memory.overflow is not None]
         fits = f"DOES NOT FIT: {format_bytes(report.memory_excess)} over on {', '.join(over[:4])}"
         fits += f" and {len(over) - 4} more" if len(over) > 4 else ""
-    if report.steady is not None:
-        told = f"{report.steady.iterations} steps in {format_seconds(report.seconds)}"
-        return f"A step each {format_seconds(report.steady.seconds)} in the steady state ({told}), {fits}"
-    return f"Step time {format_seconds(report.seconds)}, {fits}"
+    told = "" if report.steady is None else " (the period of steps that follow one another)"
+    return f"Step time {format_seconds(report.seconds)}{told}, {fits}"
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -53,6 +51,9 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     working = [device for device in report.devices if device.ops]
     yield "step time", format_seconds(report.seconds)
     yield "exactly", f"{report.step_ps:,} ps"
+    if report.steady is not None:
+        yield "first step", format_seconds(report.steady.first_ps / 1e12)
+        yield "whole trace", f"{report.steady.steps} steps in {format_seconds(report.trace_ps / 1e12)}"
     yield "devices that compute", f"{len(working):,} of {len(report.devices):,}"
     yield "ops", f"{sum(device.ops for device in working):,}"
     yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}"
@@ -67,6 +68,9 @@ def notes(subject: Subject) -> Iterator[str]:
     """What has to be known to read the figures."""
     report = subject.report
     yield from subject.more
+    if report.steady is not None:
+        yield " ".join(report.steady.lines())
+        yield "The timeline, memory and load show the whole trace; all other figures are those of one step."
     if subject.violations:
         yield (
             f"This run breaks the execution contract in {subject.violations} places, so its figures cannot be trusted: "
@@ -157,15 +161,14 @@ def _op_blame_sheet(report: Report) -> Sheet:
         place = source if source == destination else f"{source} → {destination}"
         total = found.setdefault((segment.blame, graph.tasks.kind[segment.task], place), [0, 0])
         total[0], total[1] = total[0] + segment.duration_ps, total[1] + 1
-    step = report.step_ps or 1
-    ordered = sorted(found.items(), key=lambda one: -one[1][0])
-    rows = tuple((*key, count, ps, ps / step) for key, (ps, count) in ordered)
+    window, ordered = report.window, sorted(found.items(), key=lambda one: -one[1][0])
+    rows = tuple((*key, count, window.a_step(ps), window.share(ps)) for key, (ps, count) in ordered)
     names = columns("blame", TEXT, "kind", TEXT, "where", TEXT, "segments", COUNT, "time", TIME, "of step", SHARE)
     return Sheet("Critical path by place", names, rows)
 
 
 def _segment_sheet(report: Report) -> Sheet:
-    names, step = report.trace.task_graph.tasks.name, report.step_ps or 1
+    names = report.trace.task_graph.tasks.name
     longest = sorted(report.critical_path, key=lambda one: (-one.duration_ps, one.start_ps))[:SEGMENTS]
     rows = tuple(
         (
@@ -174,7 +177,7 @@ def _segment_sheet(report: Report) -> Sheet:
             "" if segment.waiter == NOBODY else names[segment.waiter],
             segment.start_ps,
             segment.duration_ps,
-            segment.duration_ps / step,
+            report.window.share(segment.duration_ps),
         )
         for segment in longest
     )

@@ -100,7 +100,7 @@ def _of_scenario(path: str, scenario: Scenario) -> Subject:
     outcome = execute(scenario, prepared)
     ops = split(prepared, scenario.strategy).prepared.graph.ops
     known = outcome.rungs, outcome.misses, outcome.rel_err
-    report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.steady)
+    report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
     return Subject(_name(path), report, scenario, {op.name: op.kind for op in ops})
 
 

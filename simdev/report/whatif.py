@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import Carrier, Report, Steady, carriers, covered_ps, steady_state, transfer_mask
+from ..analysis import Carrier, Report, carriers, step_time_ps, transfer_mask
 from ..cluster import Link
 from ..engine import choose, simulate
 from ..fabric import LINK_QUEUES
@@ -25,7 +25,6 @@ from ..lowering import Prepared, lower_step
 from ..scenario import Scenario, execute, prepare
 from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, Ints, TaskGraph
-from ..trace import Trace
 from ..units import MAX_BYTES
 
 FACTOR = 2
@@ -69,8 +68,7 @@ def what_ifs(
     """Every device, link and class of ops made ``factor`` times faster, one at a time; the largest gain first.
 
     ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are the classes);
-    ``scenario`` is what the report answers, None for a saved run; ``watch`` may show how far it is. Where the trace
-    holds several steps, step times are periods. Raises InputError.
+    ``scenario`` is what the report answers, None for a saved run; ``watch`` may show how far it is. Raises InputError.
     """
     cases = list(_cases(report, kinds, scenario, factor))
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
@@ -83,15 +81,9 @@ def what_ifs(
     return tuple(sorted(found, key=lambda one: -one.gain))
 
 
-def period_ps(trace: Trace, steady: Steady | None) -> int:
-    """The step time of a trace in ps, or the period of the steps that it holds."""
-    return trace.step_ps if steady is None else round(steady.period_ps)
-
-
 def _again(report: Report, task_graph: TaskGraph, engine: str) -> int:
-    """The step time of a changed task graph."""
-    trace = simulate(task_graph, engine)
-    return period_ps(trace, report.steady and steady_state(trace, report.steady.iterations))
+    """The step time of a changed task graph, in ps."""
+    return step_time_ps(simulate(task_graph, engine))
 
 
 def _cases(report: Report, kinds: Mapping[str, str] | None, scenario: Scenario | None, factor: int) -> Iterator[_Case]:
@@ -111,7 +103,12 @@ def _shorter(report: Report, chosen: Bools, factor: int, what: str, name: str) -
         duration: Ints = np.where(chosen, -(-tasks.duration // factor), tasks.duration)
         return _again(report, replace(trace.task_graph, tasks=replace(tasks, duration=duration)), engine)
 
-    return _Case(what, name, covered_ps(trace.start[chosen], trace.finish[chosen]), step_ps)
+    return _Case(what, name, _busy_ps(report, trace.start[chosen], trace.finish[chosen]), step_ps)
+
+
+def _busy_ps(report: Report, start: Ints, finish: Ints) -> int:
+    """What the spans cover together of one step, in ps."""
+    return report.window.a_step(report.window.covered_ps(start, finish))
 
 
 def _devices(report: Report, factor: int) -> Iterator[_Case]:
@@ -161,7 +158,7 @@ def _carrier(report: Report, carrier: Carrier, sends: Bools, factor: int) -> _Ca
     if not len(through):
         return None
     if task_graph.tasks.flow[through].any():
-        busy = covered_ps(carrier.start, trace.finish[carrier.tasks])
+        busy = _busy_ps(report, carrier.start, trace.finish[carrier.tasks])
         return _wider(report, [task_graph.links.index(carrier.name)], factor, carrier.name, busy)
     chosen = np.zeros(len(task_graph.tasks), np.bool_)
     chosen[through] = True
@@ -182,7 +179,7 @@ def _wider(report: Report, rows: list[int], factor: int, name: str, busy: int | 
 def _links(report: Report, scenario: Scenario, factor: int) -> Iterator[_Case]:
     """The links that carry something, by kind and one by one."""
     links, prepared = scenario.cluster.links, prepare(scenario)
-    used = _used(report.trace, scenario, prepared) if transfer_mask(report.trace.task_graph).any() else {}
+    used = _used(report, scenario, prepared) if transfer_mask(report.trace.task_graph).any() else {}
 
     def faster(rows: list[int], what: str, name: str, busy_ps: int | None = None) -> _Case:
         return _faster(scenario, prepared, rows, factor, what, name, busy_ps)
@@ -197,7 +194,7 @@ def _links(report: Report, scenario: Scenario, factor: int) -> Iterator[_Case]:
         yield faster([i], "link", " - ".join(links[i].ends), busy)
 
 
-def _used(trace: Trace, scenario: Scenario, prepared: Prepared) -> dict[int, int]:
+def _used(report: Report, scenario: Scenario, prepared: Prepared) -> dict[int, int]:
     """The rows of the links that carry something, and for how long (ps).
 
     Links that are no queues, and that nothing shares, are busy for as long as they were if they were queues.
@@ -207,11 +204,11 @@ def _used(trace: Trace, scenario: Scenario, prepared: Prepared) -> dict[int, int
     link_of = [row[id(half_link.link)] for half_link in cluster.half_links]
     if not prepared.fabric.links_serve:
         return _used_as_queues(scenario, prepared, np.array(link_of, np.int64))
-    carried, through = {carrier.name: carrier for carrier in carriers(trace)}, dict[int, list[Carrier]]()
+    carried, through = {one.name: one for one in carriers(report.trace)}, dict[int, list[Carrier]]()
     for half_link, i in zip(cluster.half_links, link_of, strict=True):
         if half_link.name in carried:
             through.setdefault(i, []).append(carried[half_link.name])
-    busy = {i: _busy_ps(trace, found) for i, found in through.items()}
+    busy = {i: _carrying_ps(report, found) for i, found in through.items()}
     return {i: ps for i, ps in busy.items() if ps}
 
 
@@ -229,12 +226,10 @@ def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> di
     return {i: int(busy[i]) for i in np.flatnonzero(busy).tolist()}
 
 
-def _busy_ps(trace: Trace, through: Sequence[Carrier]) -> int:
-    """The time in which a link carries anything in either direction."""
-    if not through:
-        return 0
+def _carrying_ps(report: Report, through: Sequence[Carrier]) -> int:
+    """The time of a step in which a link carries anything in either direction."""
     start = np.concatenate([carrier.start for carrier in through])
-    return covered_ps(start, np.concatenate([trace.finish[carrier.tasks] for carrier in through]))
+    return _busy_ps(report, start, np.concatenate([report.trace.finish[carrier.tasks] for carrier in through]))
 
 
 def _faster(
@@ -246,7 +241,7 @@ def _faster(
             links[row] = _with_bandwidth(links[row], factor)
         cluster = replace(scenario.cluster, links=tuple(links))
         outcome = execute(replace(scenario, cluster=cluster, engine=engine), prepared.on(cluster))
-        return period_ps(outcome.trace, outcome.steady)
+        return step_time_ps(outcome.trace)
 
     return _Case(what, name, busy_ps, step_ps)
 
