@@ -213,4 +213,4 @@ def test_a_saved_run_with_a_collective_of_no_task_fails_its_check(
     assert main(["check", str(saved)]) == 3
     assert "is of task 1000000: there is none" in capsys.readouterr().out
     assert main(["compare", str(scenario), str(scenario)]) == 0
-    assert "all but the step time counts all of them." in capsys.readouterr().out
+    assert "B (scenario.json) takes as long as A (scenario.json)" in capsys.readouterr().out

@@ -2,11 +2,10 @@
 
 E(k) is the last finish or release of step k. Where every start repeats q steps later, up to one
 shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove nothing: what is compared is the
-whole state. Let ``ahead`` be the most steps that begin before one before them ends. When step
-``last - ahead`` ends, all that runs, waits and is still to come hangs on what it and the steps up to
-``last`` have done. If every task of theirs starts and ends as much later than its like q steps
-before, the state has been there before, and what is deterministic goes on as it did then. The last
-``ahead`` steps of a trace are not counted: they do not meet all that would follow them.
+whole state. When the last step simulated begins, all that runs, waits and is still to come hangs on
+when the tasks of the steps that have not ended became ready, started and finished. If all of them
+did so as much later than their likes q steps before, the state has been there before, and what is
+deterministic goes on as it did then. No step that was not simulated can have played a part by then.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from ..taskgraph import Ints
 from ..trace import Trace
 from ..units import PS_PER_SECOND, format_seconds
-from .spans import Window
+from .spans import Window, ready_ps
 
 COUNTS = (4, 8, 16, 32, 52)
 """How many steps to simulate, until they repeat; the last leaves 50 periods."""
@@ -102,19 +101,15 @@ def _time(ps: int) -> str:
 
 
 def steady_state(trace: Trace) -> Steady | None:
-    """How the steps of a trace repeat; None for a trace of fewer than three, which has no period to tell."""
+    """How the steps of a trace repeat; None for fewer than three, which have no period to tell."""
     steps = trace.task_graph.steps
     if steps < 3:
         return None
-    start, finish = trace.start.reshape(steps, -1), trace.finish.reshape(steps, -1)
-    ends = (trace.finish + trace.task_graph.tasks.lag).reshape(steps, -1).max(axis=1, initial=0)
-    ahead = _steps_ahead(start, ends)
-    last = steps - 1 - ahead
-    slack = SLACK if trace.task_graph.tasks.flow.any() else 0.0
-    cycles = range(1, last // 2 + 1)
-    cycle = next((q for q in cycles if _repeats((start, finish, ends[:, None]), last, q, ahead, slack)), 0)
-    counted = ends[: (last if cycle else steps - 2) + 1]
-    return Steady(int(counted[0]), tuple(np.diff(counted).tolist()), steps, cycle, trace.step_ps)
+    state = _States.of(trace)
+    cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if state.repeat(q)), 0)
+    counted = state.ends[: (state.last_undisturbed(cycle) if cycle else steps - 2) + 1]
+    periods = tuple(np.diff(counted).tolist())
+    return Steady(int(counted[0]), periods, steps, cycle, trace.step_ps)
 
 
 def step_time_ps(trace: Trace) -> int:
@@ -123,24 +118,62 @@ def step_time_ps(trace: Trace) -> int:
     return -(-trace.step_ps // trace.task_graph.steps) if steady is None else steady.step_ps
 
 
-def _steps_ahead(start: Ints, ends: Ints) -> int:
-    """The most steps that begin before one before them ends, at least 1."""
-    begins = start.min(axis=1, initial=np.iinfo(np.int64).max)
-    later = np.triu(begins[None, :] < ends[:, None], 1)
-    return max(1, int(later.sum(axis=1).max(initial=0)))
+@dataclass(frozen=True, slots=True, eq=False)
+class _States:
+    """A trace with a row a step: of each task when it was ready, started and finished, in ps.
 
-
-def _repeats(columns: tuple[Ints, ...], last: int, cycle: int, ahead: int, slack: float) -> bool:
-    """Whether the last steps counted are those ``cycle`` before them, in every task as much later.
-
-    One step more than a cycle is compared, or as many as are under way at once.
+    ``begins``, ``ends`` and ``frees`` are by step the first start, the last release, and when the
+    last task has left its queues too. ``slack`` is the part of a shift that may be rounding.
     """
-    first = last - max(cycle, ahead)
-    if first < cycle:
-        return False
-    shift = columns[-1][last, 0] - columns[-1][last - cycle, 0]
-    limit = slack * max(int(shift), 0)
-    return all(
-        bool((np.abs(times[first : last + 1] - times[first - cycle : last + 1 - cycle] - shift) <= limit).all())
-        for times in columns[::-1]  # ends first: they tell most of what does not repeat
-    )
+
+    ready: Ints
+    start: Ints
+    finish: Ints
+    begins: Ints
+    ends: Ints
+    frees: Ints
+    slack: float
+
+    @classmethod
+    def of(cls, trace: Trace) -> _States:
+        """Those of a trace of several steps."""
+        tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
+        release = trace.finish + tasks.lag
+        free = np.maximum(release, trace.finish + tasks.gap)
+        times = ready_ps(trace.task_graph, release), trace.start, trace.finish, release, free
+        ready, start, finish, release, free = (column.reshape(steps, -1) for column in times)
+        begins = start.min(axis=1, initial=trace.step_ps)
+        ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
+        slack = SLACK if tasks.flow.any() else 0.0
+        return cls(ready, start, finish, begins, ends, frees, slack)
+
+    def repeat(self, cycle: int) -> bool:
+        """Whether the state in which the last step begins is that of ``cycle`` steps before.
+
+        Compared are the steps that have not ended then, and at least ``cycle`` + 1 of those before.
+        """
+        last = len(self.ends) - 2
+        now, shift = int(self.begins[last + 1]), int(self.ends[last] - self.ends[last - cycle])
+        under_way = np.flatnonzero(self.frees[: last + 1] > now)
+        first = min(last - cycle, *under_way[:1].tolist(), last)
+        if first < cycle:
+            return False
+        # Of the step that begins, only what waits for its queue by now is part of the state.
+        waiting = np.minimum(self.ready[[last + 1 - cycle, last + 1]] + [[shift], [0]], now)
+        columns = self.ends, self.begins, self.start, self.finish, self.ready
+        return all(
+            self._later(times[first - cycle : last + 1 - cycle], times[first : last + 1], shift) for times in columns
+        ) and self._later(waiting[0] - shift, waiting[1], shift)
+
+    def _later(self, before: Ints, after: Ints, shift: int) -> bool:
+        """Whether all of these times are those ``shift`` ps later."""
+        return bool((np.abs(after - before - shift) <= self.slack * shift).all())
+
+    def last_undisturbed(self, cycle: int) -> int:
+        """The last step that ends before one begins that was not simulated, in the steady state."""
+        last = len(self.ends) - 2
+        shift = self.ends[last] - self.ends[last - cycle]
+        whole = self.ends[: last + 1] <= self.begins[last + 2 - cycle] + shift
+        whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
+        whole[:cycle] = False
+        return int(np.flatnonzero(whole)[-1]) if whole.any() else last
