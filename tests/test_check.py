@@ -247,8 +247,8 @@ def test_what_was_broken_is_accepted_unbroken(build):
 
 
 CLAIMS: dict[str, tuple[str, Callable[[Claim], Claim]]] = {
-    "a step too short": ("step", lambda true: replace(true, step_ps=true.step_ps - 1)),
-    "a step too long": ("step", lambda true: replace(true, step_ps=true.step_ps + 1)),
+    "a step too short": ("step", lambda true: replace(true, trace_ps=true.trace_ps - 1)),
+    "a step too long": ("step", lambda true: replace(true, trace_ps=true.trace_ps + 1)),
     "a peak too low": ("peak", lambda true: replace(true, peaks=true.peaks | {"g1": true.peaks["g1"] - 1})),
     "a peak too high": ("peak", lambda true: replace(true, peaks=true.peaks | {"g0": 99})),
     "a device left out": ("peak", lambda true: replace(true, peaks={"g0": true.peaks["g0"]})),
