@@ -23,15 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import machine, print_table
-from simdev.analysis.training import TrainingReport, analyze_training
+from simdev.analysis import Report, Training
 from simdev.cluster import Cluster
 from simdev.engine import simulate
 from simdev.files import collective_model, read_cluster, read_device, read_preset
 from simdev.files.scenario import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, large_model
-from simdev.profile import DeviceSpec, Efficiency
-from simdev.strategy.parallelism import Parallelism
+from simdev.profile import CostModel, DeviceSpec, Efficiency
+from simdev.scenario import Scenario, run
+from simdev.strategy import Parallelism, Strategy
 
 GIB = 2**30
 BOTH: dict[str, Any] = {"flash": False, "recompute": "selective", "sequence_parallel": True, "zero": 0}
@@ -96,7 +97,7 @@ def slow_b200() -> DeviceSpec:
     return replace(read_device("b200"), efficiency=told)
 
 
-def step(published: Published, spec: DeviceSpec | None = None) -> TrainingReport:
+def step(published: Published, spec: DeviceSpec | None = None) -> Report:
     """The simulated step of a published one."""
     cluster = read_preset(published.cluster[0], published.cluster[1] if published.cluster[1] > 1 else None)
     sizes = dict(published.model)
@@ -106,19 +107,29 @@ def step(published: Published, spec: DeviceSpec | None = None) -> TrainingReport
 
 def report_of(
     cluster: Cluster, model: Any, parallelism: Parallelism, spec: DeviceSpec | None = None, engine: str = "auto"
-) -> TrainingReport:
+) -> Report:
     """A step on a cluster; ``spec`` instead of the datasheets shipped."""
-    specs = {one.kind: one for one in datasheets((), [device.kind for device in cluster.devices], ())}
-    specs |= {} if spec is None else {spec.kind: spec}
-    task_graph, plan = lower_hybrid(model, parallelism, collective_model(cluster), specs)
-    return analyze_training(simulate(task_graph, engine), plan, specs)
+    told = () if spec is None else (spec,)
+    costs = CostModel(specs=datasheets(told, [device.kind for device in cluster.devices], ()))
+    return run(Scenario(model, cluster, costs, Strategy(pipeline=parallelism), engine))
+
+
+def training_of(report: Report) -> Training:
+    """The section of a large model's step."""
+    assert report.training is not None
+    return report.training
 
 
 def errors(published: Published, spec: DeviceSpec | None = None) -> dict[str, Any]:
     """Seconds and GiB beside the published ones, with signed relative errors."""
     report = step(published, spec)
-    gib = max(stage.memory.peak for stage in report.stages) / GIB
-    found: dict[str, Any] = {"step": published.name, "seconds": report.seconds, "gib": gib, "mfu": report.mfu}
+    gib = max(stage.memory.peak for stage in training_of(report).stages) / GIB
+    found: dict[str, Any] = {
+        "step": published.name,
+        "seconds": report.seconds,
+        "gib": gib,
+        "mfu": training_of(report).mfu,
+    }
     for name, value, told in (("time", report.seconds, published.seconds), ("memory", gib, published.gib)):
         found |= {f"published_{name}": told, f"{name}_error": None if told is None else value / told - 1}
     return found
@@ -133,7 +144,7 @@ MIDDLE = 31  # the rank that is told: without embedding and classifier, which Ca
 
 
 @cache
-def calculon_step() -> TrainingReport:
+def calculon_step() -> Report:
     """The same step: 3,072 A100 in boxes of 8, with Calculon's rates and no latency."""
     nothing = Fraction(0)
     spec = DeviceSpec(
@@ -161,7 +172,7 @@ def calculon_step() -> TrainingReport:
 
 def calculon_terms() -> list[tuple[str, float, float]]:
     """By term: Calculon's seconds and ours, of a rank in the middle."""
-    terms = calculon_step().stages[MIDDLE].terms
+    terms = training_of(calculon_step()).stages[MIDDLE].terms
     return [(term, told, terms[term] / 1e12) for term, told in CALCULON.items()]
 
 

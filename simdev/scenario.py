@@ -6,98 +6,128 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .analysis import Outcome
 from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
 from .memory import MemoryModel
+from .models.large import Transformer
 from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
-from .strategy import Origin, Strategy, Sync
+from .strategy import Origin, Parallelism, Strategy, Sync
 from .units import picoseconds
 
 if TYPE_CHECKING:
     from .analysis import Report, SplitCost
-    from .analysis.training import TrainingReport
+    from .files import Parts
     from .lowering import Prepared
-    from .models.large import Transformer
-    from .profile import DeviceSpec
-    from .strategy.parallelism import Parallelism
     from .taskgraph import TaskGraph
     from .trace import Trace
+
+OPTIONS = ("engine", "memory", "symmetry", "steps")
+"""Fields of a scenario that stand under ``options`` in its file."""
+
+STEPS = ("once", "repeated")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A graph on a cluster, what its ops cost, how it is spread, and the engine to ask ("auto": the fastest here).
+    """A graph on a cluster, what its ops cost, how it is spread, and how to answer. Raises InputError.
 
-    ``memory`` is how memory is counted; it never changes timing.
+    - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline spreads.
+    - ``costs``: profiles and datasheets; a large model is costed by datasheets alone.
+    - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted; never changes timing.
+    - ``symmetry``: of a large model, one device stands for those that are alike (see docs/large-models.md).
+    - ``steps``: "once", or "repeated": one step after another.
     """
 
-    graph: Graph
+    graph: Graph | Transformer
     cluster: Cluster
     costs: CostModel
     strategy: Strategy
     engine: str = "auto"
     memory: MemoryModel = MemoryModel()
+    symmetry: bool = True
+    steps: str = STEPS[0]
 
     def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterator[str]:
         from .engine import ENGINES
 
         if self.engine not in ("auto", *ENGINES):
             choice = ", ".join(("auto", *ENGINES))
-            raise InputError(f'engine: "{self.engine}" is not available in this version of simdev; there are {choice}')
+            yield f'engine: "{self.engine}" is not available in this version of simdev; there are {choice}'
+        if self.steps not in STEPS:
+            yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
+        elif self.steps != STEPS[0]:
+            yield f'steps: "{self.steps}" is not available in this version of simdev'
+        yield from self._large_problems() if isinstance(self.graph, Transformer) else self._graph_problems()
 
+    def _graph_problems(self) -> Iterator[str]:
+        if self.strategy.pipeline is not None:
+            yield f"strategy.pipeline: needs a large model by its name; {self.graph.name or 'this'} is a graph"
+        if not self.symmetry:
+            yield "symmetry: goes with a large model"
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The trace of a scenario with where its op times come from.
-
-    ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses`` what had to be
-    estimated (the longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
-    known). ``splits`` tells what splitting each op costs. ``synchronised`` counts the gradients that a policy
-    synchronises (None: there is none): the trace then holds several steps.
-    """
-
-    trace: Trace
-    rungs: Mapping[str, float]
-    misses: tuple[CostMiss, ...] = ()
-    rel_err: float | None = 0.0
-    splits: tuple[SplitCost, ...] = ()
-    synchronised: int | None = None
+    def _large_problems(self) -> Iterator[str]:
+        """A large model has no ops, so nothing can be told of single ones."""
+        name = self.graph.name
+        if self.strategy.pipeline is None:
+            yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
+        if self.costs.profiles:
+            yield f"profile: the layers of {name} are costed by datasheets"
+        if self.costs.strict:
+            yield f"costs: none is measured; the layers of {name} are estimated from datasheets"
+        if self.memory != MemoryModel():
+            yield f"memory: that of {name} is counted tensor by tensor"
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
-    """The scenario of a file (or of an object of the same shape).
+    """The scenario of a file (or of an object of the same shape), whatever its graph and its strategy are.
 
     Raises InputError with every problem of every file that it names.
     """
     from .files import read_scenario
-    from .files.training import has_pipeline
 
+    file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    return scenario_of(read_scenario(path), file)
+
+
+def scenario_of(parts: Parts, file: str | None = None, costs: CostModel | None = None) -> Scenario:
+    """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has them already."""
+    costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
+    options = {name: getattr(parts, name) for name in OPTIONS}
     try:
-        parts = read_scenario(path)
+        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
     except InputError as error:
-        if has_pipeline(path):
-            told = "strategy.pipeline: a large model's step is for `simdev simulate` (in Python load_training)"
-            raise InputError(told, error.file) from None
-        raise
-    try:
-        costs = CostModel(parts.profiles, parts.specs)
-        return Scenario(parts.graph, parts.cluster, costs, parts.strategy, parts.engine, parts.memory)
-    except InputError as error:
-        file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-        raise InputError([f"options.{problem}" for problem in error.problems], file) from None
+        told = (f"options.{one}" if one.partition(":")[0] in OPTIONS else one for one in error.problems)
+        raise InputError(told, file) from None
+
+
+def graph_of(scenario: Scenario) -> Graph:
+    """The graph of a scenario, for what asks about single ops. Raises InputError for what has none to ask about."""
+    if isinstance(scenario.graph, Transformer):
+        name = scenario.graph.name
+        raise InputError(f"graph: {name} is a large model by its sizes: it has no ops to place, fit or ask about")
+    return scenario.graph
 
 
 def prepare(scenario: Scenario) -> Prepared:
-    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share it."""
+    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share it.
+
+    Raises InputError for a large model, of whose lowering the strategy decides everything.
+    """
     from .lowering import Prepared
 
-    return Prepared(scenario.graph, scenario.cluster, scenario.costs, scenario.memory)
+    return Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
 
 
 def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
@@ -109,12 +139,38 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
     from .lowering import lower_step
     from .steps import simulate_steps
 
+    if isinstance(scenario.graph, Transformer):
+        return _large(scenario)
     prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
     step = lower_step(prepared, strategy)
     if not isinstance(strategy.sync, Sync):
         return outcome_of(prepared, strategy, simulate(step.task_graph, scenario.engine))
     outcome = outcome_of(prepared, strategy, simulate_steps(step, scenario.engine, strategy.sync), step.task_graph)
     return replace(outcome, synchronised=step.synchronised)
+
+
+def _large(scenario: Scenario) -> Outcome:
+    """The step of a large model; what is wrong with its pipeline is told of the strategy."""
+    from .engine import simulate
+    from .files import collective_model
+    from .lowering.hybrid import lower_hybrid
+
+    model, pipeline = scenario.graph, scenario.strategy.pipeline
+    assert isinstance(model, Transformer)
+    assert pipeline is not None
+    specs = {spec.kind: spec for spec in scenario.costs.specs}
+    try:
+        collectives = collective_model(scenario.cluster)
+        task_graph, plan = lower_hybrid(model, pipeline, collectives, specs, scenario.symmetry)
+    except InputError as error:
+        raise InputError([_in_pipeline(problem) for problem in error.problems], error.file) from None
+    trace = simulate(task_graph, scenario.engine)
+    return Outcome(trace, {"roofline": 1.0}, rel_err=None, plan=plan)
+
+
+def _in_pipeline(problem: str) -> str:
+    """``tp: ...`` as ``strategy.pipeline.tp: ...``."""
+    return f"strategy.pipeline.{problem}" if hasattr(Parallelism, problem.partition(":")[0]) else problem
 
 
 def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskGraph | None = None) -> Outcome:
@@ -125,7 +181,8 @@ def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskG
     one = trace.task_graph if step is None else step
     costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())  # a graph's ops are its first tasks
     splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
-    return Outcome(trace, rung_shares(costs), cost_misses(own, costs), expected_error(costs), splits)
+    known = rung_shares(costs), cost_misses(own, costs), expected_error(costs)
+    return Outcome(trace, *known, prepared.memory, splits)
 
 
 def _split_costs(
@@ -208,9 +265,7 @@ def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
     """
     from .analysis import analyze
 
-    outcome = execute(scenario, prepared)
-    known = outcome.rungs, outcome.misses, outcome.rel_err
-    return analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
+    return analyze(execute(scenario, prepared))
 
 
 def fingerprint(value: Any) -> str:
@@ -239,39 +294,3 @@ def _feed(write: Callable[[str], None], value: Any) -> None:
         write("]")
     else:
         write(f"{value!r},")
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingScenario:
-    """A large model's step on a cluster: its sizes, how it is spread, and the datasheets of the kinds of device.
-
-    With ``symmetry`` one device stands for those that are alike (see docs/large-models.md).
-    """
-
-    model: Transformer
-    cluster: Cluster
-    specs: tuple[DeviceSpec, ...]
-    parallelism: Parallelism
-    engine: str = "auto"
-    symmetry: bool = True
-
-
-def load_training(path: str | os.PathLike[str] | Mapping[str, Any]) -> TrainingScenario:
-    """The scenario of a file whose strategy is a pipeline. Raises InputError with every problem."""
-    from .files.training import read_training
-
-    parts = read_training(path)
-    return TrainingScenario(parts.model, parts.cluster, parts.specs, parts.parallelism, parts.engine, parts.symmetry)
-
-
-def run_training(scenario: TrainingScenario) -> TrainingReport:
-    """The answer: lower, simulate, analyze. Raises InputError, DeadlockError. A step that does not fit is an answer."""
-    from .analysis.training import analyze_training
-    from .engine import simulate
-    from .files import collective_model
-    from .lowering.hybrid import lower_hybrid
-
-    specs = {spec.kind: spec for spec in scenario.specs}
-    model = collective_model(scenario.cluster)
-    task_graph, plan = lower_hybrid(scenario.model, scenario.parallelism, model, specs, scenario.symmetry)
-    return analyze_training(simulate(task_graph, scenario.engine), plan, specs)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from simdev.analysis import BLAMES, NOBODY, Report, analyze, covered_ps, critical_path, timeline_rows
+from simdev.analysis import BLAMES, NOBODY, Outcome, Report, analyze, covered_ps, critical_path, timeline_rows
 from simdev.engine import simulate
 from simdev.errors import OutOfMemoryError
 from simdev.taskgraph import TaskGraph
@@ -35,7 +35,7 @@ def test_critical_path_by_hand() -> None:
 
 
 def test_blame_sums_to_the_step() -> None:
-    blame = analyze(two_devices()).blame
+    blame = analyze(Outcome(two_devices())).blame
     assert blame == {"compute": 19, "transfer": 6, "queueing": 0, "launch": 1, "latency": 4}
     assert sum(blame.values()) == two_devices().step_ps == 30
 
@@ -75,10 +75,10 @@ def test_ties_go_to_the_smallest_id() -> None:
 
 
 def test_nothing_takes_no_time() -> None:
-    report = analyze(trace_of([]))
-    assert (report.step_ps, report.critical_path, report.bubble, report.exposed_ps) == (0, (), 0.0, 0)
+    report = analyze(Outcome(trace_of([])))
+    assert (report.step_ps, report.critical_path, report.bubble, report.exposed) == (0, (), 0.0, 0.0)
     assert "Step time 0 ps" in str(report)
-    assert analyze(trace_of([Span("a", 0, 0, "gpu:0")])).devices[0].utilization == 0
+    assert analyze(Outcome(trace_of([Span("a", 0, 0, "gpu:0")]))).devices[0].utilization == 0
 
 
 def check_path(trace: Trace) -> None:
@@ -124,15 +124,17 @@ def test_critical_path_tiles_the_step_of_random_worlds(world: World) -> None:
 
 @given(worlds())
 def test_bounds_of_the_step(world: World) -> None:
-    report = analyze(world.trace)
+    report = analyze(Outcome(world.trace))
     tasks = world.task_graph.tasks
     assert sum(report.blame.values()) == report.step_ps
     assert longest_chain(world.task_graph) <= report.step_ps
     assert report.step_ps <= int((world.trace.finish - world.trace.start + tasks.lag + tasks.gap).sum())
     assert all(use.busy_ps + use.exposed_ps <= report.step_ps for use in report.devices)
     assert all(use.busy_ps <= report.step_ps for use in report.links)
-    assert 0 <= report.exposed_ps <= report.step_ps
-    assert 0 <= report.bubble <= 1
+    for use in report.devices:
+        assert use.busy_ps + use.exposed_ps + use.bubble_ps == report.step_ps
+    assert report.bubble + report.exposed == pytest.approx(report.idle)
+    assert 0 <= report.bubble <= report.idle <= 1
     assert sum(use.ops for use in report.devices) + report.transfer_count == len(tasks)
 
 
@@ -146,31 +148,36 @@ def test_rows_hold_every_task_and_never_two_at_once(world: World) -> None:
 
 
 def test_devices_by_hand() -> None:
-    first, second = analyze(two_devices()).devices
+    first, second = analyze(Outcome(two_devices())).devices
     assert (first.ops, first.busy_ps, first.utilization) == (2, 18, 18 / 30)
     assert (second.ops, second.busy_ps, second.utilization) == (2, 9, 9 / 30)
     # In flight is [10, 20): gpu:0 idles in [10, 12), gpu:1 all the while.
     assert (first.exposed_ps, second.exposed_ps) == (2, 10)
-    assert analyze(two_devices()).bubble == pytest.approx(1 - 27 / 60)
+    assert (first.bubble_ps, second.bubble_ps) == (10, 11)
 
 
-def test_exposed_communication_is_what_no_device_hides() -> None:
-    assert analyze(two_devices()).exposed_ps == 2
+def test_idle_time_is_exposed_communication_or_bubble() -> None:
+    report = analyze(Outcome(two_devices()))
+    assert report.idle == pytest.approx(1 - 27 / 60)
+    assert (report.exposed, report.bubble) == (pytest.approx(12 / 60), pytest.approx(21 / 60))
 
 
 def test_links_by_hand() -> None:
-    uses = {use.name: (use.transfers, use.bytes, use.busy_ps, use.utilization) for use in analyze(two_devices()).links}
+    uses = {
+        use.name: (use.transfers, use.bytes, use.busy_ps, use.utilization)
+        for use in analyze(Outcome(two_devices())).links
+    }
     assert uses == {"send gpu:0": (1, 6, 6, 0.2), "recv gpu:1": (1, 6, 6, 0.2)}
 
 
 def test_flows_are_told_by_link_and_free_transfers_by_their_ends() -> None:
     flows = trace_of([Span("f", 0, 9, to=1, size=6, links=[0], held=3)], links=["link gpu:0>gpu:1", "link gpu:1>gpu:0"])
-    assert [(use.name, use.transfers, use.busy_ps) for use in analyze(flows).links] == [
+    assert [(use.name, use.transfers, use.busy_ps) for use in analyze(Outcome(flows)).links] == [
         ("link gpu:0>gpu:1", 1, 6),
         ("link gpu:1>gpu:0", 0, 0),
     ]
     free = trace_of([Span("x", 0, 4, to=1, size=6), Span("y", 2, 6, to=1, size=1)])
-    assert [(use.name, use.bytes, use.busy_ps) for use in analyze(free).links] == [("gpu:0 -> gpu:1", 7, 6)]
+    assert [(use.name, use.bytes, use.busy_ps) for use in analyze(Outcome(free)).links] == [("gpu:0 -> gpu:1", 7, 6)]
 
 
 def test_covered_time_is_the_length_of_the_union() -> None:
@@ -179,7 +186,7 @@ def test_covered_time_is_the_length_of_the_union() -> None:
 
 
 def test_json_has_the_fields_of_the_format() -> None:
-    report = analyze(two_devices([200, 5]), {"measured": 0.75, "roofline": 0.25})
+    report = analyze(Outcome(two_devices([200, 5]), {"measured": 0.75, "roofline": 0.25}))
     found = json.loads(json.dumps(report.to_json()))
     assert (found["step_time_ps"], found["step_time_s"], found["engine"]) == (30, 30 / 1e12, "by hand")
     assert (found["feasible"], found["memory_excess_bytes"]) == (False, 4)
@@ -195,10 +202,10 @@ def test_json_has_the_fields_of_the_format() -> None:
 
 
 def test_require_feasible() -> None:
-    report = analyze(two_devices())
+    report = analyze(Outcome(two_devices()))
     assert report.require_feasible() is report
     with pytest.raises(OutOfMemoryError) as caught:
-        analyze(two_devices([100, 5])).require_feasible()
+        analyze(Outcome(two_devices([100, 5]))).require_feasible()
     error = caught.value
     # gpu:0 is over from the start (100 + 6 bytes), gpu:1 only from 10 ps.
     assert (error.device, error.time_ps, error.task) == ("gpu:0", 0, "a")
@@ -206,9 +213,9 @@ def test_require_feasible() -> None:
 
 
 def test_text_says_loudly_whether_it_fits() -> None:
-    assert "FITS: no device has a memory limit." in str(analyze(two_devices()))
-    assert "FITS: every device stays within its memory." in str(analyze(two_devices([106, 9])))
-    text = str(analyze(two_devices([106, 5])))
+    assert "FITS: no device has a memory limit." in str(analyze(Outcome(two_devices())))
+    assert "FITS: every device stays within its memory." in str(analyze(Outcome(two_devices([106, 9]))))
+    text = str(analyze(Outcome(two_devices([106, 5]))))
     assert "DOES NOT FIT: 1 of 2 devices" in text
     assert "gpu:1: 1 bytes (1 B) over at 10 ps, when a:0>gpu:1 starts." in text
     assert "6 B  a:0 on gpu:1" in text
@@ -216,14 +223,14 @@ def test_text_says_loudly_whether_it_fits() -> None:
 
 @pytest.mark.parametrize("trace", [two_devices([106, 5]), hostile()], ids=["plain", "hostile"])
 def test_text_is_narrow(trace: Trace) -> None:
-    assert max(len(line) for line in str(analyze(trace, {"measured": 1.0})).splitlines()) < 100
+    assert max(len(line) for line in str(analyze(Outcome(trace, {"measured": 1.0}))).splitlines()) < 100
 
 
 def test_devices_that_run_ops_are_never_cut_off() -> None:
     """Behind switches and more devices than there are rows; switches are only counted, and have no row in a chart."""
     names = [f"gpu:{d}" for d in range(20)] + [f"nic:{d}" for d in range(9)] + ["gpu:99"]
     trace = trace_of([Span("b", 0, 1, "gpu:99", at=29)], names, [1] * 20 + [-1] * 9 + [1])
-    lines = str(analyze(trace)).splitlines()
+    lines = str(analyze(Outcome(trace))).splitlines()
     shown = [line.split()[0] for line in lines if line.startswith(("  gpu:", "  nic:"))]
     assert shown == ["gpu:99", *(f"gpu:{d}" for d in range(15))]
     assert "  ... and 14 more" in lines
@@ -233,18 +240,18 @@ def test_devices_that_run_ops_are_never_cut_off() -> None:
 def test_without_limits_every_device_has_a_row() -> None:
     trace = trace_of([Span("a", 0, 1, "gpu:0")])
     assert [row.name for row in timeline_rows(trace)] == ["gpu:0", "gpu:1"]
-    assert "  gpu:1 " in str(analyze(trace))
+    assert "  gpu:1 " in str(analyze(Outcome(trace)))
 
 
 def test_html_escapes_names() -> None:
-    html = analyze(hostile())._repr_html_()
+    html = analyze(Outcome(hostile()))._repr_html_()
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert HOSTILE[0] in json.dumps(analyze(hostile()).to_json())
+    assert HOSTILE[0] in json.dumps(analyze(Outcome(hostile())).to_json())
 
 
 def test_repr_is_short() -> None:
-    assert repr(analyze(two_devices())) == "Report(3e-11 s, feasible, 2 devices, engine 'by hand')"
+    assert repr(analyze(Outcome(two_devices()))) == "Report(3e-11 s, feasible, 2 devices, engine 'by hand')"
 
 
 def test_a_path_of_a_hundred_thousand_tasks() -> None:
@@ -252,7 +259,7 @@ def test_a_path_of_a_hundred_thousand_tasks() -> None:
     spans = [Span("t0", 0, 2, "gpu:0", lag=1)]
     spans += [Span(f"t{i}", 3 * i, 3 * i + 2, f"gpu:{i % 4}", f"t{i - 1}", i % 4, lag=1) for i in range(1, count)]
     trace = trace_of(spans, [f"gpu:{d}" for d in range(4)], buffers=[Held("b", 0, 1, "t0", "t5")])
-    report: Report = analyze(trace)
+    report: Report = analyze(Outcome(trace))
     assert len(report.critical_path) == 2 * count
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.analysis import analyze
+from simdev.analysis import Outcome, analyze
 from simdev.cli import main
 from simdev.report import Subject, compare_data, compare_sheets, verdict
 from simdev.scenario import load_scenario, run
@@ -70,14 +70,14 @@ def test_a_step_against_itself_has_no_change() -> None:
 )
 def test_the_verdict_says_who_is_faster(before: int, after: int, told: str) -> None:
     first, second = (
-        Subject(n, analyze(trace_of([Span("x", 0, t, "gpu:0")]))) for n, t in (("a", before), ("b", after))
+        Subject(n, analyze(Outcome(trace_of([Span("x", 0, t, "gpu:0")])))) for n, t in (("a", before), ("b", after))
     )
     assert verdict(first, second) == told
 
 
 def test_devices_and_tasks_of_one_only_are_told() -> None:
-    first = Subject("a", analyze(trace_of([Span("x", 0, 5, "gpu:0"), Span("y", 5, 9, "gpu:0")], ["gpu:0"])))
-    second = Subject("b", analyze(trace_of([Span("x", 0, 5, "gpu:9"), Span("z", 5, 6, "gpu:9")], ["gpu:9"])))
+    first = Subject("a", analyze(Outcome(trace_of([Span("x", 0, 5, "gpu:0"), Span("y", 5, 9, "gpu:0")], ["gpu:0"]))))
+    second = Subject("b", analyze(Outcome(trace_of([Span("x", 0, 5, "gpu:9"), Span("z", 5, 6, "gpu:9")], ["gpu:9"]))))
     found = {sheet.title: sheet for sheet in compare_sheets(first.report, second.report)}
     assert {row[0]: row[1:3] for row in found["Devices"].rows} == {"gpu:0": (9, None), "gpu:9": (None, 6)}
     assert found["Tasks that changed most"].note.startswith("1 tasks are in A only, 1 in B only; 1 of")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from simdev import Oracle, load_scenario, run
-from simdev.analysis import analyze
+from simdev.analysis import Outcome, analyze
 from simdev.analysis.allocator import Allocator, AllocatorUse, allocator_use
 from simdev.check import check
 from simdev.cli import main
@@ -641,7 +641,7 @@ def test_the_default_report_is_as_ever() -> None:
     assert report.footprint is None
     assert "memory" not in report.to_json()
     assert "allocator" not in str(report)
-    assert analyze(report.trace).to_json().keys() == report.to_json().keys()
+    assert analyze(Outcome(report.trace)).to_json().keys() == report.to_json().keys()
 
 
 def test_the_report_tells_what_memory_was_counted() -> None:

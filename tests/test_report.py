@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
-from simdev.analysis import analyze, covered_ps
+from simdev.analysis import Outcome, analyze, covered_ps
 from simdev.engine import simulate
 from simdev.errors import DeadlockError, InputError
 from simdev.files import write_run
@@ -120,7 +120,7 @@ def test_shared_links_get_bandwidth() -> None:
 @given(task_graphs(("fifo", "priority"), flows=True))
 def test_what_ifs_are_sorted_and_none_is_invented(task_graph: Any) -> None:
     trace = simulate(task_graph)
-    report = analyze(trace)
+    report = analyze(Outcome(trace))
     found = what_ifs(report, factor=1)
     assert {one.step_ps for one in found} <= {trace.step_ps}
     faster = what_ifs(report)
@@ -133,7 +133,7 @@ def test_what_ifs_are_sorted_and_none_is_invented(task_graph: Any) -> None:
 
 
 def test_the_rows_name_every_task_where_it_ran() -> None:
-    told = timeline(analyze(two_devices()))
+    told = timeline(analyze(Outcome(two_devices())))
     names = told["tasks"]["name"]
     rows = {row["name"]: [names[task] for task in row["tasks"]] for row in told["rows"]}
     transfer = "a:0>gpu:1"
@@ -152,7 +152,7 @@ def test_any_step_can_be_told_with_every_task(world: World) -> None:
         trace = world.trace
     except DeadlockError:
         return
-    told = timeline(analyze(trace))
+    told = timeline(analyze(Outcome(trace)))
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     names = told["tasks"]["name"]
     assert {names[task] for row in told["rows"][1:] for task in row["tasks"]} == set(trace.task_graph.tasks.name)
@@ -161,14 +161,14 @@ def test_any_step_can_be_told_with_every_task(world: World) -> None:
 
 @given(task_graphs(("fifo", "priority"), flows=True))
 def test_any_trace_can_be_told(task_graph: Any) -> None:
-    told = timeline(analyze(simulate(task_graph)))
+    told = timeline(analyze(Outcome(simulate(task_graph))))
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def test_very_many_spans_become_fewer_and_cover_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simdev.report.pictures.MOST_SPANS", 50)
     spans = [Span(f"op{i}", 10 * i, 10 * i + 9, "gpu:0") for i in range(300)]
-    told = timeline(analyze(trace_of(spans, ["gpu:0"])))
+    told = timeline(analyze(Outcome(trace_of(spans, ["gpu:0"]))))
     assert told["merged"]
     row = next(row for row in told["rows"] if row["name"] == "gpu:0")
     assert len(row["tasks"]) < 60
@@ -293,7 +293,8 @@ def test_a_large_models_step_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps(parts))
     subject = read_subject(str(tmp_path / "s.json"))
     data = run_data(subject, what_ifs(subject.report, subject.kinds, subject.scenario))
-    assert any(note.startswith("gpt3-175b on 16 devices: MFU") for note in data["notes"])
+    assert any(note.startswith("gpt3-175b: dp 1 x tp 8 x pp 2") for note in data["notes"])
+    assert any(note.startswith("MFU ") for note in data["notes"])
     assert data["timeline"]["step"] == subject.report.step_ps > 0
 
 

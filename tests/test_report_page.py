@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.analysis import analyze
+from simdev.analysis import Outcome, analyze
 from simdev.cli import main
 from simdev.report import Subject, compare_data, page, results_data, run_data
 from simdev.report.html import json_for_html
@@ -61,7 +61,7 @@ def evil() -> Subject:
     spans = [Span(name, i * 10, i * 10 + 10, EVIL[i % 2], at=i % 2, kind=name) for i, name in enumerate(EVIL)]
     return Subject(
         "</title><script>alert(6)</script>",
-        analyze(trace_of(spans, EVIL[:2], capacity=[1, -1], buffers=[Held(EVIL[8], 0, 3)])),
+        analyze(Outcome(trace_of(spans, EVIL[:2], capacity=[1, -1], buffers=[Held(EVIL[8], 0, 3)]))),
     )
 
 
@@ -77,7 +77,7 @@ def evil_results() -> pd.DataFrame:
 
 PAGES = {
     "run": lambda: run_data(evil()),
-    "compare": lambda: compare_data(evil(), Subject("b", analyze(hostile()))),
+    "compare": lambda: compare_data(evil(), Subject("b", analyze(Outcome(hostile())))),
     "results": lambda: results_data(evil_results(), EVIL[7]),
 }
 
@@ -154,7 +154,7 @@ def ring(count: int) -> Trace:
 
 
 def test_a_page_of_20_000_spans_stays_under_5_mb() -> None:
-    assert len(page(run_data(Subject("ring", analyze(ring(20_000)))))) < 5_000_000
+    assert len(page(run_data(Subject("ring", analyze(Outcome(ring(20_000))))))) < 5_000_000
 
 
 # The command.

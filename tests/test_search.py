@@ -17,10 +17,10 @@ from simdev import Oracle
 from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
-from simdev.oracle import Cost
+from simdev.oracle import Cost, oracle_of
 from simdev.profile import CostModel
 from simdev.scenario import Scenario
-from simdev.search import METHODS, Result, compare, confirm, oracle_of, search
+from simdev.search import METHODS, Result, compare, confirm, search
 from simdev.search.entropy import _key
 from simdev.search.prepare import Grouped
 from simdev.search.trial import Trial
@@ -306,7 +306,7 @@ def test_what_search_refuses():
     oracle = forks()
     order = Order("fixed", sequence={"g0": ("source",)})
     with pytest.raises(InputError, match="belong to one placement"):
-        oracle_of(Scenario(oracle.graph, oracle.cluster, oracle.costs, Strategy({"*": "g0"}, order)))
+        search(Scenario(oracle.graph, oracle.cluster, oracle.costs, Strategy({"*": "g0"}, order)), "single")
 
 
 def test_compare_prints_the_table_of_papers():

@@ -24,7 +24,7 @@ import pytest
 
 from bad.scenarios import scenario
 from simdev import load_scenario
-from simdev.analysis import analyze
+from simdev.analysis import Outcome, analyze
 from simdev.cli import main
 from simdev.files import read_strategy
 from simdev.oracle import Cost, Oracle
@@ -115,7 +115,7 @@ def test_a_trace_equals_the_librarys(state: State) -> None:
     trace = oracle.trace(placement)
     assert found["tasks"]["start_ps"] == trace.start.tolist()
     assert found["tasks"]["name"] == list(trace.task_graph.tasks.name)
-    assert found["step_time_ps"] == analyze(trace).step_ps
+    assert found["step_time_ps"] == analyze(Outcome(trace)).step_ps
     assert len(tasks["name"]) == len(tasks["kind"]) == len(tasks["finish_ps"])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simdev.scenario import load_training, run_training
+from simdev.scenario import load_scenario, run
 from simdev.sweep import sweep
 
 QUESTION: dict[str, Any] = {
@@ -20,8 +20,8 @@ QUESTION: dict[str, Any] = {
 
 
 def test_a_row_says_what_the_step_says() -> None:
-    row, told = sweep(QUESTION).iloc[0], run_training(load_training(QUESTION))
-    assert (row["step_time_ps"], row["mfu"], row["devices"]) == (told.step_ps, told.mfu, 16)
+    row, told = sweep(QUESTION).iloc[0], run(load_scenario(QUESTION))
+    assert (row["step_time_ps"], row["mfu"], row["devices"]) == (told.step_ps, told.training.mfu, 16)
     assert (row["graph_name"], row["status"]) == ("gpt3-175b", "infeasible" if not told.feasible else "ok")
     assert row["memory_excess_bytes"] == told.memory_excess
 
@@ -30,7 +30,7 @@ def test_its_fields_can_be_set() -> None:
     results = sweep(QUESTION, {"strategy.pipeline.microbatches": [4, 8], "strategy.pipeline.tp": [8, 3]})
     assert list(results["status"] == "failed") == [False, True, False, True]
     assert results["step_time_s"][0] < results["step_time_s"][2]
-    assert "load_training" not in results["reason"][1]
+    assert "strategy.pipeline.tp: 3 does not divide" in results["reason"][1]
 
 
 @pytest.mark.parametrize("apart", [False, True])

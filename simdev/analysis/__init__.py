@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .outcome import Outcome
 from .path import BLAMES, NOBODY, Segment, critical_path, path_tasks
 from .report import Report, analyze
 from .rows import Row, timeline_rows
@@ -9,6 +10,7 @@ from .spans import Window, covered_ps, told_devices, transfer_mask
 from .splits import SplitCost, split_costs
 from .steady import COUNTS, Steady, steady_state, step_time_ps
 from .table import Table, shorten, table_text
+from .training import Training
 from .usage import Carrier, DeviceUse, LinkUse, carriers
 
 __all__ = [
@@ -18,12 +20,14 @@ __all__ = [
     "Carrier",
     "DeviceUse",
     "LinkUse",
+    "Outcome",
     "Report",
     "Row",
     "Segment",
     "SplitCost",
     "Steady",
     "Table",
+    "Training",
     "Window",
     "analyze",
     "carriers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import OutOfMemoryError
-from ..memory import MemoryModel
 from ..profile import CostMiss
 from ..trace import DeviceMemory, Trace
 from .footprint import Footprint, footprint, footprint_json
+from .outcome import Outcome
 from .path import BLAMES, NOBODY, Segment, critical_path
 from .spans import Window, sent_mask
 from .splits import SplitCost, sent_bytes, split_json
 from .steady import Steady, steady_state
 from .text import report_html, report_text
-from .usage import DeviceUse, LinkUse, device_use, exposed_ps, link_use
+from .training import Training, training_of
+from .usage import DeviceUse, LinkUse, device_use, link_use
 
 LIVE_SHOWN = 10
 
@@ -28,7 +29,6 @@ LIVE_SHOWN = 10
 class Report:
     """The analysis of one trace. Times are integer ps (``..._ps``) or seconds, sizes bytes, shares 0 to 1.
 
-    ``exposed_ps`` is the time in which some transfer is in flight and no device computes (see ``usage``);
     ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was given, measured,
     interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
     ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
@@ -36,7 +36,7 @@ class Report:
     Where the trace holds several steps, ``steady`` tells how they repeat, and all is told of one step: ``step_ps`` is
     their period, and the rest what happens in ``window``, whole periods that the critical path tiles, shared out among
     its steps. Memory is that of the whole trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a
-    policy synchronises (None: there is no policy).
+    policy synchronises (None: there is no policy). ``training`` is the section of a large model's step.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -45,7 +45,6 @@ class Report:
     links: tuple[LinkUse, ...]
     transfer_count: int
     transfer_bytes: int
-    exposed_ps: int
     critical_path: tuple[Segment, ...] = field(repr=False)
     costs: Mapping[str, float]
     cost_misses: tuple[CostMiss, ...] = ()
@@ -55,6 +54,7 @@ class Report:
     steady: Steady | None = None
     window: Window = field(default=Window(0, 0), repr=False)
     synchronised: int | None = None
+    training: Training | None = None
 
     @property
     def seconds(self) -> float:
@@ -92,10 +92,27 @@ class Report:
         return {blame: after - before for blame, (before, after) in zip(BLAMES, pairwise(sums), strict=True)}
 
     @property
+    def working(self) -> tuple[DeviceUse, ...]:
+        """The devices that run any op."""
+        return tuple(device for device in self.devices if device.ops)
+
+    @property
+    def idle(self) -> float:
+        """The share of the working devices' time in which they compute nothing: ``bubble`` + ``exposed``."""
+        return self._share(sum(self.step_ps - device.busy_ps for device in self.working))
+
+    @property
+    def exposed(self) -> float:
+        """The share of the working devices' time that goes to exposed communication (see ``usage``)."""
+        return self._share(sum(device.exposed_ps for device in self.working))
+
+    @property
     def bubble(self) -> float:
-        """The share of device time in which nothing is computed, over the devices that run any op."""
-        working = [device.utilization for device in self.devices if device.ops]
-        return 1 - sum(working) / len(working) if working and self.step_ps else 0.0
+        """The share of the working devices' time in which they neither compute nor communicate (see ``usage``)."""
+        return self._share(sum(device.bubble_ps for device in self.working))
+
+    def _share(self, ps: int) -> float:
+        return ps / (self.step_ps * len(self.working)) if ps else 0.0
 
     def require_feasible(self) -> Report:
         """The report itself. Raises OutOfMemoryError for the device that exceeds its memory first."""
@@ -119,8 +136,9 @@ class Report:
             "devices": {device.name: _device_json(device) for device in self.devices},
             "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
             "links": {link.name: _link_json(link) for link in self.links},
-            "exposed_communication_s": self.exposed_ps / 1e12,
+            "exposed_communication": self.exposed,
             "bubble": self.bubble,
+            "idle": self.idle,
             "blame_s": {blame: ps / 1e12 for blame, ps in self.blame.items()},
             "critical_path": [_segment_json(self.trace, segment) for segment in self.critical_path],
             "costs": dict(self.costs),
@@ -133,6 +151,7 @@ class Report:
         found: dict[str, Any] = {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
         found |= {} if self.steady is None else self.steady.to_json()
         found |= {} if self.synchronised is None else {"synchronised_gradients": self.synchronised}
+        found |= {} if self.training is None else {"training": self.training.to_json()}
         return found | ({"splits": [split_json(one) for one in self.splits]} if self.splits else {})
 
     def __str__(self) -> str:
@@ -146,21 +165,9 @@ class Report:
         return report_html(self)
 
 
-def analyze(
-    trace: Trace,
-    rungs: Mapping[str, float] | None = None,
-    misses: Sequence[CostMiss] = (),
-    rel_err: float | None = 0.0,
-    memory: MemoryModel = MemoryModel(),
-    splits: Sequence[SplitCost] = (),
-    synchronised: int | None = None,
-) -> Report:
-    """The report of a trace.
-
-    ``rungs`` is the share of the op time by the rung of the cost ladder that gave it, ``misses`` what had to be
-    estimated, ``rel_err`` the expected relative error of the op times, ``memory`` how memory was counted,
-    ``splits`` what splitting each op costs, ``synchronised`` how many gradients a policy synchronises.
-    """
+def analyze(outcome: Outcome) -> Report:
+    """The report of what running a scenario showed; of a trace alone: ``analyze(Outcome(trace))``."""
+    trace, plan = outcome.trace, outcome.plan
     steady, steps = steady_state(trace), trace.task_graph.steps
     window = Window(0, trace.step_ps, steps, steps) if steady is None else steady.window
     return Report(
@@ -170,16 +177,16 @@ def analyze(
         links=link_use(trace, window),
         transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
         transfer_bytes=sent_bytes(trace.task_graph) // steps,
-        exposed_ps=exposed_ps(trace, window),
         critical_path=critical_path(trace, window),
-        costs=dict(rungs or {}),
-        cost_misses=tuple(misses),
-        cost_rel_err=rel_err,
-        footprint=footprint(trace, memory),
-        splits=tuple(splits),
+        costs=dict(outcome.rungs),
+        cost_misses=outcome.misses,
+        cost_rel_err=outcome.rel_err,
+        footprint=footprint(trace, outcome.memory),
+        splits=outcome.splits,
         steady=steady,
         window=window,
-        synchronised=synchronised,
+        synchronised=outcome.synchronised,
+        training=None if plan is None else training_of(trace, plan),
     )
 
 
@@ -203,6 +210,7 @@ def _device_json(device: DeviceUse) -> dict[str, Any]:
         "busy_s": device.busy_ps / 1e12,
         "utilization": device.utilization,
         "exposed_communication_s": device.exposed_ps / 1e12,
+        "bubble_s": device.bubble_ps / 1e12,
         "peak_bytes": memory.peak,
         "peak_time_s": memory.peak_ps / 1e12,
         "capacity_bytes": memory.capacity,

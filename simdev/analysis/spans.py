@@ -53,6 +53,11 @@ def sent_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
     return transfer_mask(task_graph) & ~_of_kinds(task_graph, (SYNC,))
 
 
+def collective_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
+    """True for each task that is a whole collective."""
+    return _of_kinds(task_graph, (COLLECTIVE,))
+
+
 def _of_kinds(task_graph: TaskGraph, wanted: tuple[str, ...]) -> NDArray[np.bool_]:
     kinds = task_graph.tasks.kind
     if isinstance(kinds, Coded):

@@ -13,6 +13,7 @@ from .path import Segment
 from .spans import told_devices
 from .splits import split_text
 from .table import Table, shorten, table_html, table_text
+from .training import training_lines, training_notes, training_tables
 from .usage import DeviceUse
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def report_html(report: Report) -> str:
 
 
 def _headline(report: Report) -> str:
-    lines = [f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine {report.engine})"]
+    lines = [] if report.training is None else [*training_lines(report.training)]
+    lines.append(f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine {report.engine})")
     lines += [] if report.steady is None else report.steady.lines()
     if report.synchronised == 0:
         lines.append("No gradient is synchronised: the strategy makes none on several devices.")
@@ -82,7 +84,7 @@ def _overflow(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
 
 
 def _tables(report: Report) -> Iterator[Table]:
-    yield _device_table(report)
+    yield from (_device_table(report),) if report.training is None else training_tables(report.training)
     if report.footprint is not None:
         memories = [device.memory for device in _shown(report)]
         yield from footprint_tables(report.footprint, memories)
@@ -195,8 +197,12 @@ def _miss_table(report: Report) -> Table:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    exposed = f"{format_seconds(report.exposed_ps / 1e12)} ({report.exposed_ps / (report.step_ps or 1):.1%})"
-    yield f"Exposed communication: {exposed} of the step.  Bubble: {report.bubble:.1%} of the working devices' time."
+    yield (
+        f"Bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%} of the working devices' time "
+        f"(idle: {report.idle:.1%})."
+    )
+    if report.training is not None:
+        yield from training_notes(report.training)
     if report.footprint is not None:
         yield from footprint_notes(report.footprint)
     if report.costs:

@@ -1,32 +1,37 @@
 """How much of a step each device computed and each queue or link carried: what a window shows, a step.
 
-*Busy* is the time in which a device computes (its gaps do not count) or a queue carries a transfer. A transfer is *in
-flight* from its start to its release (finish + lag). *Exposed* communication is what computing did not hide: for a
-device, the time in which a transfer from or to it is in flight while it computes nothing; for the whole step, the time
-in which some transfer is in flight while no device computes.
+The step of a device is tiled by three things. *Busy*: it computes (its gaps do not count). *Exposed* communication: it
+computes nothing while a transfer from or to it, or a collective that it takes part in, is in flight, from its start to
+its release (finish + lag). The *bubble*: neither, it waits for what others compute. What a trace viewer counts on each
+rank (Holistic Trace Analysis: communication that no computing overlaps) is the second; with transfers that take no time
+the third is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. Both together are its *idle* time.
+
+A queue or link is busy while it carries a transfer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from ..taskgraph import Ints
+from ..taskgraph import Ints, Rows
 from ..trace import DeviceMemory, Trace
-from .spans import Window, group, is_compute_stream, sent_mask, transfer_mask
+from .spans import Window, collective_mask, group, is_compute_stream, sent_mask, transfer_mask
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One device over the step: ``ops`` run, ``busy_ps``, ``exposed_ps``, ``utilization`` = busy / step, its memory."""
+    """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its memory."""
 
     name: str
     ops: int
     busy_ps: int
-    utilization: float
     exposed_ps: int
+    bubble_ps: int
+    utilization: float
     memory: DeviceMemory
 
 
@@ -59,9 +64,12 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
 
 def _device(trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory) -> DeviceUse:
     busy = window.covered_ps(trace.start[run], trace.finish[run])
-    exposed = _exposed_ps(trace, window, run, touch, busy)
-    ops = len(run) // window.traced
-    return DeviceUse(memory.device, ops, window.a_step(busy), window.share(busy), exposed, memory)
+    used = busy + _exposed_ps(trace, window, run, touch, busy)
+    # Sums are shared out among the steps, not parts: so what is rounded tiles the step.
+    a_step = [window.a_step(ps) for ps in (0, busy, used, window.length_ps)]
+    computes, exposed, bubble = (after - before for before, after in pairwise(a_step))
+    ops, utilization = len(run) // window.traced, window.share(busy)
+    return DeviceUse(memory.device, ops, computes, exposed, bubble, utilization, memory)
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
@@ -75,16 +83,34 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
     queued = (device >= 0) & np.isin(holder, transfers)
     filled = np.isin(buffers.filler, transfers)
     ends = tasks.source[transfers], tasks.destination[transfers]
-    devices = np.concatenate((*ends, device[queued], buffers.device[filled]))
-    return devices, np.concatenate((transfers, transfers, holder[queued], buffers.filler[filled]))
+    ranks, collective = _ranks(trace)
+    devices = np.concatenate((*ends, device[queued], buffers.device[filled], ranks))
+    rows = transfers, transfers, holder[queued], buffers.filler[filled], collective
+    return devices, np.concatenate(rows)
 
 
-def exposed_ps(trace: Trace, window: Window) -> int:
-    """The time in ps of a step in which some transfer is in flight and no device computes."""
-    moves = transfer_mask(trace.task_graph)
-    computes = np.flatnonzero(~moves)
-    busy = window.covered_ps(trace.start[computes], trace.finish[computes])
-    return _exposed_ps(trace, window, computes, np.flatnonzero(moves), busy)
+def _ranks(trace: Trace) -> tuple[Ints, Ints]:
+    """(device, collective) where one queue stands for all ranks of a group: those that compute beside its collectives.
+
+    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have the same ranks.
+    """
+    tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
+    grouped = collective_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 1)
+    rows = np.flatnonzero(grouped)
+    queue = np.full(len(grouped), -1, np.int64)
+    queue[rows] = tasks.resources.ids[tasks.resources.ptr[rows]]
+    before, after = tasks.successors.owners(), tasks.successors.ids
+    computes = ~transfer_mask(trace.task_graph)
+    into, out = grouped[after] & computes[before], grouped[before] & computes[after]
+    queues = np.concatenate((queue[after[into]], queue[before[out]]))
+    devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))
+    number = len(trace.task_graph.devices)
+    pairs = np.unique(queues * number + devices)
+    ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
+    size = np.diff(ranks.ptr)[queue[rows]]
+    first = np.cumsum(size) - size
+    at = np.arange(int(size.sum())) - np.repeat(first, size) + np.repeat(ranks.ptr[queue[rows]], size)
+    return ranks.ids[at], np.repeat(rows, size)
 
 
 def _exposed_ps(trace: Trace, window: Window, computes: Ints, transfers: Ints, busy: int) -> int:
@@ -92,7 +118,7 @@ def _exposed_ps(trace: Trace, window: Window, computes: Ints, transfers: Ints, b
     both = np.concatenate((computes, transfers))
     finish = trace.finish[both]
     finish[len(computes) :] += trace.task_graph.tasks.lag[transfers]
-    return window.a_step(window.covered_ps(trace.start[both], finish) - busy)
+    return window.covered_ps(trace.start[both], finish) - busy
 
 
 def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:

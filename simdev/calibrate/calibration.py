@@ -11,7 +11,7 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..graph import Graph, Op
-from ..scenario import Scenario, execute
+from ..scenario import Scenario, execute, graph_of
 from ..taskgraph import TRANSFER, Ints
 from ..trace import Trace
 from ..units import PS_PER_SECOND, picoseconds
@@ -142,7 +142,7 @@ def _quality(kind: str, residuals: Sequence[Residual]) -> Quality:
 
 def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scenario:
     """The scenario with what was fitted."""
-    cluster, graph = scenario.cluster, scenario.graph
+    cluster, graph = scenario.cluster, graph_of(scenario)
     for one in parameters:
         if one.fitted and one.quantity != "efficiency":
             cluster = _with_number(cluster, one)
@@ -166,14 +166,15 @@ def _with_number(cluster: Cluster, one: Parameter) -> Cluster:
 def _with_efficiencies(scenario: Scenario, efficiencies: dict[str, Fraction]) -> Graph:
     """Ops whose class was fitted carry their times themselves, by kind of device, in whole ps."""
     kinds = list(dict.fromkeys(device.kind for device in scenario.cluster.devices if device.runs_ops))
-    ops = tuple(_timed(scenario, i, op, kinds, efficiencies) for i, op in enumerate(scenario.graph.ops))
-    return replace(scenario.graph, ops=ops)
+    graph = graph_of(scenario)
+    ops = tuple(_timed(scenario, i, op, kinds, efficiencies) for i, op in enumerate(graph.ops))
+    return replace(graph, ops=ops)
 
 
 def _timed(scenario: Scenario, row: int, op: Op, kinds: Sequence[str], efficiencies: dict[str, Fraction]) -> Op:
     times = {}
     for kind in kinds:
-        efficiency, cost = efficiencies.get(f"{kind}/{op.kind}"), scenario.costs.cost(scenario.graph, row, kind)
+        efficiency, cost = efficiencies.get(f"{kind}/{op.kind}"), scenario.costs.cost(graph_of(scenario), row, kind)
         if cost is not None and (efficiency is not None or op.seconds_on(kind) is not None):
             times[kind] = Fraction(picoseconds(cost.seconds / (efficiency or 1)), PS_PER_SECOND)
     if not any(f"{kind}/{op.kind}" in efficiencies for kind in times):

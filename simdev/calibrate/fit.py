@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..lowering import Prepared
-from ..scenario import Scenario
+from ..scenario import Scenario, graph_of
 from ..taskgraph import TRANSFER, Ints
 from ..units import PS_PER_SECOND
 from .links import LinkNumbers, fit_links, numbers_of, ways
@@ -47,7 +47,7 @@ class Wanted:
 def fit(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT) -> tuple[Scene, tuple[Parameter, ...]]:
     """The parameters that were asked for, fitted or left alone. Raises InputError, MissingCostError."""
     wanted = Wanted.of(names)
-    prepared = Prepared(scenario.graph, scenario.cluster, scenario.costs, scenario.memory)
+    prepared = Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
     scene = scene_of(prepared, scenario.strategy, measured)
     duration = scene.task_graph.tasks.duration.astype(np.float64)
     efficiencies = list(_efficiencies(scene, wanted.efficiency, duration))

@@ -15,6 +15,7 @@ from ..files.reading import PathLike, read_json
 from ..files.shape import VERSION, plain
 from ..files.writing import time_text, write_text
 from ..graph import Op
+from ..scenario import graph_of
 from ..version import __version__
 from .calibration import Calibration
 from .parameter import Parameter
@@ -73,7 +74,7 @@ def _moved(part: Any, folder: str, target: str) -> Any:
 def _timed_ops(calibration: Calibration) -> dict[str, Op]:
     """The ops that carry fitted times, by name."""
     classes = {one.of for one in calibration.parameters if one.fitted and one.quantity == "efficiency"}
-    ops = (op for op in calibration.scenario.graph.ops if isinstance(op.time, Mapping))
+    ops = (op for op in graph_of(calibration.scenario).ops if isinstance(op.time, Mapping))
     return {op.name: op for op in ops if any(f"{kind}/{op.kind}" in classes for kind in op.time)}  # type: ignore[union-attr]
 
 

@@ -46,8 +46,9 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     with _output(args) as place:
+        from ..oracle import oracle_of
         from ..scenario import load_scenario
-        from ..search import confirm, oracle_of, search
+        from ..search import confirm, search
 
         scenario = load_scenario(args.file)
         try:

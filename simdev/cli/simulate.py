@@ -41,23 +41,19 @@ def add_parser(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    source = _stdin() if args.file == "-" else args.file
-    if training.is_meant(args, source):
-        return training.run(args, source)
     with outputs(args) as places:
         from ..analysis import analyze
         from ..scenario import execute
 
         progress = _Progress(5)
-        scenario = _scenario(args, source)
+        scenario = _scenario(args)
         progress.next("simulate")
         try:
             outcome = execute(scenario)
         except (DeadlockError, InputError) as error:
-            raise error.within(shown_name(args.file)) from None
+            raise training.told_by_options(args, error) or error.within(shown_name(args.file)) from None
         progress.next("analyze")
-        known = outcome.rungs, outcome.misses, outcome.rel_err
-        report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
+        report = analyze(outcome)
         code = DONE if report.feasible else INFEASIBLE
         if args.check:
             progress.next("check")
@@ -80,23 +76,35 @@ def _stdin() -> dict[str, Any]:
     return value
 
 
-def _scenario(args: argparse.Namespace, source: Any) -> Scenario:
+def _scenario(args: argparse.Namespace) -> Scenario:
+    """The scenario of the file or of the options; what is wrong is told of its place there."""
     from dataclasses import replace
 
     from ..scenario import load_scenario
 
+    source = training.document(args) or (_stdin() if args.file == "-" else args.file)
     try:
         scenario = load_scenario(source)
     except InputError as error:
-        raise error.within("<stdin>") if args.file == "-" else error from None
-    if args.strict:
-        scenario = replace(scenario, costs=replace(scenario.costs, strict=True))
-    return scenario if args.engine is None else replace(scenario, engine=args.engine)
+        told = error.within("<stdin>") if args.file == "-" else error  # a file is named by its reader
+        raise training.told_by_options(args, error) or told from None
+    changes: dict[str, Any] = {} if args.engine is None else {"engine": args.engine}
+    changes |= {"costs": replace(scenario.costs, strict=True)} if args.strict else {}
+    changes |= {"symmetry": False} if args.no_symmetry else {}
+    try:
+        return replace(scenario, **changes)
+    except InputError as error:
+        names = {"costs": "--strict", "symmetry": "--no-symmetry", "engine": "--engine"}
+        parts = (problem.partition(":") for problem in error.problems)
+        raise InputError([f"{names.get(name, name)}:{reason}" for name, _, reason in parts]) from None
 
 
 def _figure(report: Report) -> Figure:
     from ..plot import gantt_figure, sync_figure
+    from ..plot.training import training_figure
 
+    if report.training is not None:
+        return training_figure(report)
     return gantt_figure(report.trace) if report.steady is None else sync_figure(report.trace, report.steady)
 
 

@@ -1,19 +1,11 @@
-"""``simdev simulate --model NAME --cluster NAME --dp 4 --tp 8 ...``: the step of a large model, in one line."""
+"""``simdev simulate --model NAME --cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import InputError
-from .codes import DONE, FAILED_CHECK, INFEASIBLE
-from .traces import is_faulty, outputs, shown_name, write
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..analysis.training import TrainingReport
+from ..errors import DeadlockError, InputError
 
 COUNTS = {
     "dp": "replicas (data parallelism)",
@@ -62,69 +54,22 @@ def _option(name: str) -> str:
     return "--" + ("no_" * (name in SWITCHES) + name).replace("_", "-")
 
 
-def is_meant(args: argparse.Namespace, source: Any) -> bool:
-    """Whether the command is about a large model; ``source`` is the scenario's path, or its object from stdin.
+def document(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The scenario that the options describe, None where a file does.
 
-    Exits with the usage where it is about nothing. Raises InputError where options contradict one another.
+    Exits with the usage where there is neither. Raises InputError where options contradict one another.
     """
-    from ..files.training import has_pipeline
-
     if args.model is None:
         if args.file is None:
             args.usage_error("FILE is needed, or --model with --cluster")
         given = [_option(name) for name in OPTIONS if getattr(args, name) is not None]
-        given += ["--no-symmetry"] * args.no_symmetry
-        is_pipeline = has_pipeline(source)
-        if given and not (is_pipeline and given == ["--no-symmetry"]):
+        if given:
             raise InputError(f"{given[0]}: goes with --model; a scenario file tells it itself")
-        return is_pipeline
+        return None
     if args.file is not None:
         raise InputError(f"--model: {args.file} is the scenario; give one of them")
     if args.cluster is None:
         raise InputError("--cluster: is needed with --model; `simdev clusters` lists the presets")
-    return True
-
-
-def run(args: argparse.Namespace, source: Any) -> int:
-    """Simulate, report, write. Raises SimdevError."""
-    if args.strict:
-        raise InputError("--strict: the layers of a large model are always estimated, from its devices' datasheets")
-    with outputs(args) as places:
-        report = _report(args, source)
-        code = DONE if report.feasible else INFEASIBLE
-        if args.check and is_faulty(report.trace):
-            code = FAILED_CHECK
-        write(report.trace, places, lambda: _figure(report))
-    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
-    return code
-
-
-def _report(args: argparse.Namespace, source: Any) -> TrainingReport:
-    """The answer; what is wrong is told of the option or of the place in the file."""
-    from dataclasses import replace
-
-    from ..scenario import load_training, run_training
-
-    try:
-        scenario = load_training(_object(args) if args.file is None else source)
-        if args.engine is not None:
-            scenario = replace(scenario, engine=args.engine)
-        if args.no_symmetry:
-            scenario = replace(scenario, symmetry=False)
-    except InputError as error:
-        if args.file is None:
-            raise InputError([_as_option(problem) for problem in error.problems], error.file) from None
-        raise error.within("<stdin>") if args.file == "-" else error from None
-    try:
-        return run_training(scenario)
-    except InputError as error:
-        if args.file is None:
-            raise InputError([_as_option(problem) for problem in error.problems]) from None
-        raise InputError([_in_pipeline(problem) for problem in error.problems], shown_name(args.file)) from None
-
-
-def _object(args: argparse.Namespace) -> dict[str, Any]:
-    """The scenario that the options describe."""
     pipeline = {name: getattr(args, name) for name in (*COUNTS, *TEXTS, *SWITCHES) if getattr(args, name) is not None}
     if "offload" in pipeline:
         pipeline["offload"] = [one.strip() for one in pipeline["offload"].split(",")]
@@ -135,11 +80,11 @@ def _object(args: argparse.Namespace) -> dict[str, Any]:
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
 
-def _in_pipeline(problem: str) -> str:
-    """``tp: ...`` as ``strategy.pipeline.tp: ...``."""
-    from ..strategy.parallelism import Parallelism
-
-    return f"strategy.pipeline.{problem}" if hasattr(Parallelism, problem.partition(":")[0]) else problem
+def told_by_options(args: argparse.Namespace, error: InputError | DeadlockError) -> InputError | None:
+    """What is wrong, told of the options that describe the scenario; None where a file describes it."""
+    if args.model is None or not isinstance(error, InputError):
+        return None
+    return type(error)([_as_option(problem) for problem in error.problems], error.file)
 
 
 def _as_option(problem: str) -> str:
@@ -148,9 +93,3 @@ def _as_option(problem: str) -> str:
     name = path.removeprefix("strategy.pipeline.").removeprefix("graph.").removeprefix("cluster.").partition("[")[0]
     name = {"table": "csv", "preset": "cluster"}.get(name, name)
     return f"{_option(name)}:{reason}" if name in (*OPTIONS, "model") else problem
-
-
-def _figure(report: TrainingReport) -> Figure:
-    from ..plot.training import training_figure
-
-    return training_figure(report)

@@ -20,7 +20,8 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
 from ..memory import MemoryModel
-from ..models import build
+from ..models import MODELS, build
+from ..models.large import LARGE, Transformer, large_model
 from ..profile import DeviceSpec, Profile
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
@@ -29,6 +30,7 @@ from .device import device_names, read_device
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
 from .paths import shown
+from .pipeline import table_path
 from .profile import read_profile
 from .reading import PathLike, label, read_json
 from .shape import STRICT, read_shape
@@ -61,6 +63,8 @@ class _MemoryShape(TypedDict, total=False):
 class _OptionsShape(TypedDict, total=False):
     engine: str
     memory: _MemoryShape
+    symmetry: bool
+    steps: str
 
 
 @with_config(STRICT)
@@ -87,15 +91,17 @@ def _adapter() -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a scenario file names, read and valid, which engine it asks for, and how it counts memory."""
+    """What a scenario file names, read and valid, and its options; ``graph`` is a model's sizes under a pipeline."""
 
-    graph: Graph
+    graph: Graph | Transformer
     cluster: Cluster
     profiles: tuple[Profile, ...]
     strategy: Strategy
     engine: str
     memory: MemoryModel = MemoryModel()
     specs: tuple[DeviceSpec, ...] = ()
+    symmetry: bool = True
+    steps: str = "once"
 
 
 def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -105,11 +111,9 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
         for name in named if isinstance(named, list) else [named]:
             if isinstance(name, str) and name and "\0" not in name:
                 yield os.path.normpath(os.path.join(folder, name))
-    strategy = value.get("strategy")
-    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
-    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
-    if isinstance(table, str) and table and "\0" not in table:
-        yield os.path.normpath(os.path.join(folder, table))
+    table = table_path(value.get("strategy"), folder)
+    if table is not None:
+        yield table
 
 
 def read_scenario(
@@ -117,9 +121,10 @@ def read_scenario(
 ) -> Parts:
     """The parts of a scenario file, or of an object already parsed (its paths are relative to the working directory).
 
-    Graph, cluster, profiles, datasheets and strategy are read through ``reading``, so that many scenarios can share
-    them. Without ``try_placement`` a placement is first tried by lowering, whose errors know no file. Raises InputError
-    with every problem of every file at once, each with the name of its file.
+    The strategy tells whether a model's name means its graph or, under a pipeline, its sizes. Graph, cluster,
+    profiles, datasheets and strategy are read through ``reading``, so that many scenarios can share them. Without
+    ``try_placement`` a placement is first tried by lowering, whose errors know no file. Raises InputError with every
+    problem of every file at once, each with the name of its file.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
@@ -145,21 +150,28 @@ class _Reader:
         if engine not in ENGINES:
             self._add(f"options.engine: must be one of {', '.join(ENGINES)}, got {shown(engine)}")
         memory = self._caught(lambda: MemoryModel(**options.get("memory", {})), self.file, "options.memory.")
-        graph = self._part("graph", shaped["graph"], _graph)
+        is_foreign = isinstance(shaped["strategy"], str) and shaped["strategy"].endswith(SUFFIXES)
+        before = len(self.problems)
+        strategy = None if is_foreign else self._strategy(shaped["strategy"])
+        of_strategy, self.problems[before:] = self.problems[before:], []  # told last, although read first
+        graph = self._graph(shaped["graph"], shaped["strategy"], strategy)
         cluster = self._cluster(shaped["cluster"])
         profiles = self._several("profile", shaped.get("profile", []), read_profile)
         own = self._several("devices", shaped.get("devices", []), read_device)
         for kind, count in Counter(spec.kind for spec in own).items():
             if count > 1:
                 self._add(f"devices: two of kind {shown(kind)}")
-        strategy = self._strategy(shaped["strategy"], graph, cluster)
-        if graph and cluster and strategy and self.try_placement:
+        self.problems += of_strategy
+        if is_foreign and cluster and isinstance(graph, Graph):
+            strategy = self._foreign(shaped["strategy"], graph, cluster)
+        if isinstance(graph, Graph) and cluster and strategy and self.try_placement and not strategy.pipeline:
             self._place(graph, cluster, strategy, shaped["strategy"])
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
         strategy = _with_measured(strategy, graph, cluster)
         specs = datasheets(own, [device.kind for device in cluster.devices], profiles)
-        return Parts(graph, cluster, profiles, strategy, engine, memory, specs)
+        more = options.get("symmetry", True), options.get("steps", "once")
+        return Parts(graph, cluster, profiles, strategy, engine, memory, specs, *more)
 
     def _add(self, problem: str) -> None:
         self.problems.append(f"{self.file}: {problem}" if self.file else problem)
@@ -198,21 +210,32 @@ class _Reader:
         found: Cluster | None = self._part("cluster", value, read_cluster)
         return found
 
-    def _strategy(self, value: Any, graph: Graph | None, cluster: Cluster | None) -> Strategy | None:
-        """A path or an object; the name of a short form; or a file of FlexFlow's, which needs graph and cluster."""
+    def _strategy(self, value: Any) -> Strategy | None:
+        """A path or an object, or the name of a short form."""
         if isinstance(value, str) and value in SHORT_FORMS and not os.path.exists(self._path(value)):
             return Strategy(short=value)
         if isinstance(value, str) and _is_word(value) and not os.path.exists(self._path(value)):
-            self._add(
-                f"strategy: neither a file nor a short form: {shown(value)}; short forms: {', '.join(SHORT_FORMS)}"
-            )
+            known = ", ".join(SHORT_FORMS)
+            self._add(f"strategy: neither a file nor a short form: {shown(value)}; short forms: {known}")
             return None
         found: Strategy | None
-        if isinstance(value, str) and value.endswith(SUFFIXES) and graph and cluster:
-            # What it means hangs on the graph and the cluster too: the path alone does not tell it.
-            found = self._part("strategy", value, lambda path: read_flexflow_strategy(path, graph, cluster), _plainly)
-        else:
+        if isinstance(value, str):
             found = self._part("strategy", value, read_strategy)
+        else:
+            found = self._part("strategy", value, lambda one: read_strategy(one, self.folder))
+        return found
+
+    def _foreign(self, value: str, graph: Graph, cluster: Cluster) -> Strategy | None:
+        """A file of FlexFlow's, which graph and cluster give a meaning: its path alone does not tell it."""
+        found: Strategy | None
+        found = self._part("strategy", value, lambda path: read_flexflow_strategy(path, graph, cluster), _plainly)
+        return found
+
+    def _graph(self, value: Any, strategy_value: Any, strategy: Strategy | None) -> Graph | Transformer | None:
+        """A graph; under a pipeline a large model by its name is its sizes."""
+        piped = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
+        read = read_sizes if isinstance(value, Mapping) and _is_large(value.get("model"), piped) else read_ops
+        found: Graph | Transformer | None = self._part("graph", value, read)
         return found
 
     def _several(self, key: str, value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -237,19 +260,40 @@ def _is_word(value: str) -> bool:
     return value.isprintable() and value.strip() == value != "" and not any(c in value for c in "./\\")
 
 
-def _with_measured(strategy: Strategy, graph: Graph, cluster: Cluster) -> Strategy:
+def _is_large(name: Any, piped: bool) -> bool:
+    """Whether a model's name means the sizes of a large model: some have a graph too, for strategies of other kinds."""
+    if not isinstance(name, str):
+        return False
+    return name in LARGE or name not in MODELS if piped else name in LARGE and name not in MODELS
+
+
+def _says_pipeline(value: Any) -> bool:
+    """Whether the object of a strategy, which cannot be read, is that of a pipeline."""
+    return isinstance(value, Mapping) and isinstance(value.get("pipeline"), Mapping)
+
+
+def _with_measured(strategy: Strategy, graph: Graph | Transformer, cluster: Cluster) -> Strategy:
     """With the measured tables of the cluster, where collectives are to be costed by tables and none are named."""
     choice = strategy.collectives
-    if choice.cost != "table" and not graph.asks_tables:
+    if isinstance(graph, Transformer) or (choice.cost != "table" and not graph.asks_tables):
         return strategy
     return replace(strategy, collectives=with_tables(choice, cluster))
 
 
-def _graph(value: PathLike | Mapping[str, Any]) -> Graph:
+def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:
     """A graph by its path or object, or by a model's name and sizes: {"model": "resnet-50", "batch": 32}."""
     if isinstance(value, Mapping) and "model" in value:
-        return build(value["model"], **{key: item for key, item in value.items() if key != "model"})
+        return build(value["model"], **_sizes(value))
     return read_graph(value)
+
+
+def read_sizes(value: Mapping[str, Any]) -> Transformer:
+    """A large model by its name, with sizes of one's own: {"model": "llama3-70b", "length": 4096}."""
+    return large_model(value["model"], **_sizes(value))
+
+
+def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(key): size for key, size in value.items() if key != "model"}
 
 
 def datasheets(own: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]) -> tuple[DeviceSpec, ...]:

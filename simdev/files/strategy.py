@@ -8,6 +8,7 @@ that has no key beside those of the format is none.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Required
@@ -18,14 +19,14 @@ from typing_extensions import TypedDict
 from ..errors import InputError
 from ..strategy import POLICIES, SHORT_FORMS, SYNCS, Collectives, Configuration, Order, Strategy, Sync
 from .collectives import choice_object, read_choice
-from .paths import at, shown
+from .paths import shown
+from .pipeline import KEYS as PIPELINE_KEYS
+from .pipeline import pipeline_object, read_pipeline
 from .reading import PathLike
 from .shape import STRICT, Priority, read_shape, validate
 from .source import opened
 from .sync import read_sync, sync_object
 from .writing import write_text
-
-LATER = ("pipeline",)
 
 
 @with_config(STRICT)
@@ -56,7 +57,7 @@ class _StrategyShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_StrategyShape.__annotations__, *_ConfigurationShape.__annotations__, "version"})
+_KEYS = frozenset({*_StrategyShape.__annotations__, *_ConfigurationShape.__annotations__, *PIPELINE_KEYS, "version"})
 
 
 @cache
@@ -64,11 +65,13 @@ def _adapters() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
     return TypeAdapter(_StrategyShape), TypeAdapter(_OrderShape)
 
 
-def read_strategy(source: PathLike | Mapping[str, Any]) -> Strategy:
+def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Strategy:
     """The strategy of a file, or of an object already parsed; the version may be left out.
 
-    Raises InputError with every problem at once.
+    A pipeline's table is relative to the file, in an object to ``folder``. Raises InputError with every problem at
+    once.
     """
+    folder = os.path.dirname(source) if isinstance(source, (str, os.PathLike)) else folder
     with opened(source) as (value, _):
         if isinstance(value, dict) and is_bare(value):
             value = {"placement": value}
@@ -80,11 +83,12 @@ def read_strategy(source: PathLike | Mapping[str, Any]) -> Strategy:
                 raise
             problems, shaped = list(error.problems), value
             read_sync(value.get("sync"), problems)
-        problems += [at(key, "goes with a large model by its name") for key in LATER if shaped.get(key)]
         order = _order(shaped.get("order", "fifo"), problems)
         fields = {} if shaped is value else _split_fields(shaped, problems)
         if "collectives" in shaped:
             fields["collectives"] = _collectives(shaped["collectives"], problems)
+        if "pipeline" in shaped:
+            fields["pipeline"] = read_pipeline(shaped["pipeline"], folder, problems)
         if problems:
             raise InputError(problems)
         return Strategy(shaped.get("placement", {}), order, **fields)
@@ -148,7 +152,7 @@ def _order(value: Any, problems: list[str]) -> Order:
 
 
 def write_strategy(strategy: Strategy, path: PathLike) -> None:
-    """Write a strategy. Raises OSError where it cannot write."""
+    """Write a strategy. Raises OSError where it cannot write, InputError for a pipeline's table."""
     order = strategy.order
     told: Any = order.policy
     if order.policy == "priority":
@@ -172,6 +176,8 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
         found |= {"short": strategy.short, "devices": list(strategy.devices)}
     if strategy.collectives != Collectives():
         found["collectives"] = choice_object(strategy.collectives)
+    if strategy.pipeline is not None:
+        found["pipeline"] = pipeline_object(strategy.pipeline)
     return found
 
 

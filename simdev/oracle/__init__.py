@@ -7,6 +7,6 @@ other strategy is lowered and simulated. Both give the same integers.
 from __future__ import annotations
 
 from .cost import Cost
-from .oracle import Oracle
+from .oracle import Oracle, oracle_of
 
-__all__ = ["Cost", "Oracle"]
+__all__ = ["Cost", "Oracle", "oracle_of"]

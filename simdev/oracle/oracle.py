@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, overload
@@ -23,8 +24,9 @@ from ..graph import Graph
 from ..lowering import Prepared, expanded, lower_step
 from ..memory import MemoryModel
 from ..profile import CostModel
+from ..scenario import Scenario, graph_of
 from ..steps import simulate_steps
-from ..strategy import SHORT_FORMS, Order, Strategy, Sync, resolve_placement
+from ..strategy import SHORT_FORMS, SYNCS, Collectives, Order, Strategy, Sync, resolve_placement
 from ..structure import units
 from ..taskgraph import Ints
 from ..trace import Trace
@@ -44,9 +46,9 @@ class Oracle:
     """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one an op, or one a
-    group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order`` is that
-    of placements given without a Strategy; ``cache`` how many answers are remembered (fewer where these would take more
-    than CACHE_BYTES); ``memory`` how memory is counted.
+    group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order``,
+    ``sync`` and ``collectives`` are those of what is given without a Strategy (``under``); ``cache`` is how many
+    answers are remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is counted.
     An infeasible strategy is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
     DeadlockError where fixed sequences contradict).
     """
@@ -59,8 +61,11 @@ class Oracle:
         order: Order = Order(),
         cache: int = 10_000,
         memory: MemoryModel = MemoryModel(),
+        sync: str | Sync = SYNCS[0],
+        collectives: Collectives = Collectives(),
     ) -> None:
-        self.graph, self.cluster, self.costs, self.order, self.memory = graph, cluster, costs, order, memory
+        self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
+        self.under = Strategy(order=order, sync=sync, collectives=collectives)
         self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
         answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400  # the placement, its peaks, and the rest
@@ -70,13 +75,28 @@ class Oracle:
     def __getstate__(self) -> dict[str, Any]:
         return {
             name: getattr(self, name)
-            for name in ("graph", "cluster", "costs", "order", "_cache_size", "memory", "evaluations", "cpu_seconds")
+            for name in ("graph", "cluster", "costs", "under", "_cache_size", "memory", "evaluations", "cpu_seconds")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        names = ("graph", "cluster", "costs", "order", "_cache_size", "memory")
-        self.__init__(*(state[name] for name in names))  # type: ignore[misc]
+        nouns, under = (state[name] for name in ("graph", "cluster", "costs")), state["under"]
+        rest = under.order, state["_cache_size"], state["memory"], under.sync, under.collectives
+        self.__init__(*nouns, *rest)  # type: ignore[misc]
         self.evaluations, self.cpu_seconds = state["evaluations"], state["cpu_seconds"]
+
+    @property
+    def order(self) -> Order:
+        """The order of queues of what is given without a Strategy."""
+        return self.under.order
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether what is given without a Strategy is one step with the collectives of the ops."""
+        return self._runs_plainly(self.under)
+
+    def _runs_plainly(self, strategy: Strategy) -> bool:
+        alike = self.prepared.running(strategy.collectives) is self.prepared
+        return alike and not isinstance(strategy.sync, Sync)
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -101,7 +121,7 @@ class Oracle:
 
     @cached_property
     def _short_in_order(self) -> Short | None:
-        """The same under program order."""
+        """The compiled short path under program order."""
         if self._short is None:
             return None
         from .short import Short, in_file_order
@@ -148,8 +168,10 @@ class Oracle:
             strategy = self._short_form(strategy)
         if isinstance(strategy, Strategy):
             cost = self._of_strategy(strategy)
+        elif self._plain:
+            cost = self._of_placement(self.placement(strategy), self.under.order)
         else:
-            cost = self._of_placement(self.placement(strategy), self.order)
+            cost = self._of_strategy(self.strategy(strategy))
         with self._lock:
             self.evaluations += 1
             self.cpu_seconds += time.thread_time() - started
@@ -159,20 +181,19 @@ class Oracle:
         if name not in SHORT_FORMS:
             forms = ", ".join(SHORT_FORMS)
             raise InputError(f'placement: must be whole numbers, names, or a short form ({forms}), got "{name[:40]}"')
-        return Strategy(order=self.order, short=name)
+        return replace(self.under, short=name)
 
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
         column = self.placement(placement)
-        short = self._short_under(self.order)
+        short = self._short_under(self.under.order) if self._plain else None
         step_ps = None if short is None else short.step_ps(column)
-        return self._trace(self._named(column)).step_ps if step_ps is None else step_ps
+        return self._trace(self.strategy(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
         if isinstance(strategy.sync, Sync):  # No compiled path knows steps that follow one another.
             return self.in_full(strategy)
-        alike = self.prepared.running(strategy.collectives) is self.prepared
-        if strategy.order.policy in ("fifo", "program") and not strategy.splits and alike:
+        if strategy.order.policy in ("fifo", "program") and not strategy.splits and self._runs_plainly(strategy):
             return self._of_placement(self.placement(strategy.placement), strategy.order)
         if strategy.splits and self._splits is not None and strategy.collectives.slowdown == 1:
             cost = self._splits.cost(expanded(self.graph, self.cluster, strategy, self.costs))
@@ -204,10 +225,11 @@ class Oracle:
     def _answer(self, column: Ints, order: Order) -> Cost:
         short = self._short_under(order)
         cost = None if short is None else short.cost(column)
-        return cost_of(self._trace(self._named(column, order))) if cost is None else cost
+        return cost_of(self._trace(Strategy(self.named(column), order))) if cost is None else cost
 
-    def _named(self, column: Ints, order: Order | None = None) -> Strategy:
-        return Strategy(self.named(column), self.order if order is None else order)
+    def strategy(self, placement: Placement) -> Strategy:
+        """The placement as a Strategy, under the oracle's order, synchronisation and collectives."""
+        return replace(self.under, placement=self.named(placement))
 
     def named(self, placement: Placement) -> dict[str, str]:
         """The placement by op and device name. Raises InputError for a device that is not there."""
@@ -233,7 +255,7 @@ class Oracle:
         if isinstance(strategy, str):
             strategy = self._short_form(strategy)
         if not isinstance(strategy, Strategy):
-            strategy = self._named(self.placement(strategy))
+            strategy = self.strategy(strategy)
         return self._trace(strategy)
 
     def batch(self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1) -> list[Cost]:
@@ -264,6 +286,19 @@ class Oracle:
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
+
+
+def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
+    """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own strategy would be.
+
+    Of this strategy the order, the synchronisation and the collectives are kept; where ops run is what one asks about.
+    Raises InputError for a large model, which has no ops.
+    """
+    own = scenario.strategy
+    return Oracle(
+        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, own.sync,
+        own.collectives,
+    )  # fmt: skip
 
 
 def cost_of(trace: Trace) -> Cost:

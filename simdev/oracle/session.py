@@ -29,7 +29,7 @@ class Session:
             raise InputError("graph: there is nothing to place")
         self.oracle, self._placement = oracle, oracle.placement(placement).copy()
         self._limited = any(device.memory is not None for device in oracle.cluster.devices)
-        short = oracle._short if oracle.order.policy == "fifo" else None
+        short = oracle._short if oracle._plain and oracle.order.policy == "fifo" else None
         self._moves = None if short is None or self._limited else _Moves(short, oracle.groups)
         self._proposed: tuple[Ints, int, Cost] | None = None
         self._rows = {op.name: int(oracle._group_of[i]) for i, op in enumerate(oracle.graph.ops)}

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.training import BUBBLE, EXPOSED, TERMS, TrainingReport, tiles
+from ..analysis import Report, Training
+from ..analysis.training import BUBBLE, EXPOSED, TERMS, tiles
 from ..models.large.plan import BACKWARD, COMPUTES, FORWARD, RECOMPUTE, ROLES, UPDATE, WEIGHT
 from ..schedules import BACKWARD as WHOLE
 from ..schedules import FORWARD as AHEAD
@@ -49,9 +50,16 @@ class Spans:
     finish: Ints
 
 
-def training_spans(report: TrainingReport) -> tuple[Spans, ...]:
+def _section(report: Report) -> Training:
+    """What only a large model's step has. Raises ValueError where there is none."""
+    if report.training is None:
+        raise ValueError("report: is not that of a large model's step; gantt_figure draws any trace")
+    return report.training
+
+
+def training_spans(report: Report) -> tuple[Spans, ...]:
     """Everything that is drawn, by look: what each rank computes, layer by layer, and what its gaps go to."""
-    plan, trace = report.plan, report.trace
+    plan, trace = _section(report).plan, report.trace
     found: dict[tuple[str, int], list[Ints]] = {}
     for rank, device in enumerate(plan.first[:ROWS]):
         rows = np.flatnonzero((trace.task_graph.tasks.source == device) & (plan.role < COMPUTES))
@@ -70,9 +78,9 @@ def training_spans(report: TrainingReport) -> tuple[Spans, ...]:
     return tuple(Spans(what, hue, *np.concatenate(pieces, axis=1)) for (what, hue), pieces in found.items())
 
 
-def _actions(report: TrainingReport) -> Iterator[tuple[str, bool, int, int, int]]:
+def _actions(report: Report) -> Iterator[tuple[str, bool, int, int, int]]:
     """What each rank computes for a microbatch, no other between: its number, whether light, row, start, finish."""
-    plan, trace = report.plan, report.trace
+    plan, trace = _section(report).plan, report.trace
     for rank, device in enumerate(plan.first[:ROWS]):
         here = (trace.task_graph.tasks.source == device) & (plan.role < COMPUTES) & (plan.microbatch >= 0)
         rows = np.flatnonzero(here & (trace.finish > trace.start))
@@ -99,15 +107,15 @@ def _table(rank: int, start: Ints, finish: Ints) -> Ints:
     return np.stack((np.full(len(start), rank, np.int64), start, finish))
 
 
-def training_figure(report: TrainingReport) -> Figure:
+def training_figure(report: Report) -> Figure:
     """The chart on a figure of its own; save it with ``figure.savefig(path)``."""
-    ranks = min(len(report.stages), ROWS)
+    ranks = min(len(_section(report).stages), ROWS)
     figure = new_figure(WIDTH, min(1.9 + 0.5 * max(ranks, 2), 40.0))
     plot_training(report, figure.add_subplot())
     return figure
 
 
-def plot_training(report: TrainingReport, ax: Axes | None = None) -> Axes:
+def plot_training(report: Report, ax: Axes | None = None) -> Axes:
     """Draw the chart on ``ax`` (None: on a figure of its own) and return the axes."""
     if ax is None:
         return training_figure(report).axes[0]
@@ -116,16 +124,17 @@ def plot_training(report: TrainingReport, ax: Axes | None = None) -> Axes:
     for one in spans:
         _draw(ax, one, time_unit(report.step_ps)[1])
     _draw_labels(ax, report)
-    lines = _draw_legend(ax, spans, report.plan.parallelism.microbatches)
-    title = f"{report.plan.model.name}, {report.plan.schedule.name}: step {format_seconds(report.seconds)}"
-    told = f"MFU {report.mfu:.1%}, bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%}"
+    training = _section(report)
+    lines = _draw_legend(ax, spans, training.plan.parallelism.microbatches)
+    title = f"{training.plan.model.name}, {training.plan.schedule.name}: step {format_seconds(report.seconds)}"
+    told = f"MFU {training.mfu:.1%}, bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%}"
     ax.set_title(f"{plain(title, 90)}, {told}", loc="left", pad=10 + 16 * lines, fontsize=11)
     return ax
 
 
-def _draw_axes(ax: Axes, report: TrainingReport) -> None:
+def _draw_axes(ax: Axes, report: Report) -> None:
     unit, scale = time_unit(report.step_ps)
-    stages = report.stages[:ROWS]
+    stages = _section(report).stages[:ROWS]
     ax.set_xlim(0, report.step_ps / scale * MARGIN or 1)
     ax.set_ylim(len(stages) - 0.4, -0.6)
     size = min(9.0, max(4.0, 500.0 / len(stages)))
@@ -170,7 +179,7 @@ def _draw(ax: Axes, spans: Spans, scale: int) -> None:
     ax.add_collection(drawn, autolim=False)
 
 
-def _draw_labels(ax: Axes, report: TrainingReport) -> None:
+def _draw_labels(ax: Axes, report: Report) -> None:
     """The microbatch inside the bars that have room."""
     points, scale = ax.get_window_extent().width * 72 / ax.figure.dpi, time_unit(report.step_ps)[1]
     drawn = 0

@@ -67,7 +67,7 @@ def _whole_sheet(first: Report, second: Report) -> Sheet:
         peak = max((device.memory.peak for device in report.devices), default=0)
         return [
             ("step time", report.step_ps, format_seconds(report.seconds)),
-            ("exposed communication", report.exposed_ps, format_seconds(report.exposed_ps / 1e12)),
+            ("exposed communication", report.exposed, f"{report.exposed:.1%}"),
             ("bubble", report.bubble, f"{report.bubble:.1%}"),
             ("ops", sum(device.ops for device in report.devices), f"{sum(device.ops for device in report.devices):,}"),
             ("transfers", report.transfer_count, f"{report.transfer_count:,}"),

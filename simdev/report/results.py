@@ -18,10 +18,10 @@ FIRST = (
     "memory_excess_bytes",
     "peak_bytes",
     "utilization",
-    "exposed_communication_s",
+    "exposed_communication",
 )
 LAST = ("engine", "key", "simdev")
-SHARES = ("utilization", "bubble", "cost_estimated", "cost_rel_err")
+SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # simdev.sweep writes a ' before a text in CSV that begins so
 
 

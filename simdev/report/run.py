@@ -7,6 +7,7 @@ from typing import Any
 
 from ..analysis import NOBODY, Report
 from ..analysis.footprint import footprint_notes
+from ..analysis.training import training_lines, training_notes
 from ..units import format_bytes, format_seconds
 from .pictures import timeline
 from .sheet import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Sheet, columns, sheets_json
@@ -48,18 +49,18 @@ def headline(report: Report) -> str:
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """What stands at the top of the page."""
-    working = [device for device in report.devices if device.ops]
     yield "step time", format_seconds(report.seconds)
     yield "exactly", f"{report.step_ps:,} ps"
     if report.steady is not None:
         yield "first step", format_seconds(report.steady.first_ps / 1e12)
         yield "whole trace", f"{report.steady.steps} steps in {format_seconds(report.trace_ps / 1e12)}"
-    yield "devices that compute", f"{len(working):,} of {len(report.devices):,}"
-    yield "ops", f"{sum(device.ops for device in working):,}"
+    yield "devices that compute", f"{len(report.working):,} of {len(report.devices):,}"
+    yield "ops", f"{sum(device.ops for device in report.working):,}"
     yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}"
     yield "bubble", f"{report.bubble:.1%}"
-    share = report.exposed_ps / report.step_ps if report.step_ps else 0.0
-    yield "exposed communication", f"{format_seconds(report.exposed_ps / 1e12)} ({share:.1%})"
+    yield "exposed communication", f"{report.exposed:.1%}"
+    if report.training is not None:
+        yield "MFU, HFU", f"{report.training.mfu:.1%}, {report.training.hfu:.1%}"
     yield "largest peak", format_bytes(max((device.memory.peak for device in report.devices), default=0))
     yield "engine", report.engine
 
@@ -67,7 +68,6 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
 def notes(subject: Subject) -> Iterator[str]:
     """What has to be known to read the figures."""
     report = subject.report
-    yield from subject.more
     if report.steady is not None:
         yield " ".join(report.steady.lines())
         yield "The timeline, memory and load show the whole trace; all other figures are those of one step."
@@ -89,6 +89,8 @@ def notes(subject: Subject) -> Iterator[str]:
         yield f"Op times by origin: {known or 'none'}. Expected error, weighted by time: {error}."
     if report.footprint is not None:
         yield from footprint_notes(report.footprint)
+    if report.training is not None:
+        yield from (*training_lines(report.training), *training_notes(report.training))
 
 
 def run_sheets(report: Report) -> Iterator[Sheet]:

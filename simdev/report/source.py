@@ -7,23 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from ..analysis import Report, analyze
+from ..analysis import Outcome, Report, analyze
 from ..check import check
 from ..errors import InputError
 from ..files import read_run
 from ..files.paths import shown
 from ..files.reading import label, read_json
-from ..files.training import has_pipeline
+from ..graph import Graph
 from ..lowering import split
-from ..scenario import (
-    Scenario,
-    TrainingScenario,
-    execute,
-    load_scenario,
-    load_training,
-    prepare,
-    run_training,
-)
+from ..scenario import Scenario, execute, load_scenario, prepare
 from ..sweep.answer import COLUMNS
 
 if TYPE_CHECKING:
@@ -36,8 +28,8 @@ TABLES = (".csv", ".parquet")
 class Subject:
     """One step to report on: its name, what its trace means, and where it comes from.
 
-    ``scenario`` is None for a saved run, and ``kinds``, the kinds of the ops by name, are None then.
-    ``violations`` counts what the checker finds wrong with a saved run; ``more`` are notes of what is special to it.
+    ``scenario`` is None for a saved run and for a large model, and ``kinds``, the kinds of the ops by name, are None
+    then. ``violations`` counts what the checker finds wrong with a saved run.
     """
 
     name: str
@@ -45,7 +37,6 @@ class Subject:
     scenario: Scenario | None = None
     kinds: Mapping[str, str] | None = None
     violations: int = 0
-    more: tuple[str, ...] = ()
 
 
 def is_results(path: str) -> bool:
@@ -59,31 +50,25 @@ def read_subject(path: str) -> Subject:
     if isinstance(value, Mapping) and "spans" in value and "tasks" in value:
         return _of_run(path, value)
     if path != "-":
-        return _simulated(path, load_training(path) if has_pipeline(path) else load_scenario(path))
+        return _simulated(path, load_scenario(path))
     if not isinstance(value, Mapping):
         raise InputError(f"must be an object (a scenario), got {shown(value)}", label(path))
     try:
-        return _simulated(path, load_training(value) if has_pipeline(value) else load_scenario(value))
+        return _simulated(path, load_scenario(value))
     except InputError as error:
         raise error.within(label(path)) from None
 
 
-def _simulated(path: str, scenario: Scenario | TrainingScenario) -> Subject:
+def _simulated(path: str, scenario: Scenario) -> Subject:
     try:
-        if isinstance(scenario, TrainingScenario):
-            return _of_training(path, scenario)
-        return _of_scenario(path, scenario)
+        prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
+        report = analyze(execute(scenario, prepared))
     except InputError as error:
         raise error.within(label(path)) from None
-
-
-def _of_training(path: str, scenario: TrainingScenario) -> Subject:
-    """A large model's step: its layers are estimated, and its links are not tried one by one."""
-    found = run_training(scenario)
-    devices = f"{scenario.model.name} on {scenario.parallelism.devices:,} devices"
-    alike = ("One device stands for those that are alike.",) if found.plan.collapsed else ()
-    rates = f"{devices}: MFU {found.mfu:.1%}, HFU {found.hfu:.1%}."
-    return Subject(_name(path), analyze(found.trace), more=(rates, *alike))
+    if prepared is None:  # the links of a large model are not tried one by one
+        return Subject(_name(path), report)
+    ops = split(prepared, scenario.strategy).prepared.graph.ops
+    return Subject(_name(path), report, scenario, {op.name: op.kind for op in ops})
 
 
 def _of_run(path: str, value: Mapping[str, Any]) -> Subject:
@@ -92,16 +77,7 @@ def _of_run(path: str, value: Mapping[str, Any]) -> Subject:
     except InputError as error:
         raise error.within(label(path)) from None
     violations = len(check(saved.task_graph, saved.trace))
-    return Subject(_name(path), analyze(saved.trace), violations=violations)
-
-
-def _of_scenario(path: str, scenario: Scenario) -> Subject:
-    prepared = prepare(scenario)
-    outcome = execute(scenario, prepared)
-    ops = split(prepared, scenario.strategy).prepared.graph.ops
-    known = outcome.rungs, outcome.misses, outcome.rel_err
-    report = analyze(outcome.trace, *known, scenario.memory, outcome.splits, outcome.synchronised)
-    return Subject(_name(path), report, scenario, {op.name: op.kind for op in ops})
+    return Subject(_name(path), analyze(Outcome(saved.trace)), violations=violations)
 
 
 def _name(path: str) -> str:

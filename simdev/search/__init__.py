@@ -11,7 +11,7 @@ from __future__ import annotations
 from .methods import METHODS
 from .prepare import PREPARATIONS, Grouped, prepare
 from .result import Result, confirm
-from .searching import AskTell, compare, oracle_of, search
+from .searching import AskTell, compare, search
 
 __all__ = [
     "METHODS",
@@ -21,7 +21,6 @@ __all__ = [
     "Result",
     "compare",
     "confirm",
-    "oracle_of",
     "prepare",
     "search",
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..graph import Graph
-from ..oracle import Cost, Oracle
+from ..oracle import Cost, Oracle, oracle_of
 from ..scenario import Scenario
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import Ints
@@ -53,16 +53,14 @@ class AskTell(Protocol):
         """What the placement that was asked for costs."""
 
 
-def oracle_of(question: Question) -> Oracle:
-    """The oracle of a scenario, under the order of its queues. Raises InputError for a fixed one."""
-    if isinstance(question, Oracle):
-        return question
-    if not isinstance(question, Scenario):
+def oracle_for(question: Question) -> Oracle:
+    """The oracle of what a search is asked about. Raises InputError where it is none, or under a fixed order."""
+    if not isinstance(question, (Scenario, Oracle)):
         raise InputError(f"question: must be a Scenario (load_scenario reads files) or an Oracle, got {question!r}")
-    order = question.strategy.order
-    if order.policy == "fixed":
+    oracle = question if isinstance(question, Oracle) else oracle_of(question)
+    if oracle.order.policy == "fixed":
         raise InputError('order: "fixed" sequences belong to one placement; a search needs fifo, program or priority')
-    return Oracle(question.graph, question.cluster, question.costs, order, memory=question.memory)
+    return oracle
 
 
 def search(
@@ -88,7 +86,7 @@ def search(
     """
     began = Clock()
     _check(method, budget, seed, seconds, prepare)
-    oracle, given = oracle_of(question), None if isinstance(question, Oracle) else question.strategy
+    oracle, given = oracle_for(question), None if isinstance(question, Oracle) else question.strategy
     return _search(oracle, given, method, budget, seed, seconds, prepare, progress, began)
 
 
@@ -158,7 +156,11 @@ def _check_collectives(asked: Oracle, chosen: Method, method: object) -> None:
 
 def _regrouped(oracle: Oracle, graph: Graph) -> Oracle:
     """The same question over other groups, those of this graph."""
-    return Oracle(graph, oracle.cluster, oracle.costs, oracle.order, memory=oracle.memory)
+    under = oracle.under
+    return Oracle(
+        graph, oracle.cluster, oracle.costs, under.order, memory=oracle.memory, sync=under.sync,
+        collectives=under.collectives,
+    )  # fmt: skip
 
 
 def _own_start(asked: Oracle, given: Strategy | None) -> Ints | None:
@@ -227,7 +229,7 @@ def _best(asked: Oracle, trial: Trial) -> tuple[Strategy, Cost]:
     if trial.best is None:
         raise trial.refused or InputError("search: no placement was found that can be")
     placement, cost = trial.best
-    return Strategy(asked.named(placement), asked.order), cost if cost.peaks else asked(placement)
+    return asked.strategy(placement), cost if cost.peaks else asked(placement)
 
 
 def _versions() -> dict[str, str]:
@@ -279,7 +281,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of one question."""
     try:
-        asked = oracle_of(question)
+        asked = oracle_for(question)
         alone, given = _alone_ps(asked), None if isinstance(question, Oracle) else question.strategy
     except InputError as error:
         yield from ({"method": method, **_unanswered(error)} for method in methods)

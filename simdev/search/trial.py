@@ -83,7 +83,7 @@ class Trial:
         self.random = np.random.default_rng(seed)
         self.choices = choices(oracle)
         self.budget, self.seconds, self._progress = budget, seconds, progress
-        self.given = Strategy(order=oracle.order) if given is None else given
+        self.given = oracle.under if given is None else given
         self.evaluations, self.refusals = 0, 0
         self.refused: InputError | DeadlockError | None = None
         self.best: tuple[Ints, Cost] | None = None

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
 from ..files import read_strategy
 from ..files.paths import shown
 from ..files.reading import parse_json
+from ..files.strategy import is_bare
 from ..oracle import Cost, Oracle
 from ..strategy import Strategy
 from ..version import __version__
@@ -25,7 +27,7 @@ CHUNK = 256  # strategies between two looks at the clock
 MOST_ID, LONGEST_ID = 2**53, 256
 
 Params = dict[str, Any]
-Asked = Strategy | list[int]
+Asked = Strategy | list[int] | dict[str, str]
 
 
 def respond(state: State, line: bytes) -> bytes:
@@ -126,7 +128,8 @@ def _asked(value: Any, where: str) -> Asked:
     if not isinstance(value, dict):
         raise RequestError("invalid", f"{where}: must be a list of device indices, a strategy or a placement")
     try:
-        return read_strategy(value)
+        strategy = read_strategy(value)
+        return dict(strategy.placement) if is_bare(value) else strategy
     except InputError as error:
         raise InputError([f"{where}.{problem}" for problem in error.problems]) from None
 
@@ -195,28 +198,27 @@ def _chunk(oracle: Oracle, asked: list[Asked], at: int) -> list[Cost]:
 
 def _trace(state: State, params: Params) -> Any:
     from ..analysis import analyze
-    from ..scenario import outcome_of
+    from ..scenario import execute
 
     loaded, asked = _question(state, params)
     oracle = loaded.oracle
-    strategy = asked if isinstance(asked, Strategy) else Strategy(oracle.named(asked), oracle.order)
-    trace = oracle.trace(strategy)
-    tasks = trace.task_graph.tasks
+    strategy = asked if isinstance(asked, Strategy) else oracle.strategy(asked)
+    outcome = execute(replace(loaded.scenario, strategy=strategy), oracle.prepared)
+    trace, tasks = outcome.trace, outcome.trace.task_graph.tasks
     columns = {
         "name": list(tasks.name),
         "kind": list(tasks.kind),
         "start_ps": trace.start.tolist(),
         "finish_ps": trace.finish.tolist(),
     }
-    outcome = outcome_of(oracle.prepared, strategy, trace)
-    report = analyze(trace, outcome.rungs, outcome.misses, outcome.rel_err, oracle.memory)
-    return report.to_json() | {"tasks": columns}
+    return analyze(outcome).to_json() | {"tasks": columns}
 
 
 def _session(state: State, params: Params) -> Any:
     loaded, asked = _question(state, params)
-    if isinstance(asked, Strategy) and asked.order != loaded.oracle.order:
-        raise InputError(f"strategy.order: a session runs under {loaded.oracle.order.policy}, not {asked.order.policy}")
+    if isinstance(asked, Strategy) and replace(asked, placement={}) != loaded.oracle.under:
+        told = "a session moves ops that run whole, under the scenario's order, sync and collectives"
+        raise InputError(f"strategy: {told}; give it a placement")
     placement = asked.placement if isinstance(asked, Strategy) else asked
     session = loaded.oracle.session(placement)
     return {"session": state.open(loaded, session), "cost": cost_json(session.cost)}

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..oracle import Oracle
+from ..oracle import Oracle, oracle_of
 from ..oracle.session import Session
-from ..scenario import Scenario, fingerprint
+from ..scenario import Scenario, fingerprint, graph_of
 from .errors import RequestError
 from .loading import read_question
 
@@ -76,9 +76,8 @@ class State:
             known = self._scenarios.get(handle)
             if known is None:
                 # An answer is remembered under its placement, of 8 bytes an op.
-                cache = min(CACHE_ENTRIES, CACHE_BYTES // (8 * len(scenario.graph.ops) + ANSWER_BYTES))
-                oracle = Oracle(scenario.graph, scenario.cluster, scenario.costs, cache=cache, memory=scenario.memory)
-                known = self._scenarios[handle] = Loaded(handle, scenario, oracle)
+                cache = min(CACHE_ENTRIES, CACHE_BYTES // (8 * len(graph_of(scenario).ops) + ANSWER_BYTES))
+                known = self._scenarios[handle] = Loaded(handle, scenario, oracle_of(scenario, cache))
             self._scenarios.move_to_end(handle)
             while len(self._scenarios) > self.limits.scenarios:
                 dropped, _ = self._scenarios.popitem(last=False)

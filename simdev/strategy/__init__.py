@@ -4,6 +4,7 @@ from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
 from .configuration import LEAVES, Configuration, Resolved, Resolver, resolve_partition
 from .named import WILDCARDS, Named, named
 from .origin import ROLES, Origin
+from .parallelism import Parallelism
 from .placement import NOWHERE, placed, resolve_placement
 from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy
 from .sync import PRESETS, Sync, sync_policy
@@ -24,6 +25,7 @@ __all__ = [
     "Named",
     "Order",
     "Origin",
+    "Parallelism",
     "Resolved",
     "Resolver",
     "Strategy",

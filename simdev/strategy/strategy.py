@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from .collectives import Collectives
 from .configuration import Configuration
+from .parallelism import Parallelism
 from .sync import Sync
 
 POLICIES = ("fifo", "program", "priority", "fixed")
@@ -51,6 +52,8 @@ class Strategy:
       another.
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
+    - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order; nothing else is
+      told beside it.
     """
 
     placement: Mapping[str, str] = FrozenDict()
@@ -61,6 +64,7 @@ class Strategy:
     short: str | None = None
     devices: tuple[str, ...] = ()
     collectives: Collectives = Collectives()
+    pipeline: Parallelism | None = None
 
     def __post_init__(self) -> None:
         order: object = self.order
@@ -80,8 +84,25 @@ class Strategy:
             raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
         if self.devices and self.short is None:
             raise InputError("devices: go with a short form; a configuration names its own")
+        if self.pipeline is not None:
+            self._check_pipeline()
+
+    def _check_pipeline(self) -> None:
+        """Raises InputError for what is told beside a pipeline."""
+        if not isinstance(self.pipeline, Parallelism):
+            raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
+        beside = [
+            one.name
+            for one in fields(self)
+            if one.name != "pipeline" and getattr(self, one.name) != getattr(_PLAIN, one.name)
+        ]
+        if beside:
+            raise InputError([f"{name}: a pipeline stands alone; it says where everything runs" for name in beside])
 
     @property
     def splits(self) -> bool:
         """Whether anything is split: then ops become shards before they are lowered."""
         return bool(self.partition or self.tensors or self.short)
+
+
+_PLAIN = Strategy()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..analysis import Report, analyze
+from ..analysis import Report
 from ..analysis.path import BLAMES
 from ..errors import InputError, SimdevError
 from ..files import read_scenario
-from ..files.reading import read_json
-from ..files.training import has_pipeline
+from ..graph import Graph
 from ..lowering import Prepared
 from ..profile import KNOWN, CostModel
-from ..scenario import Scenario, TrainingScenario, load_scenario, load_training, prepare, run, run_training
+from ..scenario import Scenario, load_scenario, prepare, run, scenario_of
 from .question import Question, file_digest
 from .version import engine_version
 
@@ -73,8 +71,6 @@ def answer(question: Question, known: Known) -> Answer:
     if question.version != engine_version():
         raise InputError(f"a worker runs simdev {engine_version()}, this sweep {question.version}: install the same")
     try:
-        if _is_training(question, known):
-            return Answer(question.key, training_row(load_training(question.scenario)))  # type: ignore[arg-type]
         scenario = _scenario(question, known)
         return Answer(question.key, row_of(scenario, run(scenario, _prepared(question, scenario, known))))
     except _ChangedError as error:
@@ -88,19 +84,6 @@ def answer(question: Question, known: Known) -> Answer:
         return Answer(question.key, failed(told), lasting=False)
 
 
-def _is_training(question: Question, known: Known) -> bool:
-    """Whether the scenario is a large model's step: one whose strategy is a pipeline."""
-    if isinstance(question.scenario, Scenario):
-        return False
-    strategy = question.scenario.get("strategy")
-    if not isinstance(strategy, str):
-        return has_pipeline({"strategy": strategy})
-    if not os.path.isfile(strategy) or not strategy.endswith((".json", ".gz")):
-        return False
-    name = ("is training", question.digests["strategy"])
-    return known.once(name, lambda: has_pipeline({"strategy": read_json(strategy)}))
-
-
 def _scenario(question: Question, known: Known) -> Scenario:
     """The scenario with parts that earlier ones had too: what hangs on a graph or a profile is computed once."""
     told, digests = question.scenario, question.digests
@@ -109,17 +92,21 @@ def _scenario(question: Question, known: Known) -> Scenario:
         return replace(told, **{noun: known.first((noun, digests[noun]), value) for noun, value in nouns.items()})
 
     def reading(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
-        return known.once((part.partition("[")[0], digests[part]), lambda: read(_unchanged(value, digests[part])))
+        # A model's name is a graph to one reader and sizes to another; a strategy may name a table.
+        name = part.partition("[")[0], digests[part], read.__name__, digests.get("table")
+        return known.once(name, lambda: read(_unchanged(value, digests[part])))
 
     parts = read_scenario(told, reading, try_placement=False)
     sources = tuple(digest for part, digest in digests.items() if part.startswith(("profile", "devices")))
     named = ("costs", sources, tuple(spec.kind for spec in parts.specs))
     costs = known.once(named, lambda: CostModel(parts.profiles, parts.specs))
-    return Scenario(parts.graph, parts.cluster, costs, parts.strategy, parts.engine, parts.memory)
+    return scenario_of(parts, costs=costs)
 
 
-def _prepared(question: Question, scenario: Scenario, known: Known) -> Prepared:
+def _prepared(question: Question, scenario: Scenario, known: Known) -> Prepared | None:
     """What lowering needs, shared with scenarios of other strategies, and in part with those on other clusters."""
+    if not isinstance(scenario.graph, Graph):
+        return None
     # What is kept under an id keeps its object, so no other one gets this id meanwhile.
     alike = question.digests["graph"], id(scenario.costs), repr(scenario.memory)
     first = known.once(("asked", *alike), lambda: prepare(scenario))
@@ -136,7 +123,7 @@ def _unchanged(value: Any, digest: str) -> Any:
 def _reason(question: Question, error: SimdevError) -> str:
     """What ``simdev simulate`` says of the scenario: reading it whole tells more than stopping at the first problem."""
     told = question.scenario
-    if isinstance(error, InputError) and not isinstance(told, Scenario) and not has_pipeline(told):
+    if isinstance(error, InputError) and not isinstance(told, Scenario):
         try:
             load_scenario(told)
         except SimdevError as whole:
@@ -150,33 +137,20 @@ def failed(reason: str) -> dict[str, Any]:
 
 
 def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
-    """The figures of a report; their names are those of ``simdev simulate --json`` where it tells them too."""
-    return _figures(report, scenario.graph.name, scenario.cluster.name, len(scenario.graph.ops))
+    """The figures of a report; their names are those of ``simdev simulate --json`` where it tells them too.
 
-
-def training_row(scenario: TrainingScenario) -> dict[str, Any]:
-    """The figures of a large model's step; ``ops`` are those simulated, where one device stands for many alike."""
-    found = run_training(scenario)
-    report = analyze(found.trace)
-    row = _figures(report, scenario.model.name, scenario.cluster.name, sum(device.ops for device in report.devices))
-    return row | {
-        "devices": scenario.parallelism.devices,
-        "mfu": found.mfu,
-        "cost_estimated": 1.0,
-        "cost_rel_err": None,
-    }
-
-
-def _figures(report: Report, graph_name: str, cluster_name: str, ops: int) -> dict[str, Any]:
-    working = [device for device in report.devices if device.ops]
+    Of a large model ``ops`` are those simulated, where one device may stand for many alike.
+    """
+    graph, training, working = scenario.graph, report.training, report.working
+    ops = len(graph.ops) if isinstance(graph, Graph) else sum(device.ops for device in report.devices)
     over = [device for device in report.devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
         "reason": "; ".join(_excess(device.memory) for device in over) or None,
-        "graph_name": graph_name,
-        "cluster_name": cluster_name,
+        "graph_name": graph.name,
+        "cluster_name": scenario.cluster.name,
         "ops": ops,
-        "devices": len(working),
+        "devices": len(working) if training is None else training.plan.parallelism.devices,
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
         "first_step_s": None if report.steady is None else report.steady.first_ps / 1e12,
@@ -188,13 +162,13 @@ def _figures(report: Report, graph_name: str, cluster_name: str, ops: int) -> di
         "peak_bytes": max((device.memory.peak for device in report.devices), default=0),
         "utilization": sum(device.utilization for device in working) / len(working) if working else 0.0,
         "bubble": report.bubble,
-        "exposed_communication_s": report.exposed_ps / 1e12,
+        "exposed_communication": report.exposed,
         "transfers": report.transfer_count,
         "transfer_bytes": report.transfer_bytes,
         **{f"blame_{blame}_s": ps / 1e12 for blame, ps in report.blame.items()},
         "cost_estimated": math.fsum(share for rung, share in report.costs.items() if rung not in KNOWN),
         "cost_rel_err": report.cost_rel_err,
-        "mfu": None,
+        "mfu": None if training is None else training.mfu,
         "engine": report.engine,
     }
 
@@ -217,7 +191,7 @@ COLUMNS: Mapping[str, Any] = {
     "peak_bytes": "Int64",
     "utilization": "float64",
     "bubble": "float64",
-    "exposed_communication_s": "float64",
+    "exposed_communication": "float64",
     "transfers": "Int64",
     "transfer_bytes": "Int64",
     **{f"blame_{blame}_s": "float64" for blame in BLAMES},

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import InputError
 from ..files import preset_names
 from ..files.paths import shown
+from ..files.pipeline import table_path
 from ..files.reading import label, read_json
 from ..files.shape import VERSION
 from ..scenario import Scenario, fingerprint
@@ -141,24 +142,27 @@ def _of_scenario(scenario: Scenario, point: Mapping[str, Any], sources: Sources)
 def _of_document(document: Mapping[str, Any], folder: str, sources: Sources) -> Question:
     document = {key: _with_places(key, value, folder) for key, value in document.items()}
     digests: dict[str, str] = {}
-    table = _table(document.get("strategy"), folder)
-    if table is not None:
-        document["strategy"] = {"pipeline": {**document["strategy"]["pipeline"], "table": table}}
-        digests["table"] = sources.file(table)
     for part in PARTS:
         value = document.get(part)
         named = {f"{part}[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else {part: value}
         digests |= {key: _digest(one, sources) for key, one in named.items()}
+    table = _table(document["strategy"], sources) if "strategy" in document else None
+    if table is not None:
+        digests["table"] = sources.file(table)
     asked = {key: value for key, value in document.items() if key not in PARTS} | digests
     return Question(_key(asked), document, digests, engine_version())
 
 
-def _table(strategy: Any, folder: str) -> str | None:
+def _table(strategy: Any, sources: Sources) -> str | None:
     """The absolute path of the schedule that a pipeline names, None where it names none."""
-    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
-    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
-    is_path = isinstance(table, str) and table and "\0" not in table
-    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
+    if not isinstance(strategy, str):
+        return table_path(strategy, "")
+    if not os.path.isabs(strategy) or not strategy.endswith((".json", ".gz")) or not os.path.isfile(strategy):
+        return None
+    try:
+        return table_path(sources.read(strategy), os.path.dirname(strategy))
+    except InputError:  # what is wrong with the file is told where it is read
+        return None
 
 
 def _digest(value: Any, sources: Sources) -> str:
@@ -171,6 +175,9 @@ def _with_places(part: str, value: Any, folder: str) -> Any:
     """The part with the absolute path of every file that it names."""
     if part not in PARTS:
         return value
+    table = table_path(value, folder) if part == "strategy" else None
+    if table is not None:
+        return {**value, "pipeline": {**value["pipeline"], "table": table}}
     if isinstance(value, list):
         return [_with_places(part, one, folder) for one in value]
     if not isinstance(value, str) or not value or "\0" in value:

@@ -25,7 +25,7 @@ STRATEGIES = (
         'partition["a"]: must be an object, got "x"',
         "sync.policy: missing",
         "sync.a: unknown key",
-        "pipeline: goes with a large model by its name",
+        'pipeline.stages: unknown key; did you mean "stage_layers"?',
     ),
     bad(
         "unknown_policy",

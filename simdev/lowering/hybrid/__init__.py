@@ -15,6 +15,7 @@ from ...collectives import CollectiveModel
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
 from ...models.large.plan import Plan
+from ...profile.roofline import peak_flops
 from ...profile.spec import DeviceSpec
 from ...schedules import BACKWARD, FORWARD, INPUT, Schedule, named_schedule, read_csv
 from ...strategy.parallelism import Parallelism
@@ -94,8 +95,7 @@ def lower_hybrid(
     plan = Plan(
         model, parallelism, schedule, tuple(stage_layers), columns["role"].astype(np.int8)[expanded.row],
         microbatches[columns["action"]][expanded.row], tuple(rank * used.copies for rank in range(schedule.ranks)),
-        whole.copies, collapsed, why, counted,
-        Counter(cluster.devices[d].kind for ranks in whole.devices for d in ranks),
+        whole.copies, collapsed, why, counted, _peak(whole, costs),
     )  # fmt: skip
     return expanded.task_graph, plan
 
@@ -109,6 +109,12 @@ def _count(queues: Ints, whole: Layout) -> int:
     """The tasks of all devices together."""
     counts = np.array([whole.count(QUEUE_CLASS[queue]) for queue in range(QUEUES)], np.int64)
     return int(counts[queues].sum())
+
+
+def _peak(whole: Layout, costs: Costs) -> float:
+    """What the datasheets say that all devices together reach in bfloat16, in FLOP/s."""
+    kinds = Counter(costs.cluster.devices[d].kind for ranks in whole.devices for d in ranks)
+    return sum(float(peak_flops(costs.specs[kind], "bfloat16")) * count for kind, count in kinds.items())
 
 
 def _unlike(costs: Costs) -> str:

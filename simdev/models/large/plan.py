@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +28,7 @@ class Plan:
     ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the pipeline runs on
     ``copies`` devices alike; where ``collapsed``, the task graph holds one of them, ``first[rank]``, else all, of
     which ``first[rank]`` is one. ``why`` tells why copies could not be, or were not, collapsed. ``counted`` are the
-    tasks that all devices run together.
+    tasks that all devices run together, ``peak_flops`` what their datasheets say they reach by second in bfloat16.
     """
 
     model: Transformer
@@ -43,4 +42,4 @@ class Plan:
     collapsed: bool
     why: str
     counted: int
-    kinds: Mapping[str, int]
+    peak_flops: float
