@@ -150,6 +150,11 @@ class Fabric:
         return self.mode.links != FREE
 
     @property
+    def has_queues(self) -> bool:
+        """Whether transfers hold queues at all, on which gaps keep the next one waiting."""
+        return self.mode.links == QUEUED or self.devices_serve
+
+    @property
     def devices_serve(self) -> bool:
         """Whether transfers queue for their ends."""
         return bool(self._banks)
@@ -189,7 +194,8 @@ class Fabric:
     @property
     def carrier_count(self) -> int:
         """How many carriers there are: all numbers are below."""
-        return len(self.queues) + len(self.flow_links)
+        links = 0 if self.mode.links == FREE else len(self.cluster.half_links)
+        return self._first_link + links
 
     @property
     def flow_links(self) -> tuple[HalfLink, ...]:
@@ -209,7 +215,7 @@ class Fabric:
     @cached_property
     def _first_link(self) -> int:
         """The number of the first queue of a half-link."""
-        return len({queue for queues in self._banks.values() for queue in queues})
+        return len(set().union(*self._banks.values()))
 
     def carriers(self, way: Way) -> tuple[int, ...]:
         """What a transfer over this way holds or shares, by number, in the order of its passing."""

@@ -131,7 +131,7 @@ def fit_links(
     if not scene.links:
         return parameters, numbers
     crossed = ways(scene, numbers)
-    if gap and scene.prepared.fabric.queues:
+    if gap and scene.prepared.fabric.has_queues:
         gaps = [_gap(scene, k, crossed, found[0]) for k in range(len(scene.links))]
         numbers = LinkNumbers(
             numbers.latency, numbers.inverse, np.array([float(one.value) * PS_PER_SECOND for one in gaps])

@@ -139,7 +139,7 @@ def _times(fabric: Fabric, pieces: Sequence[Leg], size: int) -> tuple[int, int, 
     routes = [piece.like for piece in pieces]
     latency = sum(picoseconds(route.held) + picoseconds(route.lag) for route in routes)
     times = [_sending_ps(size, route.bandwidth) for route in routes]
-    queued = bool(fabric.queues) and len(routes) == 1
+    queued = fabric.has_queues and len(routes) == 1
     wait = max(0, picoseconds(routes[0].gap) - picoseconds(routes[0].lag)) if queued else 0
     return latency + (max(times) if _chunked(fabric, pieces) else sum(times)), latency, wait
 

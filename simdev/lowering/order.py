@@ -98,7 +98,7 @@ def _with_sequences(task_graph: TaskGraph, sequences: Mapping[int, tuple[int, ..
 
 
 def _require_one_policy(task_graph: TaskGraph, resources: tuple[Resource, ...]) -> None:
-    """The queues in which one task stands have one policy: else no single key would order them."""
+    """All queues of one task have one policy: else no single key would order them."""
     problems: dict[tuple[str, str], str] = {}
     for task, held in enumerate(task_graph.tasks.resources.lists()):
         fixed = [resources[r].name for r in held if resources[r].policy == "fixed"]

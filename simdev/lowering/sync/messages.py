@@ -177,7 +177,7 @@ class Post:
         return picoseconds(self.sync.message)  # type: ignore[arg-type]
 
     def _segments(self, size: int, pieces: tuple[tuple[Hop, ...], ...]) -> list[int]:
-        """What passes several queues in a row is cut, so that it can be in all of them."""
+        """What passes queue after queue is cut, so that it can be in all of them."""
         limit = int(self.sync.segment)
         if max(map(len, pieces)) < 2 or size <= limit:
             return [size]

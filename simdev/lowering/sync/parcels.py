@@ -41,7 +41,7 @@ def parcels(
 def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
     """Raises InputError where a step sends more than a million slices and segments.
 
-    They are counted before they are written. ``several``: messages may pass several queues in turn;
+    They are counted before they are written. ``several``: messages may pass one queue after another;
     only these go in segments.
     """
     if sync.transport != "server":
