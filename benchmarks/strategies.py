@@ -39,8 +39,8 @@ from simdev.models import build
 from simdev.oracle import Oracle
 from simdev.oracle.soap import SoapSession
 from simdev.profile import CostModel
-from simdev.semantics import op_semantics
-from simdev.strategy import LEAVES, Configuration, Strategy
+from simdev.semantics import op_semantics, traits_of
+from simdev.strategy import Configuration, Strategy
 from simdev.structure import op_splits, weights_of
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
@@ -156,7 +156,7 @@ def measure(model: str, operators: bool, gpus: int, count: int, passes: int) -> 
     for memory in (False, True):
         oracle = Oracle(graph, cluster_of(memory), costs)
         session = start_of(oracle, names, sync)
-        ops = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and op.kind not in LEAVES]
+        ops = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and not traits_of(op.kind).leaf]
         ops = [i for i in ops if graph.ops[i].name in session.strategy.partition]
         moves = moves_of(graph, ops, names, count, 0)
         first = evaluate(session, moves)

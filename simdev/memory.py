@@ -15,6 +15,7 @@ from .cluster import Cluster, Device
 from .errors import InputError
 from .frozen import freeze
 from .graph import Graph, Op
+from .semantics import traits_of
 from .semantics.dtype import PARAMETERS, bits_of, known
 from .units import Number, is_count, parse_bytes
 
@@ -173,7 +174,7 @@ def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
     kept = OPTIMIZERS[optimizer]
     if not op.param_bytes or not kept.floats:
         return kept.values * op.param_bytes
-    own = op.outputs[0].dtype if op.kind == "parameter" and op.outputs else None
+    own = op.outputs[0].dtype if traits_of(op.kind).leaf == "parameter" and op.outputs else None
     own = own or dtype
     if own is None:
         raise InputError(f'the dtype of the parameters of "{op.name}" is not known; tell it by options.memory.dtype')

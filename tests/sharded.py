@@ -16,7 +16,8 @@ from simdev.lowering.collective import is_collective
 from simdev.models import build
 from simdev.profile import CostModel, DeviceSpec
 from simdev.semantics import Region, flops, input_regions, op_semantics, op_work, stored_region
-from simdev.strategy import LEAVES, SYNCS, Configuration, Origin, Strategy
+from simdev.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.strategy import SYNCS, Configuration, Origin, Strategy
 from simdev.structure import op_splits, weights_of
 from simdev.taskgraph import COLLECTIVE, TRANSFER, TaskGraph
 from strategies import Tape

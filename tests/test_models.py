@@ -39,11 +39,11 @@ from simdev.semantics import (
     stored_region,
 )
 from simdev.semantics import flops as shard_flops
+from simdev.semantics.traits import LEAF_ROLES as LEAVES
 from simdev.strategy import Strategy
 from simdev.structure import op_splits, weights_of
 
 ROOT = Path(__file__).parents[1]
-LEAVES = ("constant", "input", "parameter")
 
 # Every builder at a size that is quick to ask many questions about.
 SMALL: dict[str, dict[str, Any]] = {

@@ -20,7 +20,8 @@ from simdev.models import build
 from simdev.oracle.oracle import cost_of
 from simdev.oracle.soap import SoapSession
 from simdev.oracle.soap.fast import Splits
-from simdev.strategy import LEAVES, Collectives, Configuration, Order, Strategy
+from simdev.semantics.traits import LEAF_ROLES as LEAVES
+from simdev.strategy import Collectives, Configuration, Order, Strategy
 from strategies import Tape, drawn
 
 QUEUES = ("device", "half-duplex", "link", "egress", "parallel")

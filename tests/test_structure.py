@@ -160,7 +160,14 @@ def unnamed(graph: Graph) -> Graph:
         return f"{new[graph.ops[producer].name]}:{output}"
 
     ops = (
-        Op(new[op.name], op.kind, op.phase, tuple(map(reference, op.inputs)), outputs=op.outputs, attrs=op.attrs)
+        Op(
+            new[op.name],
+            op.kind,
+            op.phase,
+            tuple(map(reference, op.inputs)),
+            outputs=op.outputs,
+            attrs=op.attrs,
+        )
         for op in graph.ops
     )
     return Graph(graph.name, tuple(ops))
@@ -191,10 +198,24 @@ def test_a_gradient_is_followed_through_views_products_with_a_number_and_other_s
         Op("b", "parameter", outputs=(flat,)),
         Op("y", "add", inputs=("x", "b"), outputs=(wide,)),
         *(
-            Op(f"sum {k}", "sum", "backward", ("y",), outputs=(row,), attrs={"dim": [0], "keepdim": True})
+            Op(
+                f"sum {k}",
+                "sum",
+                "backward",
+                ("y",),
+                outputs=(row,),
+                attrs={"dim": [0], "keepdim": True},
+            )
             for k in range(2)
         ),
-        Op("total", "add", "backward", ("sum 0", "sum 1"), outputs=(flat,), attrs={"in": [[4], [4]]}),
+        Op(
+            "total",
+            "add",
+            "backward",
+            ("sum 0", "sum 1"),
+            outputs=(flat,),
+            attrs={"in": [[4], [4]]},
+        ),
         Op("mean", "div", "backward", ("total",), outputs=(flat,), attrs={"other": 2}),
         Op("flat", "view", "backward", ("mean",), outputs=(flat,)),
         Op("update", "sgd_update", "update", ("b", "flat")),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..strategy import LEAVES, Origin
+from ..semantics import traits_of
+from ..strategy import Origin
 from ..taskgraph import COLLECTIVE, TRANSFER, TaskGraph
 from ..units import format_bytes, format_seconds
 from .spans import transfer_mask
@@ -51,7 +52,7 @@ def split_costs(
     found = []
     for name, kind in kinds.items():
         own = durations.get(name, [])
-        if kind in LEAVES or (len(own) < 2 and not sync_bytes[name]):
+        if traits_of(kind).leaf or (len(own) < 2 and not sync_bytes[name]):
             continue
         found.append(
             SplitCost(

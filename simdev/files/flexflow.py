@@ -13,8 +13,8 @@ from math import prod
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
-from ..semantics import op_semantics, output_axes
-from ..strategy import LEAVES, Configuration, Strategy
+from ..semantics import op_semantics, output_axes, traits_of
+from ..strategy import Configuration, Strategy
 from ..structure import op_splits, weights_of
 from .reading import PathLike, label, read_text
 
@@ -142,7 +142,7 @@ def _data_parallel(graph: Graph, cluster: Cluster, told: dict[str, Configuration
     names, found = tuple(_devices(cluster, GPU)), {}
     weights = weights_of(graph)
     for position, op in enumerate(graph.ops):
-        if op.name in told or op.phase != "forward" or op.kind in LEAVES:
+        if op.name in told or op.phase != "forward" or traits_of(op.kind).leaf:
             continue
         try:
             samples = [one for one in op_splits(graph, position, weights) if one.kind == "sample"]

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..cluster import Cluster, Device
+from ..collectives import COLLECTIVES
 from ..errors import InputError
 from ..files.cluster import preset_hint, preset_names, read_cluster, read_preset
 from ..files.device import device_names, read_device
 from ..graph import Graph
 from ..profile import DeviceSpec
+from ..semantics import traits_of
 from ..strategy import Strategy
 from ..units import Number
 
@@ -85,7 +87,7 @@ def on_first(cluster: Cluster) -> Strategy:
 def untimed(graph: Graph, cluster: Cluster) -> tuple[str, ...]:
     """A note of ops that tell no time on a machine of which nothing is known either."""
     without = sum(
-        op.time is None and op.kind not in ("parameter", "input", "constant", "all_reduce") for op in graph.ops
+        op.time is None and traits_of(op.kind).leaf is None and op.kind not in COLLECTIVES for op in graph.ops
     )
     unknown = sorted({device.kind for device in cluster.devices if device.runs_ops} - set(device_names()))
     if not without or not unknown:

@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..fabric import Fabric, Segment, transfer_ps
 from ..graph import Op
 from ..memory import MemoryModel
+from ..structure import owns_outputs
 from ..taskgraph import (
     BUFFER_KINDS,
     COLLECTIVE,
@@ -210,7 +211,7 @@ def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: di
     columns.buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT, [])
     columns.buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT, [])
     columns.buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", position, [])
-    if op.kind == "parameter" and op.param_bytes and columns.memory.model == "full":
+    if owns_outputs(op) and columns.memory.model == "full":
         return  # What it hands to its readers are the parameters themselves, counted above
     _add_outputs(columns, op, position, (device,) * len(op.outputs), here)
 

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import InputError
 from ..graph import Op, Tensor
 from ..memory import OPTIMIZERS, state_bytes
+from ..semantics import traits_of
 from ..semantics.dtype import PARAMETERS, bits_of, known
 from ..units import MAX_BYTES
 
@@ -138,7 +139,7 @@ class Step:
         name = self._unique(f"{self.path}/{name}" if self.path else name)
         tensor = self._tensor(spec)
         op = Op(name, kind, outputs=(tensor,), time=0)
-        if kind == "parameter":
+        if traits_of(kind).leaf == "parameter":
             op = replace(op, param_bytes=tensor.bytes, colocate=name)
             op = replace(op, state_bytes=state_bytes(op, self.optimizer)) if trained else op
         return self._append(op, (spec,), trained)[0]

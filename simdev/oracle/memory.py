@@ -13,6 +13,7 @@ import numpy as np
 
 from ..jit import bare, jit, jitable, opener
 from ..lowering import Prepared
+from ..structure import owns_outputs
 from ..taskgraph import Ints
 from .cost import FAULT, TOO_LONG
 from .kernel import first_fault, open_question, open_record, open_work, run
@@ -68,7 +69,7 @@ def sizes_of(prepared: Prepared) -> Sizes:
     bases = [(p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view) for p, k in pairs]
     last = {base: row for row, base in enumerate(bases)}
     viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
-    shared = [op.kind == "parameter" and op.param_bytes > 0 for op in ops]  # its outputs are its parameters
+    shared = [owns_outputs(op) for op in ops]
     running = [
         rounded(op.workspace_bytes)
         + sum(

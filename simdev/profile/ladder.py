@@ -13,6 +13,7 @@ from functools import cached_property
 from ..errors import InputError
 from ..frozen import freeze
 from ..graph import Graph
+from ..semantics import traits_of
 from ..units import MAX_PS, picoseconds
 from .estimates import Estimates
 from .groups import Group
@@ -20,7 +21,6 @@ from .roofline import is_covered, load_of, no_peak, work_problem
 from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 from .spec import DeviceSpec
 
-LEAVES = frozenset({"constant", "input", "parameter"})
 FREE_OF_COST = OpCost(Fraction(0), "given")
 """What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and move no byte."""
 
@@ -57,7 +57,7 @@ class CostModel:
         seconds = op.seconds_on(device_kind)
         if seconds is not None:
             return OpCost(seconds, "given")
-        if op.kind in LEAVES and not self.profiles:
+        if traits_of(op.kind).leaf and not self.profiles:
             return FREE_OF_COST
         return self.cost_of_key(op_key(graph, position, device_kind), op.kind, device_kind)
 
@@ -74,7 +74,7 @@ class CostModel:
                 rung = row.source if row.source in RUNGS else "fitted"
                 return None if self.strict and rung not in KNOWN else OpCost(row.seconds, rung, row.rel_err)
         load = load_of(key)
-        if kind in LEAVES or (load is not None and load.is_free):
+        if traits_of(kind).leaf or (load is not None and load.is_free):
             return FREE_OF_COST
         if load is None or self.strict or not self.estimates.knows(device_kind):
             return None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..graph import Graph
 from ..profile import CostModel
+from ..semantics import traits_of
 
 PREFIXES = ("", "grad/", "update/")
 
@@ -27,7 +28,7 @@ def block_seconds(graph: Graph, costs: CostModel, device_kind: str) -> dict[str,
     Ops without a cost count nothing.
     """
     found: dict[str, float] = {}
-    order = [op.name for op in graph.ops if op.phase == "forward" and op.kind not in ("parameter", "input")]
+    order = [op.name for op in graph.ops if op.phase == "forward" and traits_of(op.kind).leaf is None]
     for name in order:
         found.setdefault(block_of(name), 0.0)
     for i, op in enumerate(graph.ops):
@@ -76,7 +77,7 @@ def placement_of_blocks(graph: Graph, where: Mapping[str, str]) -> dict[str, str
             if any(name.startswith(f"{prefix}{block}/") for name in names):
                 found[f"{prefix}{block}/*"] = device
     for i, op in enumerate(graph.ops):
-        if op.kind == "input":
+        if traits_of(op.kind).leaf == "input":
             reader = next(name for name, reads in zip(names, graph.reads, strict=True) if i in [p for p, _ in reads])
             found[op.name] = where[block_of(reader)]
     return found

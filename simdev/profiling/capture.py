@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from ..errors import InputError
 from ..profile import PHASE_CODES, profile_key
-from .kinds import TRANSPOSABLE
+from ..semantics import traits_of
 from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
 from .updates import optimizer as optimizer_named
 
@@ -166,7 +166,7 @@ class Writer:
         """Leaves, forward and backward."""
         self._repeated = {name for (_, name), count in self.recorder.scopes.counts.items() if count > 1}
         for index, record in enumerate(self.recorder.records):
-            if record.kind in ("parameter", "input"):
+            if traits_of(record.kind).leaf:
                 self._write_leaf(index, record)
             else:
                 self._write_record(index, record)
@@ -196,7 +196,7 @@ class Writer:
             "time": 0,
             "outputs": [_output(record.outputs[0])],
         }
-        if record.kind == "parameter":
+        if traits_of(record.kind).leaf == "parameter":
             op |= {"param_bytes": record.outputs[0].bytes, "colocate": name}
         self.ops.append(op)
 
@@ -272,12 +272,12 @@ def _operands(record: Record) -> tuple[list[list[int]], dict[str, Any]]:
     """Operand shapes as stored, and the attributes with what the layout adds: transpositions and strides."""
     attrs = dict(record.attrs)
     shapes, strides = [], []
-    flags = TRANSPOSABLE.get(record.kind, ())
+    flags = traits_of(record.kind).transposes
     for position, index in enumerate(record.operands):
         shape, stride = list(record.call.specs[index].shape), list(record.call.specs[index].stride)
-        if position in flags and not _contiguous(shape, stride) and stride[-2] == 1:
+        if position < len(flags) and not _contiguous(shape, stride) and stride[-2] == 1:
             shape[-2:], stride[-2:] = shape[:-3:-1], stride[:-3:-1]
-            attrs["transpose_" + "ab"[position]] = True
+            attrs[flags[position]] = True
         shapes.append(shape)
         strides.append(None if _contiguous(shape, stride) else stride)
     if any(stride is not None for stride in strides):

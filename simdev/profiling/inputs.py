@@ -10,16 +10,15 @@ from typing import Any
 
 import torch
 
+from ..semantics import traits_of
 from .kinds import aten_name, named_arguments
 from .record import Call, Slot, TensorSpec
-
-_POSITIVE = frozenset({"sqrt", "rsqrt", "log", "log2", "log10", "log1p", "pow", "adam_update"})
 
 
 def make_inputs(call: Call, device: str, seed: int) -> list[torch.Tensor]:
     """One set of tensors for a call, on a device; the same seed makes the same values."""
     generator = torch.Generator().manual_seed(seed)
-    bound, positive = _index_bound(call), _name(call) in _POSITIVE
+    bound, positive = _index_bound(call), traits_of(_name(call)).positive
     tensors = [_make(spec, bound, positive, generator, device) for spec in call.specs]
     if _name(call) == "max_pool2d_with_indices_backward":
         _true_indices(call, tensors)

@@ -46,9 +46,6 @@ ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "n
 OPERAND_ORDER = {"linear": (1, 2, 0)}
 """Operands in the order of the graph, as indices of the call's tensors (addmm takes its bias first)."""
 
-TRANSPOSABLE = {"matmul": (0, 1), "batch_matmul": (0, 1), "linear": (0, 1)}
-"""Operands whose transposition is an attribute (transpose_a, transpose_b) and not a view."""
-
 _SILENT = frozenset(
     {
         "device",

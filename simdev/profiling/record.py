@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..semantics import traits_of
 from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
 from .saved import saved_tensors
 
@@ -174,7 +175,9 @@ class Recorder(TorchDispatchMode):
         for node, tensor in saved_tensors(value):
             index, storage = self._of_node.get(node), _storage(tensor)
             source = self._sources.get(storage)
-            if index is not None and not (source is not None and self.records[source[0]].kind == "parameter"):
+            if index is not None and not (
+                source is not None and traits_of(self.records[source[0]].kind).leaf == "parameter"
+            ):
                 # An expanded tensor has fewer bytes behind it than elements.
                 size = min(TensorSpec.of(tensor).bytes, tensor.untyped_storage().nbytes())
                 of_one = kept.setdefault(index, {})

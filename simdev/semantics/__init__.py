@@ -5,7 +5,18 @@ from .description import ALL, Access, Call, Description, Output, axes, per
 from .index import Axis, Box, Index, Interval, Region
 from .of_graph import is_linear, op_semantics, op_work, operand_dtypes, operand_shapes
 from .regions import Executed, Shard, executed, extents, input_region, input_regions, output_regions, shard_of, volume
-from .registry import Kind, Semantics, backward_of, kinds, op_class, register, semantics_of, statistics_of, traits_of
+from .registry import (
+    Kind,
+    Semantics,
+    adder_of,
+    backward_of,
+    kinds,
+    op_class,
+    register,
+    semantics_of,
+    statistics_of,
+    traits_of,
+)
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
 from .tofu import steps
 from .traits import OP_CLASSES, Traits
@@ -32,6 +43,7 @@ __all__ = [
     "Split",
     "Traits",
     "Work",
+    "adder_of",
     "axes",
     "backward_of",
     "basic_strategies",

@@ -111,6 +111,14 @@ def backward_of(kind: str) -> str:
     return told if told is not None else stem if found else ""
 
 
+def adder_of(reducer: str) -> str:
+    """The kind of op that combines partial results of a reduction, the first registered. Raises InputError."""
+    found = next((name for name, kind in _KINDS.items() if kind.traits.combines == reducer), None)
+    if found is None:
+        raise InputError(f'reducer "{reducer}": no kind is registered to combine its partial results')
+    return found
+
+
 def statistics_of(kind: str) -> str:
     """The forward kind of whose statistics a kind takes those of its own part of the batch, "" where it does not."""
     return backward_of(kind) if traits_of(kind).own_statistics else ""

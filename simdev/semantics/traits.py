@@ -27,6 +27,9 @@ class Traits:
     - ``own_statistics``: it goes back by the statistics that the forward op took of the same part of the batch, as
       data-parallel training does.
     - ``drawn``: it draws random numbers: drawing them again elsewhere costs less than sending them.
+    - ``combines``: the reduction whose partial results it combines (``sum``, ``max``, ``min`` or ``prod``).
+    - ``transposes``: by operand the attribute that tells it to be read as transposed.
+    - ``positive``: its operands are positive where it is used: on others it takes paths of its own.
     - ``pointwise``: each element of its outputs is made of the elements at its place (Tofu folds runs of these).
     - ``layer``: it computes by itself, so that SOAP configures it; other kinds follow what they read.
     - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
@@ -41,6 +44,9 @@ class Traits:
     backward_of: str | None = None
     own_statistics: bool = False
     drawn: bool = False
+    combines: str | None = None
+    transposes: tuple[str, ...] = ()
+    positive: bool = False
     pointwise: bool | None = None
     layer: bool | None = None
     weighted: bool | None = None

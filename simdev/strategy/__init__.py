@@ -1,7 +1,7 @@
 """How the step is spread over the devices: a placement, how ops are split, and the order in which queues are served."""
 
 from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
-from .configuration import LEAVES, Configuration, Resolved, Resolver, resolve_partition
+from .configuration import Configuration, Resolved, Resolver, resolve_partition
 from .named import WILDCARDS, Named, named
 from .origin import ROLES, Origin
 from .parallelism import Parallelism
@@ -12,7 +12,6 @@ from .sync import PRESETS, Sync, sync_policy
 __all__ = [
     "ALGORITHMS",
     "COSTS",
-    "LEAVES",
     "NOWHERE",
     "POLICIES",
     "PRESETS",

@@ -15,11 +15,10 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from ..graph import Graph
-from ..semantics import Semantics, Split, boxes, op_semantics
+from ..semantics import Semantics, Split, boxes, op_semantics, traits_of
 from ..structure import Weights, op_splits, weights_of
 from .named import named
 
-LEAVES = ("constant", "input", "parameter")
 DIVIDED = "divided"
 SAMPLE = "sample"
 
@@ -133,7 +132,7 @@ class Resolver:
         return op_splits(self.graph, position, self.weights)
 
     def _allowed(self, position: int, key: str) -> bool:
-        if self.graph.ops[position].kind in LEAVES:
+        if traits_of(self.graph.ops[position].kind).leaf:
             return False
         wanted = [axis for axis, degree in self.partition[key].split.items() if degree != 1]
         axes = {name for split in self.splits(position) for name in (split.axis, split.kind == SAMPLE and SAMPLE)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..graph import Graph
+from ..graph import Graph, Op
 from ..semantics import Split, is_linear, op_class, op_semantics, splits, traits_of
 
 TensorOf = tuple[int, int]
@@ -74,6 +74,11 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
             read = dict.fromkeys(producer for producer, _ in graph.reads[i])
             found[i] = tuple(p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter")
     return found
+
+
+def owns_outputs(op: Op) -> bool:
+    """Whether what an op hands to its readers are the parameters that it owns, so that they count once."""
+    return traits_of(op.kind).leaf == "parameter" and op.param_bytes > 0
 
 
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:

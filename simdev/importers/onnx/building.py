@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...graph import Graph, Op, Tensor
-from ...semantics import work
+from ...semantics import traits_of, work
 from ...semantics.dtype import bits_of
 from ...units import MAX_NAME
 from ..imported import Imported
@@ -21,8 +21,6 @@ from .model import Model, Shape, Spec
 VIEWS = frozenset(
     {"Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Expand"}
 )
-FLAGS = ("transpose_a", "transpose_b")
-PRODUCTS = {"matmul": FLAGS, "batch_matmul": FLAGS, "linear": FLAGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ class _Builder:
         spec = self.model.specs[name]
         size = bytes_of(spec)
         op = Op(self._unique(name), kind, outputs=(Tensor(size, spec.shape, spec.dtype),), time=0)
-        self.ops.append(replace(op, param_bytes=size) if kind == "parameter" else op)
+        self.ops.append(replace(op, param_bytes=size) if traits_of(kind).leaf == "parameter" else op)
         self._seen[name] = _Seen(op.name, spec, spec.shape)
 
     def _padded(self, node: Any, seen: _Seen, pad: tuple[list[int], Shape]) -> _Seen:
@@ -169,7 +167,7 @@ class _Builder:
 
     def _op(self, node: Any, told: Told, operands: Sequence[_Seen]) -> None:
         attrs, shapes = dict(told.attrs), [shape for _, shape in told.operands]
-        for i, (seen, flag) in enumerate(zip(operands, PRODUCTS.get(told.kind, ()), strict=False)):
+        for i, (seen, flag) in enumerate(zip(operands, traits_of(told.kind).transposes, strict=False)):
             if seen.swapped:
                 shapes[i] = (*shapes[i][:-2], shapes[i][-1], shapes[i][-2])
                 attrs = {key: v for key, v in attrs.items() if key != flag} | ({} if attrs.get(flag) else {flag: True})

@@ -10,9 +10,8 @@ from typing import Any
 from ...errors import InputError
 from ...graph import Op
 from ...profile import CostModel
-from ...semantics import Shard, operand_shapes, sliced_strides
+from ...semantics import Shard, operand_shapes, sliced_strides, traits_of
 from ...semantics.work import layouts
-from ...strategy import LEAVES
 from ...structure import op_splits
 from .geometry import executed
 from .layout import Draft
@@ -116,7 +115,7 @@ class Shares:
     def _weight_share(self, one: Placed) -> Fraction:
         """The share of the parameters that an op owns; raises InputError where parts would hold the same ones."""
         share = one.part.share
-        if self.op.kind in LEAVES or share == 1 or not any(getattr(self.op, name) for name in _SIZES):
+        if traits_of(self.op.kind).leaf or share == 1 or not any(getattr(self.op, name) for name in _SIZES):
             return share
         question = self.sharding.question
         weights = {s.axis for s in op_splits(self.sharding.graph, self.i, question.weights) if s.kind == "parameter"}

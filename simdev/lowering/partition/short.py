@@ -22,7 +22,7 @@ from ...errors import InputError
 from ...graph import Graph
 from ...profile import CostModel
 from ...semantics import Split, op_class, output_axes, traits_of
-from ...strategy import LEAVES, SHORT_FORMS, Configuration, Strategy
+from ...strategy import SHORT_FORMS, Configuration, Strategy
 from ...strategy.named import named
 from ...structure import TensorOf, mates, op_splits, weight_of_gradients
 from .plan import Question
@@ -92,7 +92,9 @@ def _inputs(graph: Graph, devices: tuple[str, ...]) -> dict[str, Configuration]:
 
 def _has_samples(graph: Graph, name: str) -> bool:
     op = graph.ops[graph.index[name]]
-    return op.kind == "input" and any((tensor.shape or (1,))[0] > 1 for tensor in op.outputs[:1] if tensor.shape)
+    return traits_of(op.kind).leaf == "input" and any(
+        (tensor.shape or (1,))[0] > 1 for tensor in op.outputs[:1] if tensor.shape
+    )
 
 
 # Layers on devices
@@ -177,7 +179,7 @@ def _one_weird_trick(graph: Graph, cluster: Cluster, devices: tuple[str, ...]) -
     cut = _cut_weights(question, len(devices))
     of_gradient = weight_of_gradients(question.graph, question.weights)
     for i, op in enumerate(graph.ops):
-        if op.kind in LEAVES or op.phase == "update" or i in question.on_demand:
+        if traits_of(op.kind).leaf or op.phase == "update" or i in question.on_demand:
             continue
         axis, parts = _weight_axis(question, i, cut, of_gradient), len(devices)
         if axis is not None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...semantics import Interval, Region, extents, parts_of
+from ...semantics import Interval, Region, adder_of, extents, parts_of
 from ..collective import ALL_REDUCE
 from .layout import Addends, Copy, Draft, Grid, Place, nearest
 
 if TYPE_CHECKING:
     from ...structure import TensorOf
     from .sharding import Sharding
-
-ADDERS = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
 def summed(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
@@ -55,7 +53,7 @@ def adder(
             "in": [list(extents(region))] * len(which),
             "dt": [sharding.tensor(tensor).dtype] * len(which),
         }
-    draft = sharding.draft(tensor, role, device, ADDERS[grid.reducer], [region], attrs=attrs)
+    draft = sharding.draft(tensor, role, device, adder_of(grid.reducer), [region], attrs=attrs)
     draft.fill = fill
     return Copy(draft, 0, device)
 

@@ -9,7 +9,8 @@ from math import prod
 from ...cluster import Cluster
 from ...graph import Graph
 from ...profile import CostModel
-from ...strategy import LEAVES, Configuration, Strategy
+from ...semantics import traits_of
+from ...strategy import Configuration, Strategy
 from .geometry import parts
 from .plan import Placed, Question
 from .sharding import Sharding
@@ -30,7 +31,7 @@ def written_out(
     for i, op in enumerate(graph.ops):
         followed = question.free[i] and i not in question.on_demand and i not in question.updates
         shared = op.name in graph.groups  # an entry would hold for the group too
-        if followed and op.phase in phases and op.kind not in LEAVES and not shared:
+        if followed and op.phase in phases and not traits_of(op.kind).leaf and not shared:
             one = _configuration(question, i, sharding.parts[i], sharding.divided.get(i))
             if one is not None:
                 found[op.name] = one

@@ -5,10 +5,6 @@ from __future__ import annotations
 from ..backward import Gradients, gradient
 from ..step import Call, Shape, Value, record
 
-BY_OUTPUT = ("relu", "sigmoid", "tanh")
-BY_INPUT = ("gelu", "silu")
-"""Activations by what their gradient reads."""
-
 
 def relu(x: Value) -> Value:
     """The positive part."""
@@ -47,13 +43,13 @@ def dropout(x: Value, on: bool = True) -> Value:
     return x.step.record("dropout", (x,), [(x.shape, x.dtype), (x.shape, "bool")], {"train": True})[0]
 
 
-@gradient(*BY_OUTPUT)
+@gradient("relu", "sigmoid", "tanh")
 def _by_output(call: Call, dy: Value) -> Gradients:
     (x,), (y,) = call.inputs, call.outputs
     yield x, record(f"{call.kind}_backward", (dy, y), x.shape)
 
 
-@gradient(*BY_INPUT)
+@gradient("gelu", "silu")
 def _by_input(call: Call, dy: Value) -> Gradients:
     (x,) = call.inputs
     yield x, record(f"{call.kind}_backward", (dy, x), x.shape, call.attrs)

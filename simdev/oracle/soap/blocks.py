@@ -20,7 +20,7 @@ from ...lowering.partition.emit import Shares
 from ...lowering.partition.layout import Copy, Draft, Grid, Local, part_of
 from ...lowering.partition.plan import Placed
 from ...semantics import Region, statistics_of
-from ...structure import TensorOf
+from ...structure import TensorOf, owns_outputs
 from ...units import picoseconds
 from .plan import NotCoveredError, Plan, State, Sums
 from .rules import MOST_PS
@@ -177,7 +177,7 @@ class Blocks:
                 raise NotCoveredError
             words += [rounded(op.param_bytes) + rounded(op.grad_bytes) + rounded(op.state_bytes)]
             words += [rounded(op.workspace_bytes)]
-            shared = op.kind == "parameter" and op.param_bytes > 0  # its outputs are its parameters
+            shared = owns_outputs(op)
             made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
             words += made + [0] * (most - len(made))
         return 2 + most, words

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ...graph import Graph, Op
-from ...semantics import traits_of
+from ...structure import owns_outputs
 from ...taskgraph import Ints
 
 
@@ -93,6 +93,6 @@ def inner_peak(
 
 def own_outputs(op: Op) -> list[tuple[int, int]]:
     """(number, bytes) of the outputs that have memory of their own: no views, nor parameters handed out."""
-    if traits_of(op.kind).leaf == "parameter" and op.param_bytes:
+    if owns_outputs(op):
         return []
     return [(output, tensor.bytes) for output, tensor in enumerate(op.outputs) if tensor.view_of is None]

@@ -18,7 +18,7 @@ from ...graph import Graph
 from ...lowering.partition.geometry import Reading
 from ...lowering.partition.plan import Question
 from ...semantics import traits_of
-from ...strategy import LEAVES, Strategy
+from ...strategy import Strategy
 from ...structure import Groups, TensorOf, first_made
 
 STEP = re.compile(r"@[0-9]+")
@@ -51,7 +51,7 @@ class Coarse:
     @cached_property
     def free(self) -> frozenset[int]:
         """Ops that are computed wherever they are read (zeros, masks, casts of weights); leaves are not among them."""
-        return frozenset(i for i in self.question.on_demand if self.graph.ops[i].kind not in LEAVES)
+        return frozenset(i for i in self.question.on_demand if not traits_of(self.graph.ops[i].kind).leaf)
 
     @cached_property
     def _stored(self) -> tuple[TensorOf, ...]:
@@ -116,7 +116,7 @@ class Coarse:
         """The ops that choose, those that choose together once; leaves and folded ops choose nothing."""
         folded, found = set(self.folds), dict[_Alike, list[int]]()
         for i, op in enumerate(self.graph.ops):
-            if op.kind in LEAVES or i in self.free or i in folded:
+            if traits_of(op.kind).leaf or i in self.free or i in folded:
                 continue
             reading = self.question.readings[i]
             inputs = tuple(

@@ -7,8 +7,8 @@ from math import prod
 from typing import TypeVar
 
 from ...lowering.partition.geometry import Reading
-from ...semantics import is_linear, output_axes
-from ...strategy import LEAVES, Configuration, Strategy
+from ...semantics import is_linear, output_axes, traits_of
+from ...strategy import Configuration, Strategy
 from ...structure import TensorOf
 from ..space import workers
 from .coarse import Coarse
@@ -31,7 +31,7 @@ def strategy_of(coarse: Coarse, plan: Plan, like: Strategy = PLAIN) -> Strategy:
         for i in unit.ops:
             found.configure(i, unit.reading, tuple(step[number] for step in plan.axes))
     for i, op in enumerate(coarse.graph.ops):
-        if op.kind in LEAVES or (i in coarse.folds and not found.passes_on(i)):
+        if traits_of(op.kind).leaf or (i in coarse.folds and not found.passes_on(i)):
             found.configure(i, coarse.question.readings[i], found.axes_of(i))
     for i in range(len(coarse.graph.ops)):
         found.store(i)
@@ -88,7 +88,7 @@ class _Strategy:
     def store(self, i: int) -> None:
         """Say how the outputs of an op are stored, where that is not how they are made."""
         op, readings = self.graph.ops[i], self.coarse.question.readings
-        if op.kind in LEAVES or i in self.coarse.free:
+        if traits_of(op.kind).leaf or i in self.coarse.free:
             return
         made = self.partition.get(op.name)
         for k in range(len(op.outputs)):

@@ -40,6 +40,9 @@ OPERATIONS = {
     "leaky_relu_backward": 2,
     "lerp": 3,
     "log": 1,
+    "log10": 1,
+    "log1p": 2,
+    "log2": 1,
     "masked_fill": 1,
     "maximum": 1,
     "minimum": 1,
@@ -78,6 +81,8 @@ COPIES = ("cast", "clone", "contiguous", "copy", "tril", "triu")
 GENERATORS = ("arange", "full", "full_like", "ones", "ones_like", "zero", "zeros", "zeros_like")
 RANDOM = {"bernoulli": 2, "normal": 8, "rand": 1, "rand_like": 1, "randn": 8, "randn_like": 8, "uniform": 1}
 LINEAR: dict[str, Linear] = {"add": "sum", "sub": "sum", "neg": "sum", "mul": "scale", "div": "scale"}
+COMBINES = {"add": "sum", "maximum": "max", "minimum": "min", "mul": "prod"}
+POSITIVE = ("log", "log10", "log1p", "log2", "pow", "rsqrt", "sqrt")
 LINEAR_COPIES = ("cast", "clone", "contiguous", "copy")
 
 
@@ -123,7 +128,7 @@ for _name, _count in OPERATIONS.items():
         _name,
         _elementwise(_count),
         "elementwise",
-        traits=Traits(linear=LINEAR.get(_name)),
+        traits=Traits(linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE),
         operands="any number, broadcast to y" if not _name.endswith("_backward") else "dy, then x or y",
         outputs="y" if not _name.endswith("_backward") else "dx",
         attributes="other (a scalar operand)" if _name in ("add", "sub", "mul", "div", "rsub", "pow") else "",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..description import Access, Call, Describer, Description, Output, per
 from ..registry import register
+from ..traits import Traits
 from .common import numbered
 
 UPDATES = {
@@ -43,6 +44,7 @@ for _name, (_states, _count) in UPDATES.items():
         _name,
         _update(_states, _count),
         "optimizer",
+        traits=Traits(positive=_name == "adam_update"),
         operands="parameter, gradient",
         outputs="none (in place); the parameter's state_bytes hold the state",
     )

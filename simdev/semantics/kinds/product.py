@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..description import Access, Call, Description, Entry, Output, Shape, axes, per
 from ..index import Axis
 from ..registry import register
+from ..traits import Traits
 from .common import broadcast, broadcast_read
 
 _BATCH = {0: "", 1: "b", 2: "b h"}
@@ -69,10 +70,13 @@ def outer(call: Call) -> Description:
     return Description((Output(rows, over=(k,)),), inputs, (per(2, *rows, k),))
 
 
+TRANSPOSES = Traits(transposes=("transpose_a", "transpose_b"))
+
 register(
     "matmul",
     matmul,
     "gemm",
+    traits=TRANSPOSES,
     operands="a[.., m, k], b[.., k, n]",
     outputs="y[.., m, n]",
     attributes="transpose_a (a is [.., k, m]), transpose_b (b is [.., n, k])",
@@ -81,6 +85,7 @@ register(
     "batch_matmul",
     matmul,
     "gemm",
+    traits=TRANSPOSES,
     operands="a[b, m, k] or a[b, h, m, k], b likewise [.., k, n]",
     outputs="y[b, m, n] or y[b, h, m, n]",
     attributes="transpose_a, transpose_b",
@@ -89,6 +94,7 @@ register(
     "linear",
     linear,
     "gemm",
+    traits=TRANSPOSES,
     operands="x[.., m, k], weight[n, k] with transpose_b (else [k, n]), bias[n] or none",
     outputs="y[.., m, n]",
     attributes="transpose_b, transpose_a",
