@@ -16,6 +16,7 @@ from ..taskgraph import BUFFER_KINDS, COLLECTIVE, TRANSFER, TaskGraph
 from .violation import Violation
 
 Sizes = dict[int, int]  # bytes by device
+RANKS, RINGS = 16, 32  # over lanes of their own: most ranks of such a group, most rings of it
 
 
 def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
@@ -107,25 +108,46 @@ def _forms(left: Sizes, read: Sizes) -> set[int]:
 
     Of parts that make a whole, or the other way, each rank all but its own (padded to the largest). Where all is S
     bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree 2 (n-1) S in all; all-to-all half
-    of the former; in two levels of m ranks on n / m nodes the sums of their parts.
+    of the former; in two levels of m ranks on n / m nodes the sums of their parts. Several rings pad their shares.
     """
     count = len(left)
     if left.keys() != read.keys() or count < 2:
         return set()
     if set(left.values()) == {sum(read.values())}:
-        return {count * (count - 1) * max(read.values())}
+        return _spreading(count, max(read.values()))
     size, alike = max(left.values()), len({*left.values()}) == 1
-    found = {count * (count - 1) * size} if set(read.values()) == {sum(left.values())} else set[int]()
+    found = _spreading(count, size) if set(read.values()) == {sum(left.values())} else set[int]()
     if not alike or not (found or set(read.values()) == {size}):
         return found
     # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of views.
-    found |= {2 * (count - 1) * size, *(count * (count - 1) * times * -(-size // count) for times in (1, 2))}
-    for local in range(2, count // 2 + 1):
-        if count % local == 0:
-            nodes, share = count // local, -(-size // local)
-            found.add(count * (2 * (local - 1) * share + 2 * (nodes - 1) * -(-share // nodes)))
-            found.add(count * ((local - 1) * share + (nodes - 1) * -(-size // nodes)))
+    part = -(-size // count)
+    found |= {2 * (count - 1) * size, count * (count - 1) * part}
+    found |= {2 * count * (count - 1) * shares for shares in _shares(part, count)}
+    for local, nodes in _two_levels(count):
+        share = -(-size // local)
+        between = 2 * (nodes - 1) * -(-share // nodes)
+        found |= {count * (2 * (local - 1) * shares + between) for shares in _shares(share, local)}
+        found.add(count * ((local - 1) * share + (nodes - 1) * -(-size // nodes)))
     return found
+
+
+def _spreading(count: int, part: int) -> set[int]:
+    """Each rank's part goes to all others: by one ring or several, in one level or two."""
+    found = {count * (count - 1) * shares for shares in _shares(part, count)}
+    for local, nodes in _two_levels(count):
+        inside = _shares(nodes * part, local)
+        found |= {count * ((nodes - 1) * part + (local - 1) * shares) for shares in inside}
+    return found
+
+
+def _two_levels(count: int) -> Iterator[tuple[int, int]]:
+    """Ranks on a node and nodes, where there are several of both."""
+    return ((local, count // local) for local in range(2, count // 2 + 1) if count % local == 0)
+
+
+def _shares(part: int, ranks: int) -> set[int]:
+    """What a part becomes that rings share evenly, each share rounded up; only few ranks have several rings."""
+    return {rings * -(-part // rings) for rings in range(1, RINGS + 1 if ranks <= RANKS else 2)}
 
 
 def _task_faults(task_graph: TaskGraph, task: int, needs: Sizes, told: tuple[set[int], int]) -> Iterator[Violation]:

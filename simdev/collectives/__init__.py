@@ -1,4 +1,4 @@
-"""How long collectives take: by closed form over the links, or by a table of what was measured.
+"""The one model of collectives: their messages, how long these take, by closed form or as measured, and what they hold.
 
 Sizes are those of nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast, reduce, all_to_all, p2p),
 of the gathered result (all_gather) or of what is scattered (reduce_scatter).
@@ -6,37 +6,41 @@ of the gathered result (all_gather) or of what is scattered (reduce_scatter).
 
 from __future__ import annotations
 
-from .closed import COLLECTIVES, best_chunks, bus_bandwidth, bus_factor, direct, hierarchical, ring, tree
+from .forms import Closed, Forms
+from .kinds import COLLECTIVES, best_chunks, bus_bandwidth, bus_factor
 from .legs import pieces_of
-from .model import CollectiveCost, CollectiveModel
-from .phases import ALGORITHMS, Phase, bytes_sent, phases
+from .model import CollectiveCost, CollectiveModel, Form, Question
+from .phases import ALGORITHMS, Level, Phase, bytes_sent, levels, phases
+from .rings import lane_rings
+from .rounds import Rounds, Step, rounds_of
 from .table import CollectiveTable, table_of_bus_bandwidth, table_of_rows
-from .wire import Step, Steps, Wire, direct_wire, flows_wire, ring_wire, steps_of
+from .wire import Wire, flows_wire
 
 __all__ = [
     "ALGORITHMS",
     "COLLECTIVES",
+    "Closed",
     "CollectiveCost",
     "CollectiveModel",
     "CollectiveTable",
+    "Form",
+    "Forms",
+    "Level",
     "Phase",
+    "Question",
+    "Rounds",
     "Step",
-    "Steps",
     "Wire",
     "best_chunks",
     "bus_bandwidth",
     "bus_factor",
     "bytes_sent",
-    "direct",
-    "direct_wire",
     "flows_wire",
-    "hierarchical",
+    "lane_rings",
+    "levels",
     "phases",
     "pieces_of",
-    "ring",
-    "ring_wire",
-    "steps_of",
+    "rounds_of",
     "table_of_bus_bandwidth",
     "table_of_rows",
-    "tree",
 ]

@@ -1,9 +1,12 @@
-"""The time of a collective on a cluster: its measured table where there is one, else the fastest closed form."""
+"""The one model of collectives: which messages they are, how long they take, and what they hold.
+
+Collective ops, gradients of split models, synchronisation policies and large models all ask it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -12,14 +15,23 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..fabric import Fabric
 from ..frozen import freeze
-from ..units import is_count, picoseconds
-from .closed import COLLECTIVES, ROOTED, best_chunks, direct, hierarchical, ring, tree
+from ..units import PS_PER_SECOND, is_count, picoseconds
+from .forms import Forms
+from .kinds import COLLECTIVES, ROOTED, best_chunks
+from .phases import Groups, Level, Phase, levels, phases
+from .rings import Rings, lane_rings
 from .table import CollectiveTable
-from .wire import Wire, direct_wire, flows_wire, ring_wire
+from .wire import flows_wire
 
 ALGORITHMS = ("auto", "ring", "tree")
+AUTO = ("ring", "tree", "hierarchical")
+"""What "auto" chooses from; the first of equals."""
+FASTEST = {"auto": AUTO, "ring": ("ring", "hierarchical"), "tree": ("tree",)}
+AT_ONCE = ("direct", "hierarchical")
+"""From what an all_to_all of least time is chosen: libraries send all of its messages at once."""
+MAX_CHUNKS = 256
 UNKNOWN = -1
-Groups = tuple[tuple[int, ...], ...]
+Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,51 +52,217 @@ class CollectiveCost:
         return picoseconds(self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a collective: its kind, ranks (device indices), bytes (as nccl-tests counts), algorithm.
+
+    ``chunks`` is into how many a broadcast or reduce along a chain is cut (None: the number of least closed form).
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    size: int
+    algorithm: str
+    chunks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An algorithm with its messages; one of two levels tells them apart."""
+
+    algorithm: str
+    phases: tuple[Phase, ...]
+    levels: tuple[Level, ...] = ()
+
+
 @dataclass(frozen=True)
 class CollectiveModel:
-    """Times of collectives on a cluster.
+    """Collectives on a cluster.
 
     ``tables`` are those measured inside one of its nodes. ``algorithm`` says which closed form stands in where there is
-    none: the faster of ring and tree ("auto"), or one of them. ``chunk`` is into how many bytes broadcast and reduce
-    cut their message (None: the chunks that take least time).
+    none: the fastest ("auto"), or that of rings or of trees.
     """
 
     cluster: Cluster
     tables: tuple[CollectiveTable, ...] = ()
     algorithm: str = "auto"
-    chunk: int | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "tables")
         if self.algorithm not in ALGORITHMS:
             raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{self.algorithm}"')
-        if self.chunk is not None and not (is_count(self.chunk) and self.chunk):
-            raise InputError(f"chunk: must be a whole number of bytes > 0, got {self.chunk!r}")
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """What messages queue for on the cluster."""
+        return Fabric(self.cluster)
+
+    @cached_property
+    def forms(self) -> Forms:
+        """Closed forms on the cluster."""
+        return Forms(self.fabric)
+
+    def form(self, question: Question) -> Form:
+        """The messages of a collective; where there are several ways, those of least closed form.
+
+        Rings are one in the order of the ranks, or several over lanes of their own where these take less. Raises
+        InputError where a route is missing or an algorithm has no such form.
+        """
+        names = AUTO if question.algorithm == "auto" else (question.algorithm,)
+        ways = self._ways(question, names)
+        if len(ways) == 1:
+            return self._form(question, *ways[0])
+        return self._least(question, ways, lambda form: self._seconds(form.phases))[1]
 
     def cost(self, collective: str, devices: Sequence[int | str], size: int) -> CollectiveCost:
         """The time of a collective among these devices (names or indices, in the order of their ranks).
 
-        ``size`` is in bytes, as nccl-tests counts them. The root of broadcast and reduce is the first device; p2p goes
-        from the first to the second. Raises InputError.
+        As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests counts them. The root
+        of broadcast and reduce is the first device; p2p goes from the first to the second. Raises InputError.
         """
         ranks = tuple(self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices)
         self._check(collective, devices, ranks, size)
-        groups = self._groups(ranks)
-        if collective == "p2p" and (len(groups) == 2 or 2 not in self._tables.get("p2p", {})):
-            return CollectiveCost(self._flows(((ranks[0], ranks[1]),)).seconds(size), "p2p", "roofline")
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", "roofline")
-        if len(groups) == 1:
-            return self._inside(collective, groups[0], Fraction(size))
-        flat = self._closed(collective, tuple(d for group in groups for d in group), Fraction(size))
-        if len({len(group) for group in groups}) > 1 or len(groups[0]) == 1:
-            return flat
-        seconds = hierarchical(
-            collective, len(groups[0]), len(groups), size,
-            lambda part, _, share: max(self._inside(part, group, share).seconds for group in groups),
-            lambda part, _, share: self._between(part, groups, share),
-        )  # fmt: skip
-        return min(flat, CollectiveCost(seconds, "hierarchical", "roofline"), key=lambda cost: cost.seconds)
+        near = len({self.cluster.devices[rank].node for rank in ranks}) == 1
+        measured = self._measured(collective, len(ranks), size) if near else None
+        if measured is not None:
+            return measured
+        seconds, form = self._fastest(collective, ranks, size)
+        return CollectiveCost(seconds, "p2p" if collective == "p2p" else form.algorithm, "roofline")
+
+    def beside(self, collective: str, groups: Sequence[tuple[int, ...]], size: int) -> int:
+        """The ps by which the first of these groups of ranks takes longer while the others run the same collective.
+
+        What it holds is then busy for all of them: by so much as the busiest of that is busier.
+        """
+        _, form = self._fastest(collective, groups[0], size)
+        alone = self.forms.busy(form.phases)
+        together = alone.copy()
+        for ranks in groups[1:]:
+            together += self.forms.busy(self._alike(form, Question(collective, ranks, size, form.algorithm)).phases)
+        return int(together[alone > 0].max(initial=0) - alone.max(initial=0))
+
+    def _alike(self, form: Form, question: Question) -> Form:
+        """The same algorithm among other ranks, or a ring where their nodes have none."""
+        return self.form(question if self._fits(question, form.algorithm) else replace(question, algorithm="ring"))
+
+    def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
+        """The form of least time, its parts as measured inside nodes where there are tables."""
+        question = Question(collective, ranks, size, self.algorithm)
+        names = AT_ONCE if collective == "all_to_all" else FASTEST[self.algorithm]
+        return self._least(question, self._ways(question, names), lambda form: self._partly_measured(form, question))
+
+    def _least(
+        self, question: Question, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
+    ) -> tuple[Fraction, Form]:
+        """The form of least time, the first of equals; those count for which there are routes."""
+        found: list[tuple[Fraction, Form]] = []
+        refused: InputError | None = None
+        for way in ways:
+            try:
+                form = self._form(question, *way)
+                found.append((seconds(form), form))
+            except InputError as error:
+                refused = refused or error
+        if refused is not None and not found:
+            raise refused
+        return min(found, key=lambda pair: pair[0])
+
+    def _partly_measured(self, form: Form, question: Question) -> Fraction:
+        """Seconds of a form, its levels inside nodes by table where there is one."""
+        nodes = {self.cluster.devices[rank].node for rank in question.ranks}
+        each = len(question.ranks) // len(nodes)
+        costs = [self._measured(one.collective, each, one.size) if one.inside else None for one in form.levels]
+        if not any(costs):
+            return self._seconds(form.phases)
+        parts = zip(costs, form.levels, strict=True)
+        return sum((cost.seconds if cost else self._seconds(level.phases) for cost, level in parts), Fraction(0))
+
+    def _seconds(self, messages: Sequence[Phase]) -> Fraction:
+        return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
+
+    def _ways(self, question: Question, names: Sequence[str]) -> list[Way]:
+        """These algorithms, of several those that fit, with the rings that they may take."""
+        fitting = [name for name in names if len(names) == 1 or self._fits(question, name)]
+        return [(name, rings) for name in fitting for rings in self._rings(question, name)]
+
+    def _fits(self, question: Question, name: str) -> bool:
+        """Whether an algorithm has a form of its own for these ranks."""
+        if name == "hierarchical":
+            groups = self._nodes(question.ranks)
+            return len(groups) > 1 and len(groups[0]) > 1 and len({len(group) for group in groups}) == 1
+        return name != "tree" or question.kind != "all_to_all"
+
+    def _form(self, question: Question, name: str, rings: tuple[Rings, ...]) -> Form:
+        chunks, groups = self._chunks(question, name, rings), self._nodes(question.ranks)
+        if name == "hierarchical":
+            parts = levels(question.kind, groups, question.size, chunks, rings)
+            return Form(name, tuple(phase for part in parts for phase in part.phases), parts)
+        return Form(name, phases(question.kind, name, (question.ranks,), question.size, chunks, rings))
+
+    def _rings(self, question: Question, name: str) -> list[tuple[Rings, ...]]:
+        """None told (one ring in the order of the ranks), and those over lanes, for each node of equally many.
+
+        Only where transfers wait for links: elsewhere several rings at once would cost as much as one.
+        """
+        if (
+            name not in ("ring", "hierarchical")
+            or question.kind in ("all_to_all", "p2p")
+            or not self.fabric.links_serve
+        ):
+            return [()]
+        groups = self._nodes(question.ranks) if name == "hierarchical" else (question.ranks,)
+        lanes = tuple(self._lanes(group) for group in groups)
+        return [(), lanes] if lanes[0] and len({len(rings) for rings in lanes}) == 1 else [()]
+
+    def _lanes(self, ranks: tuple[int, ...]) -> Rings:
+        if ranks not in self._laid:
+            self._laid[ranks] = lane_rings(self.cluster, ranks)
+        return self._laid[ranks]
+
+    @cached_property
+    def _laid(self) -> dict[tuple[int, ...], Rings]:
+        return {}
+
+    def _chunks(self, question: Question, name: str, rings: tuple[Rings, ...]) -> int:
+        """Into how many chunks a chain is cut: as told, else so that its closed form is least."""
+        if question.kind not in ROOTED or name not in ("ring", "hierarchical"):
+            return 1
+        if question.chunks is not None:
+            return min(question.chunks, max(1, question.size))
+        chains = rings[0] if rings and name == "ring" else (question.ranks,)
+        wire = flows_wire(self.fabric, [pair for chain in chains for pair in pairwise(chain)])
+        return min(MAX_CHUNKS, best_chunks(len(question.ranks) - 1, Fraction(question.size, len(chains)), wire))
+
+    def _nodes(self, ranks: tuple[int, ...]) -> Groups:
+        """The ranks by their nodes, nodes and ranks in the order given."""
+        found: dict[int, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(self.cluster.devices[rank].node, []).append(rank)
+        return tuple(map(tuple, found.values()))
+
+    def _measured(self, collective: str, ranks: int, size: int) -> CollectiveCost | None:
+        """By table within one node, or a line between the tables of fewer and more ranks; None without."""
+        tables = self._tables.get(collective, {})
+        if ranks in tables:
+            return CollectiveCost(tables[ranks].seconds(size), "table", tables[ranks].source)
+        fewer = max((n for n in tables if n < ranks), default=None)
+        more = min((n for n in tables if n > ranks), default=None)
+        if fewer is None or more is None:
+            return None
+        low, high = tables[fewer].seconds(size), tables[more].seconds(size)
+        return CollectiveCost(low + (high - low) * (ranks - fewer) / (more - fewer), "table", "interpolated")
+
+    @cached_property
+    def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
+        found: dict[str, dict[int, CollectiveTable]] = {}
+        for table in self.tables:
+            of_ranks = found.setdefault(table.collective, {})
+            if table.ranks in of_ranks:
+                raise InputError(f"tables: two of {table.collective} over {table.ranks} ranks")
+            of_ranks[table.ranks] = table
+        return found
 
     def _check(self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int) -> None:
         count = len(self.cluster.devices)
@@ -102,99 +280,3 @@ class CollectiveModel:
             problems.append(f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}")
         if problems:
             raise InputError(problems)
-
-    def _groups(self, devices: tuple[int, ...]) -> Groups:
-        """The devices by their nodes, nodes and devices in the order given."""
-        found: dict[int, list[int]] = {}
-        for device in devices:
-            found.setdefault(self.cluster.devices[device].node, []).append(device)
-        return tuple(map(tuple, found.values()))
-
-    def _inside(self, collective: str, devices: tuple[int, ...], size: Fraction) -> CollectiveCost:
-        """Within one node: a table, a line between the tables of fewer and more ranks, or a closed form."""
-        ranks = len(devices)
-        tables = self._tables.get(collective, {})
-        if ranks == 1:
-            return CollectiveCost(Fraction(0), "none", "roofline")
-        if ranks in tables:
-            source = tables[ranks].source
-            return CollectiveCost(tables[ranks].seconds(size), "table", source)
-        fewer = max((n for n in tables if n < ranks), default=None)
-        more = min((n for n in tables if n > ranks), default=None)
-        if fewer is None or more is None:
-            return self._closed(collective, devices, size)
-        low, high = tables[fewer].seconds(size), tables[more].seconds(size)
-        return CollectiveCost(low + (high - low) * (ranks - fewer) / (more - fewer), "table", "interpolated")
-
-    def _closed(self, collective: str, devices: tuple[int, ...], size: Fraction) -> CollectiveCost:
-        """The fastest of the closed forms allowed; the order of the candidates decides ties."""
-        ranks, found = len(devices), dict[str, Fraction]()
-        if collective == "all_to_all":
-            pairs = tuple((a, b) for a in devices for b in devices if a != b)
-            found["direct"] = direct(ranks, size, self._flows(pairs))
-        else:
-            wires = self._ring_wires(devices)
-            if collective in ROOTED:
-                wires = (self._flows(tuple(pairwise(devices))), *wires[1:])  # nobody closes it
-            if self.algorithm != "tree":
-                cuts = [self._chunks(collective, ranks - 1, size, wire) for wire in wires]
-                rings = zip(wires, cuts, strict=True)
-                found["ring"] = min(ring(collective, ranks, size, wire, chunks) for wire, chunks in rings)
-            if self.algorithm != "ring":
-                depth = (ranks - 1).bit_length()
-                found["tree"] = tree(collective, ranks, size, wires[0], self._chunks("reduce", depth, size, wires[0]))
-        algorithm = min(found, key=found.__getitem__)
-        return CollectiveCost(found[algorithm], algorithm, "roofline")
-
-    def _chunks(self, collective: str, stations: int, size: Fraction, wire: Wire) -> int:
-        if collective not in ROOTED:
-            return 1
-        return best_chunks(stations, size, wire) if self.chunk is None else max(1, -(-int(size) // self.chunk))
-
-    def _between(self, collective: str, groups: Groups, size: Fraction) -> Fraction:
-        """Among the ranks of one place in every node, all places at once: they share the nodes' NICs."""
-        nodes = len(groups)
-        places = tuple(zip(*groups, strict=True))
-        if collective == "all_to_all":
-            pairs = tuple((a, b) for place in places for a in place for b in place if a != b)
-            return direct(nodes, size, self._flows(pairs))
-        if collective in ROOTED:
-            # Only the root's place holds the message.
-            return self._closed(collective, places[0], size).seconds
-        wire = self._flows(tuple((a, b) for place in places for a, b in zip(place, place[1:] + place[:1], strict=True)))
-        forms = {"ring": (ring,), "tree": (tree,), "auto": (ring, tree)}[self.algorithm]
-        return min(form(collective, nodes, size, wire) for form in forms)
-
-    @cached_property
-    def fabric(self) -> Fabric:
-        """What messages queue for on the cluster."""
-        return Fabric(self.cluster)
-
-    @cached_property
-    def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
-        found: dict[str, dict[int, CollectiveTable]] = {}
-        for table in self.tables:
-            of_ranks = found.setdefault(table.collective, {})
-            if table.ranks in of_ranks:
-                raise InputError(f"tables: two of {table.collective} over {table.ranks} ranks")
-            of_ranks[table.ranks] = table
-        return found
-
-    @cached_property
-    def _wires(self) -> dict[tuple[tuple[int, int], ...], Wire]:
-        return {}
-
-    @cached_property
-    def _rings(self) -> dict[tuple[int, ...], tuple[Wire, ...]]:
-        return {}
-
-    def _flows(self, flows: tuple[tuple[int, int], ...]) -> Wire:
-        if flows not in self._wires:
-            self._wires[flows] = flows_wire(self.fabric, flows)
-        return self._wires[flows]
-
-    def _ring_wires(self, devices: tuple[int, ...]) -> tuple[Wire, ...]:
-        if devices not in self._rings:
-            rings = direct_wire(self.fabric, devices)
-            self._rings[devices] = (ring_wire(self.fabric, devices), *((rings,) if rings else ()))
-        return self._rings[devices]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..errors import InputError
-from .closed import COLLECTIVES
+from .kinds import COLLECTIVES
+from .rings import Rings
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 Groups = tuple[tuple[int, ...], ...]
@@ -50,12 +52,16 @@ class Phase:
         return len(self.messages) * self.repeats
 
 
-def phases(collective: str, algorithm: str, groups: Groups, size: int, chunks: int = 1) -> tuple[Phase, ...]:
+def phases(
+    collective: str, algorithm: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
+) -> tuple[Phase, ...]:
     """The messages of a collective of ``size`` bytes (as nccl-tests counts them), phase after phase.
 
     ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally many ranks on each.
     Their order is that of rings and of chains, the first rank is the root. ``chunks`` is into how many a broadcast or
-    reduce along a chain is cut. Raises InputError where the algorithm has no such form.
+    reduce along a chain is cut. ``rings`` are, for all ranks ("ring") or for each node ("hierarchical"), the rings that
+    share the bytes evenly; without, there is one in the order of the ranks. Raises InputError where the algorithm has
+    no such form.
     """
     if collective not in COLLECTIVES:
         raise InputError(f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"')
@@ -66,13 +72,13 @@ def phases(collective: str, algorithm: str, groups: Groups, size: int, chunks: i
         return (Phase(((ranks[0], ranks[1], 0),), size),)
     match algorithm:
         case "ring":
-            return _ring(collective, ranks, size, chunks)
+            return _ring(collective, ranks, size, chunks, rings[0] if rings else ())
         case "tree":
             return _tree(collective, ranks, size)
         case "direct":
             return _direct(collective, ranks, size)
         case "hierarchical":
-            return _hierarchical(collective, groups, size, chunks)
+            return tuple(one for level in levels(collective, groups, size, chunks, rings) for one in level.phases)
         case _:
             raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
 
@@ -82,21 +88,30 @@ def bytes_sent(found: Sequence[Phase]) -> int:
     return sum(phase.size * phase.count() for phase in found)
 
 
-def _ring(collective: str, ranks: Sequence[int], size: int, chunks: int) -> tuple[Phase, ...]:
-    """Every rank to the next, n - 1 times; all_to_all: first to the next, then to the one after it, and so on."""
-    count = len(ranks)
-    piece = -(-size // count)
+def _ring(collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()) -> tuple[Phase, ...]:
+    """Every rank to the next, n - 1 times; all_to_all: first to the next, then to the one after it, and so on.
+
+    Several ``rings`` take equal shares, and turn at the same time.
+    """
+    count, several = len(ranks), rings or (tuple(ranks),)
+    part = -(-size // count)
     match collective:
-        case "all_reduce":
-            return (Phase(_around(ranks), piece, 2 * (count - 1)),)
-        case "all_gather" | "reduce_scatter":
-            return (Phase(_around(ranks), piece, count - 1),)
+        case "all_reduce" | "all_gather" | "reduce_scatter":
+            around = tuple(hop for ring in several for hop in _around(ring))
+            return (Phase(around, -(-part // len(several)), (2 if collective == "all_reduce" else 1) * (count - 1)),)
         case "all_to_all":
-            return (Phase(_pairs(ranks, apart=True), piece, relays=False),)
+            return (Phase(_pairs(ranks, apart=True), part, relays=False),)
         case _:
-            chain = ranks if collective == "broadcast" else ranks[::-1]
-            steps = zip(chain, chain[1:], range(count - 1), strict=False)
-            return (Phase(tuple(steps), -(-size // chunks), chunks),)
+            chains = [_chain(ring, ranks[0], collective) for ring in several]
+            steps = ((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
+            return (Phase(tuple(steps), -(-size // (chunks * len(several))), chunks),)
+
+
+def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
+    """A ring cut open at the root, where a broadcast begins and a reduce ends."""
+    at = ring.index(root)
+    broadcast = (*ring[at:], *ring[:at])
+    return broadcast if collective == "broadcast" else broadcast[::-1]
 
 
 def _around(ranks: Sequence[int], by: int = 1) -> tuple[tuple[int, int, int], ...]:
@@ -158,40 +173,57 @@ def _direct(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ..
             return (Phase(_pairs(ranks, apart=False), piece, relays=False),)
 
 
-def _hierarchical(collective: str, groups: Groups, size: int, chunks: int) -> tuple[Phase, ...]:
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A part of a two-level form: a collective of ``size`` bytes inside every node, or between the nodes."""
+
+    inside: bool
+    collective: str
+    size: int
+    phases: tuple[Phase, ...]
+
+
+def levels(
+    collective: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
+) -> tuple[Level, ...]:
     """Rings within the nodes and, between them, among the ranks of one place in every node, all places at once.
 
-    Within one node, or with one rank a node, that is the ring.
+    Within one node, or with one rank a node, that is the ring. Arguments are those of ``phases``. Raises InputError
+    unless all nodes have equally many ranks.
     """
     local, nodes = len(groups[0]), len(groups)
     if any(len(group) != local for group in groups):
-        told = ", ".join(map(str, [len(group) for group in groups][:8]))
-        raise InputError(f"algorithm: hierarchical needs equally many ranks on each node; there are {told}")
+        counts = ", ".join(map(str, [len(group) for group in groups][:8]))
+        raise InputError(f"algorithm: hierarchical needs equally many ranks on each node; there are {counts}")
     if local == 1 or nodes == 1:
-        return _ring(collective, [rank for group in groups for rank in group], size, chunks)
+        ranks = [rank for group in groups for rank in group]
+        whole = _ring(collective, ranks, size, chunks, rings[0] if rings and nodes == 1 else ())
+        return (Level(nodes == 1, collective, size, whole),)
+    own = rings or [()] * nodes
     places: Groups = tuple(zip(*groups, strict=True))
     share = -(-size // local)
 
-    def inside(part: str, whole: int) -> tuple[Phase, ...]:
-        return _together([_ring(part, group, whole, chunks) for group in groups])
+    def inside(part: str, whole: int) -> Level:
+        each = [_ring(part, group, whole, chunks, several) for group, several in zip(groups, own, strict=True)]
+        return Level(True, part, whole, _together(each))
 
-    def between(part: str, whole: int, own: Groups = places) -> tuple[Phase, ...]:
-        return _together([_ring(part, place, whole, chunks) for place in own])
+    def between(part: str, whole: int, meeting: Groups = places) -> Level:
+        return Level(False, part, whole, _together([_ring(part, place, whole, chunks) for place in meeting]))
 
     match collective:
         case "all_reduce":
             ends = inside("reduce_scatter", local * share), inside("all_gather", local * share)
-            return (*ends[0], *between("all_reduce", share), *ends[1])
+            return ends[0], between("all_reduce", share), ends[1]
         case "all_gather":
-            return (*between("all_gather", share), *inside("all_gather", nodes * local * -(-share // nodes)))
+            return between("all_gather", share), inside("all_gather", nodes * local * -(-share // nodes))
         case "reduce_scatter":
-            return (*inside("reduce_scatter", nodes * local * -(-share // nodes)), *between("reduce_scatter", share))
+            return inside("reduce_scatter", nodes * local * -(-share // nodes)), between("reduce_scatter", share)
         case "broadcast":
-            return (*between("broadcast", size, places[:1]), *inside("broadcast", size))
+            return between("broadcast", size, places[:1]), inside("broadcast", size)
         case "reduce":
-            return (*inside("reduce", size), *between("reduce", size, places[:1]))
+            return inside("reduce", size), between("reduce", size, places[:1])
         case _:
-            return (*inside("all_to_all", size), *between("all_to_all", size))
+            return inside("all_to_all", size), between("all_to_all", size)
 
 
 def _together(several: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..frozen import freeze
 from ..units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact
-from .closed import COLLECTIVES, bus_factor
+from .kinds import COLLECTIVES, bus_factor
 
 ANCHORS = 10
 CANDIDATES = 64

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
+from ..collectives import CollectiveModel, CollectiveTable, Question
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
 from ..graph import Graph
@@ -19,7 +20,7 @@ from ..profile import CostModel, OpCost, op_key
 from ..strategy import Collectives
 from ..taskgraph import Ints, Rows
 from ..units import picoseconds
-from .collective import KINDS, Question, Ring, costed, is_collective, rings
+from .collective import KINDS, Ring, is_collective, ring_of, rings
 
 UNKNOWN = -1  # duration of an op whose cost nobody knows
 
@@ -81,6 +82,8 @@ class Prepared:
         """Another graph on the same cluster, its routes found once, at the same costs."""
         there = replace(self, graph=graph, collectives=collectives)
         vars(there)["fabric"] = self.fabric
+        if collectives.tables == self.collectives.tables:
+            vars(there)["model"] = self.model
         return there
 
     @cached_property
@@ -127,18 +130,27 @@ class Prepared:
         ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
         """
         own = self.collectives
-        return self._costed(
-            Question(kind, tuple(ranks), size, algorithm or own.algorithm, cost or own.cost, own.chunks)
-        )
+        question = Question(kind, tuple(ranks), size, algorithm or own.algorithm, own.chunks)
+        return self._costed(question, cost or own.cost)
 
-    def _costed(self, question: Question) -> Ring:
-        if question not in self._rings:
-            self._rings[question] = costed(question, self.fabric, self.collectives)
-        return self._rings[question]
+    def _costed(self, question: Question, cost: str) -> Ring:
+        key = question, cost
+        if key not in self._rings:
+            self._rings[key] = ring_of(question, cost, self.model)
+        return self._rings[key]
 
     @cached_property
-    def _rings(self) -> dict[Question, Ring]:
+    def _rings(self) -> dict[tuple[Question, str], Ring]:
         return {}
+
+    @cached_property
+    def model(self) -> CollectiveModel:
+        """The model of collectives, with the tables that these name."""
+        named = self.collectives.tables
+        tables = (CollectiveTable(one.collective, one.ranks, one.anchors, one.source) for one in named)
+        model = CollectiveModel(self.cluster, tuple(tables))
+        vars(model)["fabric"] = self.fabric  # its routes are found once
+        return model
 
     def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
         """The device on which a tensor lies: its producer's, or for a collective op the rank of this output."""

@@ -8,19 +8,17 @@ messages, one task each, which contend with everything else (``steps.py``).
 
 from __future__ import annotations
 
-from .costing import Question, Ring, costed, ring_bytes
 from .operands import ALL_REDUCE, KINDS, collective_problems, is_collective, rings
 from .steps import add_steps
+from .tasks import Ring, ring_of
 
 __all__ = [
     "ALL_REDUCE",
     "KINDS",
-    "Question",
     "Ring",
     "add_steps",
     "collective_problems",
-    "costed",
     "is_collective",
-    "ring_bytes",
+    "ring_of",
     "rings",
 ]

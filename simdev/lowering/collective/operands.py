@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from ...cluster import Cluster
-from ...collectives import COLLECTIVES
+from ...collectives import COLLECTIVES, Question
 from ...errors import InputError
 from ...graph import Graph, Op
 from ...strategy import Collectives, choice_problems
-from .costing import Question, Ring
+from .tasks import Ring
 
 ALL_REDUCE = "all_reduce"
 KINDS = COLLECTIVES
 SINGLE_INPUT = ("broadcast", "p2p")
 _OPTIONS = ("algorithm", "cost", "chunks")
+Cost = Callable[[Question, str], Ring]
+"""The collective that is asked for, costed so."""
 
 
 def is_collective(op: Op) -> bool:
@@ -24,7 +26,7 @@ def is_collective(op: Op) -> bool:
     return op.kind in KINDS and "ranks" in op.attrs
 
 
-def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Callable[[Question], Ring]) -> dict[int, Ring]:
+def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Cost) -> dict[int, Ring]:
     """The collective ops of a graph by their position, costed as they say, else as ``choice`` does.
 
     Raises InputError with every problem at once.
@@ -40,7 +42,7 @@ def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Callable[[Q
             continue
         ranks = tuple(cluster.index[name] for name in op.attrs["ranks"])
         try:
-            found[i] = _placed(op, cost(_question(graph, i, ranks, choice)))
+            found[i] = _placed(op, cost(*_question(graph, i, ranks, choice)))
         except InputError as error:
             problems += [f'ops[{i}]: "{op.name}": {problem}' for problem in error.problems]
     if problems:
@@ -48,10 +50,10 @@ def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Callable[[Q
     return found
 
 
-def _question(graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives) -> Question:
+def _question(graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives) -> tuple[Question, str]:
     op = graph.ops[position]
-    given = {name: op.attrs.get(name, getattr(choice, name)) for name in _OPTIONS}
-    return Question(op.kind, ranks, _size(op, graph.operands[position], len(ranks)), **given)
+    algorithm, cost, chunks = (op.attrs.get(name, getattr(choice, name)) for name in _OPTIONS)
+    return Question(op.kind, ranks, _size(op, graph.operands[position], len(ranks)), algorithm, chunks), cost
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:

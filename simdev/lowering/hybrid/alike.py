@@ -31,6 +31,10 @@ class Alike:
         """The node in which a device stands."""
         return self._local[device][0]
 
+    def neighbourhood(self, device: int) -> int:
+        """What devices share that may send over the same links: their node, or all the same where nodes do not meet."""
+        return self.node(device) if self.meet else 0
+
     def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
         """What tells flows apart: in like nodes, which of them share a node or a device, and of which kind it is.
 
@@ -58,9 +62,24 @@ class Alike:
     @cached_property
     def is_uniform(self) -> bool:
         """Whether all nodes with devices that run ops hold the same devices, linked alike within and to the outside."""
-        works = {device.node for device in self.cluster.devices if device.runs_ops}
-        nodes = [self._nodes[node] for node in works]
-        return all(node == nodes[0] for node in nodes)
+        nodes = [self._nodes[node] for node in sorted(self._working)]
+        return self.meet and all(node == nodes[0] for node in nodes)
+
+    @cached_property
+    def meet(self) -> bool:
+        """Whether these nodes meet in one device outside: what two of them send then crosses no link of others."""
+        beyond = set[int]()
+        for link in self.cluster.links:
+            first, second = (self.cluster.index[end] for end in link.ends)
+            for inner, outer in ((first, second), (second, first)):
+                if self.node(inner) != self.node(outer) and self.node(inner) in self._working:
+                    beyond.add(outer)
+        return len(beyond) <= 1
+
+    @cached_property
+    def _working(self) -> set[int]:
+        """The nodes with devices that run ops."""
+        return {device.node for device in self.cluster.devices if device.runs_ops}
 
     @cached_property
     def _local(self) -> tuple[tuple[int, int], ...]:
@@ -81,7 +100,7 @@ class Alike:
             found.setdefault(device.node, Node([], [])).devices.append(told)
         for link in cluster.links:
             (one, first), (other, second) = (self._local[cluster.index[end]] for end in link.ends)
-            quantities = link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency
+            quantities = link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency, link.lanes
             number = numbers.setdefault(quantities, len(numbers))
             if one == other:
                 found[one].links.append((first, second, number))

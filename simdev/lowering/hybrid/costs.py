@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...collectives import CollectiveModel, Wire, flows_wire, ring
+from ...collectives import CollectiveModel, flows_wire
 from ...errors import InputError
 from ...models.large import Block
 from ...profile.roofline import Load, Scalars, datasheet_scalars, ideal_seconds, rounded
@@ -34,7 +34,6 @@ class Costs:
         self._scalars: dict[tuple[str, str], Scalars] = {}
         self._loads: dict[tuple[str, tuple[Load, ...]], int] = {}
         self._wires: dict[Hashable, list[tuple[int, int]]] = {}
-        self._shared: dict[Hashable, tuple[Wire, Wire] | None] = {}
         kinds = {self.cluster.devices[d].kind for ranks in layout.devices for d in ranks}
         unknown = sorted(kinds - specs.keys())
         if unknown:
@@ -77,56 +76,23 @@ class Costs:
         key = (kind, rank, name, size)
         if key not in self._known:
             found = []
-            for group, (place, others) in enumerate(self._places(kind, rank)):
+            for place, others in self._places(kind, rank):
                 alike = (name, size, place)
                 if alike not in self._known:
-                    devices = self.layout.members(kind, rank)[group]
-                    self._known[alike] = self._checked(picoseconds(self._seconds(name, devices, place, others, size)))
+                    self._known[alike] = self._checked(self._collective_ps(name, others, size))
                 found.append(self._known[alike])
             self._known[key] = self._add(found)
         return self._known[key]
 
-    def _seconds(
-        self, name: str, devices: tuple[int, ...], place: Hashable, others: Sequence[tuple[int, ...]], size: int
-    ) -> Fraction:
-        """Alone, and what it loses to its neighbours' rings where these share its links."""
-        alone = self.model.cost(name, devices, size).seconds
-        if place not in self._shared:
-            one = _ring(devices)
-            own = self._crossed(one)
-            near = others[:1] if self._is_private(devices, own) else others
-            flows = [flow for other in map(_ring, near) if own & self._crossed(other) for flow in other]
-            several = len(flows) > len(one)
-            fabric = self.model.fabric
-            self._shared[place] = (flows_wire(fabric, one), flows_wire(fabric, flows)) if several else None
-        wires = self._shared[place]
-        if wires is None:
-            return alone
-        form = "all_gather" if name == "all_to_all" else name
-        apart, together = (ring(form, len(devices), size, wire) for wire in wires)
-        return alone + max(together - apart, Fraction(0))
+    def _collective_ps(self, name: str, groups: Sequence[tuple[int, ...]], size: int) -> int:
+        """The first of these groups beside the others: alone, and what it loses where they share its links."""
+        alone = self.model.cost(name, groups[0], size).ps
+        return alone + (self.model.beside(name, groups, size) if len(groups) > 1 else 0)
 
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:
         """The half-links of flows."""
         routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
         return {half_link for pieces in routes for piece in pieces for half_link in piece.half_links}
-
-    def _is_private(self, devices: tuple[int, ...], half_links: set[int]) -> bool:
-        """Whether no other group can use these half-links: each ends at a device of this one, or at its own adapter.
-
-        It needs devices through which no route passes.
-        """
-        cluster = self.cluster
-        if any(cluster.devices[device].transit for device in devices):
-            return False
-        mine = set(devices)
-        for device in devices:
-            for other in cluster.neighbours[device]:
-                works = sum(cluster.devices[one].runs_ops for one in cluster.neighbours[other])
-                if works == 1 and not cluster.devices[other].runs_ops:
-                    mine.add(other)
-        ends = (cluster.half_links[half_link].link.ends for half_link in half_links)
-        return all(cluster.index[one] in mine or cluster.index[other] in mine for one, other in ends)
 
     def transfer(self, source: int, destination: int, size: int) -> int:
         """The number of a transfer between ranks of the pipeline: all parts of all replicas send at once."""
@@ -150,7 +116,7 @@ class Costs:
         """The numbers of groups of flows that share nodes, and of those that share nodes with these."""
         found: list[tuple[set[int], list[int]]] = []
         for number, flows in enumerate(groups):
-            nodes, numbers = {self._alike.node(device) for flow in flows for device in flow}, [number]
+            nodes, numbers = {self._alike.neighbourhood(device) for flow in flows for device in flow}, [number]
             for other in [one for one in found if one[0] & nodes]:
                 nodes, numbers = nodes | other[0], other[1] + numbers
                 found.remove(other)
@@ -178,19 +144,19 @@ class Costs:
         return ps
 
     def _places(self, kind: int, rank: int) -> list[tuple[Hashable, list[tuple[int, ...]]]]:
-        """For each group what tells it from others, and the groups of its class that share a node with it."""
+        """For each group what tells it from others, and it with the groups of its class that may share its links."""
         key = ("places", kind, rank)
         if key not in self._kept:
             members = self.layout.members(kind, rank)
             by_node: dict[int, dict[int, None]] = {}
             for group, devices in enumerate(members):
                 for device in devices:
-                    by_node.setdefault(self._alike.node(device), {})[group] = None
+                    by_node.setdefault(self._alike.neighbourhood(device), {})[group] = None
             found: list[tuple[Hashable, list[tuple[int, ...]]]] = []
             for group, devices in enumerate(members):
                 near = {group: None}
                 for device in devices:
-                    near |= by_node[self._alike.node(device)]
+                    near |= by_node[self._alike.neighbourhood(device)]
                 others = [members[other] for other in near]
                 where = self._alike.pattern([[(d, d) for d in one] for one in others])
                 found.append((where, others))
@@ -204,10 +170,6 @@ class Costs:
     @cached_property
     def _kept(self) -> dict[Hashable, list[tuple[Hashable, list[tuple[int, ...]]]]]:
         return {}
-
-
-def _ring(devices: tuple[int, ...]) -> list[Flow]:
-    return [(a, b) for a, b in zip(devices, (*devices[1:], devices[0]), strict=True) if a != b]
 
 
 def block_loads(block: Block, kind: str) -> tuple[Load, ...]:

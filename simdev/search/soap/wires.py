@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...collectives import Wire, ring, ring_wire
+from ...collectives import Question
 from ...lowering import Prepared
 from ...lowering.collective import ALL_REDUCE
+from ...units import PS_PER_SECOND
 from ..elimination import Floats
 
 
@@ -19,7 +20,6 @@ class Wires:
         self.prepared, self.devices, self.count = prepared, tuple(devices), len(devices)
         self._loads, self._lags = self._columns()
         self._known: dict[tuple[str, tuple[int, ...], int], float] = {}
-        self._rings: dict[tuple[int, ...], Wire] = {}
 
     def _columns(self) -> tuple[Floats, Floats]:
         """Seconds a byte by queue and pair of devices, and latency by pair; without queues each pair is one."""
@@ -68,9 +68,6 @@ class Wires:
             sent[np.ix_(ranks, ranks)] = size / len(ranks)
             np.fill_diagonal(sent, 0.0)
             return 2 * float(self.seconds(sent))
-        return float(ring(ALL_REDUCE, len(ranks), len(ranks) * -(-size // len(ranks)), self._ring(tuple(ranks))))
-
-    def _ring(self, ranks: tuple[int, ...]) -> Wire:
-        if ranks not in self._rings:
-            self._rings[ranks] = ring_wire(self.prepared.fabric, [self.devices[rank] for rank in ranks])
-        return self._rings[ranks]
+        own, model = self.prepared.collectives, self.prepared.model
+        question = Question(ALL_REDUCE, tuple(self.devices[rank] for rank in ranks), size, own.algorithm)
+        return model.forms.closed(model.form(question).phases).ps / PS_PER_SECOND

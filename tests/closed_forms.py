@@ -1,0 +1,33 @@
+"""Closed forms of collectives as the books have them: n ranks, S bytes, a latency alpha a step and a bandwidth B.
+
+Thakur, Rabenseifner and Gropp (IJHPCA 2005), and NCCL's own model; the answers of simdev are held against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from simdev.cluster import Cluster
+from simdev.collectives import Wire, flows_wire
+from simdev.fabric import Fabric
+
+
+def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:
+    """What a ring through the devices finds, each sending to the next."""
+    return flows_wire(Fabric(cluster), list(zip(devices, [*devices[1:], devices[0]], strict=True)))
+
+
+def ring(collective: str, ranks: int, size: int, wire: Wire, chunks: int = 1) -> Fraction:
+    """all_reduce 2 (n-1) (alpha + S / (n B)); reduce_scatter, all_gather, all_to_all half of that.
+
+    broadcast and reduce along a chain in k chunks (n + k - 2) (alpha + S / (k B)); p2p alpha + S / B.
+    """
+    if ranks == 1:
+        return Fraction(0)
+    if collective == "p2p":
+        return wire.seconds(size)
+    if collective in ("broadcast", "reduce"):
+        return (ranks + chunks - 2) * wire.seconds(Fraction(size, chunks))
+    steps = (2 if collective == "all_reduce" else 1) * (ranks - 1)
+    return steps * wire.seconds(Fraction(size, ranks))
