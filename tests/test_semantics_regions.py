@@ -281,6 +281,37 @@ def test_a_region_through_exchanged_dimensions_holds_every_element(seed: int) ->
             assert all(a <= i < b for i, (a, b) in zip(unravel(flat, stored), held, strict=True))
 
 
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_a_region_of_a_part_holds_every_element(data: st.DataObject) -> None:
+    """Dimensions are parted, cut with steps, selected from, and merged where that is a view."""
+    factors = data.draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=5))
+    stored = merged(factors, data.draw(st.sets(st.integers(1, 4))))
+    whole = np.arange(prod_of(stored)).reshape(factors)
+    view = whole[tuple(slice(*data.draw(intervals(n)), data.draw(st.integers(1, 2))) for n in factors)]
+    other = view.reshape(merged(view.shape, data.draw(st.sets(st.integers(1, 4)))))
+    view = other if np.shares_memory(whole, other) else view
+    view = view.squeeze(tuple(d for d, n in enumerate(view.shape) if n == 1 and data.draw(st.booleans())))
+    if not view.ndim or view.shape == stored:
+        return
+    strides = [step // view.itemsize for step in view.strides]
+    region = tuple(data.draw(intervals(extent)) for extent in view.shape)
+    held = stored_region(region, view.shape, stored, strides)
+    for flat in np.unique(view[tuple(slice(*interval) for interval in region)]).tolist():
+        assert all(a <= i < b for i, (a, b) in zip(unravel(flat, stored), held, strict=True))
+
+
+def test_a_part_is_followed_along_what_it_has_all_of() -> None:
+    joint, third = (12, 96), (192 * 3, 96, 1)
+    assert stored_region(((1, 2), (0, 6), (0, 32)), (2, 6, 32), joint, third) == ((6, 12), (0, 96))
+    heads = (576, 8, 96, 1)
+    assert stored_region(((1, 2), (0, 4), (0, 6), (0, 8)), (2, 4, 6, 8), joint, heads) == ((6, 12), (0, 96))
+    first = (64, 1)  # the first of eight rows of each of four samples
+    assert stored_region(((1, 3), (0, 8)), (4, 8), (32, 8), first) == ((8, 24), (0, 8))
+    assert stored_region(((2, 4), (1, 5)), (8, 10), (4, 8, 10), (10, 1)) == ((0, 4), (2, 4), (1, 5))
+    assert stored_region(((8, 16), (0, 5)), (32, 5), (4, 8, 10), (10, 1)) == ((1, 2), (0, 8), (0, 10))
+
+
 def exchanged(shape: tuple[int, ...], strides: list[int]) -> bool:
     wide = [step for step, extent in zip(strides, shape, strict=True) if extent > 1 and step]
     return wide != sorted(wide, reverse=True)

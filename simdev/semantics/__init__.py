@@ -20,7 +20,7 @@ from .registry import (
 from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
 from .tofu import steps
 from .traits import OP_CLASSES, Traits
-from .views import sliced_strides, stored_region
+from .views import row_strides, sliced_strides, stored_region
 from .work import Work, flops, shard_work, work
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "parts_of",
     "per",
     "register",
+    "row_strides",
     "semantics_of",
     "shard_of",
     "shard_work",

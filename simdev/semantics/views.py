@@ -14,19 +14,24 @@ from .reshaping import reshaped
 def stored_region(region: Region, seen: Shape, stored: Shape, strides: Sequence[int] | None = None) -> Region:
     """The smallest known box of the stored tensor that holds a region of the operand seen through a view.
 
-    Equal element counts are read as a reshape, unless the dimensions could have been exchanged; else dimensions are
-    aligned at the end: equal extents are the same, a stored extent of 1 is repeated, of another one nothing is known
-    and all of it is taken. ``strides`` of the operand, in elements: not descending means exchanged dimensions, of a
+    Equal element counts are read as a reshape, unless the dimensions could have been exchanged. What is a part of the
+    stored tensor (a slice, a chunk, one of several) is followed dimension by dimension by its ``strides``, in elements;
+    without them dimensions are aligned at the end: equal extents are the same, a stored extent of 1 is repeated, of
+    another one nothing is known and all of it is taken. Strides that do not descend mean exchanged dimensions, of a
     tensor that is stored row by row, or, under its own shape, of one that its op stored so.
-    Never too small, as long as the view keeps the order of its dimensions; without strides, two exchanged dimensions of
-    equal extents cannot be told.
+    Never too small, as long as the view keeps the order of its dimensions and cuts these, or parts of them, and none
+    that is merged of several; without strides, two exchanged dimensions of equal extents cannot be told.
     """
-    if strides is not None and len(strides) == len(seen) and _exchanged(seen, strides):
+    if strides is not None and (len(strides) != len(seen) or not _told(strides)):
+        strides = None
+    if strides is not None and _exchanged(seen, strides):
         return _through_exchange(region, seen, stored, strides)
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
         return _whole(stored) if _same_but_ones(seen, stored) is False else _through_reshape(region, seen, stored)
+    if strides is not None:
+        return _by_strides(region, seen, stored, strides)
     if len(seen) < len(stored):
         return _whole(stored)
     found = []
@@ -55,8 +60,7 @@ def sliced_strides(strides: Sequence[int] | None, shape: Shape, part: Shape) -> 
         if strides[d]:
             found[d] = strides[d] // before * after if strides[d] % before == 0 else strides[d]
             before, after = strides[d] * shape[d], found[d] * part[d]
-    rows = [prod(part[d + 1 :]) for d in range(len(part))]
-    plain = all(step == row for step, row, extent in zip(found, rows, part, strict=True) if extent > 1)
+    plain = all(step == row for step, row, extent in zip(found, row_strides(part), part, strict=True) if extent > 1)
     return None if plain else tuple(found)
 
 
@@ -65,9 +69,7 @@ def _told(strides: Sequence[object]) -> bool:
 
 
 def _exchanged(seen: Shape, strides: Sequence[int]) -> bool:
-    """Whether dimensions stand in another order than in the memory; strides that are no numbers tell nothing."""
-    if not _told(strides):
-        return False
+    """Whether dimensions stand in another order than in the memory."""
     wide = [step for step, extent in zip(strides, seen, strict=True) if step and extent > 1]
     return any(after > before for before, after in pairwise(wide))
 
@@ -81,13 +83,31 @@ def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Seque
     nested = all(strides[a] >= strides[b] * seen[b] > 0 for a, b in pairwise(order))
     if nested and prod(shape) == prod(stored):
         return stored_region(tuple(region[d] for d in order), shape, stored)
-    steps = {prod(stored[d + 1 :]): d for d, extent in enumerate(stored) if extent > 1}
-    found = list(_whole(stored))
-    for d in order:
-        at = steps.get(strides[d])
-        if at is not None and stored[at] == seen[d]:
-            found[at] = region[d]
+    return _by_strides(region, seen, stored, strides)
+
+
+def _by_strides(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
+    """Where a part of a tensor that is stored row by row lies, from an element that is not known.
+
+    A dimension of the view that steps through all of a stored one, or through all of one and of those inside of it,
+    begins where that begins, whatever the offset: its interval tells the stored one. All others are taken whole.
+    """
+    steps, found = row_strides(stored), list(_whole(stored))
+    ends = {steps[at] * extent: at for at, extent in enumerate(stored) if extent > 1}
+    wide = sorted((d for d, extent in enumerate(seen) if extent > 1 and strides[d] > 0), key=lambda d: -strides[d])
+    if any(strides[a] < strides[b] * seen[b] for a, b in pairwise(wide)):
+        return tuple(found)  # windows that overlap
+    for d in wide:
+        at = ends.get(strides[d] * seen[d])
+        if at is not None:
+            start, stop = region[d]
+            found[at] = start * strides[d] // steps[at], -(-stop * strides[d] // steps[at])
     return tuple(found)
+
+
+def row_strides(shape: Shape) -> tuple[int, ...]:
+    """Strides of a tensor that is stored row by row, in elements."""
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:

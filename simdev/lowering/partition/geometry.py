@@ -28,6 +28,7 @@ from ...semantics import (
     operand_dtypes,
     operand_shapes,
     parts_of,
+    row_strides,
     shard_of,
     splits,
     stored_region,
@@ -85,7 +86,15 @@ def reading(graph: Graph, position: int) -> Reading:
         semantics = None  # what it reads and what it is said to execute differ: nothing is known
     if len(op.made) < len(op.outputs):
         semantics = None  # its views are parts of outputs that only the whole op has
-    return _reading(semantics, stored, _strides(op.attrs.get("strides"), len(stored)), _shapes(graph, position))
+    strides = _strides(op.attrs.get("strides"), len(stored))
+    if semantics is not None:
+        strides = tuple(map(_gapless, strides, semantics.inputs, stored))
+    return _reading(semantics, stored, strides, _shapes(graph, position))
+
+
+def _gapless(strides: tuple[int, ...] | None, seen: Shape, stored: Shape) -> tuple[int, ...] | None:
+    """The strides of an operand: where none are told of one part of a stack, those of a part that lies without gaps."""
+    return row_strides(seen) if strides is None and len(seen) < len(stored) else strides
 
 
 @lru_cache(_CACHED)

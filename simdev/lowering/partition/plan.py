@@ -159,13 +159,14 @@ def partial_parts(op: Reading, operand: int, grid: Grid) -> list[Placed] | None:
 
 
 def alike(one: Grid, other: Grid) -> bool:
-    """Whether two tensors lie in partial sums over the same parts."""
-    if one.cells.keys() != other.cells.keys() or {one.reducer, other.reducer} != {"sum"}:
-        return False
-    return all(
-        [copies[0].device for copies in cell] == [copies[0].device for copies in other.cells[place]]
-        for place, cell in one.cells.items()
-    )
+    """Whether two tensors lie in partial sums over the same parts, dimensions that are not cut aside."""
+    return {one.reducer, other.reducer} == {"sum"} and _holders(one) == _holders(other)
+
+
+def _holders(grid: Grid) -> dict[tuple[int, ...], list[int]]:
+    """The devices of the partial results, by the place along the dimensions that are cut."""
+    cut = [d for d, intervals in enumerate(grid.dims) if len(intervals) > 1]
+    return {tuple(place[d] for d in cut): [copies[0].device for copies in cell] for place, cell in grid.cells.items()}
 
 
 def followed_axes(op: Reading, operand: int, grid: Grid) -> dict[str, int]:
