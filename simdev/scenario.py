@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,20 +18,19 @@ from .graph import Graph
 from .memory import MemoryModel
 from .models.large import Transformer
 from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
-from .strategy import Origin, Parallelism, Strategy, Sync
+from .steps import STEPS
+from .strategy import Origin, Parallelism, Strategy
 from .units import picoseconds
 
 if TYPE_CHECKING:
     from .analysis import Report, SplitCost
     from .files import Parts
-    from .lowering import Prepared
+    from .lowering import Prepared, Step
     from .taskgraph import TaskGraph
     from .trace import Trace
 
 OPTIONS = ("engine", "memory", "symmetry", "steps")
 """Fields of a scenario that stand under ``options`` in its file."""
-
-STEPS = ("once", "repeated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,6 @@ class Scenario:
             yield f'engine: "{self.engine}" is not available in this version of simdev; there are {choice}'
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
-        elif self.steps != STEPS[0]:
-            yield f'steps: "{self.steps}" is not available in this version of simdev'
         yield from self._large_problems() if isinstance(self.graph, Transformer) else self._graph_problems()
 
     def _graph_problems(self) -> Iterator[str]:
@@ -82,6 +79,8 @@ class Scenario:
         name = self.graph.name
         if self.strategy.pipeline is None:
             yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
+        if self.steps != STEPS[0]:
+            yield f"steps: {name} is a large model by its sizes; its step is simulated once"
         if self.costs.profiles:
             yield f"profile: the layers of {name} are costed by datasheets"
         if self.costs.strict:
@@ -135,18 +134,13 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
     Raises InputError, MissingCostError, DeadlockError.
     """
-    from .engine import simulate
-    from .lowering import lower_step
-    from .steps import simulate_steps
+    from .steps import simulate_strategy
 
     if isinstance(scenario.graph, Transformer):
         return _large(scenario)
-    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
-    step = lower_step(prepared, strategy)
-    if not isinstance(strategy.sync, Sync):
-        return outcome_of(prepared, strategy, simulate(step.task_graph, scenario.engine))
-    outcome = outcome_of(prepared, strategy, simulate_steps(step, scenario.engine, strategy.sync), step.task_graph)
-    return replace(outcome, synchronised=step.synchronised)
+    prepared = prepare(scenario) if prepared is None else prepared
+    trace, step = simulate_strategy(prepared, scenario.strategy, scenario.engine, scenario.steps)
+    return outcome_of(prepared, scenario.strategy, trace, step)
 
 
 def _large(scenario: Scenario) -> Outcome:
@@ -173,16 +167,16 @@ def _in_pipeline(problem: str) -> str:
     return f"strategy.pipeline.{problem}" if hasattr(Parallelism, problem.partition(":")[0]) else problem
 
 
-def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: TaskGraph | None = None) -> Outcome:
-    """A trace of a strategy, with where its op times come from; ``step`` is one step where the trace holds several."""
+def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Step) -> Outcome:
+    """A trace of a strategy's ``step``, with where its op times come from."""
     from .lowering import split
 
     own, placed, origins = split(prepared, strategy)
-    one = trace.task_graph if step is None else step
-    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())  # a graph's ops are its first tasks
+    one = step.task_graph if step.microbatch is None else step.microbatch
+    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())  # ops are the first tasks
     splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
     known = rung_shares(costs), cost_misses(own, costs), expected_error(costs)
-    return Outcome(trace, *known, prepared.memory, splits)
+    return Outcome(trace, *known, prepared.memory, splits, step.synchronised)
 
 
 def _split_costs(

@@ -1,15 +1,38 @@
-"""Steps that follow one another, simulated until they repeat."""
+"""The one way from a strategy to its trace: one step, or steps that follow one another until they repeat."""
 
 from __future__ import annotations
 
 from .analysis import COUNTS, steady_state
 from .engine import simulate
 from .engine.credit import Sent, decisions
-from .lowering import Step, credited, iterated
+from .lowering import Prepared, Step, credited, iterated, lower_step
 from .lowering import iterations as limits
-from .strategy import Sync
+from .strategy import Strategy, Sync
 from .taskgraph import TaskGraph
 from .trace import Trace
+
+STEPS = ("once", "repeated")
+"""What a scenario may ask for: one step, or steps that follow one another."""
+
+
+def follow_one_another(strategy: Strategy, steps: str) -> bool:
+    """Whether steps are simulated one after another; a synchronisation policy knows no other way."""
+    return steps == "repeated" or isinstance(strategy.sync, Sync)
+
+
+def simulate_strategy(
+    prepared: Prepared, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> tuple[Trace, Step]:
+    """The trace of a strategy, and the step that it executes, once or several times (STEPS).
+
+    Raises InputError, MissingCostError, DeadlockError.
+    """
+    repeated = follow_one_another(strategy, steps)
+    step = lower_step(prepared, strategy, repeated)
+    if not repeated:
+        return simulate(step.task_graph, engine), step
+    sync = strategy.sync if isinstance(strategy.sync, Sync) else None
+    return simulate_steps(step, engine, sync), step
 
 
 def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:

@@ -302,7 +302,7 @@ def test_runs_come_back_as_they_went(world: World) -> None:
         write_run(trace, f"{folder}/run.json.gz")
         saved = read_run(f"{folder}/run.json.gz")
     assert same(saved.trace, trace)
-    assert (saved.step_ps, saved.feasible) == (trace.step_ps, trace.feasible)
+    assert (saved.trace_ps, saved.feasible) == (trace.step_ps, trace.feasible)
     assert saved.peaks == {memory.device: memory.peak for memory in trace.memory}
 
 
@@ -328,7 +328,7 @@ def test_a_run_may_claim_nothing(tmp_path: Path, two_gpus: World) -> None:
     for claim in ("memory", "feasible", "step_time_ps"):
         del run[claim]
     saved = read_run(run)
-    assert (saved.step_ps, saved.feasible, saved.peaks, saved.levels, saved.overflows) == (None,) * 5
+    assert (saved.trace_ps, saved.feasible, saved.peaks, saved.levels, saved.overflows) == (None,) * 5
 
 
 def test_presets_load_and_tell_where_their_numbers_come_from() -> None:

@@ -53,6 +53,7 @@ class _StrategyShape(TypedDict, total=False):
     short: str
     devices: list[str]
     collectives: Any
+    accumulate: int
     pipeline: Any
     provenance: dict[str, Any]
 
@@ -87,6 +88,8 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         fields = {} if shaped is value else _split_fields(shaped, problems)
         if "collectives" in shaped:
             fields["collectives"] = _collectives(shaped["collectives"], problems)
+        if "accumulate" in shaped:
+            fields["accumulate"] = shaped["accumulate"]
         if "pipeline" in shaped:
             fields["pipeline"] = read_pipeline(shaped["pipeline"], folder, problems)
         if problems:
@@ -176,6 +179,8 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
         found |= {"short": strategy.short, "devices": list(strategy.devices)}
     if strategy.collectives != Collectives():
         found["collectives"] = choice_object(strategy.collectives)
+    if strategy.accumulate != 1:
+        found["accumulate"] = strategy.accumulate
     if strategy.pipeline is not None:
         found["pipeline"] = pipeline_object(strategy.pipeline)
     return found

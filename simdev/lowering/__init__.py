@@ -14,7 +14,9 @@ from ..profile import CostModel
 from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import TaskGraph
 from .build import build
+from .following import following, last_ops
 from .iterations import Step, iterated
+from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import Partitioned, expanded, partition, sharded_order, written_out
 from .partition.short import short_form
@@ -110,20 +112,29 @@ def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
     return lower_step(prepared, strategy).task_graph
 
 
-def lower_step(prepared: Prepared, strategy: Strategy) -> Step:
-    """One step of a strategy, with what it releases in the next one where a policy synchronises its gradients.
+def lower_step(prepared: Prepared, strategy: Strategy, repeated: bool = False) -> Step:
+    """One step of a strategy, with what it releases in the next one where that is asked (``repeated``).
 
-    Raises InputError, MissingCostError.
+    It is told under a synchronisation policy in any case. Raises InputError, MissingCostError.
     """
-    sync = strategy.sync
+    sync, microbatches = strategy.sync, strategy.accumulate
     weights: tuple[Weight, ...] = ()
     if isinstance(sync, Sync):
-        (prepared, strategy, _), weights = _split_gated(prepared, strategy, sync)
+        (prepared, strategy, origins), weights = _split_gated(prepared, strategy, sync)
     else:
-        prepared, strategy, _ = split(prepared, strategy)
+        prepared, strategy, origins = split(prepared, strategy)
     placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
     task_graph, consumers = build(prepared, placement)
     task_graph = apply_order(task_graph, strategy.order, prepared.graph, consumers)
     if isinstance(sync, Sync):
-        return synchronised(prepared, task_graph, placement, sync, weights)
-    return Step(task_graph)
+        step = synchronised(prepared, task_graph, placement, sync, weights)
+    elif repeated or microbatches > 1:
+        ends = last_ops(prepared.graph, task_graph, placement)
+        across = following(prepared.graph, task_graph, placement, ends)
+        step = Step(task_graph, tuple(across))
+    else:
+        return Step(task_graph)
+    if microbatches == 1:
+        return step
+    once = once_a_step(prepared.graph, origins)
+    return accumulated(step, len(prepared.graph.ops), once, microbatches)

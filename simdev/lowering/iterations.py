@@ -34,7 +34,8 @@ class Step:
     ``across`` are pairs (task, task of the next step that waits for it). ``later`` is by how much the priority of each
     task rises from step to step (None: none does), so that what belongs to an earlier step can go first. ``pushes`` are
     the messages that a credit counts, where there is one. ``synchronised`` counts the gradients that a policy
-    synchronises (None: there is no policy).
+    synchronises (None: there is no policy). ``microbatch`` is the task graph of one microbatch with all that is done
+    once a step, where a step holds several.
     """
 
     task_graph: TaskGraph
@@ -42,6 +43,7 @@ class Step:
     later: Ints | None = None
     pushes: tuple[Push, ...] = ()
     synchronised: int | None = None
+    microbatch: TaskGraph | None = None
 
 
 def iterated(step: Step, count: int) -> TaskGraph:
@@ -58,7 +60,11 @@ def iterated(step: Step, count: int) -> TaskGraph:
         replace(queue, sequence=tuple(k * rows + task for k in range(count) for task in queue.sequence))
         for queue in one.resources
     )
-    return replace(one, tasks=_tasks(step, count), resources=resources, buffers=_buffers(one, count), steps=count)
+    sharing = one.sharing
+    if sharing is not None:
+        sharing = replace(sharing, devices=_tiled(sharing.devices, count, 0))
+    tasks, buffers = _tasks(step, count), _buffers(one, count)
+    return replace(one, tasks=tasks, resources=resources, buffers=buffers, sharing=sharing, steps=count)
 
 
 def _tasks(step: Step, count: int) -> Tasks:

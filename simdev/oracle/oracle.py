@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from ..analysis import step_time_ps
 from ..cluster import Cluster
-from ..engine import simulate
 from ..errors import InputError
 from ..graph import Graph
-from ..lowering import Prepared, expanded, lower_step
+from ..lowering import Prepared, expanded
 from ..memory import MemoryModel
 from ..profile import CostModel
 from ..scenario import Scenario, graph_of
-from ..steps import simulate_steps
+from ..steps import STEPS, follow_one_another, simulate_strategy
 from ..strategy import SHORT_FORMS, SYNCS, Collectives, Order, Strategy, Sync, resolve_placement
 from ..structure import units
 from ..taskgraph import Ints
@@ -47,8 +46,9 @@ class Oracle:
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one an op, or one a
     group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order``,
-    ``sync`` and ``collectives`` are those of what is given without a Strategy (``under``); ``cache`` is how many
-    answers are remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is counted.
+    ``sync``, ``collectives`` and ``accumulate`` are those of what is given without a Strategy (``under``); ``cache`` is
+    how many answers are remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
+    counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the step time.
     An infeasible strategy is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
     DeadlockError where fixed sequences contradict).
     """
@@ -63,26 +63,35 @@ class Oracle:
         memory: MemoryModel = MemoryModel(),
         sync: str | Sync = SYNCS[0],
         collectives: Collectives = Collectives(),
+        accumulate: int = 1,
+        steps: str = STEPS[0],
     ) -> None:
         self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
-        self.under = Strategy(order=order, sync=sync, collectives=collectives)
+        self.under = Strategy(order=order, sync=sync, collectives=collectives, accumulate=accumulate)
+        self.steps = steps
         self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
-        answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400  # the placement, its peaks, and the rest
-        self._cache_size, self._cache = max(min(cache, CACHE_BYTES // answer_bytes), 0), OrderedDict[bytes, Cost]()
+        # The placement, its peaks, and the rest.
+        answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400
+        most = max(min(cache, CACHE_BYTES // answer_bytes), 0)
+        self._cache_size, self._cache = most, OrderedDict[bytes, Cost]()
         self._lock = threading.Lock()
 
+    def on(self, graph: Graph, cache: int = 10_000) -> Oracle:
+        """The same question of another graph, with nothing remembered."""
+        under = self.under
+        told = {name: getattr(under, name) for name in ("sync", "collectives", "accumulate")}
+        nouns = graph, self.cluster, self.costs, under.order
+        return Oracle(*nouns, cache, self.memory, steps=self.steps, **told)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: getattr(self, name)
-            for name in ("graph", "cluster", "costs", "under", "_cache_size", "memory", "evaluations", "cpu_seconds")
-        }
+        names = "graph", "cluster", "costs", "memory", "under", "steps", "_cache_size"
+        return {name: getattr(self, name) for name in (*names, "evaluations", "cpu_seconds")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        nouns, under = (state[name] for name in ("graph", "cluster", "costs")), state["under"]
-        rest = under.order, state["_cache_size"], state["memory"], under.sync, under.collectives
-        self.__init__(*nouns, *rest)  # type: ignore[misc]
-        self.evaluations, self.cpu_seconds = state["evaluations"], state["cpu_seconds"]
+        vars(self).update(state)
+        self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
+        self._cache, self._lock = OrderedDict[bytes, Cost](), threading.Lock()
 
     @property
     def order(self) -> Order:
@@ -95,8 +104,13 @@ class Oracle:
         return self._runs_plainly(self.under)
 
     def _runs_plainly(self, strategy: Strategy) -> bool:
+        """Whether compiled paths know it: one step, of one microbatch, with the collectives of the ops."""
         alike = self.prepared.running(strategy.collectives) is self.prepared
-        return alike and not isinstance(strategy.sync, Sync)
+        return alike and self._runs_once(strategy)
+
+    def _runs_once(self, strategy: Strategy) -> bool:
+        """Whether it is one step of one microbatch: no compiled path knows others."""
+        return strategy.accumulate == 1 and not follow_one_another(strategy, self.steps)
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -191,7 +205,7 @@ class Oracle:
         return self._trace(self.strategy(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        if isinstance(strategy.sync, Sync):  # No compiled path knows steps that follow one another.
+        if not self._runs_once(strategy):
             return self.in_full(strategy)
         if strategy.order.policy in ("fifo", "program") and not strategy.splits and self._runs_plainly(strategy):
             return self._of_placement(self.placement(strategy.placement), strategy.order)
@@ -242,15 +256,13 @@ class Oracle:
         return {op.name: names[device] for op, device in zip(self.graph.ops, column.tolist(), strict=True)}
 
     def _trace(self, strategy: Strategy) -> Trace:
-        step, engine = lower_step(self.prepared, strategy), "simpy" if find_spec("numba") is None else "compiled"
-        if isinstance(strategy.sync, Sync):
-            return simulate_steps(step, engine, strategy.sync)
-        return simulate(step.task_graph, engine)
+        engine = "simpy" if find_spec("numba") is None else "compiled"
+        return simulate_strategy(self.prepared, strategy, engine, self.steps)[0]
 
     def trace(self, strategy: Strategy | Placement | str) -> Trace:
         """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest.
 
-        Of a synchronisation policy it holds several steps, as many as it takes until they repeat.
+        Where steps follow one another it holds several, as many as it takes until they repeat.
         """
         if isinstance(strategy, str):
             strategy = self._short_form(strategy)
@@ -291,13 +303,14 @@ class Oracle:
 def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
     """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own strategy would be.
 
-    Of this strategy the order, the synchronisation and the collectives are kept; where ops run is what one asks about.
+    Of this strategy the order, the synchronisation, the collectives and the microbatches are kept; where ops run is
+    what one asks about.
     Raises InputError for a large model, which has no ops.
     """
     own = scenario.strategy
     return Oracle(
         graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, own.sync,
-        own.collectives,
+        own.collectives, own.accumulate, scenario.steps,
     )  # fmt: skip
 
 

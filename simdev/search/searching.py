@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import InputError
-from ..graph import Graph
 from ..oracle import Cost, Oracle, oracle_of
 from ..scenario import Scenario
 from ..strategy import Strategy, resolve_placement
@@ -113,7 +112,7 @@ def _search(
     _check_collectives(asked, chosen, method)
     grouped = make_smaller(asked.graph, names)
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated  # groups hold when judged
-    inner = asked if together == asked.graph else _regrouped(asked, together)
+    inner = asked if together == asked.graph else asked.on(together)
     trial = Trial(inner, grouped, budget, seconds, int(seed), _own_start(asked, given), progress, asked, began, given)
     ended = _run(trial, chosen.run if isinstance(method, str) else lambda one: _drive(one, method))
     _fall_back(trial)
@@ -152,15 +151,6 @@ def _check_collectives(asked: Oracle, chosen: Method, method: object) -> None:
     ranked = [asked.graph.ops[i].name for i in asked.prepared.rings]
     if ranked and (chosen.splits or chosen.module in ONE_DEVICE):
         raise InputError(f'{method}: "{ranked[0]}" runs on several devices at once, which this method cannot plan')
-
-
-def _regrouped(oracle: Oracle, graph: Graph) -> Oracle:
-    """The same question over other groups, those of this graph."""
-    under = oracle.under
-    return Oracle(
-        graph, oracle.cluster, oracle.costs, under.order, memory=oracle.memory, sync=under.sync,
-        collectives=under.collectives,
-    )  # fmt: skip
 
 
 def _own_start(asked: Oracle, given: Strategy | None) -> Ints | None:

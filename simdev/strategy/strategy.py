@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
+from ..units import is_count
 from .collectives import Collectives
 from .configuration import Configuration
 from .parallelism import Parallelism
@@ -15,6 +16,7 @@ from .sync import Sync
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded")
 SHORT_FORMS = ("data-parallel", "model-parallel", "owt", "expert")
+MOST_MICROBATCHES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Strategy:
       another.
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
+    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it stands; gradients are
+      added up in place, synchronised and applied once, after the last.
     - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order; nothing else is
       told beside it.
     """
@@ -64,6 +68,7 @@ class Strategy:
     short: str | None = None
     devices: tuple[str, ...] = ()
     collectives: Collectives = Collectives()
+    accumulate: int = 1
     pipeline: Parallelism | None = None
 
     def __post_init__(self) -> None:
@@ -82,6 +87,9 @@ class Strategy:
             raise InputError(f'sync: must be one of {", ".join(SYNCS)}, got "{self.sync}"')
         if self.short is not None and self.short not in SHORT_FORMS:
             raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
+        if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):
+            told = f"a whole number from 1 to {MOST_MICROBATCHES}"
+            raise InputError(f"accumulate: must be {told}, got {self.accumulate!r}")
         if self.devices and self.short is None:
             raise InputError("devices: go with a short form; a configuration names its own")
         if self.pipeline is not None:

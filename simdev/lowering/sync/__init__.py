@@ -19,6 +19,7 @@ from ...strategy import Sync
 from ...structure import order_of, updated
 from ...taskgraph import PERSISTENT, SYNC, Ints, TaskGraph
 from ...units import transmission_ps
+from ..following import following, last_ops
 from ..iterations import Step
 from ..prepare import Prepared
 from .credit import credited
@@ -55,7 +56,8 @@ def synchronised(
     graph, cluster = prepared.graph, prepared.cluster
     _require_possible(prepared, placement, weights)
     base = _free_leaves(_by_priority(task_graph), graph, weights)
-    ends = _last_ops(graph, base, placement)
+    ends = last_ops(graph, base, placement)
+    gates = {gate for weight in weights for gate in weight.gates}
     draft = Draft(base, prepared.memory)
     made: dict[int, list[int]] = {}
     if not sync.overlap:
@@ -72,7 +74,7 @@ def synchronised(
     rise = np.where(rank >= FIRST, len(weights), 0)
     later = np.concatenate((np.zeros(len(base.tasks), np.int64), rise))
     pushes = tuple(exchange.pushed) if sync.credit else ()
-    return Step(whole, tuple(_across(graph, base, placement, ends)), later, pushes, len(weights))
+    return Step(whole, tuple(following(graph, base, placement, ends, gates)), later, pushes, len(weights))
 
 
 def _require_possible(prepared: Prepared, placement: Sequence[int], weights: Sequence[Weight]) -> None:
@@ -173,50 +175,11 @@ def _free_leaves(task_graph: TaskGraph, graph: Graph, weights: Sequence[Weight])
     return replace(task_graph, tasks=replace(tasks, resources=rows, kind=kinds), resources=resources)
 
 
-def _last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> Mapping[int, list[int]]:
-    """By device its forward and backward ops that none of its others waits for."""
-    count = len(graph.ops)
-    works = [op.phase != "update" for op in graph.ops]
-    found: dict[int, list[int]] = {}
-    successors = task_graph.tasks.successors
-    for i in range(count):
-        if not works[i]:
-            continue
-        after = successors[i]
-        if not any(int(j) < count and works[j] and placement[j] == placement[i] for j in after):
-            found.setdefault(placement[i], []).append(i)
-    return found
-
-
 def _barrier(draft: Draft, cluster: Cluster, worker: int, ends: Mapping[int, list[int]]) -> int:
     """The point at which a worker has nothing left to compute but updates."""
     row = draft.task(f"backward of {cluster.devices[worker].name}", SYNC, (worker, worker))
     draft.edges += [(one, row) for one in ends.get(worker, ())]
     return row
-
-
-def _across(
-    graph: Graph, task_graph: TaskGraph, placement: Sequence[int], ends: Mapping[int, list[int]]
-) -> list[tuple[int, int]]:
-    """What a step releases in the next one.
-
-    A parameter waits for its updates. What reads nothing else of the step before (the batch) waits for the last forward
-    and backward ops of its device, as the ops of an in-order stream do, and for updates that name no parameter.
-    """
-    edges, waiting = [], dict[int, list[int]]()
-    known: set[int] = set()
-    for update, leaves in updated(graph).items():
-        here = [leaf for leaf in leaves if placement[leaf] == placement[update]]
-        edges += [(update, leaf) for leaf in here]
-        known.update(here)
-        if not here:
-            waiting.setdefault(placement[update], []).append(update)
-    count = task_graph.predecessor_count
-    for i in range(len(graph.ops)):
-        if not count[i] and i not in known and graph.ops[i].phase != "update":
-            own = placement[i]
-            edges += [(one, i) for one in (*ends.get(own, ()), *waiting.get(own, ())) if one != i]
-    return sorted(edges)
 
 
 def _buffers(graph: Graph, task_graph: TaskGraph) -> dict[tuple[int, int], int]:

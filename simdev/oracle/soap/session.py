@@ -43,8 +43,8 @@ class SoapSession:
 
     def _started(self, strategy: Strategy) -> Split | None:
         """The compiled path's; None where it has none. A strategy that splits nothing is placed op by op instead."""
-        splits = self.oracle._splits
-        return splits.start(strategy) if splits is not None and strategy.splits else None
+        splits, once = self.oracle._splits, self.oracle._runs_once(strategy)
+        return splits.start(strategy) if splits is not None and strategy.splits and once else None
 
     def _start(self) -> Cost:
         if self._split is not None:
