@@ -17,7 +17,7 @@ from simdev.graph import Graph
 from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
 from simdev.scenario import load_scenario
 from simdev.search import search
-from simdev.search.ideals import components, depth_first, ideals, leaves
+from simdev.search.ideals import components, ideals, leaves
 from simdev.search.maxload import (
     Problem,
     blocks_of,
@@ -30,6 +30,7 @@ from simdev.search.maxload import (
     problem_of,
 )
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
+from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -293,7 +294,7 @@ def test_components_and_depth_first_are_topological(drawn_order):
     block = components(count, edges | ring)
     assert all(block[a] <= block[b] for a, b in edges)
     assert all(block[a] == block[b] for b, a in ring)
-    line = depth_first(count, edges)
+    line = topological(before_of(count, edges), "branch")
     assert sorted(line) == list(range(count))
     assert all(line.index(a) < line.index(b) for a, b in edges)
 

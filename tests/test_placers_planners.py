@@ -20,11 +20,12 @@ from simdev.graph import Graph
 from simdev.search import attended as attending
 from simdev.search import search, stages
 from simdev.search.attended import attended
-from simdev.search.ideals import bits, depth_first, ideals, nested, table
+from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
 from simdev.search.maxload import Problem, blocks_of, contiguous, integer_program, latency_program, splits
 from simdev.search.pipedream import Level, Profile, partition
 from simdev.search.trial import SpentError
+from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import problem
 
@@ -218,7 +219,7 @@ def test_ops_without_a_gap_between_them_leave_one_idle_interval():
 def best_in_line(one: Problem) -> float:
     """By trying every way to cut the linear order, each device taking one run of it."""
     blocks, best = blocks_of(one), inf
-    order = depth_first(len(blocks.size), blocks.order)
+    order = topological(before_of(len(blocks.size), blocks.order), "branch")
     for chosen in product((*one.accelerators, *one.cpus), repeat=len(order)):
         runs = [device for at, device in enumerate(chosen) if not at or chosen[at - 1] != device]
         devices = blocks.devices([device for _, device in sorted(zip(order, chosen, strict=True))])

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..graph import Graph
+from ..structure.names import scope_of, unrolled
 from .alexnet import alexnet
 from .bert import bert
 from .gnmt import gnmt
@@ -110,8 +111,7 @@ def layer_of(name: str) -> str:
 
     Forward, backward and update of a layer share it, and so do all steps of an unrolled one; "" for the batch's inputs.
     """
-    path = name.removeprefix("grad/").removeprefix("update/").split("/")[:-1]
-    return "/".join(part.partition("@")[0] for part in path)
+    return unrolled(scope_of(name))
 
 
 def parameter_count(graph: Graph) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 from ..errors import InputError
 from ..graph import Graph, Op
-from .step import PREFIXES, Call, Step, Value, record, seen
+from ..structure.names import PREFIXES
+from .step import Call, Step, Value, record, seen
 
 Gradients = Iterator[tuple[Value, Value]]
 """Operands, each with its gradient."""

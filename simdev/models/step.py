@@ -18,6 +18,7 @@ from ..graph import Op, Tensor
 from ..memory import OPTIMIZERS, state_bytes
 from ..semantics import traits_of
 from ..semantics.dtype import PARAMETERS, bits_of, known
+from ..structure.names import PREFIXES
 from ..units import MAX_BYTES
 
 Shape = tuple[int, ...]
@@ -26,7 +27,6 @@ Spec = tuple[Shape, str]
 
 FLOATS = tuple(name for name in PARAMETERS if "float" in name)
 MAX_OPS = 1_000_000
-PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

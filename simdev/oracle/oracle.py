@@ -26,7 +26,7 @@ from ..profile import CostModel
 from ..scenario import Scenario, graph_of
 from ..steps import STEPS, follow_one_another, simulate_strategy
 from ..strategy import SHORT_FORMS, SYNCS, Collectives, Order, Strategy, Sync, resolve_placement
-from ..structure import units
+from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
 from .cost import Cost
@@ -119,10 +119,7 @@ class Oracle:
 
     @cached_property
     def _group_of(self) -> Ints:
-        column = np.empty(len(self.graph.ops), np.int64)
-        for row, members in enumerate(self.groups):
-            column[list(members)] = row
-        return column
+        return np.array(unit_of(self.graph), np.int64)
 
     @cached_property
     def _short(self) -> Short | None:

@@ -11,15 +11,12 @@ from collections.abc import Mapping, Sequence
 from ..graph import Graph
 from ..profile import CostModel
 from ..semantics import traits_of
-
-PREFIXES = ("", "grad/", "update/")
+from ..structure.names import PREFIXES, forward_name, unrolled
 
 
 def block_of(name: str) -> str:
     """The block that an op belongs to, by its name."""
-    for prefix in PREFIXES[1:]:
-        name = name.removeprefix(prefix)
-    return name.split("/")[0].split("@")[0]
+    return unrolled(forward_name(name)).split("/")[0]
 
 
 def block_seconds(graph: Graph, costs: CostModel, device_kind: str) -> dict[str, float]:
@@ -73,7 +70,7 @@ def placement_of_blocks(graph: Graph, where: Mapping[str, str]) -> dict[str, str
     names = [op.name for op in graph.ops]
     found = {}
     for block, device in where.items():
-        for prefix in PREFIXES:
+        for prefix in PREFIXES.values():
             if any(name.startswith(f"{prefix}{block}/") for name in names):
                 found[f"{prefix}{block}/*"] = device
     for i, op in enumerate(graph.ops):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..oracle import Oracle
+from ..structure import unit_of
 from ..taskgraph import Ints, Rows
 from .space import choices, relative_excess
 
@@ -160,16 +161,8 @@ class _Sent:
         return self.senders.ids[begin:end], self.bytes[begin:end]
 
 
-def _group_of(oracle: Oracle) -> Ints:
-    """The row in ``oracle.groups`` of each op."""
-    column = np.empty(len(oracle.graph.ops), np.int64)
-    for row, members in enumerate(oracle.groups):
-        column[list(members)] = row
-    return column
-
-
 def _sent(oracle: Oracle) -> _Sent:
-    groups, reads, group_of = len(oracle.groups), oracle.prepared.reads, _group_of(oracle)
+    groups, reads, group_of = len(oracle.groups), oracle.prepared.reads, np.array(unit_of(oracle.graph), np.int64)
     tensor = reads.consumers.owners()
     source, target = group_of[reads.producer[tensor]], group_of[reads.consumers.ids]
     away = source != target
@@ -186,7 +179,7 @@ def _sums(rows: Ints, values: NDArray[Any], count: int) -> Floats:
 
 def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Floats]:
     """Of each group: ps by device (0 where it may not stand), and the bytes that its ops hold."""
-    group_of = _group_of(oracle)
+    group_of = np.array(unit_of(oracle.graph), np.int64)
     times = np.zeros(mask.shape)
     np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
     held = [

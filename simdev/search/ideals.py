@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ..structure import before_of, topological
+
 MOST = 60_000  # ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
 
 
@@ -27,8 +29,9 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     graph.add_edges_from(edges)
     condensed = nx.condensation(graph)
     least = {block: min(condensed.nodes[block]["members"]) for block in condensed.nodes}
-    column = [0] * count
-    for number, block in enumerate(nx.lexicographical_topological_sort(condensed, key=least.__getitem__)):
+    column, keys = [0] * count, [least[block] for block in range(len(least))]
+    order = topological(before_of(len(keys), condensed.edges), keys)
+    for number, block in enumerate(order):
         for node in condensed.nodes[block]["members"]:
             column[node] = number
     return column
@@ -96,23 +99,6 @@ def chain(order: Sequence[int]) -> list[int]:
     for block in order:
         found.append(found[-1] | 1 << block)
     return found
-
-
-def depth_first(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """A topological order that stays on a branch as long as it can."""
-    waiting, after = [0] * count, [list[int]() for _ in range(count)]
-    for first, second in sorted(set(edges)):
-        waiting[second] += 1
-        after[first].append(second)
-    stack, order = [block for block in reversed(range(count)) if not waiting[block]], []
-    while stack:
-        block = stack.pop()
-        order.append(block)
-        for other in reversed(after[block]):
-            waiting[other] -= 1
-            if not waiting[other]:
-                stack.append(other)
-    return order
 
 
 def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

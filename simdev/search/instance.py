@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..fabric import Segment, transfer_ps
 from ..lowering import Prepared
-from ..structure import before_of, topological, units
+from ..structure import before_of, topological, unit_of, units
 from ..taskgraph import Ints, Rows
 from .prepare import Grouped
 from .space import able
@@ -44,9 +44,7 @@ class Instance:
     @cached_property
     def group_of(self) -> Ints:
         """The group of each node."""
-        column = np.empty(len(self.grouped.graph.ops), np.int64)
-        column[self.groups.ids] = self.groups.owners()
-        return column
+        return np.array(unit_of(self.grouped.graph), np.int64)
 
     @cached_property
     def duration(self) -> NDArray[np.int64]:

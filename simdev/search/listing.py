@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from math import inf
 
 import numpy as np
 
+from ..structure import before_of, topological
 from ..taskgraph import Ints
 from .fitting import place_and_fit
 from .instance import Instance
@@ -62,8 +62,6 @@ class _Plan:
     device: list[int]
     end: list[int]
     lines: list[Timeline]
-    waiting: list[int]
-    after: list[list[int]]
     mean_after: list[list[tuple[int, float]]] = field(default_factory=list)
 
     @classmethod
@@ -75,16 +73,12 @@ class _Plan:
             [-1] * nodes,
             [0] * nodes,
             [Timeline() for _ in instance.prepared.cluster.devices],
-            [0] * nodes,
-            [[] for _ in range(nodes)],
             [[] for _ in range(nodes)],
         )
         lag, carried = instance.routes.lag, instance.tensors[1]
         for edge, mean in zip(instance.edges, instance.edge_ps.tolist(), strict=True):
             each = instance.sending[carried[edge]].sum(axis=0) + lag
             found.producers[edge[1]].append((edge[0], tuple(each.tolist())))
-            found.waiting[edge[1]] += 1
-            found.after[edge[0]].append(edge[1])
             found.mean_after[edge[0]].append((edge[1], mean))
         return found
 
@@ -155,16 +149,10 @@ def critical_path(trial: Trial) -> None:
     def plan(limits: object) -> Ints:
         found = _Plan.of(instance)
         rank, number = found.ranks(), instance.numbers.tolist()
-        ready = [(-rank[node], number[node], node) for node, count in enumerate(found.waiting) if not count]
-        heapq.heapify(ready)
-        while ready:
-            _, _, node = heapq.heappop(ready)
+        keys = [(-longest, place) for longest, place in zip(rank, number, strict=True)]
+        for node in topological(before_of(len(keys), instance.edges), keys):
             trial.require_time()
             found.put(node, Timeline.free, False)
-            for other in found.after[node]:
-                found.waiting[other] -= 1
-                if not found.waiting[other]:
-                    heapq.heappush(ready, (-rank[other], number[other], other))
         return np.array(found.device, np.int64)
 
     place_and_fit(trial, plan)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..oracle import Oracle
+from ..structure import unit_of
 from .local import repair
 from .stages import Level, Partition, Profile, Stage, partition
 from .trial import Trial
@@ -20,9 +21,8 @@ def profile_of(oracle: Oracle) -> Profile:
     Groups on a cycle of forward edges keep their order among each other only. Times are means over devices. Raises
     InputError where a backward op stands in a group without forward ops (pair them first).
     """
-    graph, group = oracle.graph, dict[int, int]()
-    for row, members in enumerate(oracle.groups):
-        group.update(dict.fromkeys(members, row))
+    graph, group = oracle.graph, unit_of(oracle.graph)
+    for members in oracle.groups:
         if all(graph.ops[i].phase != "forward" for i in members):
             one = graph.ops[members[0]].name
             raise InputError(

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .ideals import bits, components, depth_first, ideals, leaves, nested, packed, table, unhurried
+from ..structure import before_of, topological
+from .ideals import bits, components, ideals, leaves, nested, packed, table, unhurried
 
 MOST = 2500  # ideals; beyond it some of those of one linear order are taken
 WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
@@ -115,7 +116,7 @@ def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[lis
     if found is not None:
         return [sum(members[one] for one in bits(ideal)) for ideal in found], True
     line = [0]
-    for one in depth_first(count, order):
+    for one in topological(before_of(count, order), "branch"):
         line.append(line[-1] | members[one])
     return _thinned(profile, line, most, due), False
 

@@ -1,10 +1,12 @@
-"""What a training step is made of, told once: order, groups, mates, weights with their gradients and updates.
+"""What a training step is made of, told once: order, groups, layers, mates, weights with their gradients and updates.
 
 It reads a graph and the traits of its kinds, and knows no cluster, no strategy and no cost.
 """
 
-from .groups import Groups, declared, regrouped, units
+from .groups import Groups, declared, regrouped, unit_of, units
+from .layers import is_layer, layers_by_kind, layers_by_weight, layers_read
 from .mates import mates
+from .names import unrolled
 from .order import before_of, order_of, topological
 from .weights import (
     TensorOf,
@@ -28,13 +30,19 @@ __all__ = [
     "before_of",
     "declared",
     "first_made",
+    "is_layer",
+    "layers_by_kind",
+    "layers_by_weight",
+    "layers_read",
     "mates",
     "op_splits",
     "order_of",
     "owns_outputs",
     "regrouped",
     "topological",
+    "unit_of",
     "units",
+    "unrolled",
     "updated",
     "weight_of_gradients",
     "weights_of",

@@ -52,6 +52,15 @@ def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, found.values()))
 
 
+def unit_of(graph: Graph) -> list[int]:
+    """The number of each op's unit (``units``)."""
+    found = [0] * len(graph.ops)
+    for number, members in enumerate(units(graph)):
+        for i in members:
+            found[i] = number
+    return found
+
+
 def declared(graph: Graph) -> Groups:
     """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes (``_class``).
 

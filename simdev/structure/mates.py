@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph import Graph
 from ..semantics import backward_of, is_linear, traits_of
+from .names import scope_of
 from .order import order_of
 from .weights import TensorOf, weight_of_gradients, weights_of
-
-ROOTS = ("grad/", "update/", "gradients/")  # of the names of ops derived from forward ones
 
 Evidence = tuple[bool, bool, bool, int, int, int]
 
@@ -69,13 +68,13 @@ class _Evidence:
         shared, hands = self._shared(i), self._neighbours(i, found)
         makes = {o for weight in self.weights.get(i, ()) for o in self.readers.get(weight, ())}
         op = self.graph.ops[i]
-        kind, scope, made = backward_of(op.kind), _scope(op.name), {t.shape for t in op.outputs}
+        kind, scope, made = backward_of(op.kind), scope_of(op.name), {t.shape for t in op.outputs}
 
         def speaks(other: int) -> Evidence:
             one, near = self.graph.ops[other], hands.get(other, 0)
             fits = not made.isdisjoint(self.shapes[other])
             touched = shared.get(other, 0) + bool(near) + fits
-            here = bool(scope) and _scope(one.name) == scope
+            here = bool(scope) and scope_of(one.name) == scope
             return other in makes, one.kind == kind, here, touched, near, other
 
         return max(shared.keys() | hands.keys() | makes, key=speaks, default=-1)
@@ -107,12 +106,6 @@ class _Evidence:
         mates = [found[p] for p in self.before[i] if not self.forward[p] and found[p] >= 0]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
-
-
-def _scope(name: str) -> str:
-    for root in ROOTS:
-        name = name.removeprefix(root)
-    return name.rpartition("/")[0]
 
 
 def _give_back(graph: Graph, found: list[int], order: Iterable[int]) -> None:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -24,11 +23,9 @@ from ...profile import CostModel
 from ...semantics import Split, op_class, output_axes, traits_of
 from ...strategy import SHORT_FORMS, Configuration, Strategy
 from ...strategy.named import named
-from ...structure import TensorOf, mates, op_splits, weight_of_gradients
+from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
 from .plan import Question
 from .sharding import Sharding
-
-_STEP = re.compile(r"@[0-9]+")
 
 
 def short_form(
@@ -109,7 +106,7 @@ def _stages(graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str
     """The stage of every op that is not there on demand, forward layers cut into contiguous runs of equal cost."""
     question = Question(graph, cluster, Strategy())
     forward = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and i not in question.on_demand]
-    layers = _layers(question, forward)
+    layers = layers_by_weight(graph, question.weights, forward)
     weights = [sum((_seconds(graph, cluster, costs, i, devices[0]) for i in one), Fraction(0)) for one in layers]
     if not any(weights):
         weights = [Fraction(1)] * len(weights)
@@ -121,23 +118,6 @@ def _stages(graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str
     for i, mate in enumerate(mates(graph)):
         if i not in found and i not in question.on_demand and graph.ops[i].phase != "update":
             found[i] = found.get(mate, 0)
-    return found
-
-
-def _layers(question: Question, ops: Sequence[int]) -> list[list[int]]:
-    """Ops by layer, in program order: a layer begins with an op that reads a weight, what reads none belongs to it.
-
-    The steps of an unrolled op are one.
-    """
-    steps: dict[str, list[int]] = {}
-    for i in ops:
-        steps.setdefault(_STEP.sub("", question.graph.ops[i].name), []).append(i)
-    found: list[list[int]] = []
-    for own in steps.values():
-        weighty = any(tensor in question.weights.parameters for i in own for tensor in question.read[i])
-        if weighty or not found:
-            found.append([])
-        found[-1] += own
     return found
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf, isqrt
 
 from ...errors import InputError
-from ..ideals import MOST, bits, chain, depth_first, ideals, unhurried
+from ...structure import before_of, topological
+from ..ideals import MOST, bits, chain, ideals, unhurried
 from ..kernels.compiling import Columns
 from ..kernels.pairs import fill
 from .blocks import Blocks
@@ -43,7 +44,8 @@ def splits(blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurri
     First some ideals of a linear order, then all of these, then all there are; each answer bounds the loads at which
     the next program has to look. ``due`` is called all the time, and may raise. Raises InputError like ``contiguous``.
     """
-    line, limit, found, exact = chain(depth_first(len(blocks.size), blocks.order)), inf, False, False
+    order = topological(before_of(len(blocks.size), blocks.order), "branch")
+    line, limit, found, exact = chain(order), inf, False, False
     for sets, exact in _sets(blocks, line, most, due):
         solved = _solved(blocks, sets, limit, due)
         if solved is not None:

@@ -13,7 +13,8 @@ from math import inf, isfinite
 import numpy as np
 
 from ...errors import InputError
-from ..ideals import components, depth_first
+from ...structure import before_of, topological
+from ..ideals import components
 from .problem import Problem
 from .solver import GAP, Constraints, Solved, minimum
 
@@ -38,15 +39,14 @@ def latency(problem: Problem, devices: Sequence[int]) -> float:
 
 def _longest(length: dict[str, float], before: dict[str, set[str]]) -> float:
     """The longest path; inf where there is a cycle."""
+    names = list(length)
+    number = {name: i for i, name in enumerate(names)}
+    order = topological([[number[other] for other in before[name]] for name in names])
+    if len(order) < len(names):
+        return inf
     ends: dict[str, float] = {}
-    waiting = {one: set(others) for one, others in before.items()}
-    while waiting:
-        ready = [one for one, others in waiting.items() if others <= ends.keys()]
-        if not ready:
-            return inf
-        for one in ready:
-            ends[one] = max((ends[other] for other in before[one]), default=0.0) + length[one]
-            del waiting[one]
+    for i in order:
+        ends[names[i]] = max((ends[other] for other in before[names[i]]), default=0.0) + length[names[i]]
     return max(ends.values(), default=0.0)
 
 
@@ -57,7 +57,7 @@ def least(problem: Problem) -> float:
     for op, readers in enumerate(problem.readers):
         for reader in readers:
             before[reader].append(op)
-    for op in depth_first(len(ends), [(a, b) for a, readers in enumerate(problem.readers) for b in readers]):
+    for op in topological(before):
         fastest = min(problem.on_accelerator[op], problem.on_cpu[op] if problem.cpus else inf)
         ends[op] = max((ends[other] for other in before[op]), default=0.0) + fastest
     return max(ends, default=0.0)
@@ -91,7 +91,8 @@ def _in_order(problem: Problem) -> list[list[int]]:
     """The ops group by group, groups that lie on a cycle together, in an order that stays on a branch."""
     block = components(len(problem.members), problem.order)
     count = max(block, default=-1) + 1
-    order = depth_first(count, [(block[a], block[b]) for a, b in problem.order if block[a] != block[b]])
+    edges = ((block[a], block[b]) for a, b in problem.order if block[a] != block[b])
+    order = topological(before_of(count, edges), "branch")
     found: list[list[int]] = [[] for _ in range(count)]
     for op, group in enumerate(problem.group):
         found[block[group]].append(op)

@@ -8,11 +8,9 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from ...errors import InputError
 from ...oracle import Oracle
-from ...taskgraph import Ints
+from ...structure import unit_of
 from ..instance import Instance
 from ..prepare import Grouped
 
@@ -113,7 +111,7 @@ def problem_of(oracle: Oracle) -> Problem:
         size=tuple(int(one["bytes"]) if "bytes" in one else _held(oracle, i) for i, one in enumerate(told)),
         readers=_readers(oracle, told),
         backward=tuple(op.phase != "forward" for op in oracle.graph.ops),
-        group=tuple(_groups(oracle).tolist()),
+        group=tuple(unit_of(oracle.graph)),
         accelerators=tuple(accelerators),
         cpus=tuple(cpus),
         capacity=None if limit is None else int(limit),
@@ -123,13 +121,6 @@ def problem_of(oracle: Oracle) -> Problem:
 def _told(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     found = attrs.get(ATTRIBUTE, {})
     return found if isinstance(found, Mapping) else {}
-
-
-def _groups(oracle: Oracle) -> Ints:
-    column = np.empty(len(oracle.graph.ops), np.int64)
-    for row, members in enumerate(oracle.groups):
-        column[list(members)] = row
-    return column
 
 
 def _times(oracle: Oracle, device: int) -> tuple[float, ...]:

@@ -7,7 +7,6 @@ only move one tensor belong to the layer that they read first; backward ops to t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +17,11 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
 from ...lowering.partition.plan import Question
-from ...semantics import Split, op_class, traits_of
+from ...semantics import Split
 from ...strategy import Configuration, Strategy
-from ...structure import mates, op_splits
+from ...structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
 from ..space import workers
 
-_STEP = re.compile(r"@[0-9]+")
 Degrees = tuple[tuple[str, int], ...]
 """Degrees by axis, above 1, in the order of the op's axes."""
 
@@ -67,10 +65,8 @@ class Layers:
     @cached_property
     def layer_of(self) -> tuple[int, ...]:
         """The layer of every op that is not there on demand, -1 for those; an update's is that of its gradient."""
-        found, names = [-1] * len(self.graph.ops), dict[str, int]()
-        mate = mates(self.graph)
-        for i in self._forward:
-            found[i] = self._own_layer(i, found, names)
+        touched, mate = self.question.touched, mates(self.graph)
+        found = layers_by_kind(self.graph, self._forward, touched, self._alone)
         for i, op in enumerate(self.graph.ops):
             if op.phase != "forward" and i not in self.question.on_demand and mate[i] >= 0:
                 found[i] = found[mate[i]]
@@ -88,23 +84,14 @@ class Layers:
         own = (i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand)
         return tuple(i for i in own if not question.read[i])
 
-    def _own_layer(self, i: int, found: Sequence[int], names: dict[str, int]) -> int:
-        before = self.sources(i, found)
-        if before and not self.is_own(i, before):
-            return before[0]
-        return names.setdefault(_STEP.sub("", self.graph.ops[i].name), len(names))
+    def _alone(self, i: int) -> bool:
+        """Whether an op follows nothing, because nobody knows how it reads."""
+        return self.question.readings[i].semantics is None
 
-    def sources(self, i: int, layer_of: Sequence[int]) -> list[int]:
-        """The layers that an op reads, in the order of its operands, each once."""
-        read = (layer_of[producer] for producer, _ in self.question.touched[i])
-        return list(dict.fromkeys(layer for layer in read if layer >= 0))
-
-    def is_own(self, i: int, sources: Sequence[int]) -> bool:
+    def is_own(self, i: int) -> bool:
         """Whether an op is a layer, or part of one, by itself."""
-        if self.question.readings[i].semantics is None:
-            return True
-        kind = self.graph.ops[i].kind
-        return bool(traits_of(kind).layer) or (op_class(kind) == "data_movement" and len(sources) > 1)
+        read = layers_read(self.question.touched[i], self.layer_of)
+        return self._alone(i) or is_layer(self.graph, i, read)
 
     @cached_property
     def leads(self) -> tuple[tuple[int, ...], ...]:
@@ -131,14 +118,14 @@ class Layers:
                 continue
             if self.graph.ops[i].phase != "forward":
                 backward[layer].append(i)
-            elif own[layer] and not self.is_own(i, self.sources(i, self.layer_of)):
+            elif own[layer] and not self.is_own(i):
                 follow[layer].append(i)
             else:
                 own[layer].append(i)
         return tuple(self._layer(*parts) for parts in zip(own, follow, backward, strict=True))
 
     def _layer(self, own: list[int], follow: list[int], backward: list[int]) -> Layer:
-        name = _STEP.sub("", self.graph.ops[own[0]].name)
+        name = unrolled(self.graph.ops[own[0]].name)
         return Layer(name, tuple(own), tuple(follow), tuple(backward), self._axes(own))
 
     def _axes(self, own: Sequence[int]) -> tuple[Split, ...]:

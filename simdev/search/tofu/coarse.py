@@ -7,7 +7,6 @@ out inside of a group, elimination does over the whole graph.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +18,8 @@ from ...lowering.partition.geometry import Reading
 from ...lowering.partition.plan import Question
 from ...semantics import traits_of
 from ...strategy import Strategy
-from ...structure import Groups, TensorOf, first_made
+from ...structure import Groups, TensorOf, first_made, unrolled
 
-STEP = re.compile(r"@[0-9]+")
 _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]
 
@@ -82,7 +80,7 @@ class Coarse:
         for i, k in self._stored:
             name = self.graph.ops[i].name
             if "@" in name:
-                key = STEP.sub("", name), k, self.graph.ops[i].outputs[k].shape
+                key = unrolled(name), k, self.graph.ops[i].outputs[k].shape
                 yield first.setdefault(key, (i, k)), (i, k)
 
     def of_op(self, i: int) -> list[TensorOf]:
@@ -125,7 +123,7 @@ class Coarse:
                 if tensor in self.tensor and tensor in self.question.touched[i]
             )
             outputs = tuple((k, self.tensor[i, k]) for k in range(len(op.outputs)))
-            name = STEP.sub("", op.name) if "@" in op.name else op.name
+            name = unrolled(op.name)
             found.setdefault((name, reading, inputs, outputs), []).append(i)
         return tuple(Unit(tuple(ops), *key[1:]) for key, ops in found.items())
 

@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 
 from ...semantics import Semantics, steps
+from ...structure import unrolled
 from ..elimination import Solved, Term, minimise
-from .coarse import STEP, Coarse, Unit
+from .coarse import Coarse, Unit
 from .costs import Cut, Side, cuts, read_step, write_step
 
 WHOLE = -1
@@ -193,7 +194,7 @@ def _choosers(coarse: Coarse) -> list[int]:
     found = []
     for at, unit in enumerate(coarse.units):
         name = coarse.graph.ops[unit.ops[0]].name
-        found.append(number.setdefault(STEP.sub("", name) if "@" in name else at, len(number)))
+        found.append(number.setdefault(unrolled(name) if "@" in name else at, len(number)))
     return found
 
 

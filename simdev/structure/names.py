@@ -1,0 +1,31 @@
+"""Names of ops as graphs of training steps write them: the phase before, the scope, the step of an unrolled op.
+
+Nothing but searches, mates and placements of blocks reads them, where an op says nothing better.
+"""
+
+from __future__ import annotations
+
+import re
+
+PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
+"""What stands before the name of a forward op in those that are derived from it, by phase."""
+
+_ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
+_STEP = re.compile(r"@[0-9]+")
+
+
+def forward_name(name: str) -> str:
+    """The name without what tells its phase: "a/b" of "grad/a/b"."""
+    for root in _ROOTS:
+        name = name.removeprefix(root)
+    return name
+
+
+def scope_of(name: str) -> str:
+    """The path in which an op stands, that of its forward op: "a/b" of "grad/a/b/matmul"."""
+    return forward_name(name).rpartition("/")[0]
+
+
+def unrolled(name: str) -> str:
+    """The name without the steps of unrolled ops: "lstm/matmul" of "lstm@3/matmul"."""
+    return _STEP.sub("", name) if "@" in name else name
