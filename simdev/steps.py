@@ -27,12 +27,18 @@ def simulate_strategy(
 
     Raises InputError, MissingCostError, DeadlockError.
     """
-    repeated = follow_one_another(strategy, steps)
-    step = lower_step(prepared, strategy, repeated)
-    if not repeated:
-        return simulate(step.task_graph, engine), step
-    sync = strategy.sync if isinstance(strategy.sync, Sync) else None
-    return simulate_steps(step, engine, sync), step
+    step = lower_step(prepared, strategy, follow_one_another(strategy, steps))
+    return simulate_lowered(step, strategy, engine, steps), step
+
+
+def simulate_lowered(step: Step, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]) -> Trace:
+    """The trace of a step as a strategy lowers to it, once or several times (STEPS).
+
+    Raises InputError, DeadlockError.
+    """
+    if not follow_one_another(strategy, steps):
+        return simulate(step.task_graph, engine)
+    return simulate_steps(step, engine, strategy.sync if isinstance(strategy.sync, Sync) else None)
 
 
 def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:

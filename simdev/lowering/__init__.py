@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,14 +12,14 @@ from ..graph import Graph
 from ..memory import MemoryModel
 from ..profile import CostModel
 from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
-from ..taskgraph import TaskGraph
+from ..taskgraph import Ints, TaskGraph
 from .build import build
 from .following import following, last_ops
 from .iterations import Step, iterated
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import Partitioned, expanded, partition, sharded_order, written_out
-from .partition.short import short_form
+from .partition.short import short_form, without_short
 from .prepare import Prepared
 from .sync import Weight, credited, gated, synchronised
 
@@ -37,6 +37,7 @@ __all__ = [
     "partition",
     "short_form",
     "split",
+    "without_short",
     "written_out",
 ]
 
@@ -112,10 +113,16 @@ def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
     return lower_step(prepared, strategy).task_graph
 
 
-def lower_step(prepared: Prepared, strategy: Strategy, repeated: bool = False) -> Step:
+def lower_step(
+    prepared: Prepared,
+    strategy: Strategy,
+    repeated: bool = False,
+    durations: Callable[[Prepared], Ints] | None = None,
+) -> Step:
     """One step of a strategy, with what it releases in the next one where that is asked (``repeated``).
 
-    It is told under a synchronisation policy in any case. Raises InputError, MissingCostError.
+    It is told under a synchronisation policy in any case. ``durations`` gives others for what the
+    strategy makes of the question (``Prepared.lasting``). Raises InputError, MissingCostError.
     """
     sync, microbatches = strategy.sync, strategy.accumulate
     weights: tuple[Weight, ...] = ()
@@ -123,6 +130,8 @@ def lower_step(prepared: Prepared, strategy: Strategy, repeated: bool = False) -
         (prepared, strategy, origins), weights = _split_gated(prepared, strategy, sync)
     else:
         prepared, strategy, origins = split(prepared, strategy)
+    if durations is not None:
+        prepared = prepared.lasting(durations(prepared))
     placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
     task_graph, consumers = build(prepared, placement)
     task_graph = apply_order(task_graph, strategy.order, prepared.graph, consumers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -84,6 +85,12 @@ class Prepared:
         vars(there)["fabric"] = self.fabric
         if collectives.tables == self.collectives.tables:
             vars(there)["model"] = self.model
+        return there
+
+    def lasting(self, duration: Ints) -> Prepared:
+        """The same question where ops take other times: ps by op and device, or UNKNOWN."""
+        there = copy(self)  # with all that was found: routes and collectives hang on no times
+        vars(there)["duration"] = duration
         return there
 
     @cached_property

@@ -1,10 +1,14 @@
-"""What if a device, a link or a class of ops were faster: how much does the step gain, by simulating it again.
+"""What if a device, a link or a class of ops were faster: what the step gains, simulated again.
 
-A faster device takes its share of the time for every op, its gaps stay. A faster link has more bandwidth, its latency
-stays, and routes are chosen anew; only a scenario tells its links. Of a saved run only the queues are known: there,
-everything that is sent through a queue takes its share of the time, latency that it holds included, which is the most
-that a faster link could bring. Collectives that a measured table costs keep its times. Nothing is extrapolated: each
-answer is the step time of a simulation.
+Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
+every op takes its share of the time; gaps stay, and how fast a server adds up is the policy's to
+tell. A faster link has more bandwidth, its latency stays, and routes are chosen anew. Collectives,
+as a class, take their share of the time, whatever costs them; where links are faster, those that a
+measured table costs keep its times.
+
+Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
+as they ran. Everything that is sent through a queue takes its share of the time, latency that it
+holds included, which is the most that a faster link could bring.
 """
 
 from __future__ import annotations
@@ -22,10 +26,11 @@ from ..cluster import Link
 from ..engine import choose, simulate
 from ..fabric import LINK_QUEUES
 from ..lowering import Prepared, lower_step
-from ..scenario import Scenario, execute, prepare
+from ..scenario import Scenario
 from ..strategy import Order, Sync
-from ..taskgraph import COLLECTIVE, Ints, TaskGraph
+from ..taskgraph import COLLECTIVE, Ints
 from ..units import MAX_BYTES
+from .faster import Ops, Question
 
 FACTOR = 2
 MOST = 48  # so many devices and queues, the busiest
@@ -46,6 +51,15 @@ class WhatIf:
     busy_ps: int | None
     step_ps: int
     gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a step: its report, and the question (None: of a saved run)."""
+
+    report: Report
+    factor: int
+    question: Question | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +84,11 @@ def what_ifs(
     ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are the classes);
     ``scenario`` is what the report answers, None for a saved run; ``watch`` may show how far it is. Raises InputError.
     """
-    cases = list(_cases(report, kinds, scenario, factor))
+    question = None if scenario is None else Question.of(scenario, factor, kinds or {})
+    cases = list(_cases(_Known(report, factor, question), kinds))
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
     # What is compared is simulated alike: a saved run may claim any step time.
-    base = _again(report, report.trace.task_graph, engine)
+    base = report.step_ps if question else step_time_ps(simulate(report.trace.task_graph, engine))
     found = []
     for case in watch(cases):
         step = case.step_ps(engine)
@@ -81,27 +96,26 @@ def what_ifs(
     return tuple(sorted(found, key=lambda one: -one.gain))
 
 
-def _again(report: Report, task_graph: TaskGraph, engine: str) -> int:
-    """The step time of a changed task graph, in ps."""
-    return step_time_ps(simulate(task_graph, engine))
-
-
-def _cases(report: Report, kinds: Mapping[str, str] | None, scenario: Scenario | None, factor: int) -> Iterator[_Case]:
-    yield from _devices(report, factor)
-    if scenario is None:
-        yield from _queues(report, factor)
+def _cases(known: _Known, kinds: Mapping[str, str] | None) -> Iterator[_Case]:
+    yield from _devices(known)
+    if known.question is None:
+        yield from _queues(known)
     else:
-        yield from _links(report, scenario, factor)
-    yield from _classes(report, kinds, factor)
+        yield from _links(known.report, known.question)
+    yield from _classes(known, kinds)
 
 
-def _shorter(report: Report, chosen: Bools, factor: int, what: str, name: str) -> _Case:
-    """The chosen tasks take a part of their time."""
-    trace, tasks = report.trace, report.trace.task_graph.tasks
+def _shorter(known: _Known, chosen: Bools, what: str, name: str, ops: Ops | None = None) -> _Case:
+    """The chosen tasks take a part of their time; ``ops`` tells them where they are ops."""
+    report, trace, question = known.report, known.report.trace, known.question
 
     def step_ps(engine: str) -> int:
-        duration: Ints = np.where(chosen, -(-tasks.duration // factor), tasks.duration)
-        return _again(report, replace(trace.task_graph, tasks=replace(tasks, duration=duration)), engine)
+        if question is not None:
+            return question.step_ps(chosen[: len(question.step.task_graph.tasks)], ops, engine)
+        tasks = trace.task_graph.tasks
+        duration: Ints = np.where(chosen, -(-tasks.duration // known.factor), tasks.duration)
+        changed = replace(trace.task_graph, tasks=replace(tasks, duration=duration))
+        return step_time_ps(simulate(changed, engine))
 
     return _Case(what, name, _busy_ps(report, trace.start[chosen], trace.finish[chosen]), step_ps)
 
@@ -111,78 +125,82 @@ def _busy_ps(report: Report, start: Ints, finish: Ints) -> int:
     return report.window.a_step(report.window.covered_ps(start, finish))
 
 
-def _devices(report: Report, factor: int) -> Iterator[_Case]:
-    task_graph = report.trace.task_graph
+def _devices(known: _Known) -> Iterator[_Case]:
+    task_graph = known.report.trace.task_graph
     computes, source = ~transfer_mask(task_graph), task_graph.tasks.source
     names = task_graph.devices
     working = np.unique(source[computes]).tolist()
-    yield from _busiest(_shorter(report, computes & (source == d), factor, "device", names[d]) for d in working)
+    for_each = ((computes & (source == d), "device", names[d], Ops(device=d)) for d in working)
+    yield from _busiest(_shorter(known, *case) for case in for_each)
     if len(working) > 1:
-        yield _shorter(report, computes, factor, "devices", "all")
+        yield _shorter(known, computes, "devices", "all", Ops())
 
 
-def _classes(report: Report, kinds: Mapping[str, str] | None, factor: int) -> Iterator[_Case]:
-    tasks = report.trace.task_graph.tasks
-    computes, known = ~transfer_mask(report.trace.task_graph), kinds or {}
-    ops = (known.get(tasks.name[op], phase) for op, phase in zip(tasks.op.tolist(), tasks.kind, strict=True))
+def _classes(known: _Known, kinds: Mapping[str, str] | None) -> Iterator[_Case]:
+    tasks = known.report.trace.task_graph.tasks
+    computes, kind_of = ~transfer_mask(known.report.trace.task_graph), kinds or {}
+    of_task = zip(tasks.op.tolist(), tasks.kind, strict=True)
+    ops = (kind_of.get(tasks.name[op], phase) for op, phase in of_task)
     classes = np.array(list(ops), dtype=object)
     for name in sorted(set(classes[computes & (tasks.duration > 0)].tolist())):
         chosen: Bools = computes & (classes == name).astype(np.bool_)
-        yield _shorter(report, chosen, factor, "op class" if kinds else "phase", name)
+        yield _shorter(known, chosen, "op class" if kinds else "phase", name, Ops(of_class=name))
     collectives = np.fromiter((kind == COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks)) & ~tasks.flow
     if collectives.any():
-        yield _shorter(report, collectives, factor, "op class", "collectives")
+        yield _shorter(known, collectives, "op class", "collectives")
 
 
-def _queues(report: Report, factor: int) -> Iterator[_Case]:
+def _queues(known: _Known) -> Iterator[_Case]:
     """The queues, half-links and pairs of devices that transfers go through; a collective goes through many at once."""
-    task_graph, tasks = report.trace.task_graph, report.trace.task_graph.tasks
+    task_graph, tasks = known.report.trace.task_graph, known.report.trace.task_graph.tasks
     sends = transfer_mask(task_graph) & np.fromiter((kind != COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks))
-    found = [_carrier(report, carrier, sends, factor) for carrier in carriers(report.trace)]
+    found = [_carrier(known, carrier, sends) for carrier in carriers(known.report.trace)]
     cases = [case for case in found if case is not None]
     yield from _busiest(cases)
     if len(cases) > 1 and tasks.flow.any():
-        yield _wider(report, list(range(len(task_graph.links))), factor, "all", None)
+        yield _wider(known, list(range(len(task_graph.links))), "all", None)
     elif len(cases) > 1:
-        yield _shorter(report, sends, factor, "queues", "all")
+        yield _shorter(known, sends, "queues", "all")
 
 
 def _busiest(cases: Iterable[_Case]) -> list[_Case]:
     return sorted(cases, key=lambda case: -(case.busy_ps or 0))[:MOST]
 
 
-def _carrier(report: Report, carrier: Carrier, sends: Bools, factor: int) -> _Case | None:
+def _carrier(known: _Known, carrier: Carrier, sends: Bools) -> _Case | None:
     """None where no transfer goes through it."""
-    trace, task_graph = report.trace, report.trace.task_graph
+    trace, task_graph = known.report.trace, known.report.trace.task_graph
     through = carrier.tasks[sends[carrier.tasks]]
     if not len(through):
         return None
     if task_graph.tasks.flow[through].any():
-        busy = _busy_ps(report, carrier.start, trace.finish[carrier.tasks])
-        return _wider(report, [task_graph.links.index(carrier.name)], factor, carrier.name, busy)
+        busy = _busy_ps(known.report, carrier.start, trace.finish[carrier.tasks])
+        return _wider(known, [task_graph.links.index(carrier.name)], carrier.name, busy)
     chosen = np.zeros(len(task_graph.tasks), np.bool_)
     chosen[through] = True
-    return _shorter(report, chosen, factor, "queue", carrier.name)
+    return _shorter(known, chosen, "queue", carrier.name)
 
 
-def _wider(report: Report, rows: list[int], factor: int, name: str, busy: int | None) -> _Case:
+def _wider(known: _Known, rows: list[int], name: str, busy: int | None) -> _Case:
     """Half-links that flows share have more bandwidth."""
 
     def step_ps(engine: str) -> int:
-        bandwidth = report.trace.task_graph.bandwidth.copy()
-        bandwidth[rows] *= factor
-        return _again(report, replace(report.trace.task_graph, bandwidth=bandwidth), engine)
+        task_graph = known.report.trace.task_graph
+        bandwidth = task_graph.bandwidth.copy()
+        bandwidth[rows] *= known.factor
+        return step_time_ps(simulate(replace(task_graph, bandwidth=bandwidth), engine))
 
     return _Case("link" if len(rows) == 1 else "links", name, busy, step_ps)
 
 
-def _links(report: Report, scenario: Scenario, factor: int) -> Iterator[_Case]:
+def _links(report: Report, question: Question) -> Iterator[_Case]:
     """The links that carry something, by kind and one by one."""
-    links, prepared = scenario.cluster.links, prepare(scenario)
+    scenario, prepared = question.scenario, question.prepared
+    links = scenario.cluster.links
     used = _used(report, scenario, prepared) if transfer_mask(report.trace.task_graph).any() else {}
 
     def faster(rows: list[int], what: str, name: str, busy_ps: int | None = None) -> _Case:
-        return _faster(scenario, prepared, rows, factor, what, name, busy_ps)
+        return _wired(question, rows, what, name, busy_ps)
 
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
@@ -232,18 +250,19 @@ def _carrying_ps(report: Report, through: Sequence[Carrier]) -> int:
     return _busy_ps(report, start, np.concatenate([report.trace.finish[carrier.tasks] for carrier in through]))
 
 
-def _faster(
-    scenario: Scenario, prepared: Prepared, rows: list[int], factor: int, what: str, name: str, busy_ps: int | None
-) -> _Case:
+def _wired(question: Question, rows: list[int], what: str, name: str, busy: int | None) -> _Case:
+    """Links have more bandwidth."""
+
     def step_ps(engine: str) -> int:
+        scenario = question.scenario
         links = list(scenario.cluster.links)
         for row in rows:
-            links[row] = _with_bandwidth(links[row], factor)
+            links[row] = _with_bandwidth(links[row], question.factor)
         cluster = replace(scenario.cluster, links=tuple(links))
-        outcome = execute(replace(scenario, cluster=cluster, engine=engine), prepared.on(cluster))
-        return step_time_ps(outcome.trace)
+        step = lower_step(question.prepared.on(cluster), scenario.strategy, question.repeated)
+        return step_time_ps(question.trace(step, engine))
 
-    return _Case(what, name, busy_ps, step_ps)
+    return _Case(what, name, busy, step_ps)
 
 
 def _with_bandwidth(link: Link, factor: int) -> Link:

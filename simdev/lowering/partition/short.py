@@ -21,7 +21,7 @@ from ...errors import InputError
 from ...graph import Graph
 from ...profile import CostModel
 from ...semantics import Split, op_class, output_axes, traits_of
-from ...strategy import SHORT_FORMS, Configuration, Strategy
+from ...strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, placed
 from ...strategy.named import named
 from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
 from .plan import Question
@@ -67,6 +67,26 @@ def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostMode
         short=None,
         devices=(),
     )
+
+
+def without_short(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel) -> Strategy:
+    """The strategy with its short form written out, to be lowered as that is. Raises InputError.
+
+    Where that only places ops, one of them is configured there instead: then what nothing is said of
+    follows, as under the short form.
+    """
+    written = expanded(graph, cluster, strategy, costs)
+    if written.splits or not strategy.splits:
+        return written
+    devices = zip(graph.ops, placed(graph, cluster, written.placement), strict=True)
+    single = ((op.name, d) for op, d in devices if d != NOWHERE and op.name not in graph.groups)
+    first = next(single, None)
+    if first is None:
+        return written
+    name, device = first
+    placement = {key: where for key, where in written.placement.items() if key != name}
+    there = Configuration(devices=(cluster.devices[device].name,))
+    return replace(written, placement=placement, partition={**written.partition, name: there})
 
 
 def _runs(cluster: Cluster, name: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...lowering import expanded, written_out
-from ...strategy import NOWHERE, Configuration, Resolved, Resolver, Strategy, placed
+from ...lowering import without_short, written_out
+from ...strategy import Configuration, Resolved, Resolver, Strategy
 from ..cost import Cost
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SoapSession:
 
     def __init__(self, oracle: Oracle, strategy: Strategy) -> None:
         self.oracle = oracle
-        self._strategy = _told(oracle, strategy)
+        self._strategy = without_short(oracle.graph, oracle.cluster, strategy, oracle.costs)
         self._limited = any(device.memory is not None for device in oracle.cluster.devices)
         self._resolver = Resolver(oracle.graph, oracle.cluster, {})
         self._known: dict[Any, Resolved] = {}
@@ -160,25 +160,6 @@ class SoapSession:
         if self._proposed is None:
             raise InputError("session: nothing is proposed")
         return self._proposed
-
-
-def _told(oracle: Oracle, strategy: Strategy) -> Strategy:
-    """The strategy with a short form written out. Raises InputError.
-
-    Where that only places ops, one of them is configured there instead: then what nothing is said of follows, as
-    under the short form.
-    """
-    graph, cluster = oracle.graph, oracle.cluster
-    own = expanded(graph, cluster, strategy, oracle.costs)
-    if own.splits or not strategy.splits:
-        return own
-    places = zip(graph.ops, placed(graph, cluster, own.placement), strict=True)
-    named = ((op.name, device) for op, device in places if device != NOWHERE and op.name not in graph.groups)
-    found = next(named, None)
-    if found is None:
-        return own
-    name, device = found
-    return changed(own, {name: Configuration(devices=(cluster.devices[device].name,))})
 
 
 def changed(strategy: Strategy, changes: Changes) -> Strategy:

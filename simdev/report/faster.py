@@ -1,0 +1,118 @@
+"""A step in which something takes a part of its time, run again: a run of the changed scenario.
+
+Lowering takes durations as they are told, so a step is lowered once, and durations are changed in
+what was lowered: before anything stretches them (collectives.slowdown), hangs on the schedule
+(credit), or follows (other steps). Where the strategy itself hangs on times, it is lowered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis import step_time_ps
+from ..graph import Graph, Op
+from ..lowering import Prepared, Step, lower_step, without_short
+from ..scenario import Scenario, prepare
+from ..steps import follow_one_another, simulate_lowered
+from ..strategy import Strategy, Sync
+from ..taskgraph import Ints
+from ..trace import Trace
+
+BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stages of equal time
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """The ops of a class on a device, by its index (None: of any)."""
+
+    of_class: str | None = None
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A scenario lowered to one step, of which something takes 1 / ``factor`` of its time.
+
+    ``kinds`` are the kinds of the ops by name, by which they are of a class (none: phases).
+    """
+
+    scenario: Scenario
+    prepared: Prepared
+    step: Step
+    repeated: bool
+    factor: int
+    kinds: Mapping[str, str]
+
+    def step_ps(self, chosen: NDArray[np.bool_], ops: Ops | None, engine: str) -> int:
+        """The step time in ps where the chosen tasks are faster; ``ops`` tells them as ops.
+
+        Raises InputError, DeadlockError.
+        """
+        if ops is not None and self._hangs_on_times:
+            step = self._lowered(ops)
+        else:
+            graph = self.step.task_graph
+            tasks = replace(graph.tasks, duration=self._part(graph.tasks.duration, chosen))
+            step = replace(self.step, task_graph=replace(graph, tasks=tasks))
+        return step_time_ps(self.trace(step, engine))
+
+    def trace(self, step: Step, engine: str) -> Trace:
+        """The trace of a step that the scenario's strategy lowers to. Raises InputError, DeadlockError."""
+        return simulate_lowered(step, self.scenario.strategy, engine, self.scenario.steps)
+
+    @classmethod
+    def of(cls, scenario: Scenario, factor: int, kinds: Mapping[str, str]) -> Question:
+        """Raises InputError, MissingCostError."""
+        prepared = prepare(scenario)
+        repeated = follow_one_another(scenario.strategy, scenario.steps)
+        step = lower_step(prepared, scenario.strategy, repeated)
+        return cls(scenario, prepared, step, repeated, factor, kinds)
+
+    def _part(self, duration: Ints, chosen: NDArray[np.bool_]) -> Ints:
+        """A duration that is not known is below 0 and stays."""
+        return np.where(chosen & (duration > 0), -(-duration // self.factor), duration)
+
+    @property
+    def _hangs_on_times(self) -> bool:
+        strategy = self.scenario.strategy
+        timed = isinstance(strategy.sync, Sync) and strategy.sync.priority == "tac"
+        return timed or strategy.short in BALANCED
+
+    def _lowered(self, ops: Ops) -> Step:
+        strategy = self._strategy(ops)
+        return lower_step(self.prepared, strategy, self.repeated, lambda own: self._durations(own, ops))
+
+    def _strategy(self, ops: Ops) -> Strategy:
+        """The strategy with a short form written out that the changed times may balance otherwise.
+
+        A whole device that is faster changes nothing: layers are weighed on one device.
+        """
+        strategy = self.scenario.strategy
+        if strategy.short not in BALANCED or ops.of_class is None:
+            return strategy
+        graph, cluster = self.prepared.graph, self.prepared.cluster
+        faster = {i for i, op in enumerate(graph.ops) if self._is_of(op, ops)}
+        changed = [self._faster(i, op) if i in faster else op for i, op in enumerate(graph.ops)]
+        there = Graph(graph.name, tuple(changed))
+        return without_short(there, cluster, strategy, self.prepared.costs)
+
+    def _faster(self, i: int, op: Op) -> Op:
+        """The op with a part of its time on every kind of device that it is known of."""
+        devices = self.prepared.cluster.devices
+        costs = {device.kind: self.prepared.cost(i, d) for d, device in enumerate(devices)}
+        times = {kind: cost.seconds / self.factor for kind, cost in costs.items() if cost}
+        return replace(op, time=times)
+
+    def _durations(self, own: Prepared, ops: Ops) -> Ints:
+        """Durations in ps by op and device of what the strategy made; collectives keep theirs."""
+        rows = [self._is_of(op, ops) and i not in own.rings for i, op in enumerate(own.graph.ops)]
+        places = np.arange(len(own.cluster.devices))
+        where = np.ones(len(places), np.bool_) if ops.device is None else places == ops.device
+        return self._part(own.duration, np.array(rows, np.bool_)[:, None] & where)
+
+    def _is_of(self, op: Op, ops: Ops) -> bool:
+        return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
