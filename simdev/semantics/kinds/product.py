@@ -70,6 +70,45 @@ def outer(call: Call) -> Description:
     return Description((Output(rows, over=(k,)),), inputs, (per(2, *rows, k),))
 
 
+def bilinear(call: Call) -> Description:
+    """y[n, o] = Sum over i, j of x[n, i] * weight[o, i, j] * z[n, j], plus bias[o].
+
+    Operations are those of one product with the weight, which each of the three ops of a layer's step
+    has once or twice; the second, of an extent less, is left out.
+    """
+    n, o, i, j = axes("n o i j", (*call.outputs[0], call.inputs[0][1], call.inputs[1][1]))
+    reads = (Access((n, i)), Access((n, j)), Access((o, i, j)), *(Access((o,)) for _ in call.inputs[3:]))
+    return Description(
+        outputs=(Output((n, o), over=(i, j)),),
+        inputs=reads,
+        flops=(per(2, n, o, i, j),),
+        parameters=(2, 3)[: len(call.inputs) - 2],
+    )
+
+
+def bilinear_backward_input(call: Call) -> Description:
+    """dx[n, i] and dz[n, j] from dy, x, z and weight: sums over outputs and the other operand."""
+    n, o, i, j = axes("n o i j", (*call.inputs[0], *call.inputs[3][1:]))
+    return Description(
+        outputs=(Output((n, i), over=(o, j)), Output((n, j), over=(o, i))),
+        inputs=(Access((n, o)), Access((n, i)), Access((n, j)), Access((o, i, j))),
+        flops=(per(4, n, o, i, j),),
+        parameters=(3,),
+    )
+
+
+def bilinear_backward_weight(call: Call) -> Description:
+    """dweight[o, i, j] = Sum over n of dy[n, o] * x[n, i] * z[n, j], and dbias[o]."""
+    n, o, i, j = axes("n o i j", (*call.inputs[0], call.inputs[1][1], call.inputs[2][1]))
+    bias = (Output((o,), over=(n,)) for _ in call.outputs[1:])
+    return Description(
+        outputs=(Output((o, i, j), over=(n,)), *bias),
+        inputs=(Access((n, o)), Access((n, i)), Access((n, j))),
+        flops=(per(2, n, o, i, j),),
+        gradients=tuple(range(len(call.outputs))),
+    )
+
+
 TRANSPOSES = Traits(transposes=("transpose_a", "transpose_b"))
 
 register(
@@ -102,3 +141,24 @@ register(
 register("baddbmm", baddbmm, "gemm", operands="c[b, m, n], a[b, m, k], b[b, k, n]", outputs="y[b, m, n]")
 register("mv", outer, "gemm", operands="a[m, k], b[k]", outputs="y[m]")
 register("dot", outer, "gemm", operands="a[k], b[k]", outputs="y[]")
+register(
+    "bilinear",
+    bilinear,
+    "gemm",
+    operands="x[n, i], z[n, j], weight[o, i, j], bias[o] or none",
+    outputs="y[n, o]",
+)
+register(
+    "bilinear_backward_input",
+    bilinear_backward_input,
+    "gemm",
+    operands="dy[n, o], x[n, i], z[n, j], weight[o, i, j]",
+    outputs="dx[n, i], dz[n, j]",
+)
+register(
+    "bilinear_backward_weight",
+    bilinear_backward_weight,
+    "gemm",
+    operands="dy[n, o], x[n, i], z[n, j]",
+    outputs="dweight[o, i, j], dbias[o] or none",
+)
