@@ -55,12 +55,10 @@ class Search:
     placement: Ints
 
 
-def grouped_gnmt(queues: str) -> Oracle | None:
-    """GNMT with Baechi's co-placement groups; None, with a message, where the data are not here."""
+def grouped_gnmt(queues: str) -> Oracle:
+    """GNMT with Baechi's co-placement groups."""
     prepared = gnmt(queues)
-    if prepared is None:
-        return None
-    with gzip.open(GNMT / "gnmt_v2_forward.json.gz", "rt") as file:
+    with gzip.open(GNMT, "rt") as file:
         group = {f"op{node['id']}": node["coplace_group"] for node in json.load(file)["nodes"]}
     ops = tuple(replace(op, colocate=group[op.name]) for op in prepared.graph.ops)
     return Oracle(Graph("GNMT in groups", ops), prepared.cluster)
@@ -158,8 +156,6 @@ def main() -> None:
     found: dict[str, Search] = {}
     for queues in [options.queues] if options.queues else MARKS:
         oracle = grouped_gnmt(queues)
-        if oracle is None:
-            return
         found[queues] = anneal(oracle, best_single(oracle), schedule)
         confirm(oracle, found[queues])
     if options.json:

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,8 @@ from simdev.profile import CostModel
 from simdev.taskgraph import Ints, Rows
 
 PLACEMENTS = 32  # the least number of different placements in rotation
-GNMT = Path(__file__).resolve().parents[2] / "shared" / "data" / "baechi_gnmt"
+PEER_FILES = Path(__file__).resolve().parents[1] / "tests" / "peers"
+GNMT = PEER_FILES / "baechi_gnmt" / "gnmt_v2_forward.json.gz"
 WIDTH, IN_DEGREE, SPREAD = 64, 2.0, 1.0  # of layered graphs; the spread is the sigma of their lognormals
 MEDIAN_SECONDS, MEDIAN_BYTES = 100e-6, 0.5e6
 GROUP = 4  # devices that share the faster links
@@ -83,7 +83,7 @@ def layered(ops: int, devices: int, queues: str, seed: int = 0) -> Prepared:
 @cache
 def gnmt_graph() -> Graph:
     """Baechi's measured GNMT graph: 2,494 ops in its topological order, times in whole microseconds."""
-    with gzip.open(GNMT / "gnmt_v2_forward.json.gz", "rt") as file:
+    with gzip.open(GNMT, "rt") as file:
         record = json.load(file)
     outputs: list[dict[str, int]] = [{} for _ in record["nodes"]]
     inputs: list[list[str]] = [[] for _ in record["nodes"]]
@@ -100,11 +100,8 @@ def gnmt_graph() -> Graph:
     return Graph("GNMT", tuple(ops))
 
 
-def gnmt(queues: str, devices: int = 4) -> Prepared | None:
-    """GNMT on Baechi's cluster; None, with a message, where the data are not here."""
-    if not GNMT.is_dir():
-        print(f"skipped: the measured GNMT graph ({'/'.join(GNMT.parts[-3:])}) is not here", file=sys.stderr)
-        return None
+def gnmt(queues: str, devices: int = 4) -> Prepared:
+    """GNMT on Baechi's cluster."""
     names = [Device(f"gpu:{d}") for d in range(devices)]
     rate = Fraction(10**6) / Fraction("0.0001754")  # 0.0001754 us a byte
     cluster = Cluster.all_to_all("baechi", names, queues, bandwidth=rate, latency="134 us")

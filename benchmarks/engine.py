@@ -128,7 +128,7 @@ def startup() -> dict[str, dict[str, float]]:
 
 
 def run(placements: int, ops: int, say: Callable[[str], None]) -> list[Measured]:
-    """Every queue mode on a layered graph, and GNMT where it is here. Raises AssertionError where a peer is off."""
+    """Every queue mode on a layered graph, and GNMT. Raises AssertionError where a peer is off."""
     found = []
     if "compiled" in ENGINES:
         tiny = layered(8, 2, "parallel")
@@ -143,8 +143,7 @@ def run(placements: int, ops: int, say: Callable[[str], None]) -> list[Measured]
     for queues in ("parallel", "half-duplex"):
         say(f"GNMT, {queues} ...")
         prepared_gnmt = gnmt(queues)
-        if prepared_gnmt is not None:
-            found.append(measure(prepared_gnmt, random_placements(prepared_gnmt, placements), queues == "parallel"))
+        found.append(measure(prepared_gnmt, random_placements(prepared_gnmt, placements), queues == "parallel"))
     return found
 
 

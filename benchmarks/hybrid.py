@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import machine, print_table
+from benchmarks.common import PEER_FILES, machine, print_table
 from simdev.analysis import Report, Training
 from simdev.cluster import Cluster
 from simdev.engine import simulate
@@ -177,14 +176,11 @@ def calculon_terms() -> list[tuple[str, float, float]]:
 
 
 # vTrain's measured steps (MICRO 2024): Megatron-DeepSpeed on A100, 1F1B, full recomputation, no ZeRO.
-VTRAIN = Path(__file__).resolve().parents[2] / "shared" / "data" / "vtrain"
 
 
 def vtrain_steps(name: str) -> list[tuple[dict[str, int | float], float]]:
-    """Rows of ``ground_truth_{name}_sample.csv`` with the simulated milliseconds; none where the data are not here."""
-    path = VTRAIN / f"ground_truth_{name}_sample.csv"
-    if not path.is_file():
-        return []
+    """Rows of ``ground_truth_{name}_sample.csv`` with the simulated milliseconds."""
+    path = PEER_FILES / "vtrain" / f"ground_truth_{name}_sample.csv"
     with path.open(newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     return [(dict(row), _vtrain_ms({key: int(value) for key, value in row.items()})) for row in rows]
@@ -288,8 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
         print_table(("step", "s", "published", "error", "GiB", "published", "error"), _cells(some))
     for name in ("multi", "single"):
         signed = vtrain_errors(name)
-        if len(signed):
-            _titled(f"vTrain, {name} node: {len(signed)} steps, {_summary(signed)}")
+        _titled(f"vTrain, {name} node: {len(signed)} steps, {_summary(signed)}")
     body = [(term, f"{told:.3f}", f"{ours:.3f}", f"{ours - told:+.3f}") for term, told, ours in terms]
     _titled(f"Megatron-1T on 3,072 A100: seconds of rank {MIDDLE} of the pipeline")
     print_table(("term", "Calculon", "simdev", "difference"), body)

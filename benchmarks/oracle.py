@@ -372,9 +372,8 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
     for queues in ("half-duplex", "parallel"):
         say(f"GNMT, {queues} ...")
         prepared = gnmt(queues)
-        if prepared is not None:
-            found += speeds(prepared, size) + batches(prepared, size) + moves(prepared, size)
-            found += against(prepared, size, peers=queues == "parallel")
+        found += speeds(prepared, size) + batches(prepared, size) + moves(prepared, size)
+        found += against(prepared, size, peers=queues == "parallel")
     return found + growth(size, say) + modes(size, say) + startup()
 
 

@@ -1,4 +1,4 @@
-"""Baechi's measured GNMT graph with its memory and its groups, as placers read it (../shared/data/baechi_gnmt)."""
+"""Baechi's measured GNMT graph with its memory and its groups, as placers read it (peers/baechi_gnmt)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import gzip
 import json
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 
-import pytest
-
+from peers import PEERS
 from simdev.cluster import Cluster, Device
 from simdev.graph import Graph, Op, Tensor
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "baechi_gnmt"
-needs_gnmt = pytest.mark.skipif(
-    not DATA.exists(), reason="the measured GNMT graph (shared/data/baechi_gnmt) is not here"
-)
+DATA = PEERS / "baechi_gnmt"
 
 
 @cache
@@ -53,4 +48,5 @@ def cluster(queues: str, memory: int | None = None) -> Cluster:
 
 @cache
 def golden() -> dict:
-    return json.loads((DATA / "golden.json").read_text())
+    with gzip.open(DATA / "golden.json.gz", "rt") as file:
+        return json.load(file)

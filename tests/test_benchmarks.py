@@ -75,14 +75,6 @@ def test_layered_graphs_follow_their_seed() -> None:
     assert all(len(reads) >= 1 for reads in graph.reads[common.WIDTH :])
 
 
-def test_gnmt_or_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    prepared = common.gnmt("parallel")
-    assert prepared is None or len(prepared.graph.ops) == 2494
-    monkeypatch.setattr(common, "GNMT", Path("shared/data/nowhere"))
-    assert common.gnmt("parallel") is None
-    assert "skipped" in capsys.readouterr().err
-
-
 def test_rotation_calls_every_item_in_turn() -> None:
     prepared = common.layered(20, 2, "parallel")
     placements = common.random_placements(prepared)
@@ -210,8 +202,6 @@ def test_moves_are_drawn_near_or_anywhere() -> None:
 
 def test_gnmt_in_groups_keeps_its_order_and_its_answers() -> None:
     asked = anneal.grouped_gnmt("half-duplex")
-    if asked is None:
-        pytest.skip("the measured GNMT graph (shared/data/baechi_gnmt) is not here")
     assert (len(asked.graph.ops), len(asked.groups)) == (2494, 569)
     assert [op.name for op in asked.graph.ops] == [op.name for op in common.gnmt_graph().ops]
     assert asked.step_ps(anneal.best_single(asked)) == 116_762 * 10**6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import defaultdict
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peers import measured_all_reduces
 from sharded import COSTS, linears
 from simdev.analysis import timeline_rows
 from simdev.analysis.splits import sent_bytes
@@ -40,7 +40,6 @@ from simdev.strategy import Collectives, Configuration, Order, Strategy
 from simdev.taskgraph import COLLECTIVE, TaskGraph
 from simdev.trace import Trace
 
-MEASURED = Path(__file__).parent.parent.parent / "shared" / "data" / "vtrain" / "allreduce_a100.csv"
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
 EXACT = ("parallel", "device", "egress", "link")
 MIB = 2**20
@@ -633,13 +632,7 @@ def test_tables_are_those_of_the_cluster_where_a_scenario_names_none() -> None:
 
 def test_left_out_sizes_through_the_op() -> None:
     """vTrain's all-reduces on 2 to 8 A100: tables of every second size, the others asked as ops."""
-    if not MEASURED.exists():
-        pytest.skip("the measured all-reduces (vTrain, A100) are not beside this checkout")
-    rows = defaultdict(list)
-    with MEASURED.open() as file:
-        for row in csv.DictReader(file):
-            rows[int(row["n_gpus"])].append((int(row["bytes"]), float(row["microseconds"]) / 1e6))
-    for ranks, measured in rows.items():
+    for ranks, measured in measured_all_reduces().items():
         table = table_of_rows("all_reduce", ranks, measured[::2])
         left = measured[1::2][:: max(1, len(measured) // 40)]
         cluster = mesh(ranks, "link")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closed_forms import ring, ring_wire
+from peers import measured_all_reduces
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import (
     COLLECTIVES,
@@ -43,7 +41,6 @@ from simdev.lowering import lower
 from simdev.profile import CostModel
 from simdev.strategy import Strategy
 
-MEASURED = Path(__file__).parent.parent.parent / "shared" / "data" / "vtrain" / "allreduce_a100.csv"
 MIB = 2**20
 WIRE = Wire(Fraction(3, 10**6), Fraction(10**9))
 PCIE_BOXES = ("l40s-8x", "rtx-pro-6000-8x")
@@ -266,25 +263,15 @@ def test_a_line_needs_no_anchors_but_its_ends() -> None:
     assert table_of_rows("all_reduce", 8, rows[::-1]) == table
 
 
-def measured() -> dict[int, list[tuple[int, float]]]:
-    if not MEASURED.exists():
-        pytest.skip("the measured all-reduces (vTrain, A100) are not beside this checkout")
-    found = defaultdict(list)
-    with MEASURED.open() as file:
-        for row in csv.DictReader(file):
-            found[int(row["n_gpus"])].append((int(row["bytes"]), float(row["microseconds"]) / 1e6))
-    return found
-
-
 def test_tables_of_half_the_sizes_tell_the_other_half() -> None:
     """vTrain's all-reduces on 2 to 8 A100, 1 MiB to 1 GiB: mean error on sizes that no table was built from."""
-    for ranks, rows in measured().items():
+    for ranks, rows in measured_all_reduces().items():
         for anchors in (6, 8, 10):
             mean, worst = table_of_rows("all_reduce", ranks, rows[::2], anchors).error(rows[1::2])
             print(f"{ranks} GPUs, {anchors} anchors: mean {mean:.2%}, largest {worst:.1%}")
             assert mean <= 0.02
     # As nccl-tests measures: sizes that double. The rest are left out.
-    for ranks, rows in measured().items():
+    for ranks, rows in measured_all_reduces().items():
         doubling = [row for row in rows if (row[0] // MIB).bit_count() == 1]
         mean, worst = table_of_rows("all_reduce", ranks, doubling).error(rows)
         print(f"{ranks} GPUs, doubling sizes: mean {mean:.2%}, largest {worst:.1%}")

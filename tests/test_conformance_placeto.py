@@ -1,4 +1,4 @@
-"""Placeto's released simulator, in its own answers (../shared/data/placeto_sim), against simdev's one engine.
+"""Placeto's released simulator, in its own answers (peers/placeto_sim), against simdev's one engine.
 
 Its rules are settings here: queues ``egress``, transfer ``multicast``, a compute gap of 5.7 us, a link gap of 25 us,
 7.6 GB/s. What is left is the order of ties, which the two define differently: so every record is simulated again with
@@ -11,10 +11,10 @@ import gzip
 import json
 import random
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from peers import PEERS
 from simdev.cluster import Cluster, Device
 from simdev.engine import simulate
 from simdev.graph import Graph, Op, Tensor
@@ -23,13 +23,10 @@ from simdev.profile import CostModel
 from simdev.strategy import Strategy
 from simdev.trace import Trace
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "placeto_sim"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason="the peers' answers (shared/data/placeto_sim) are not here")
-
 
 @cache
 def graphs(name: str) -> list[dict]:
-    with gzip.open(DATA / name, "rt") as file:
+    with gzip.open(PEERS / "placeto_sim" / name, "rt") as file:
         return [json.loads(line) for line in file]
 
 

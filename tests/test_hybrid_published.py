@@ -139,8 +139,6 @@ def test_the_large_step_has_so_many_tasks() -> None:
 def test_measured_steps_of_vtrain(name: str, bound: float) -> None:
     """Roofline only. Many nodes: nearer than vTrain's own 14.7 %; one node: small layers that the host holds up."""
     found = hybrid.vtrain_errors(name)
-    if not len(found):
-        pytest.skip("the measured steps of vTrain are not here")
     size = abs(found)
     assert size.mean() < bound
     assert f"MAPE {size.mean():.1%}" in PAGE

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
+from peers import PEERS
 from simdev import load_scenario
 from simdev.errors import InputError
 from simdev.importers import import_file, layers_scenario, read_layers, read_workload, workload_scenario, write_imported
 from simdev.importers.dnn_partitioning import parse_workload
 from simdev.importers.pipedream import parse_layers
 from simdev.scenario import run
-
-DATA = Path(__file__).parents[2] / "shared" / "data"
-needs_profiles = pytest.mark.skipif(
-    not (DATA / "pipedream").exists(), reason="the profiles (shared/data/pipedream) are not here"
-)
-needs_workloads = pytest.mark.skipif(
-    not (DATA / "dnn_partitioning").exists(), reason="the workloads (shared/data/dnn_partitioning) are not here"
-)
 
 PROFILE = """\
 node1 -- Input0 -- forward_compute_time=17.972, backward_compute_time=0.000, activation_size=0.0, parameter_size=0.000
@@ -86,7 +78,6 @@ def test_malformed_profiles_are_refused(text, problem):
     assert problem in str(caught.value)
 
 
-@needs_profiles
 @pytest.mark.parametrize(
     ("name", "layers", "forward_ms", "backward_ms", "loading_ms"),
     [
@@ -96,16 +87,15 @@ def test_malformed_profiles_are_refused(text, problem):
     ],
 )
 def test_published_profiles_have_the_known_sums(name, layers, forward_ms, backward_ms, loading_ms):
-    found = read_layers(DATA / "pipedream" / name / "graph.txt").layers
+    found = read_layers(PEERS / "pipedream" / name / "graph.txt").layers
     assert len(found) == layers
     assert float(sum(layer.forward for layer in found)) * 1e3 == pytest.approx(forward_ms)
     assert float(sum(layer.backward for layer in found)) * 1e3 == pytest.approx(backward_ms)
     assert float(sum(layer.forward for layer in found if layer.is_loader)) * 1e3 == pytest.approx(loading_ms)
 
 
-@needs_profiles
 def test_a_published_profile_runs_in_the_sum_of_its_layers(tmp_path):
-    found = import_file(DATA / "pipedream" / "vgg16" / "graph.txt", name="VGG-16")
+    found = import_file(PEERS / "pipedream" / "vgg16" / "graph.txt", name="VGG-16")
     write_imported(found, tmp_path / "vgg16.json")
     scenario = load_scenario(tmp_path / "vgg16.json")
     assert scenario.graph == found.graph
@@ -199,9 +189,8 @@ def test_malformed_workloads_are_refused(change, problem):
     assert problem in str(caught.value)
 
 
-@needs_workloads
 def test_a_published_workload_survives_its_scenario_file(tmp_path):
-    path = DATA / "dnn_partitioning" / "LayerGraphs" / "gnmt_training.json"
+    path = PEERS / "dnn_partitioning" / "LayerGraphs" / "gnmt_training.json.gz"
     found = import_file(path)
     write_imported(found, tmp_path / "gnmt.json.gz")
     scenario = load_scenario(tmp_path / "gnmt.json.gz")

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
+from peers import PEERS
 from simdev import Oracle, load_scenario, run
 from simdev.analysis import Outcome, analyze
 from simdev.analysis.allocator import Allocator, AllocatorUse, allocator_use
@@ -36,7 +37,6 @@ from strategies import Tape, World, drawn, make_world, op
 
 KiB, MiB = 2**10, 2**20
 PYTORCH = MemoryModel(rounding="pytorch")
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "placeto_sim"
 
 
 # Rounding
@@ -606,7 +606,6 @@ def test_outputs_only_stands_alone() -> None:
         MemoryModel(model="outputs_only", rounding="pytorch")
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the peers' answers (shared/data/placeto_sim) are not here")
 def test_peaks_of_placeto() -> None:
     """Its probes: 216 of 225 peaks are equal.
 
@@ -615,7 +614,7 @@ def test_peaks_of_placeto() -> None:
     """
     from test_conformance_placeto import cluster, simdev_graph
 
-    with gzip.open(SHARED / "probes.jsonl.gz", "rt") as file:
+    with gzip.open(PEERS / "placeto_sim" / "probes.jsonl.gz", "rt") as file:
         records = [json.loads(line) for line in file]
     equal = total = 0
     for record in records:

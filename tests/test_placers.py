@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from measured_gnmt import cluster, gnmt, golden, needs_gnmt
+from measured_gnmt import cluster, gnmt, golden
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
@@ -358,7 +358,6 @@ def plain_answers() -> list[object]:
     return [(one.strategy.placement, one.cost.step_ps, one.objectives) for one in found]
 
 
-@needs_gnmt
 def test_preparation_of_gnmt_gives_baechis_counts():
     graph = gnmt()
     assert len(Oracle(graph, cluster("parallel")).groups) == 1617
@@ -369,7 +368,6 @@ def test_preparation_of_gnmt_gives_baechis_counts():
     assert (len(fused.graph.ops), len(instance.edges)) == (576, 2212)
 
 
-@needs_gnmt
 def test_m_etf_on_gnmt_places_every_op_as_baechi_does():
     """Baechi's clock says 134618 us, with transfers rounded to whole microseconds."""
     graph = gnmt()
@@ -383,7 +381,6 @@ def test_m_etf_on_gnmt_places_every_op_as_baechi_does():
     assert schedule(lists.handle, clock.handle) / 1e6 == pytest.approx(134618, rel=1e-4)
 
 
-@needs_gnmt
 def test_the_relaxed_makespan_of_gnmt_is_the_known_one():
     instance = Instance(Prepared(gnmt(), cluster("half-duplex"), CostModel()), Grouped.of(gnmt()))
     found = relaxed(instance)
@@ -391,7 +388,6 @@ def test_the_relaxed_makespan_of_gnmt_is_the_known_one():
     assert found.makespan_ps / 1e9 == pytest.approx(82.8, abs=0.05)
 
 
-@needs_gnmt
 @pytest.mark.parametrize(("queues", "mode"), [("half-duplex", "sequential"), ("parallel", "parallel")])
 def test_baechi_on_gnmt_is_in_the_range_of_its_own_results(queues, mode):
     oracle = Oracle(gnmt(), cluster(queues))
@@ -406,7 +402,6 @@ def test_baechi_on_gnmt_is_in_the_range_of_its_own_results(queues, mode):
         assert confirm(oracle, prepared) == ()
 
 
-@needs_gnmt
 def test_searches_beat_the_placers_on_gnmt():
     """One device wins under half-duplex queues, so list placers lose to it; searches begin there."""
     for queues in ("half-duplex", "parallel"):
@@ -418,7 +413,6 @@ def test_searches_beat_the_placers_on_gnmt():
             assert found.cost.step_ps < min(placed)
 
 
-@needs_gnmt
 @pytest.mark.parametrize("queues", ["half-duplex", "parallel"])
 def test_every_placer_fits_gnmt_into_what_its_largest_op_leaves(queues):
     """72 % of the peak of a single device: less than a co-placement group needs. At 30 % one op alone is too large."""

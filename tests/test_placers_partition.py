@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations, product
 from math import inf
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
+from peers import PEERS
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
@@ -33,19 +33,12 @@ from simdev.search.pipedream import Level, Profile, levels_of, partition, profil
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 WORKLOADS = {
     "LayerGraphs/bert24_inference": 17.78990625,
     "LayerGraphs/gnmt_training": 107.0044140625,
     "OperatorGraphs/bert_l-3_training": 65.303149122,
     "OperatorGraphs/bert_l-6_inference": 29.579505806,
 }
-needs_workloads = pytest.mark.skipif(
-    not (DATA / "dnn_partitioning").exists(), reason="the workloads (shared/data/dnn_partitioning) are not here"
-)
-needs_profiles = pytest.mark.skipif(
-    not (DATA / "pipedream").exists(), reason="the profiles (shared/data/pipedream) are not here"
-)
 
 
 # The largest load
@@ -143,10 +136,9 @@ def test_loads_count_each_output_once_on_either_side():
     assert one.loads([0, 0, 0, 0]) == {0: 4.0}
 
 
-@needs_workloads
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_known_optima_of_published_workloads(name):
-    imported = workload_scenario(read_workload(DATA / "dnn_partitioning" / f"{name}.json"))
+    imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / f"{name}.json.gz"))
     oracle = Oracle(imported.graph, imported.cluster)
     found = search(oracle, "dnn-contiguous")
     assert found.objectives["max_load_ms"] == pytest.approx(WORKLOADS[name], rel=1e-9)
@@ -228,18 +220,16 @@ def test_latency_is_that_of_inference():
         search(oracle, "dnn-latency")
 
 
-@needs_workloads
 def test_one_accelerator_runs_a_chain_soonest():
-    imported = workload_scenario(read_workload(DATA / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json"))
+    imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz"))
     found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=5)
     assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)  # the sum of its layers
     assert found.details["bound_ms"] == pytest.approx(found.objectives["latency_ms"])
 
 
-@needs_workloads
 def test_the_integer_program_is_never_worse_than_the_contiguous_split():
     pytest.importorskip("scipy")
-    imported = workload_scenario(read_workload(DATA / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json"))
+    imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz"))
     found = search(Oracle(imported.graph, imported.cluster), "dnn-ip", seconds=3)
     assert found.details["bound_ms"] <= found.objectives["max_load_ms"] <= WORKLOADS["LayerGraphs/bert24_inference"]
 
@@ -308,13 +298,12 @@ def test_idle_leaves_are_tied_one_after_the_other():
 # PipeDream
 
 
-@needs_profiles
 @pytest.mark.parametrize(
     ("name", "seconds", "replicas"),
     [("vgg16", 0.205520896, [3, 1]), ("resnet50", 0.162880924, [2, 2]), ("gnmt_large", 0.1371, [1, 1, 1, 1])],
 )
 def test_published_profiles_give_the_planners_own_answers(name, seconds, replicas):
-    imported = layers_scenario(read_layers(DATA / "pipedream" / name / "graph.txt"))
+    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
     oracle = Oracle(imported.graph, imported.cluster)
     found = partition(profile_of(oracle), levels_of(oracle))
     assert found.seconds == pytest.approx(seconds, rel=3e-4 if name == "gnmt_large" else 1e-9)
@@ -324,10 +313,9 @@ def test_published_profiles_give_the_planners_own_answers(name, seconds, replica
     assert placed.details["placed_period_s"] >= found.seconds
 
 
-@needs_profiles
 @pytest.mark.parametrize(("name", "seconds"), [("vgg16", 0.0671), ("resnet50", 0.0432)])
 def test_published_profiles_on_two_levels(name, seconds):
-    imported = layers_scenario(read_layers(DATA / "pipedream" / name / "graph.txt"))
+    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
     profile = profile_of(Oracle(imported.graph, imported.cluster))
     found = partition(profile, [Level(4, 1e10), Level(4, 1.25e9)])
     assert found.seconds == pytest.approx(seconds, abs=5e-5)

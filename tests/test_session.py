@@ -66,8 +66,6 @@ def test_long_walks_on_layered_graphs(queues):
 
 def test_a_thousand_moves_on_the_measured_translation_model():
     prepared = common.gnmt("half-duplex")
-    if prepared is None:
-        pytest.skip("the measured GNMT graph (shared/data/baechi_gnmt) is not here")
     start = common.random_placements(prepared, 1)[0].tolist()
     walk(Oracle(prepared.graph, prepared.cluster, cache=0), start, 1000, 1)
 
