@@ -63,11 +63,10 @@ class Routes:
     def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
         if destination in self.cluster.neighbours[source]:
             return source, destination
-        depths, layers = self._reach(source)
-        if destination not in depths:
+        layers = self._layers(source, destination)
+        if layers is None:
             return None
         # Back from the destination over links that keep the bottleneck, then forward by index.
-        layers = layers[: depths[destination] + 1]
         limit = layers[-1][destination]
         useful = [{destination}]
         for layer in reversed(layers[:-1]):
@@ -79,22 +78,33 @@ class Routes:
             path.append(min(e for e in ahead if self._width(path[-1], e) >= limit))
         return tuple(path)
 
-    def _reach(self, source: int) -> tuple[dict[int, int], list[dict[int, int]]]:
-        """Devices by distance from the source, each with the largest bottleneck on the way."""
-        if source not in self._reached:
-            depths, layers = {source: 0}, [{source: len(self.cluster.half_links) + 1}]
-            while layers[-1]:
-                ahead: dict[int, int] = {}
-                for device, width in layers[-1].items():
-                    if device == source or self._carries[device]:
-                        for other, half_link in self.cluster.neighbours[device].items():
-                            if other not in depths:
-                                bottleneck = min(width, self._widths[half_link])
-                                ahead[other] = max(ahead.get(other, 0), bottleneck)
-                depths |= dict.fromkeys(ahead, len(layers))
-                layers.append(ahead)
-            self._reached[source] = depths, layers[:-1]
-        return self._reached[source]
+    def _layers(self, source: int, destination: int) -> list[dict[int, int]] | None:
+        """Devices by distance from the source up to the destination's; None where there is no way.
+
+        Each has the largest bottleneck on the way. Farther ones are not looked at.
+        """
+        depths, layers = self._reached.setdefault(source, ({source: 0}, [{source: len(self.cluster.half_links) + 1}]))
+        while destination not in depths:
+            last = layers[-1]
+            before = [d for d in self._before(destination, last) if d == source or self._carries[d]]
+            if before:
+                return [*layers, {destination: max(min(last[d], self._width(d, destination)) for d in before)}]
+            if not last:
+                return None
+            layers.append(self._ahead(source, last, depths))
+            depths |= dict.fromkeys(layers[-1], len(layers) - 1)
+        return layers[: depths[destination] + 1]
+
+    def _ahead(self, source: int, last: dict[int, int], depths: dict[int, int]) -> dict[int, int]:
+        """The devices one link beyond a layer, but for those that are nearer."""
+        ahead: dict[int, int] = {}
+        for device, width in last.items():
+            if device == source or self._carries[device]:
+                for other, half_link in self.cluster.neighbours[device].items():
+                    if other not in depths:
+                        bottleneck = min(width, self._widths[half_link])
+                        ahead[other] = max(ahead.get(other, 0), bottleneck)
+        return ahead
 
     def _before(self, device: int, layer: dict[int, int]) -> Iterator[int]:
         """The devices of a layer that have a half-link to a device."""
@@ -119,9 +129,11 @@ class Routes:
     @cached_property
     def _widths(self) -> tuple[int, ...]:
         """The rank of each half-link's bandwidth, from 1 up: routes only compare them, and fast."""
-        rates = [Fraction(half_link.link.bandwidth) for half_link in self.cluster.half_links]
-        ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates)), 1)}
-        return tuple(ranks[rate] for rate in rates)
+        alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
+        rates = {number: Fraction(half_link.link.bandwidth) for number, half_link in alike.items()}
+        ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates.values())), 1)}
+        ranked = {number: ranks[rate] for number, rate in rates.items()}
+        return tuple(ranked[number] for number in self.cluster.alike)
 
     def _width(self, a: int, b: int) -> int:
         half_link = self.cluster.neighbours[a].get(b)

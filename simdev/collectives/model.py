@@ -11,13 +11,14 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from ..cluster import Cluster
+from ..cluster import UNLIMITED, Cluster
 from ..errors import InputError
 from ..fabric import Fabric
 from ..frozen import freeze
 from ..units import PS_PER_SECOND, is_count, picoseconds
 from .forms import Forms
 from .kinds import COLLECTIVES, ROOTED, best_chunks
+from .legs import pieces_of
 from .phases import Groups, Level, Phase, levels, phases
 from .rings import Rings, lane_rings
 from .table import CollectiveTable
@@ -26,9 +27,11 @@ from .wire import flows_wire
 ALGORITHMS = ("auto", "ring", "tree")
 AUTO = ("ring", "tree", "hierarchical")
 """What "auto" chooses from; the first of equals."""
-FASTEST = {"auto": AUTO, "ring": ("ring", "hierarchical"), "tree": ("tree",)}
-AT_ONCE = ("direct", "hierarchical")
-"""From what an all_to_all of least time is chosen: libraries send all of its messages at once."""
+RINGS = ("ring", "hierarchical")
+FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
+"""From what the form of least time is chosen, by the algorithm of the model."""
+AS_LIBRARIES = {"all_to_all": ("direct", "hierarchical"), "all_gather": RINGS, "reduce_scatter": RINGS}
+"""Of these even by "auto": all messages of an all_to_all go at once, and what is spread goes by rings (NCCL)."""
 MAX_CHUNKS = 256
 UNKNOWN = -1
 Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
@@ -114,11 +117,15 @@ class CollectiveModel:
             return self._form(question, *ways[0])
         return self._least(question, ways, lambda form: self._seconds(form.phases))[1]
 
-    def cost(self, collective: str, devices: Sequence[int | str], size: int) -> CollectiveCost:
+    def cost(
+        self, collective: str, devices: Sequence[int | str], size: int, beside: Sequence[tuple[int, ...]] = ()
+    ) -> CollectiveCost:
         """The time of a collective among these devices (names or indices, in the order of their ranks).
 
         As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests counts them. The root
-        of broadcast and reduce is the first device; p2p goes from the first to the second. Raises InputError.
+        of broadcast and reduce is the first device; p2p goes from the first to the second. While the groups ``beside``
+        (device indices) run the same collective, what it holds is busy for all of them: it takes longer by so much as
+        the busiest of that is busier. Raises InputError.
         """
         ranks = tuple(self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices)
         self._check(collective, devices, ranks, size)
@@ -126,22 +133,44 @@ class CollectiveModel:
             return CollectiveCost(Fraction(0), "none", "roofline")
         near = len({self.cluster.devices[rank].node for rank in ranks}) == 1
         measured = self._measured(collective, len(ranks), size) if near else None
-        if measured is not None:
+        if measured is not None and not beside:
             return measured
         seconds, form = self._fastest(collective, ranks, size)
-        return CollectiveCost(seconds, "p2p" if collective == "p2p" else form.algorithm, "roofline")
+        algorithm = "p2p" if collective == "p2p" else form.algorithm
+        found = measured or CollectiveCost(seconds, algorithm, "roofline")
+        if not beside or self._is_private(ranks, form):
+            return found
+        others = [Question(collective, group, size, form.algorithm) for group in beside]
+        return replace(found, seconds=found.seconds + self._delay(form, others))
 
-    def beside(self, collective: str, groups: Sequence[tuple[int, ...]], size: int) -> int:
-        """The ps by which the first of these groups of ranks takes longer while the others run the same collective.
-
-        What it holds is then busy for all of them: by so much as the busiest of that is busier.
-        """
-        _, form = self._fastest(collective, groups[0], size)
+    def _delay(self, form: Form, others: Sequence[Question]) -> Fraction:
+        """Seconds by which the busiest of what a form holds is busier for it and the others together."""
         alone = self.forms.busy(form.phases)
         together = alone.copy()
-        for ranks in groups[1:]:
-            together += self.forms.busy(self._alike(form, Question(collective, ranks, size, form.algorithm)).phases)
-        return int(together[alone > 0].max(initial=0) - alone.max(initial=0))
+        for question in others:
+            together += self.forms.busy(self._alike(form, question).phases)
+        ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
+        return Fraction(ps, PS_PER_SECOND)
+
+    def _is_private(self, ranks: tuple[int, ...], form: Form) -> bool:
+        """Whether nobody else can hold what a form holds: links that end at its ranks, or at adapters of these alone.
+
+        It needs devices through which no route passes.
+        """
+        cluster = self.cluster
+        if not self.fabric.links_serve:
+            return True
+        if any(cluster.devices[rank].transit for rank in ranks):
+            return False
+        mine = set(ranks)
+        for rank in ranks:
+            for other in cluster.neighbours[rank]:
+                works = sum(cluster.devices[one].runs_ops for one in cluster.neighbours[other])
+                if works == 1 and not cluster.devices[other].runs_ops:
+                    mine.add(other)
+        pairs = dict.fromkeys((a, b) for phase in form.phases for a, b, _ in phase.messages)
+        pieces = (piece for pair in pairs for piece in pieces_of(self.fabric, *pair))
+        return all(a in mine or b in mine for piece in pieces for a, b in pairwise(piece.devices))
 
     def _alike(self, form: Form, question: Question) -> Form:
         """The same algorithm among other ranks, or a ring where their nodes have none."""
@@ -150,24 +179,39 @@ class CollectiveModel:
     def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
         """The form of least time, its parts as measured inside nodes where there are tables."""
         question = Question(collective, ranks, size, self.algorithm)
-        names = AT_ONCE if collective == "all_to_all" else FASTEST[self.algorithm]
+        names = FASTEST[self.algorithm]
+        if self.algorithm == "auto" or collective == "all_to_all":
+            names = AS_LIBRARIES.get(collective, names)
         return self._least(question, self._ways(question, names), lambda form: self._partly_measured(form, question))
 
     def _least(
         self, question: Question, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
     ) -> tuple[Fraction, Form]:
-        """The form of least time, the first of equals; those count for which there are routes."""
+        """The form of least time, the first of equals; those count for which there are routes.
+
+        Forms that even the fastest link would not carry in less are not looked at.
+        """
         found: list[tuple[Fraction, Form]] = []
         refused: InputError | None = None
         for way in ways:
             try:
                 form = self._form(question, *way)
-                found.append((seconds(form), form))
+                if not found or self._at_least(form) < min(time for time, _ in found):
+                    found.append((seconds(form), form))
             except InputError as error:
                 refused = refused or error
         if refused is not None and not found:
             raise refused
         return min(found, key=lambda pair: pair[0])
+
+    def _at_least(self, form: Form) -> Fraction:
+        """Seconds that the messages of all rounds, one of each, take over the fastest link."""
+        return sum((phase.size * phase.round_count() for phase in form.phases), Fraction(0)) / self._fastest_link
+
+    @cached_property
+    def _fastest_link(self) -> Fraction:
+        alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
+        return max((Fraction(half_link.link.bandwidth) for half_link in alike.values()), default=UNLIMITED)
 
     def _partly_measured(self, form: Form, question: Question) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""

@@ -47,6 +47,10 @@ class Phase:
             found[first].append((source, destination))
         return found
 
+    def round_count(self) -> int:
+        """How many rounds there are."""
+        return max(first for _, _, first in self.messages) + self.repeats
+
     def count(self) -> int:
         """How many messages are sent."""
         return len(self.messages) * self.repeats

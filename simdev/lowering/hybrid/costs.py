@@ -79,15 +79,10 @@ class Costs:
             for place, others in self._places(kind, rank):
                 alike = (name, size, place)
                 if alike not in self._known:
-                    self._known[alike] = self._checked(self._collective_ps(name, others, size))
+                    self._known[alike] = self._checked(self.model.cost(name, others[0], size, others[1:]).ps)
                 found.append(self._known[alike])
             self._known[key] = self._add(found)
         return self._known[key]
-
-    def _collective_ps(self, name: str, groups: Sequence[tuple[int, ...]], size: int) -> int:
-        """The first of these groups beside the others: alone, and what it loses where they share its links."""
-        alone = self.model.cost(name, groups[0], size).ps
-        return alone + (self.model.beside(name, groups, size) if len(groups) > 1 else 0)
 
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:
         """The half-links of flows."""
