@@ -76,7 +76,8 @@ class Link:
 
     ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first end to second only).
     ``hold_latency`` says whether the latency occupies the queue. ``kind`` ("nvlink", "pcie") names what it is and
-    where its provenance stands; ``lanes`` is how many physical links it bundles (None: not told): no time hangs on it.
+    where its provenance stands; ``lanes`` is how many physical links it bundles (None: not told): transfers take the
+    whole of it, the rings of a collective a lane each.
     """
 
     ends: tuple[str, str]

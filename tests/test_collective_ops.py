@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from peers import measured_all_reduces
 from sharded import COSTS, linears
 from simdev.analysis import timeline_rows
+from simdev.analysis.spans import Window
 from simdev.analysis.splits import sent_bytes
 from simdev.analysis.usage import link_use
 from simdev.check import check
@@ -471,7 +472,7 @@ def test_messages_stand_in_the_rows_of_their_links() -> None:
     assert rows["link g0>g1"] == ["c[0] g0>g1", "c[1] g0>g1"]
     assert list(rows)[:3] == ["g0", "g1", "g2"]
     assert not any("c" in names for names in rows.values())
-    use = {one.name: (one.transfers, one.bytes) for one in link_use(trace) if one.transfers}
+    use = {one.name: (one.transfers, one.bytes) for one in link_use(trace, Window(0, trace.step_ps)) if one.transfers}
     assert use == {f"link g{a}>g{(a + 1) % 3}": (2, 2000) for a in range(3)}
     assert sent_bytes(trace.task_graph) == 6000
 

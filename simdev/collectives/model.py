@@ -43,11 +43,13 @@ class CollectiveCost:
 
     ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none" where nothing is sent).
     ``rung`` is as in op costs: measured, interpolated (between tables of other ranks), fitted, or roofline (closed).
+    ``rings`` is how many a node's ranks share the bytes over; one goes in their order, over whatever its routes are.
     """
 
     seconds: Fraction
     algorithm: str
     rung: str
+    rings: int = 1
 
     @property
     def ps(self) -> int:
@@ -71,11 +73,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An algorithm with its messages; one of two levels tells them apart."""
+    """An algorithm with its messages, over how many rings; one of two levels tells them apart."""
 
     algorithm: str
     phases: tuple[Phase, ...]
     levels: tuple[Level, ...] = ()
+    rings: int = 1
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ class CollectiveModel:
             return measured
         seconds, form = self._fastest(collective, ranks, size)
         algorithm = "p2p" if collective == "p2p" else form.algorithm
-        found = measured or CollectiveCost(seconds, algorithm, "roofline")
+        found = measured or CollectiveCost(seconds, algorithm, "roofline", form.rings)
         if not beside or self._is_private(ranks, form):
             return found
         others = [Question(collective, group, size, form.algorithm) for group in beside]
@@ -240,10 +243,11 @@ class CollectiveModel:
 
     def _form(self, question: Question, name: str, rings: tuple[Rings, ...]) -> Form:
         chunks, groups = self._chunks(question, name, rings), self._nodes(question.ranks)
+        count = len(rings[0]) if rings else 1
         if name == "hierarchical":
             parts = levels(question.kind, groups, question.size, chunks, rings)
-            return Form(name, tuple(phase for part in parts for phase in part.phases), parts)
-        return Form(name, phases(question.kind, name, (question.ranks,), question.size, chunks, rings))
+            return Form(name, tuple(phase for part in parts for phase in part.phases), parts, count)
+        return Form(name, phases(question.kind, name, (question.ranks,), question.size, chunks, rings), (), count)
 
     def _rings(self, question: Question, name: str) -> list[tuple[Rings, ...]]:
         """None told (one ring in the order of the ranks), and those over lanes, for each node of equally many.

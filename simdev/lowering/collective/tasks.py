@@ -17,7 +17,7 @@ class Ring:
     """A collective ready to run: its ranks (device indices), ps, what it holds, the bytes sent for each result.
 
     ``bytes`` are those of all messages over the number of ranks that are left with a result: what each rank of a ring
-    sends. ``algorithm`` is that of its messages.
+    sends.
     Under fair links it is a flow: ``duration_ps`` is then the latency of all its steps, and ``bytes`` go over
     ``half_links``, more where several messages of a step cross one half-link. Expanded it takes no time and holds
     nothing itself: ``steps`` are its messages, over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the
@@ -32,7 +32,6 @@ class Ring:
     steps: tuple[Phase, ...] = ()
     inputs_on: tuple[int, ...] = ()
     outputs_on: tuple[int, ...] = ()
-    algorithm: str = ""
 
     @property
     def expanded(self) -> bool:
@@ -52,7 +51,7 @@ def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
         for phase in form.phases:
             for source, destination, _ in phase.messages:
                 pieces_of(fabric, source, destination)
-        return Ring(question.ranks, 0, sent, (), (), form.phases, algorithm=form.algorithm)
+        return Ring(question.ranks, 0, sent, (), (), form.phases)
     closed = model.forms.closed(form.phases)
     ps = _measured_ps(question, model) if cost == "table" else closed.ps
     if ps > MAX_PS:
@@ -61,7 +60,7 @@ def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
     if fabric.shares_rates:
         return _flow(question, model, form, (closed, ps))
     queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(form.phases)))
-    return Ring(question.ranks, ps, sent, queues, (), algorithm=form.algorithm)
+    return Ring(question.ranks, ps, sent, queues, ())
 
 
 def _require_few(found: tuple[Phase, ...], ranks: int) -> None:
@@ -101,4 +100,4 @@ def _flow(question: Question, model: CollectiveModel, form: Form, times: tuple[C
         latency = ps - transmission_ps(size, slowest)
     elif abs(transmission_ps(size, slowest) + latency - ps) > closed.rounds:
         size = int((ps - latency) * slowest // PS_PER_SECOND)
-    return Ring(question.ranks, latency, size, (), tuple(sorted(crossed)), algorithm=form.algorithm)
+    return Ring(question.ranks, latency, size, (), tuple(sorted(crossed)))
