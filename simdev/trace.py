@@ -86,16 +86,26 @@ class Trace:
     @cached_property
     def memory(self) -> tuple[DeviceMemory, ...]:
         """The memory of every device, in the order of the cluster."""
-        return tuple(self._device_memory(d) for d in range(len(self.task_graph.devices)))
+        rows, count = self._counted, len(self.task_graph.devices)
+        rows = rows[np.argsort(self.task_graph.buffers.device[rows], kind="stable")]
+        borders = np.searchsorted(self.task_graph.buffers.device[rows], np.arange(1, count))
+        return tuple(self._device_memory(d, some) for d, some in enumerate(np.split(rows, borders)[:count]))
 
     def memory_of(self, device: int) -> DeviceMemory:
         """The memory of one device: of many alike one is enough."""
-        return self._device_memory(device)
+        rows = self._counted
+        return self._device_memory(device, rows[self.task_graph.buffers.device[rows] == device])
 
-    def _device_memory(self, device: int) -> DeviceMemory:
+    @cached_property
+    def _counted(self) -> Ints:
+        """The buffers that hold bytes for some time."""
+        begin, end = self.lifetimes
+        return np.flatnonzero((end > begin) & (self.task_graph.buffers.bytes > 0))
+
+    def _device_memory(self, device: int, rows: Ints) -> DeviceMemory:
+        """The memory of a device; ``rows`` are those of its buffers that count."""
         buffers = self.task_graph.buffers
         begin, end = self.lifetimes
-        rows = np.flatnonzero((buffers.device == device) & (end > begin) & (buffers.bytes > 0))
         times = np.concatenate((np.maximum(begin[rows], 0), end[rows]))
         change = np.concatenate((buffers.bytes[rows], -buffers.bytes[rows]))
         time, where = np.unique(times, return_inverse=True)

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..semantics import traits_of
 from ..strategy import Origin
-from ..taskgraph import COLLECTIVE, TRANSFER, TaskGraph
+from ..taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
 from ..units import format_bytes, format_seconds
-from .spans import transfer_mask
+from .spans import collective_mask, transfer_mask
 
 ADDED = ("sum", "sync", "stored")
 
@@ -92,7 +94,7 @@ def _bytes(task_graph: TaskGraph, of_task: list[Origin | None]) -> tuple[dict[st
     tasks = task_graph.tasks
     columns = zip(tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True)
     bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
-    ranks = ranks_of(task_graph)
+    ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph)), strict=True))
     for task, (kind, op, size, successors) in enumerate(columns):
         if kind == COLLECTIVE:
             origin = of_task[task]
@@ -111,22 +113,23 @@ def _bytes(task_graph: TaskGraph, of_task: list[Origin | None]) -> tuple[dict[st
     return bytes_in, sync_bytes
 
 
-def ranks_of(task_graph: TaskGraph) -> dict[int, int]:
-    """On how many devices each collective leaves a buffer (at least 1)."""
-    buffers, kinds = task_graph.buffers, task_graph.tasks.kind
-    places: dict[int, set[int]] = {task: set() for task, kind in enumerate(kinds) if kind == COLLECTIVE}
-    if places:
-        for filler, device in zip(buffers.filler.tolist(), buffers.device.tolist(), strict=True):
-            if filler in places:
-                places[filler].add(device)
-    return {task: max(1, len(devices)) for task, devices in places.items()}
+def ranks_of(task_graph: TaskGraph) -> tuple[Ints, Ints]:
+    """The collectives, and on how many devices each leaves a buffer (at least 1)."""
+    buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
+    collectives = np.flatnonzero(collective_mask(task_graph))
+    filled = np.isin(buffers.filler, collectives)
+    places = np.unique(buffers.filler[filled] * count + buffers.device[filled]) // count
+    filler, ranks = np.unique(places, return_counts=True)
+    found = np.ones(len(task_graph.tasks), np.int64)
+    found[filler] = ranks
+    return collectives, found[collectives]
 
 
 def sent_bytes(task_graph: TaskGraph) -> int:
     """Bytes of all transfers, and of collectives what all of their ranks send."""
-    moves = transfer_mask(task_graph)
-    more = (int(task_graph.tasks.bytes[task]) * (ranks - 1) for task, ranks in ranks_of(task_graph).items())
-    return int(task_graph.tasks.bytes[moves].sum()) + sum(more)
+    moves, size = transfer_mask(task_graph), task_graph.tasks.bytes
+    collectives, ranks = ranks_of(task_graph)
+    return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
 
 def split_text(one: SplitCost) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
 from functools import cache
@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from ..errors import InputError
 from ..strategy import Parallelism
 from .paths import shown
-from .reading import read_text
+from .reading import read_json, read_text
 from .shape import STRICT, Bandwidth, validate
 from .writing import rate_text
 
@@ -85,8 +85,17 @@ def _table(shaped: Mapping[str, Any], folder: str) -> str:
     return read_text(os.path.normpath(os.path.join(folder, path)))
 
 
-def table_path(strategy: Any, folder: str) -> str | None:
-    """Where the schedule lies that a strategy's object names, None where it names none."""
+def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
+    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it names none.
+
+    ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
+    """
+    if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
+        path = os.path.normpath(os.path.join(folder, strategy))
+        try:
+            strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
+        except InputError:
+            return None
     pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
     table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
     is_path = isinstance(table, str) and table and "\0" not in table

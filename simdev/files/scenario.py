@@ -105,7 +105,10 @@ class Parts:
 
 
 def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
-    """The paths that a scenario's document names, relative to its folder; a preset's name is among them."""
+    """The paths that a scenario's document names, relative to its folder; a preset's name is among them.
+
+    The last is the schedule that its strategy, opened for that, may name.
+    """
     for part in PARTS:
         named = value.get(part)
         for name in named if isinstance(named, list) else [named]:

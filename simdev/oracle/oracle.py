@@ -199,7 +199,7 @@ class Oracle:
         column = self.placement(placement)
         short = self._short_under(self.under.order) if self._plain else None
         step_ps = None if short is None else short.step_ps(column)
-        return self._trace(self.strategy(column)).step_ps if step_ps is None else step_ps
+        return step_time_ps(self._trace(self.strategy(column))) if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
         if not self._runs_once(strategy):

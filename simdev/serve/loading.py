@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import InputError
@@ -30,10 +31,12 @@ def read_question(source: Any, root: str | None) -> Scenario:
     return load_scenario(source)
 
 
-def _require_plain(paths: Any, root: str | None) -> None:
-    problems = [f"{path}: {reason}" for path in paths if (reason := _fault(path, root))]
-    if problems:
-        raise InputError(problems)
+def _require_plain(paths: Iterable[str], root: str | None) -> None:
+    """Raises InputError at the first that may not be read: what follows may be found only by opening it."""
+    for path in paths:
+        reason = _fault(path, root)
+        if reason:
+            raise InputError(f"{path}: {reason}")
 
 
 def _fault(path: str, root: str | None) -> str | None:

@@ -20,7 +20,7 @@ from ..files.paths import shown
 from ..files.pipeline import table_path
 from ..files.reading import label, read_json
 from ..files.shape import VERSION
-from ..scenario import Scenario, fingerprint
+from ..scenario import OPTIONS, Scenario, fingerprint
 from .fields import PARTS, with_field
 from .version import engine_version
 
@@ -135,7 +135,7 @@ def _of_scenario(scenario: Scenario, point: Mapping[str, Any], sources: Sources)
         raise InputError(f"{next(iter(point))}: is a field of a scenario file or object, and this is a Scenario")
     nouns = ("graph", "cluster", "costs", "strategy")
     digests = {noun: sources.part(getattr(scenario, noun)) for noun in nouns}
-    asked = {**digests, "engine": scenario.engine, "memory": fingerprint(scenario.memory)}
+    asked = digests | {option: fingerprint(getattr(scenario, option)) for option in OPTIONS}
     return Question(_key(asked), scenario, digests, engine_version())
 
 
@@ -146,23 +146,11 @@ def _of_document(document: Mapping[str, Any], folder: str, sources: Sources) -> 
         value = document.get(part)
         named = {f"{part}[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else {part: value}
         digests |= {key: _digest(one, sources) for key, one in named.items()}
-    table = _table(document["strategy"], sources) if "strategy" in document else None
+    table = table_path(document.get("strategy"), folder, sources.read)
     if table is not None:
         digests["table"] = sources.file(table)
     asked = {key: value for key, value in document.items() if key not in PARTS} | digests
     return Question(_key(asked), document, digests, engine_version())
-
-
-def _table(strategy: Any, sources: Sources) -> str | None:
-    """The absolute path of the schedule that a pipeline names, None where it names none."""
-    if not isinstance(strategy, str):
-        return table_path(strategy, "")
-    if not os.path.isabs(strategy) or not strategy.endswith((".json", ".gz")) or not os.path.isfile(strategy):
-        return None
-    try:
-        return table_path(sources.read(strategy), os.path.dirname(strategy))
-    except InputError:  # what is wrong with the file is told where it is read
-        return None
 
 
 def _digest(value: Any, sources: Sources) -> str:
