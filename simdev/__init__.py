@@ -1,6 +1,7 @@
 """simdev tells how long a training step takes, and whether it fits, for any way to spread it over devices.
 
-The names below are the front door; each is imported when it is first asked for.
+The names below are the front door; each is imported when it is first asked for. ``load_scenario`` opens a file, ``run``
+answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many placements of one, ``sweep`` runs many.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .engine import simulate
     from .errors import InputError
     from .graph import Graph, Op, Tensor
-    from .oracle import Oracle
+    from .oracle import Oracle, oracle_of
     from .plot import plot_gantt
     from .profile import CostModel
     from .scenario import Scenario, load_scenario, run
@@ -36,6 +37,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "load_scenario",
+    "oracle_of",
     "plot_gantt",
     "run",
     "simulate",
@@ -47,7 +49,7 @@ _HOMES = {
     "engine": ("simulate",),
     "errors": ("InputError",),
     "graph": ("Graph", "Op", "Tensor"),
-    "oracle": ("Oracle",),
+    "oracle": ("Oracle", "oracle_of"),
     "plot": ("plot_gantt",),
     "profile": ("CostModel",),
     "scenario": ("Scenario", "load_scenario", "run"),

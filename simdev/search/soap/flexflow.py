@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...errors import InputError
@@ -70,7 +70,7 @@ def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
     oracle, found = trial.asked, dict[str, Strategy]()
     devices = tuple(oracle.cluster.devices[d].name for d in layers.devices)
     for name in STARTS:
-        form = Strategy(order=trial.given.order, sync=trial.given.sync, short=name, devices=devices)
+        form = replace(oracle.under, short=name, devices=devices)
         try:
             cut = expanded(oracle.graph, oracle.cluster, form, oracle.costs)
             resolve_partition(oracle.graph, oracle.cluster, cut.partition)

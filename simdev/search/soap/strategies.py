@@ -14,12 +14,12 @@ PLAIN = Strategy()
 
 
 def strategy_of(layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN) -> Strategy:
-    """The strategy of one configuration a layer; order and synchronisation are those of ``like``."""
+    """The strategy of one configuration a layer; order, synchronisation and collectives are those of ``like``."""
     alone = Configuration(devices=(layers.cluster.devices[layers.devices[0]].name,))
     partition = {layers.graph.ops[i].name: alone for i in layers.adrift}
     for layer, one in zip(layers.all, configurations, strict=True):
         partition |= entries(layers, layer, one)
-    return Strategy(order=like.order, partition=partition, sync=like.sync)
+    return Strategy(order=like.order, partition=partition, sync=like.sync, collectives=like.collectives)
 
 
 def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration]:
