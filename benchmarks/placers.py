@@ -2,6 +2,7 @@
 
 - Baechi's measured GNMT on four devices, in both kinds of queues: every placer, with and without its preparation; then
   each device's memory at 72 and 30 % of what a single device needs.
+- Training steps of Inception-V3 and GNMT on Baechi's testbed, with all and with 30 % of its memory.
 - How long m-SCT takes, its linear program included: GNMT fused and unfused, and nine copies of it.
 - OptCNN: the seconds to build cost tables and to eliminate, in a fresh process of costs and again.
 - Tofu: the seconds of its search, and the bytes beside those of what it was compared with.
@@ -15,8 +16,10 @@ import argparse
 import gzip
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from typing import Any
 
 from simdev import Oracle, load_scenario
@@ -27,10 +30,27 @@ from simdev.search.tofu import Coarse, communication, recursive
 
 from .common import GNMT, figure, machine, print_table, timed
 
-PLACERS = ("single", "round-robin", "heft", "critical-path", "m-topo", "m-etf", "m-sct", "greedy", "annealing")
+PLACERS = (
+    "single",
+    "round-robin",
+    "heft",
+    "critical-path",
+    "m-topo",
+    "m-etf",
+    "m-sct",
+    "cross-entropy",
+    "greedy",
+    "annealing",
+)
+SEARCHES = ("cross-entropy", "greedy", "annealing")
 QUICK = ("single", "m-topo", "m-etf", "m-sct")
 BAECHI = ("m-topo", "m-etf", "m-sct")
+TRAINED: dict[str, dict[str, Any]] = {
+    "inception-v3": {"model": "inception-v3", "batch": 32},
+    "gnmt": {"model": "gnmt", "batch": 128, "length": 40, "vocabulary": 30000},
+}
 COPIES = 9  # of GNMT: 22,446 ops
+COLUMNS = ["method", "queues", "step ms", "CPU s", "peak MB", "memory"]
 MEMORY = (Fraction(72, 100), Fraction(30, 100))
 TARGETS = {"m-sct, fused": 0.35, "m-sct, unfused": 1.5, "m-sct, 22,446 ops, fused": 5.0}
 P100 = {"preset": "flexflow-p100", "nodes": 1}
@@ -77,7 +97,7 @@ def placements(methods: Sequence[str]) -> Iterator[list[str]]:
         for method in methods:
             ways: list[list[str] | None] = [None] if method not in BAECHI else [None, []]
             for prepare in ways:
-                coarse = ["coplace"] if method in ("greedy", "annealing") else prepare
+                coarse = ["coplace"] if method in SEARCHES else prepare
                 name = f"{method} (bare)" if prepare == [] else method
                 yield [name, queues, *answer(asked(queues), method, coarse)]
     whole = max(search(asked("parallel"), "single").cost.peaks)
@@ -88,6 +108,19 @@ def placements(methods: Sequence[str]) -> Iterator[list[str]]:
                 "parallel",
                 *answer(asked("parallel", int(whole * share)), method, None),
             ]
+
+
+def trained() -> Iterator[list[str]]:
+    """A row for each model, memory, kind of queues and method, on training steps."""
+    for model, graph in TRAINED.items():
+        placed = {"placement": {"*": "gpu:0"}}
+        one = load_scenario({"version": 1, "graph": graph, "cluster": "4x-rtx-2080", "strategy": placed})
+        for percent, queues in product((100, 30), ("half-duplex", "parallel")):
+            devices = [replace(d, memory=int(d.memory or 0) * percent // 100) for d in one.cluster.devices]
+            cluster = replace(one.cluster, queues=queues, devices=tuple(devices))
+            for method in ("single", "expert", *BAECHI):
+                told = answer(Oracle(one.graph, cluster, one.costs), method, None)
+                yield [f"{method}, {model}, {percent} %", queues, *told]
 
 
 def answer(oracle: Oracle, method: str, prepare: Sequence[str] | None) -> list[str]:
@@ -142,9 +175,11 @@ def main() -> None:
     quick = parser.parse_args().quick
     print(", ".join(f"{key} {value}" for key, value in machine().items()), end="\n\n")
     rows = list(placements(QUICK if quick else PLACERS))
-    print_table(["method", "queues", "step ms", "CPU s", "peak MB", "memory"], rows)
+    print_table(COLUMNS, rows)
     print()
     print_table(["what", "", "CPU s", "target"], list(m_sct_seconds()))
+    print()
+    print_table(COLUMNS, list(trained()))
     print()
     print_table(["what", "", "tables + elimination, s", "s", "target"], list(optcnn_seconds()))
     print()

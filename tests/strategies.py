@@ -342,3 +342,20 @@ def rename(mapping: Mapping[str, str], text: str) -> str:
     """A tensor reference with its op renamed."""
     name, colon, output = text.partition(":")
     return mapping[name] + colon + output
+
+
+def dag(tape: Tape) -> Graph:
+    """Up to 9 ops in some groups; sizes and times full of ties, zeros among them."""
+    count = 2 + tape.number(8)
+    ops = []
+    for i in range(count):
+        before = [f"o{j}" for j in tape.some(3, i)] if i else []
+        group = tape.pick(None, None, "x", "y")
+        fields = {"param_bytes": tape.pick(0, 0, 2), "workspace_bytes": tape.pick(0, 0, 3)}
+        ops.append(op(f"o{i}", tape.pick(1, 2, 5, 0), *before, size=tape.pick(1, 0, 4), colocate=group, **fields))
+    return Graph("dag", tuple(ops))
+
+
+def two(memory: int | None = None, queues: str = "half-duplex") -> Cluster:
+    """Two devices, with UNIT between them."""
+    return Cluster.all_to_all("two", [Device(f"g{d}", memory=memory) for d in range(2)], queues, bandwidth=UNIT)

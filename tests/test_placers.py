@@ -1,11 +1,10 @@
-"""Graph preparation and the list placers: what they promise, and Baechi's own results on its measured GNMT graph."""
+"""The list placers: what they promise, and Baechi's own results on its measured GNMT graph."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from dataclasses import replace
-from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -14,8 +13,7 @@ from hypothesis import given, settings
 
 from measured_gnmt import cluster, gnmt, golden
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
-from simdev.errors import InputError
+from simdev.cluster import Cluster
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
 from simdev.profile import CostModel
@@ -25,214 +23,12 @@ from simdev.search.baechi.favourite import Relaxed, favourites, relaxed
 from simdev.search.instance import Instance
 from simdev.search.kernels.compiling import Columns
 from simdev.search.lists import clock_of, lists_of
-from simdev.search.memory import held_of
-from simdev.search.prepare import Grouped, adjust, colocate, coplace, forward, fuse, mates, pair
-from strategies import UNIT, Tape, drawn, op, worlds
+from simdev.search.prepare import Grouped
+from strategies import dag, drawn, op, two, worlds
 
 pytest.importorskip("scipy")
 OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
 PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
-
-
-def groups_of(graph: Graph) -> list[list[str]]:
-    return [[graph.ops[i].name for i in members] for members in graph.groups.values() if len(members) > 1]
-
-
-def two(memory: int | None = None, queues: str = "half-duplex") -> Cluster:
-    return Cluster.all_to_all("two", [Device(f"g{d}", memory=memory) for d in range(2)], queues, bandwidth=UNIT)
-
-
-# Graph preparation
-
-
-def test_tensorflow_classes_are_united_over_ops_that_declare_several():
-    ops = [
-        op("a", 1, attrs={"_class": ["loc:@x"]}),
-        op("b", 1, attrs={"_class": ["loc:@x", "loc:@y"]}),
-        op("c", 1, attrs={"_class": ["loc:@y"]}),
-        op("d", 1, attrs={"_class": ["loc:@e"]}),
-        op("e", 1),
-        op("f", 1),
-    ]
-    found = colocate(Graph("tf", tuple(ops))).graph
-    assert groups_of(found) == [["a", "b", "c"], ["d", "e"]]
-    assert found.ops[5].colocate is None
-
-
-def test_united_groups_take_the_shortest_then_first_name():
-    ops = [
-        op("a", 1, colocate="long"),
-        op("b", 1, colocate="long", attrs={"_class": ["loc:@c"]}),
-        op("c", 1, colocate="zz"),
-    ]
-    assert {one.colocate for one in colocate(Graph("g", tuple(ops))).graph.ops} == {"zz"}
-
-
-def test_an_op_with_one_consumer_joins_it():
-    """a is read twice by b (one consumer), b by c and d, c by d alone."""
-    ops = [
-        Op("a", outputs=(Tensor(1), Tensor(1)), time="1 ps"),
-        op("b", 1, "a:0", "a:1"),
-        op("c", 1, "b"),
-        op("d", 1, "b", "c"),
-    ]
-    assert groups_of(coplace(Graph("g", tuple(ops))).graph) == [["a", "b"], ["c", "d"]]
-
-
-def test_co_placement_may_leave_control_inputs_out():
-    ops = [op("a", 1), op("b", 1, "a"), op("c", 1, control_inputs=("a",))]
-    graph = Graph("g", tuple(ops))
-    assert groups_of(coplace(graph).graph) == []
-    assert groups_of(coplace(graph, control=False).graph) == [["a", "b"]]
-
-
-def training() -> Graph:
-    """Two layers with names as builders give them, their backward and an update."""
-    ops = [
-        op("w", 1, kind="parameter", param_bytes=4, size=4),
-        op("l1/matmul", 2, "w", size=1),
-        op("l2/relu", 1, "l1/matmul", size=1),
-        op("grad/l2/relu_backward", 1, "l2/relu", phase="backward", size=1),
-        op("grad/l1/matmul_1", 2, "grad/l2/relu_backward", "w", phase="backward", size=4),
-        op("update/w", 1, "w", "grad/l1/matmul_1", phase="update", attrs={"forward": "w"}),
-    ]
-    return Graph("training", tuple(ops))
-
-
-def test_backward_ops_go_with_their_forward_ops():
-    graph = training()
-    assert [graph.ops[i].name for i in mates(graph)] == ["w", "l1/matmul", "l2/relu", "l2/relu", "l1/matmul", "w"]
-    assert groups_of(pair(graph).graph) == [
-        ["w", "l1/matmul", "grad/l1/matmul_1", "update/w"],  # parameters go with what reads them first
-        ["l2/relu", "grad/l2/relu_backward"],
-    ]
-
-
-def test_forward_placement_plans_forward_ops_and_brings_the_others_back():
-    found = forward(training())
-    assert [one.name for one in found.graph.ops] == ["w", "l1/matmul", "l2/relu"]
-    assert found.back([0, 1, 0]).tolist() == [0, 1, 0, 0, 1, 0]
-    instance = Instance(Prepared(training(), two(), CostModel()), found)
-    assert instance.duration[:, 0].tolist() == [1, 2, 1]  # the forward pass only
-    assert held_of(instance).persistent.tolist() == [4, 0, 0]
-
-
-def test_forward_placement_refuses_what_has_no_forward_op():
-    with pytest.raises(InputError, match='the forward op of "b" cannot be told'):
-        forward(Graph("g", (op("a", 1), op("b", 1, phase="backward"))))
-
-
-def test_fusion_leaves_what_could_close_a_cycle():
-    r"""All one group but c: a -> b -> d and a -> c -> d. Fusing a with d would close a cycle; a with b is safe."""
-    ops = [
-        op("a", 1, size=2, colocate="g", workspace_bytes=5),
-        op("b", 2, "a", size=3, colocate="g"),
-        op("c", 3, "a", size=4),
-        op("d", 4, "b", "c", "a", colocate="g"),
-    ]
-    found = fuse(Graph("g", tuple(ops)))
-    assert [one.name for one in found.graph.ops] == ["a", "c", "d"]
-    assert found.runs == ((0, 1), (2,), (3,))
-    first = found.graph.ops[0]
-    assert (first.seconds_on("gpu"), [t.bytes for t in first.outputs], first.workspace_bytes) == (
-        Fraction(3, 10**12),
-        [2, 3],
-        5,
-    )
-    assert found.graph.ops[2].inputs == ("a:0", "a:1", "c:0")
-    assert found.back([0, 1, 0]).tolist() == [0, 0, 1, 0]
-
-
-def test_a_fused_op_needs_the_peak_of_what_it_holds_inside():
-    """a (8) -> b (1) -> c: while b runs, 8 + 1 bytes and its workspace of 2 are held."""
-    ops = [op("a", 1, size=8), op("b", 1, "a", size=1, workspace_bytes=2), op("c", 1, "b", size=4)]
-    found = fuse(Graph("g", tuple(replace(one, colocate="all") for one in ops)))
-    assert (len(found.graph.ops), found.graph.ops[0].workspace_bytes) == (1, 11)
-
-
-@pytest.mark.parametrize(("rule", "where"), [("first", 0), ("most", 1), ("largest", 2), ("sum", 1)])
-def test_co_adjustment_moves_a_group_to_one_device(rule, where):
-    ops = [op(f"o{i}", 1, colocate="all") for i in range(4)]
-    found = adjust(Graph("g", tuple(ops)), rule, weights=[1, 4, 4, 6])
-    assert all(one.colocate is None for one in found.graph.ops)
-    assert found.back([0, 1, 1, 2]).tolist() == [where] * 4
-
-
-def test_co_adjustment_refuses_unknown_rules_and_must_be_last():
-    graph = training()
-    with pytest.raises(InputError, match="rule: must be one of first, most"):
-        adjust(graph, "least")
-    with pytest.raises(InputError, match='"adjust" must be the last'):
-        prepare(graph, ["adjust", "fuse"])
-
-
-def dag(tape: Tape) -> Graph:
-    """Up to 9 ops in some groups; sizes and times full of ties, zeros among them."""
-    count = 2 + tape.number(8)
-    ops = []
-    for i in range(count):
-        before = [f"o{j}" for j in tape.some(3, i)] if i else []
-        group = tape.pick(None, None, "x", "y")
-        fields = {"param_bytes": tape.pick(0, 0, 2), "workspace_bytes": tape.pick(0, 0, 3)}
-        ops.append(op(f"o{i}", tape.pick(1, 2, 5, 0), *before, size=tape.pick(1, 0, 4), colocate=group, **fields))
-    return Graph("dag", tuple(ops))
-
-
-@given(drawn(dag))
-def test_every_preparation_keeps_the_graph_and_its_groups(graph):
-    for names in (["colocate"], ["coplace"], ["coplace", "fuse"], ["fuse"], ["pair", "fuse"], ["forward"], ["adjust"]):
-        found = prepare(graph, names)
-        assert sorted(i for members in found.members for i in members) == list(range(len(graph.ops)))
-        devices = np.arange(len(found.graph.ops)) % 3
-        for members in found.graph.groups.values():
-            devices[list(members)] = devices[members[0]]
-        placed = found.back(devices)
-        for members in graph.groups.values():
-            assert len(set(placed[list(members)].tolist())) == 1
-
-
-@given(drawn(dag))
-def test_fusing_keeps_what_is_between_nodes(graph):
-    """Fused or not, the instance that placers read has the same edges; the sum of times stays."""
-    found = fuse(graph)
-    fused = Instance(Prepared(found.graph, two(), CostModel()), Grouped.of(found.graph))
-    seen = Instance(Prepared(graph, two(), CostModel()), found)
-    assert fused.edges == seen.edges
-    assert fused.duration.tolist() == seen.duration.tolist()
-    assert held_of(fused).made.tolist() == held_of(seen).made.tolist()
-
-
-def test_preparations_after_a_fusion_of_nothing_keep_the_order_of_operands():
-    """``fuse`` lists operands anew; what is placed are ops of the graph as it was given."""
-    ops = [op("x", 1, size=1), op("y", 1, size=2), op("z", 1, "y", "x", "y", control_inputs=("x",))]
-    graph = Graph("g", tuple(ops))
-    for names in (["fuse", "pair"], ["fuse", "colocate", "coplace"], ["forward", "fuse", "pair"]):
-        found = prepare(graph, names)
-        assert found.original == graph
-        assert [one.inputs for one in found.colocated.ops] == [one.inputs for one in ops]
-
-
-def test_ops_that_are_placed_freely_are_those_of_the_graph():
-    graph = training()
-    for names in (["fuse", "adjust"], ["forward", "adjust"], ["pair", "fuse", "adjust"]):
-        with pytest.raises(InputError, match='"adjust" places single ops; it follows neither "fuse" nor "forward"'):
-            prepare(graph, names)
-    found = prepare(graph, ["pair", "adjust"])
-    assert len(found.graph.ops) == len(graph.ops)
-    assert groups_of(found.original) == groups_of(pair(graph).graph)
-
-
-def test_co_placement_leaves_alone_what_a_collective_reads():
-    """It stands on its rank, wherever others do."""
-    ops = [op("a", 1, size=4), op("b", 1, size=4)]
-    ops.append(Op("r", "reduce", inputs=("a", "b"), outputs=(Tensor(4),), attrs={"ranks": ["g0", "g1"]}))
-    assert groups_of(coplace(Graph("g", (*ops, op("c", 1, "r")))).graph) == [["r", "c"]]
-
-
-def test_the_expert_keeps_the_groups_of_a_preparation():
-    oracle = Oracle(training(), two())
-    found = search(oracle, "expert", prepare=["coplace"])
-    assert confirm(oracle, found) == ()
 
 
 # Brute force

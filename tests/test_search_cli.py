@@ -12,6 +12,7 @@ import pytest
 from simdev import load_scenario
 from simdev.cli import main
 from simdev.search import METHODS
+from simdev.search.prepare import RULES
 from test_importers import PROFILE, workload
 
 
@@ -96,6 +97,7 @@ def test_what_does_not_fit_exits_1_and_says_why(scenario, tmp_path, capsys):
         (["--method", "random", "--seconds", "-1"], "--seconds: must be a number > 0, got -1.0"),
         (["--method", "random", "--seed", "-1"], "seed: must be a whole number of at least 0, got -1"),
         (["--method", "random", "--prepare", "mix"], "--prepare: must be of"),
+        (["--method", "random", "--prepare", "adjust:least"], "--prepare: adjust: must be one of first, frequent"),
         (["--method", "random", "-o", "best.txt"], "the name must end in .json"),
         (["--method", "random", "-o", "nowhere/best.json"], "--output: cannot write nowhere/best.json"),
     ],
@@ -107,6 +109,16 @@ def test_bad_options_exit_2_with_one_message(arguments, problem, scenario, capsy
     assert problem in told.err
     assert told.out == ""
     assert not (tmp_path / "best.json").exists()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_of_adjustment_is_an_option(rule, scenario, capsys):
+    search = ["search", str(scenario), "--method", "heft", "--prepare", f"adjust:{rule}", "--json"]
+    assert main(search) == 0
+    assert json.loads(capsys.readouterr().out)["prepare"] == [f"adjust:{rule}"]
+    with pytest.raises(SystemExit):
+        main(["search", "--help"])
+    assert rule in capsys.readouterr().out
 
 
 def test_an_import_into_its_own_source_is_refused(scenario, capsys):

@@ -36,7 +36,10 @@ def add_parser(verbs: Any) -> None:
     found.add_argument("--seconds", type=float, metavar="S", help="time to search at most")
     found.add_argument("--seed", type=int, default=0, metavar="K", help="of what is random (default 0)")
     found.add_argument(
-        "--prepare", metavar="LIST", help="of colocate, coplace, pair, fuse, forward, adjust (comma-separated), or none"
+        "--prepare",
+        metavar="LIST",
+        help="of colocate, coplace, pair, fuse, forward, adjust (comma-separated), or none; adjust:RULE chooses "
+        "by first, frequent, memory, memory-sum, time or time-sum",
     )
     found.add_argument("-o", "--output", metavar="OUT", help="write the best strategy (.json, .json.gz)")
     found.add_argument("--json", action="store_true", help="print objectives, provenance and curve as JSON")

@@ -11,7 +11,6 @@ from .trial import Trial
 
 SAMPLES = 50
 ELITE = 0.1  # share of the samples that the distribution follows
-FOLLOW = 0.7  # weight of their frequencies
 EXPLORE = 0.1  # first share of the uniform distribution mixed in; it falls to 0 over the budget
 PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn
 
@@ -19,8 +18,9 @@ PATIENCE = 20  # rounds of samples that are all known: then there is nothing lef
 def cross_entropy(trial: Trial) -> None:
     """Rubinstein's method over independent choices of each group (settings as in Gao, Chen, Li, NeurIPS 2018).
 
-    Each round samples placements, ranks them (what does not fit comes last), and moves the probabilities towards the
-    frequencies among the best tenth. Samples seen before are not asked again; stops where all are.
+    Each round samples placements and ranks them (what does not fit comes last). The frequencies among
+    the best tenth replace the probabilities, as in the paper's closed form; then a share of the
+    uniform distribution is mixed in. Samples seen before are not asked again; stops where all are.
     """
     devices = len(trial.oracle.cluster.devices)
     allowed = np.zeros((len(trial.choices), devices))
@@ -36,7 +36,7 @@ def cross_entropy(trial: Trial) -> None:
         for i in best:
             counts[np.arange(len(counts)), rows[i]] += 1.0 / len(best)
         explore = EXPLORE * (1.0 - trial.share)
-        chance = (1.0 - explore) * ((1.0 - FOLLOW) * chance + FOLLOW * counts) + explore * allowed
+        chance = (1.0 - explore) * counts + explore * allowed
         idle = 0 if len(known) > asked else idle + 1
 
 

@@ -13,7 +13,7 @@ from ..lowering import Prepared
 from ..structure import before_of, topological, unit_of, units
 from ..taskgraph import Ints, Rows
 from .prepare import Grouped
-from .space import able
+from .space import able, mean_ps
 
 Edge = tuple[int, int]
 
@@ -61,9 +61,7 @@ class Instance:
     @cached_property
     def mean(self) -> NDArray[np.float64]:
         """Mean ps of each node over the devices on which it may stand."""
-        known = self.duration >= 0
-        found: NDArray[np.float64] = np.where(known, self.duration, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        return found
+        return mean_ps(self.duration)
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, ...], dict[Edge, list[int]]]:

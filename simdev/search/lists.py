@@ -47,6 +47,7 @@ def lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | None
         size=instance.prepared.reads.bytes[list(rows)],
         own=memory.own,
         home=home,
+        kept=memory.kept,
         persistent=memory.persistent,
         reserve=memory.reserve,
         capacity=np.array(capacity, np.int64),
@@ -64,6 +65,7 @@ def clock_of(lists: Lists) -> Clock:
 
     tensors = len(lists.size)
     left = np.bincount(lists.carried, minlength=tensors).astype(np.int64)
+    left += lists.kept  # read once more than any edge says: never given back
     queues = int(lists.held.max(initial=-1)) + 1
     return Clock(
         device=full(ops, -1),

@@ -30,7 +30,7 @@ class Method:
         return found
 
 
-BAECHI = ("coplace", "fuse")
+BAECHI = ("forward", "coplace", "fuse")
 
 METHODS: Mapping[str, Method] = {
     "single": Method("simple", "single"),

@@ -21,6 +21,7 @@ from .methods import METHODS, Method
 from .prepare import Adjusted
 from .prepare import prepare as make_smaller
 from .result import Result, obstacles
+from .space import mean_ps
 from .trial import REFUSED, Clock, SpentError, Trial, best_start
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _search(
     if not asked.graph.ops:
         raise InputError("graph: there is nothing to place")
     _check_collectives(asked, chosen, method)
-    grouped = make_smaller(asked.graph, names)
+    grouped = make_smaller(asked.graph, names, mean_ps(asked.prepared.duration).tolist())
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated  # groups hold when judged
     inner = asked if together == asked.graph else asked.on(together)
     trial = Trial(inner, grouped, budget, seconds, int(seed), _own_start(asked, given), progress, asked, began, given)

@@ -54,6 +54,13 @@ def able(prepared: Prepared) -> NDArray[np.bool_]:
     return found
 
 
+def mean_ps(duration: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Mean ps by op over the devices where it can run, from ps by op and device (< 0: cannot)."""
+    known = duration >= 0
+    found: NDArray[np.float64] = np.where(known, duration, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return found
+
+
 def _ranks_read(prepared: Prepared) -> dict[int, set[int]]:
     """The devices on which collectives read each op that they read, but for other collectives."""
     found: dict[int, set[int]] = {}

@@ -45,6 +45,7 @@ class Lists(NamedTuple):
     size: Ints  # bytes by tensor
     own: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
     home: Ints  # producer of each tensor
+    kept: Ints  # 1: read after all that is planned, so it is never given back
     persistent: Ints  # bytes by group
     reserve: Ints  # bytes that a group needs to run, beside the persistent
     capacity: Ints  # by device, -1: unlimited

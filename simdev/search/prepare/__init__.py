@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ...errors import InputError
 from ...graph import Graph
 from ...structure import mates
-from .adjust import Adjusted, adjust
+from .adjust import RULES, Adjusted, adjust
 from .colocation import colocate, coplace, pair
 from .forward import forward
 from .fusion import fuse
@@ -18,6 +18,7 @@ from .grouped import Grouped
 
 __all__ = [
     "PREPARATIONS",
+    "RULES",
     "Adjusted",
     "Grouped",
     "adjust",
@@ -40,20 +41,24 @@ PREPARATIONS: Mapping[str, Callable[[Graph], Grouped]] = {
 }
 
 
-def prepare(graph: Graph, names: Sequence[str] = ()) -> Grouped:
+def prepare(graph: Graph, names: Sequence[str] = (), times: Sequence[float] | None = None) -> Grouped:
     """The graph after these preparations, in their order.
 
-    ``adjust`` can only be the last, and not after ``fuse`` or ``forward``. Raises InputError for these, and for a name
-    that is not in PREPARATIONS.
+    ``adjust`` can only be the last, and not after ``fuse`` or ``forward``. A rule of it is named
+    like ``adjust:time-sum`` (RULES; else ``memory-sum``); rules by time need ``times`` by op. Raises
+    InputError for these, and for a name that is not in PREPARATIONS.
     """
-    unknown = [name for name in names if name not in PREPARATIONS]
+    unknown = [name for name in names if name.partition(":")[0] not in PREPARATIONS]
+    unknown += [name for name in names if ":" in name and not name.startswith("adjust:")]
     if unknown:
         raise InputError([f'prepare: must be of {", ".join(PREPARATIONS)}, got "{name}"' for name in unknown])
     found = Grouped.of(graph)
     for name in names:
         if isinstance(found, Adjusted):
             raise InputError('prepare: "adjust" must be the last')
-        found = _after(found, PREPARATIONS[name](found.graph))
+        kind, _, rule = name.partition(":")
+        then = PREPARATIONS[kind](found.graph) if kind != "adjust" else adjust(found.graph, rule or "memory-sum", times)
+        found = _after(found, then)
     return found
 
 

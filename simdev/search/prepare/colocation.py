@@ -19,19 +19,33 @@ def colocate(graph: Graph) -> Grouped:
 def coplace(graph: Graph, control: bool = True) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
-    Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many ops read the op, not
-    how many tensors they read; control inputs count too where ``control``. What a collective over ranks
-    reads stands on its rank, and does not join it.
+    Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many
+    ops read the op, not how many tensors they read; control inputs count too where ``control``. What a
+    collective over ranks reads stands on its rank, and does not join it. Backward and update ops
+    that share a group with a forward op (``pair``, or so declared) follow it: the forward graph alone is
+    co-placed then. Else the backward of one layer, read by the next alone, would weld all layers
+    together.
     """
-    groups = declared(graph)
+    groups, follows = declared(graph), _following(graph)
     consumers: list[set[int]] = [set() for _ in graph.ops]
     for consumer, reads in enumerate(graph.reads):
         for producer, output in reads:
-            if control or output >= 0:
+            if not follows[consumer] and (control or output >= 0):
                 consumers[producer].add(consumer)
     ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
-    groups.unite((i, min(found)) for i, found in enumerate(consumers) if len(found) == 1 and not found & ranked)
+    joins = [
+        (i, min(found))
+        for i, found in enumerate(consumers)
+        if len(found) == 1 and not follows[i] and not found & ranked
+    ]
+    groups.unite(joins)
     return Grouped.of(regrouped(graph, groups))
+
+
+def _following(graph: Graph) -> list[bool]:
+    """Whether each op is a backward or update op in a group with a forward one."""
+    led = {op.colocate for op in graph.ops if op.phase == "forward"} - {None}
+    return [op.phase != "forward" and op.colocate in led for op in graph.ops]
 
 
 def pair(graph: Graph) -> Grouped:

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...errors import InputError
 from ...graph import Graph, Op
+from ...lowering.collective import is_collective
 from ...structure import Groups, mates
 from .grouped import Grouped
 
 
 def forward(graph: Graph) -> Grouped:
-    """The graph of the forward ops alone; backward and update ops go where their forward op goes (``mates``).
+    """The graph of the forward ops alone; the others go where their forward op goes (``mates``).
 
-    What it is planned by covers the forward pass only (Jeon et al., SoCC 2020, section 3.1). Colocation groups hold:
-    those of followers bind the ops that they follow. Raises InputError for an op whose forward op cannot be told.
+    What it is planned by covers the forward pass only (Jeon et al., SoCC 2020, section 3.1).
+    Colocation groups hold: those of followers bind the ops that they follow. An op whose forward op
+    cannot be told is planned too, and so are collectives over ranks and what they read, which
+    stands on its rank. A graph in which nothing follows is left as it is.
     """
-    found = mates(graph)
-    lost = [i for i, mate in enumerate(found) if mate < 0]
-    if lost:
-        raise InputError([f'ops[{i}]: the forward op of "{graph.ops[i].name}" cannot be told' for i in lost])
-    keep = [i for i, mate in enumerate(found) if mate == i]
+    ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
+    ranked |= {producer for i in ranked for producer, _ in graph.reads[i]}
+    lead = [i if mate < 0 or i in ranked else mate for i, mate in enumerate(mates(graph))]
+    keep = [i for i, other in enumerate(lead) if other == i]
+    if len(keep) == len(lead):
+        return Grouped.of(graph)
     row = {i: node for node, i in enumerate(keep)}
     follows: list[list[int]] = [[] for _ in keep]
-    for i, mate in enumerate(found):
-        if mate != i:
-            follows[row[mate]].append(i)
+    for i, other in enumerate(lead):
+        if other != i:
+            follows[row[other]].append(i)
     ops = tuple(_without(graph, graph.ops[i], row) for i in keep)
-    bound = Graph(
-        f"{graph.name}, forward", _bound(graph, ops, [(i, *more) for i, more in zip(keep, follows, strict=True)])
-    )
+    members = [(i, *more) for i, more in zip(keep, follows, strict=True)]
+    bound = Graph(f"{graph.name}, forward", _bound(graph, ops, members))
     return Grouped(bound, graph, tuple((i,) for i in keep), tuple(map(tuple, follows)))
 
 
