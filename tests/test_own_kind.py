@@ -11,7 +11,7 @@ from simdev.profile import CostModel
 from simdev.search import search
 from simdev.semantics import Access, Call, Description, Output, Traits, axes, per, register
 from simdev.strategy import Strategy
-from simdev.structure import first_made, mates, weights_of
+from simdev.structure import first_made, mates, updates_of, weights_of
 
 N, I, J, O = 64, 96, 128, 160  # noqa: E741 (the letters of the formula)
 
@@ -110,4 +110,4 @@ def test_a_kind_of_ones_own_has_all_traits():
     assert weights.parameters == {(1, 0)}
     assert first_made(graph, weights, (graph.index["half"], 0)) == [(graph.index["dw"], 0)]
     assert mates(graph)[graph.index["dw"]] == graph.index["a"]
-    assert weights.updates[0].parameters == (1,)
+    assert updates_of(graph, weights)[0].parameters == (1,)

@@ -20,6 +20,7 @@ from simdev.structure import (
     order_of,
     topological,
     units,
+    updates_of,
     weight_of_gradients,
     weights_of,
 )
@@ -180,7 +181,7 @@ def test_each_update_has_its_parameter_and_its_gradient(derived):
     graph, _ = derived
     weights = weights_of(graph)
     of_gradient = weight_of_gradients(graph, weights)
-    for update in weights.updates:
+    for update in updates_of(graph, weights):
         (leaf,), (gradient,) = update.parameters, update.gradients
         assert graph.ops[update.op].name == f"update/{graph.ops[leaf].name}"
         assert of_gradient[gradient] == (leaf, 0)

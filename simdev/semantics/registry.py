@@ -67,6 +67,7 @@ class Semantics:
 
 
 _KINDS: dict[str, Kind] = {}
+_TRAITS: dict[str, Traits] = {}  # of the kinds: asked of every op of a graph again and again
 
 
 def register(
@@ -87,6 +88,7 @@ def register(
     if op_class not in OP_CLASSES:
         raise InputError(f'kind "{kind}": op_class: must be one of {", ".join(OP_CLASSES)}, got "{op_class}"')
     _KINDS[kind] = Kind(kind, describe, op_class, traits.within(op_class), operands, outputs, attributes)
+    _TRAITS[kind] = _KINDS[kind].traits
     _semantics_of.cache_clear()
 
 
@@ -102,7 +104,7 @@ def op_class(kind: str) -> str:
 
 def traits_of(kind: str) -> Traits:
     """Traits of a kind; those of class "other" where it is not known."""
-    return _KINDS[kind].traits if kind in _KINDS else UNKNOWN
+    return _TRAITS.get(kind, UNKNOWN)
 
 
 def backward_of(kind: str) -> str:

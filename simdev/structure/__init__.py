@@ -17,6 +17,7 @@ from .weights import (
     op_splits,
     owns_outputs,
     updated,
+    updates_of,
     weight_of_gradients,
     weights_of,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "units",
     "unrolled",
     "updated",
+    "updates_of",
     "weight_of_gradients",
     "weights_of",
 ]

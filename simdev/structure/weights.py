@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph import Graph, Op
@@ -26,11 +26,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Tensors of a graph that are weights (as stored, seen or copied), those that are gradients, and the updates."""
+    """Tensors of a graph that are weights (as stored, seen or copied), and those that are gradients of weights."""
 
     parameters: frozenset[TensorOf]
     gradients: frozenset[TensorOf]
-    updates: tuple[Update, ...] = ()
 
 
 def weights_of(graph: Graph) -> Weights:
@@ -39,11 +38,10 @@ def weights_of(graph: Graph) -> Weights:
     Weights are what leaves that are parameters make, also moved or cast. Gradients are what an update reads beside
     its parameter, and what one is made of by ops that are linear: sums, copies, views, products with a number.
     """
-    reads = [[graph.resolve(text) for text in op.inputs] for op in graph.ops]
     moved: dict[TensorOf, list[int]] = {}
     for i, op in enumerate(graph.ops):
-        if op_class(op.kind) == "data_movement" and len(reads[i]) == 1:
-            moved.setdefault(reads[i][0], []).append(i)
+        if len(op.inputs) == 1 and op_class(op.kind) == "data_movement":
+            moved.setdefault(graph.resolve(op.inputs[0]), []).append(i)
     parameters: set[TensorOf] = set()
     sources = [i for i, op in enumerate(graph.ops) if traits_of(op.kind).leaf == "parameter"]
     while sources:
@@ -52,18 +50,23 @@ def weights_of(graph: Graph) -> Weights:
         parameters |= made
         sources += [reader for tensor in made for reader in moved.get(tensor, ())]
     gradients: set[TensorOf] = set()
-    found = [t for i, op in enumerate(graph.ops) if op.phase == "update" for t in reads[i] if t not in parameters]
+    read = (graph.resolve(text) for op in graph.ops if op.phase == "update" for text in op.inputs)
+    found = [tensor for tensor in read if tensor not in parameters]
     while found:
         tensor = found.pop()
         if tensor not in gradients:
             gradients.add(tensor)
-            found += reads[tensor[0]] if is_linear(graph.ops[tensor[0]]) else []
-    return Weights(frozenset(parameters), frozenset(gradients), tuple(_updates(graph, gradients)))
+            op = graph.ops[tensor[0]]
+            found += map(graph.resolve, op.inputs) if is_linear(op) else ()
+    return Weights(frozenset(parameters), frozenset(gradients))
 
 
-def _updates(graph: Graph, gradients: set[TensorOf]) -> Iterator[Update]:
-    for i, parameters in updated(graph).items():
-        yield Update(i, parameters, tuple(t for t in graph.reads[i] if t in gradients))
+def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
+    """The updates that read tensors, in program order."""
+    return tuple(
+        Update(i, parameters, tuple(t for t in graph.reads[i] if t in weights.gradients))
+        for i, parameters in updated(graph).items()
+    )
 
 
 def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
@@ -104,7 +107,7 @@ def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[Tenso
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
     """By gradient the weight that it belongs to: what an update reads with its parameter, and what adds up to it."""
     found: dict[TensorOf, TensorOf] = {}
-    for update in weights.updates:
+    for update in updates_of(graph, weights):
         read = (graph.resolve(text) for text in graph.ops[update.op].inputs)
         weight = next((tensor for tensor in read if tensor in weights.parameters), None)
         waiting = [] if weight is None else list(update.gradients)

@@ -24,7 +24,7 @@ from ...lowering import Prepared
 from ...lowering.partition.geometry import Box, Reading, part
 from ...profile import PHASE_CODES, profile_key
 from ...semantics import effects_of, executed, operand_dtypes
-from ...structure import TensorOf, first_made
+from ...structure import TensorOf, first_made, updates_of
 from ..elimination import Floats, Term
 from .layers import Degrees, Layer, Layers
 from .spread import Boxes, Cut, Spread, first_box, made_boxes, read_boxes, spreads
@@ -172,7 +172,7 @@ class _Builder:
         Gradients of several steps are added up on each device, and synchronised once.
         """
         weights = self.question.weights
-        read = (tensor for update in weights.updates for tensor in update.gradients)
+        read = (tensor for update in updates_of(self.graph, weights) for tensor in update.gradients)
         return [first_made(self.graph, weights, tensor)[0] for tensor in read]
 
     def _seconds_to_sync(self, i: int, k: int, spread: Spread) -> float:

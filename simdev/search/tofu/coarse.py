@@ -18,7 +18,7 @@ from ...lowering.partition.geometry import Reading
 from ...lowering.partition.plan import Question
 from ...semantics import traits_of
 from ...strategy import Strategy
-from ...structure import Groups, TensorOf, first_made, unrolled
+from ...structure import Groups, TensorOf, first_made, unrolled, updates_of
 
 _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]
@@ -140,7 +140,7 @@ class Coarse:
     def _addends(self) -> dict[TensorOf, int]:
         """How many gradients are added up together with each."""
         weights, found = self.question.weights, dict[TensorOf, int]()
-        for update in weights.updates:
+        for update in updates_of(self.graph, weights):
             own = [t for gradient in update.gradients for t in first_made(self.graph, weights, gradient)]
             found.update(dict.fromkeys(own, len(own)))
         return found
