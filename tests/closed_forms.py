@@ -1,6 +1,8 @@
-"""Closed forms of collectives as the books have them: n ranks, S bytes, a latency alpha a step and a bandwidth B.
+"""Closed forms of collectives as the books have them: n ranks, S bytes, a latency alpha a step and
+a bandwidth B.
 
-Thakur, Rabenseifner and Gropp (IJHPCA 2005), and NCCL's own model; the answers of simdev are held against them.
+Thakur, Rabenseifner and Gropp (IJHPCA 2005), and NCCL's own model; the answers of simdev are held
+against them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:
 def ring(collective: str, ranks: int, size: int, wire: Wire, chunks: int = 1) -> Fraction:
     """all_reduce 2 (n-1) (alpha + S / (n B)); reduce_scatter, all_gather, all_to_all half of that.
 
-    broadcast and reduce along a chain in k chunks (n + k - 2) (alpha + S / (k B)); p2p alpha + S / B.
+    broadcast and reduce along a chain in k chunks (n + k - 2) (alpha + S / (k B)); p2p alpha + S /
+    B.
     """
     if ranks == 1:
         return Fraction(0)

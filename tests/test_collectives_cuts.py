@@ -1,4 +1,5 @@
-"""Collectives against the cuts of the graph of links: no side gets its bytes faster than its links carry them.
+"""Collectives against the cuts of the graph of links: no side gets its bytes faster than its links
+carry them.
 
 The slow test draws 2,000 graphs: ``pytest -m slow tests/test_collectives_cuts.py``.
 """
@@ -36,9 +37,11 @@ GB = 10**9
 
 
 def needs(kind: str, ranks: Sequence[int], side: frozenset[int], size: int) -> tuple[Fraction, Fraction]:
-    """Bytes that must leave a side and enter it, whatever the algorithm: what the others want and only it can tell.
+    """Bytes that must leave a side and enter it, whatever the algorithm: what the others want and
+    only it can tell.
 
-    Of a sum the side's own part is one value of S bytes (all_reduce, reduce), however many ranks add to it.
+    Of a sum the side's own part is one value of S bytes (all_reduce, reduce), however many ranks
+    add to it.
     """
     inside, count, first = sum(rank in side for rank in ranks), len(ranks), ranks[0] in side
     outside, share = count - inside, Fraction(size, count)
@@ -70,12 +73,16 @@ def cut_seconds(cluster: Cluster, side: frozenset[int], leaving: Fraction, enter
             continue
         out += rate if link.duplex == "full" or first else 0
         back += rate if link.duplex == "full" or second else 0
-    pairs = ((leaving, out + both), (entering, back + both), (leaving + entering, out + back + both))
+    pairs = (
+        (leaving, out + both),
+        (entering, back + both),
+        (leaving + entering, out + back + both),
+    )
     return max(size / rate for size, rate in pairs if size)
 
 
 def sides(cluster: Cluster, ranks: Sequence[int]) -> Iterator[frozenset[int]]:
-    """Every set of devices that parts the ranks; of two that make up the whole the one without the last rank."""
+    """Every set of devices that parts the ranks; of two halves the one without the last rank."""
     devices = [device for device in range(len(cluster.devices)) if device != ranks[-1]]
     for count in range(1, len(devices) + 1):
         for side in combinations(devices, count):
@@ -91,7 +98,7 @@ def bound(cluster: Cluster, kind: str, ranks: Sequence[int], size: int) -> Fract
 
 @st.composite
 def cases(draw: st.DrawFn, queues: Sequence[str] = ("link", "fair")) -> Case:
-    """A collective on a random connected graph of devices and switches, some links of several lanes."""
+    """A collective on a random connected graph of devices and switches, some links with lanes."""
     count = draw(st.integers(2, 6))
     devices = [Device(f"g{i}", transit=draw(st.booleans()), node=draw(st.integers(0, 1))) for i in range(count)]
     devices += [Device(f"s{i}", "switch", node=draw(st.integers(0, 2))) for i in range(draw(st.integers(0, 2)))]
@@ -165,7 +172,7 @@ def test_no_cut_carries_more_than_its_links_in_two_thousand_graphs(case: Case) -
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases(("device", "half-duplex", "egress")))
 def test_no_device_sends_faster_than_its_fastest_link(case: Case) -> None:
-    """Where transfers queue for devices, not for links, those around one device count: its queue serves in turn."""
+    """Where transfers queue for devices, the cuts around one device count: it serves in turn."""
     cluster, kind, ranks, size = case
     ends = {
         rank: [Fraction(x.bandwidth) for x in cluster.links if cluster.devices[rank].name in x.ends] for rank in ranks
@@ -173,7 +180,11 @@ def test_no_device_sends_faster_than_its_fastest_link(case: Case) -> None:
     for door, seconds in answers(case):
         for rank in ranks:
             leaving, entering = needs(kind, ranks, frozenset([rank]), size)
-            carried = {"device": max(leaving, entering), "half-duplex": leaving + entering, "egress": leaving}
+            carried = {
+                "device": max(leaving, entering),
+                "half-duplex": leaving + entering,
+                "egress": leaving,
+            }
             assert seconds >= carried[cluster.queues] / max(ends[rank]), door
 
 
@@ -219,7 +230,7 @@ def trunk(rate: int) -> Cluster:
 
 
 def racks() -> Cluster:
-    """Two racks of two nodes of two devices; all that goes from one to the other crosses one link."""
+    """Two racks of two nodes of two devices; all that goes between them crosses one link."""
     devices = [Device(f"g{i}", transit=False, node=i // 2) for i in range(8)]
     switches = [Device(f"s{node}", "switch", node=node) for node in range(4)]
     links = [Link((f"g{i}", f"s{i // 2}"), 100 * GB) for i in range(8)]

@@ -41,7 +41,7 @@ def hops(ring_: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def require_rings(cluster: Cluster, ranks: Sequence[int], over_each: int = 1) -> int:
-    """Every ring passes every rank once over direct links, and no lane carries more than its share. How many."""
+    """How many: each passes every rank once over direct links, no lane carries more than its share."""
     rings = lane_rings(cluster, ranks)
     crossed: Counter[int] = Counter()
     for one in rings:
@@ -53,7 +53,8 @@ def require_rings(cluster: Cluster, ranks: Sequence[int], over_each: int = 1) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "rings"), [("dgx-1v", 6), ("p3-16xlarge", 6), ("dgx-1p", 4), ("mi300x-8x", 7), ("c4140-4x-v100", 6)]
+    ("name", "rings"),
+    [("dgx-1v", 6), ("p3-16xlarge", 6), ("dgx-1p", 4), ("mi300x-8x", 7), ("c4140-4x-v100", 6)],
 )
 def test_rings_use_up_the_lanes_of_a_node(name: str, rings: int) -> None:
     """As NCCL lays them: six over a DGX-1V's cube mesh, every lane of every GPU in use."""
@@ -130,7 +131,16 @@ def of_a_split(cluster: Cluster, ranks: Sequence[int]) -> int:
         leaf("x", len(names), 8192),
         parameter("w", 8192, 8192),
         Op("y", "linear", inputs=("x", "w"), outputs=(batch,), attrs={"transpose_b": True}, time=0),
-        Op("dw", "matmul", "backward", ("y", "x"), (), (tensor(8192, 8192),), {"transpose_a": True}, time=0),
+        Op(
+            "dw",
+            "matmul",
+            "backward",
+            ("y", "x"),
+            (),
+            (tensor(8192, 8192),),
+            {"transpose_a": True},
+            time=0,
+        ),
         replace(update("u", "w", "dw"), time=0),
     ]
     split = {"x": Configuration({"sample": len(names)}, names)}
@@ -177,7 +187,7 @@ def test_one_answer_at_every_door(name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS[:6])
 @pytest.mark.parametrize("queues", ["link", "fair"])
 def test_rings_in_messages_are_their_closed_form(kind: str, queues: str) -> None:
-    """Six rings of equal shares over a cube mesh, two on links of two lanes: both engines, and the checker."""
+    """Six rings over a cube mesh, two on links of two lanes: both engines, and the checker."""
     cluster, size = replace(read_preset("dgx-1v"), queues=queues), 48 * 2**16
     closed, expanded = (seconds(cluster, kind, size, 8, cost=cost, chunks=4) for cost in ("closed", "expanded"))
     if kind in ("all_reduce", "all_gather", "reduce_scatter") and queues == "link":
@@ -205,7 +215,10 @@ def test_two_levels_take_the_rings_of_their_nodes() -> None:
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
         laned, plain = (
             Prepared(Graph("none", ()), one, CostModel()).collective(kind, ranks, SIZE, "hierarchical").duration_ps
-            for one in (cluster, replace(cluster, links=tuple(replace(link, lanes=None) for link in cluster.links)))
+            for one in (
+                cluster,
+                replace(cluster, links=tuple(replace(link, lanes=None) for link in cluster.links)),
+            )
         )
         assert laned < plain
     asked = [prepared.collective("all_reduce", ranks, SIZE, "auto").duration_ps]

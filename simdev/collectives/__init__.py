@@ -1,7 +1,7 @@
-"""The one model of collectives: their messages, how long these take, by closed form or as measured, and what they hold.
+"""The one model of collectives: their messages, how long these take, and what they hold.
 
-Sizes are those of nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast, reduce, all_to_all, p2p),
-of the gathered result (all_gather) or of what is scattered (reduce_scatter).
+Sizes are those of nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast, reduce,
+all_to_all, p2p), of the gathered result (all_gather) or of what is scattered (reduce_scatter).
 """
 
 from __future__ import annotations

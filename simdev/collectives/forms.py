@@ -1,6 +1,7 @@
 """Closed forms: what the messages of a collective take together, as the sum of their rounds.
 
-A round takes latency + bytes / bandwidth of its slowest message, with the links that its own messages share.
+A round takes latency + bytes / bandwidth of its slowest message, with the links that its own
+messages share.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Closed:
 
 @dataclass(slots=True)
 class Forms:
-    """Closed forms on a fabric; keeps the ways of messages that it has walked, whatever their size."""
+    """Closed forms on a fabric; keeps the ways of messages once walked, whatever their size."""
 
     fabric: Fabric
     _rounds: dict[tuple[Messages, bool], Rounds] = field(default_factory=dict)
@@ -37,14 +38,14 @@ class Forms:
     def closed(self, phases: Sequence[Phase]) -> Closed:
         """The sum over the rounds of all phases.
 
-        What a link's gap adds to the last round is left out: nothing waits for it. Raises InputError where a route is
-        missing or a time absurd.
+        What a link's gap adds to the last round is left out: nothing waits for it. Raises
+        InputError where a route is missing or a time absurd.
         """
         total = latency = rounds = trailing = 0
         for phase in phases:
             again = _repeated(phase)[1]
             steps, _ = self._of(phase).at(phase.size)
-            # The last step comes as often again as the phase repeats it: counted, for there may be millions.
+            # The last step comes again as the phase repeats it: counted, there may be millions.
             last = steps[-1]
             total += sum(step.next for step in steps) + again * last.next
             latency += sum(step.latency for step in steps) + again * last.latency
@@ -82,6 +83,6 @@ class Forms:
 
 
 def _repeated(phase: Phase) -> tuple[bool, int]:
-    """Whether rounds of their own come together in the end, and how often the last round comes again."""
+    """Whether several first rounds come together in the end, and how often the last comes again."""
     together = phase.repeats > 1 and any(first for _, _, first in phase.messages)
     return together, phase.repeats - together - 1 if phase.repeats > 1 else 0

@@ -1,4 +1,4 @@
-"""What is known of collectives whatever the links: their names, bus factors (nccl-tests) and the best chunks."""
+"""What is known of collectives whatever the links: names, bus factors, the best chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from math import isqrt
 from ..errors import InputError
 from .wire import Wire
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "p2p")
+COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "p2p",
+)
 SPREADING = ("all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "reduce")
 LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
@@ -32,7 +40,8 @@ def bus_bandwidth(collective: str, ranks: int, size: int, seconds: Fraction) -> 
 def best_chunks(stations: int, size: Fraction | int, wire: Wire) -> int:
     """Into how many chunks a message is best cut that passes so many stations one after the other.
 
-    The k that makes (stations + k - 1) (alpha + S / (k B)) least is the root of (stations - 1) S / (alpha B).
+    The k that makes (stations + k - 1) (alpha + S / (k B)) least is the root of (stations - 1) S /
+    (alpha B).
     """
     most = max(1, int(size) // LEAST_CHUNK)
     if wire.latency == 0:

@@ -30,8 +30,12 @@ AUTO = ("ring", "tree", "hierarchical")
 RINGS = ("ring", "hierarchical")
 FASTEST = {"auto": (*RINGS, "tree"), "ring": RINGS, "tree": ("tree",)}
 """From what the form of least time is chosen, by the algorithm of the model."""
-AS_LIBRARIES = {"all_to_all": ("direct", "hierarchical"), "all_gather": RINGS, "reduce_scatter": RINGS}
-"""Of these even by "auto": all messages of an all_to_all go at once, and what is spread goes by rings (NCCL)."""
+AS_LIBRARIES = {
+    "all_to_all": ("direct", "hierarchical"),
+    "all_gather": RINGS,
+    "reduce_scatter": RINGS,
+}
+"""Of these even by "auto": an all_to_all sends all at once, what is spread goes by rings (NCCL)."""
 MAX_CHUNKS = 256
 UNKNOWN = -1
 Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
@@ -41,9 +45,10 @@ Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the
 class CollectiveCost:
     """The time of a collective, in seconds, and how it was found.
 
-    ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none" where nothing is sent).
-    ``rung`` is as in op costs: measured, interpolated (between tables of other ranks), fitted, or roofline (closed).
-    ``rings`` is how many a node's ranks share the bytes over; one goes in their order, over whatever its routes are.
+    ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none"
+    where nothing is sent). ``rung`` is as in op costs: measured, interpolated (between tables of
+    other ranks), fitted, or roofline (closed). ``rings`` is how many a node's ranks share the bytes
+    over; one goes in their order, over whatever its routes are.
     """
 
     seconds: Fraction
@@ -59,9 +64,10 @@ class CollectiveCost:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a collective: its kind, ranks (device indices), bytes (as nccl-tests counts), algorithm.
+    """What is asked of a collective: kind, ranks (device indices), bytes, algorithm.
 
-    ``chunks`` is into how many a broadcast or reduce along a chain is cut (None: the number of least closed form).
+    Bytes are counted as by nccl-tests. ``chunks`` is into how many a broadcast or reduce along a
+    chain is cut (None: the number of least closed form).
     """
 
     kind: str
@@ -85,8 +91,8 @@ class Form:
 class CollectiveModel:
     """Collectives on a cluster.
 
-    ``tables`` are those measured inside one of its nodes. ``algorithm`` says which closed form stands in where there is
-    none: the fastest ("auto"), or that of rings or of trees.
+    ``tables`` are those measured inside one of its nodes. ``algorithm`` says which closed form
+    stands in where there is none: the fastest ("auto"), or that of rings or of trees.
     """
 
     cluster: Cluster
@@ -111,8 +117,8 @@ class CollectiveModel:
     def form(self, question: Question) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
 
-        Rings are one in the order of the ranks, or several over lanes of their own where these take less. Raises
-        InputError where a route is missing or an algorithm has no such form.
+        Rings are one in the order of the ranks, or several over lanes of their own where these take
+        less. Raises InputError where a route is missing or an algorithm has no such form.
         """
         names = AUTO if question.algorithm == "auto" else (question.algorithm,)
         ways = self._ways(question, names)
@@ -121,14 +127,19 @@ class CollectiveModel:
         return self._least(question, ways, lambda form: self._seconds(form.phases))[1]
 
     def cost(
-        self, collective: str, devices: Sequence[int | str], size: int, beside: Sequence[tuple[int, ...]] = ()
+        self,
+        collective: str,
+        devices: Sequence[int | str],
+        size: int,
+        beside: Sequence[tuple[int, ...]] = (),
     ) -> CollectiveCost:
-        """The time of a collective among these devices (names or indices, in the order of their ranks).
+        """The time of a collective among these devices (names or indices), in the order of ranks.
 
-        As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests counts them. The root
-        of broadcast and reduce is the first device; p2p goes from the first to the second. While the groups ``beside``
-        (device indices) run the same collective, what it holds is busy for all of them: it takes longer by so much as
-        the busiest of that is busier. Raises InputError.
+        As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests
+        counts them. The root of broadcast and reduce is the first device; p2p goes from the first
+        to the second. While the groups ``beside`` (device indices) run the same collective, what it
+        holds is busy for all of them: it takes longer by so much as the busiest of that is busier.
+        Raises InputError.
         """
         ranks = tuple(self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices)
         self._check(collective, devices, ranks, size)
@@ -147,7 +158,7 @@ class CollectiveModel:
         return replace(found, seconds=found.seconds + self._delay(form, others))
 
     def _delay(self, form: Form, others: Sequence[Question]) -> Fraction:
-        """Seconds by which the busiest of what a form holds is busier for it and the others together."""
+        """Seconds by which the busiest of what a form holds is busier for all together."""
         alone = self.forms.busy(form.phases)
         together = alone.copy()
         for question in others:
@@ -156,9 +167,10 @@ class CollectiveModel:
         return Fraction(ps, PS_PER_SECOND)
 
     def _is_private(self, ranks: tuple[int, ...], form: Form) -> bool:
-        """Whether nobody else can hold what a form holds: links that end at its ranks, or at adapters of these alone.
+        """Whether nobody else can hold what a form holds.
 
-        It needs devices through which no route passes.
+        Its links end at its ranks, or at adapters of these alone. It needs devices through which no
+        route passes.
         """
         cluster = self.cluster
         if not self.fabric.links_serve:
@@ -185,7 +197,11 @@ class CollectiveModel:
         names = FASTEST[self.algorithm]
         if self.algorithm == "auto" or collective == "all_to_all":
             names = AS_LIBRARIES.get(collective, names)
-        return self._least(question, self._ways(question, names), lambda form: self._partly_measured(form, question))
+        return self._least(
+            question,
+            self._ways(question, names),
+            lambda form: self._partly_measured(form, question),
+        )
 
     def _least(
         self, question: Question, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
@@ -224,7 +240,10 @@ class CollectiveModel:
         if not any(costs):
             return self._seconds(form.phases)
         parts = zip(costs, form.levels, strict=True)
-        return sum((cost.seconds if cost else self._seconds(level.phases) for cost, level in parts), Fraction(0))
+        return sum(
+            (cost.seconds if cost else self._seconds(level.phases) for cost, level in parts),
+            Fraction(0),
+        )
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
@@ -247,12 +266,18 @@ class CollectiveModel:
         if name == "hierarchical":
             parts = levels(question.kind, groups, question.size, chunks, rings)
             return Form(name, tuple(phase for part in parts for phase in part.phases), parts, count)
-        return Form(name, phases(question.kind, name, (question.ranks,), question.size, chunks, rings), (), count)
+        return Form(
+            name,
+            phases(question.kind, name, (question.ranks,), question.size, chunks, rings),
+            (),
+            count,
+        )
 
     def _rings(self, question: Question, name: str) -> list[tuple[Rings, ...]]:
-        """None told (one ring in the order of the ranks), and those over lanes, for each node of equally many.
+        """None (one ring in the order of the ranks), and those over lanes, equally many a node.
 
-        Only where transfers wait for links: elsewhere several rings at once would cost as much as one.
+        Only where transfers wait for links: elsewhere several rings at once would cost as much as
+        one.
         """
         if (
             name not in ("ring", "hierarchical")
@@ -281,7 +306,10 @@ class CollectiveModel:
             return min(question.chunks, max(1, question.size))
         chains = rings[0] if rings and name == "ring" else (question.ranks,)
         wire = flows_wire(self.fabric, [pair for chain in chains for pair in pairwise(chain)])
-        return min(MAX_CHUNKS, best_chunks(len(question.ranks) - 1, Fraction(question.size, len(chains)), wire))
+        return min(
+            MAX_CHUNKS,
+            best_chunks(len(question.ranks) - 1, Fraction(question.size, len(chains)), wire),
+        )
 
     def _nodes(self, ranks: tuple[int, ...]) -> Groups:
         """The ranks by their nodes, nodes and ranks in the order given."""
@@ -291,7 +319,7 @@ class CollectiveModel:
         return tuple(map(tuple, found.values()))
 
     def _measured(self, collective: str, ranks: int, size: int) -> CollectiveCost | None:
-        """By table within one node, or a line between the tables of fewer and more ranks; None without."""
+        """By table within one node, or between the tables of fewer and more ranks; None without."""
         tables = self._tables.get(collective, {})
         if ranks in tables:
             return CollectiveCost(tables[ranks].seconds(size), "table", tables[ranks].source)

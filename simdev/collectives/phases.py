@@ -1,8 +1,9 @@
-"""Algorithms of collectives as messages between ranks: what closed forms add up and what expansion sends one by one.
+"""Algorithms of collectives as messages: what closed forms add up, and expansion sends.
 
-Ranks are numbered 0 to n - 1 here. Every message of a phase has the same bytes; what does not divide evenly is padded,
-as NCCL does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for any number
-of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
+Ranks are numbered 0 to n - 1 here. Every message of a phase has the same bytes; what does not
+divide evenly is padded, as NCCL does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees,
+recursive doubling and halving for any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA
+2005) and Bruck et al. (TPDS 1997).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Messages of ``size`` bytes: (source, destination, round in which it is first sent), each sent ``repeats`` times.
+    """Messages of ``size`` bytes: (source, destination, round in which it is first sent).
 
-    With ``relays`` a rank sends what it received: its message waits for what arrived in the rounds before. Without, it
-    sends what it had when the phase began. Either way a rank begins a round when its messages of the last one have
-    arrived.
+    Each is sent ``repeats`` times. With ``relays`` a rank sends what it received: its message waits
+    for what arrived in the rounds before. Without, it sends what it had when the phase began.
+    Either way a rank begins a round when its messages of the last one have arrived.
     """
 
     messages: tuple[tuple[int, int, int], ...]
@@ -57,15 +58,21 @@ class Phase:
 
 
 def phases(
-    collective: str, algorithm: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
+    collective: str,
+    algorithm: str,
+    groups: Groups,
+    size: int,
+    chunks: int = 1,
+    rings: Sequence[Rings] = (),
 ) -> tuple[Phase, ...]:
-    """The messages of a collective of ``size`` bytes (as nccl-tests counts them), phase after phase.
+    """The messages of a collective of ``size`` bytes (as by nccl-tests), phase after phase.
 
-    ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally many ranks on each.
-    Their order is that of rings and of chains, the first rank is the root. ``chunks`` is into how many a broadcast or
-    reduce along a chain is cut. ``rings`` are, for all ranks ("ring") or for each node ("hierarchical"), the rings that
-    share the bytes evenly; without, there is one in the order of the ranks. Raises InputError where the algorithm has
-    no such form.
+    ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally
+    many ranks on each. Their order is that of rings and of chains, the first rank is the root.
+    ``chunks`` is into how many a broadcast or reduce along a chain is cut. ``rings`` are, for all
+    ranks ("ring") or for each node ("hierarchical"), the rings that share the bytes evenly;
+    without, there is one in the order of the ranks. Raises InputError where the algorithm has no
+    such form.
     """
     if collective not in COLLECTIVES:
         raise InputError(f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"')
@@ -93,16 +100,23 @@ def bytes_sent(found: Sequence[Phase]) -> int:
 
 
 def _ring(collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()) -> tuple[Phase, ...]:
-    """Every rank to the next, n - 1 times; all_to_all: first to the next, then to the one after it, and so on.
+    """Every rank to the next, n - 1 times.
 
-    Several ``rings`` take equal shares, and turn at the same time.
+    In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
+    equal shares, and turn at the same time.
     """
     count, several = len(ranks), rings or (tuple(ranks),)
     part = -(-size // count)
     match collective:
         case "all_reduce" | "all_gather" | "reduce_scatter":
             around = tuple(hop for ring in several for hop in _around(ring))
-            return (Phase(around, -(-part // len(several)), (2 if collective == "all_reduce" else 1) * (count - 1)),)
+            return (
+                Phase(
+                    around,
+                    -(-part // len(several)),
+                    (2 if collective == "all_reduce" else 1) * (count - 1),
+                ),
+            )
         case "all_to_all":
             return (Phase(_pairs(ranks, apart=True), part, relays=False),)
         case _:
@@ -179,7 +193,7 @@ def _direct(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ..
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A part of a two-level form: a collective of ``size`` bytes inside every node, or between the nodes."""
+    """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
 
     inside: bool
     collective: str
@@ -190,10 +204,10 @@ class Level:
 def levels(
     collective: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
 ) -> tuple[Level, ...]:
-    """Rings within the nodes and, between them, among the ranks of one place in every node, all places at once.
+    """Rings within the nodes, and between them among the ranks of one place in every node.
 
-    Within one node, or with one rank a node, that is the ring. Arguments are those of ``phases``. Raises InputError
-    unless all nodes have equally many ranks.
+    All places run at once. Within one node, or with one rank a node, that is the ring. Arguments
+    are those of ``phases``. Raises InputError unless all nodes have equally many ranks.
     """
     local, nodes = len(groups[0]), len(groups)
     if any(len(group) != local for group in groups):
@@ -233,6 +247,11 @@ def levels(
 def _together(several: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
     """The same phases of several groups of ranks as phases of all of them."""
     return tuple(
-        Phase(tuple(one for phase in same for one in phase.messages), same[0].size, same[0].repeats, same[0].relays)
+        Phase(
+            tuple(one for phase in same for one in phase.messages),
+            same[0].size,
+            same[0].repeats,
+            same[0].relays,
+        )
         for same in zip(*several, strict=True)
     )

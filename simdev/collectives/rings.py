@@ -1,7 +1,8 @@
-"""Rings over direct links: as many as the lanes of a group's links hold, each over lanes of its own.
+"""Rings over direct links, each over lanes of its own: as many as a group's links hold.
 
-NCCL lays its rings so over the NVLinks of a node (on a DGX-1V six, three each way, the whole of its links). Links that
-tell their ``lanes`` are such; over others a collective takes one ring, in the order of its ranks.
+NCCL lays its rings so over the NVLinks of a node (on a DGX-1V six, three each way, the whole of its
+links). Links that tell their ``lanes`` are such; over others a collective takes one ring, in the
+order of its ranks.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ Rings = tuple[tuple[int, ...], ...]
 
 
 def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
-    """Directed rings through all of these devices, as device indices; together they cross no lane twice.
+    """Directed rings through all of these devices (indices); together they cross no lane twice.
 
-    Two rings may take turns on every lane where that carries more. Empty where direct links with lanes hold no ring.
+    Two rings may take turns on every lane where that carries more. Empty where direct links with
+    lanes hold no ring.
     """
     group = sorted(ranks)
     if not 2 < len(group) <= MAX_RANKS:
@@ -46,7 +48,7 @@ def _most_rings(lanes: Lanes) -> Rings:
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """As many rings as one finds: pairs of opposite ones first, which are found soon; then single ones, if more."""
+    """The most rings: pairs of opposite ones first, which are found soon; then single ones, if more."""
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
     opposite = lanes == tuple(zip(*lanes, strict=True))
     for pairs in range(most // 2 if opposite else 0, 0, -1):
@@ -64,7 +66,7 @@ def _rings(lanes: Lanes) -> Rings:
 
 
 class _Search:
-    """Depth first, for so many rings through all places over lanes of their own; ``paired`` takes both directions."""
+    """Depth first for so many rings, each over lanes of its own; ``paired`` takes both directions."""
 
     def __init__(self, lanes: Lanes, count: int, paired: bool) -> None:
         self.left = [list(row) for row in lanes]
@@ -72,7 +74,7 @@ class _Search:
         self.rings: list[tuple[int, ...]] = []
 
     def run(self) -> Rings:
-        """The rings, from place 0 each; empty where there are not so many, or the search takes too long."""
+        """The rings, each from place 0; empty where there are fewer, or the search takes too long."""
         return tuple(self.rings) if self._extend((0,)) else ()
 
     def _extend(self, path: tuple[int, ...]) -> bool:

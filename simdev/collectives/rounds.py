@@ -1,7 +1,8 @@
-"""Rounds of a collective: how long each takes for messages of any size, and how long it holds each carrier.
+"""Rounds of a collective: how long each takes and holds each carrier, at any size of messages.
 
-Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those that cross it one
-after the other: so no round sends more bytes over a link than it carries, and no cut of the links is ever exceeded.
+Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those
+that cross it one after the other: so no round sends more bytes over a link than it carries, and no
+cut of the links is ever exceeded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Flow = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How long one step of a collective takes, in ps: until everything has arrived, until the next one can begin.
+    """In ps how long a step of a collective takes: until all has arrived, until the next can begin.
 
     ``latency`` is the part that does not grow with the bytes.
     """
@@ -39,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Messages alike: the numbers of the rates of their pieces, in ps their latency and how long a gap lasts on."""
+    """Messages alike: the numbers of their pieces' rates, in ps their latency and what a gap adds."""
 
     rates: tuple[int, ...]
     chunked: bool
@@ -47,7 +48,7 @@ class Kind:
     wait: int
 
     def arrival(self, sending: Sequence[int]) -> int:
-        """When a message that shares nothing has arrived: chunks keep all pieces of a route busy at once."""
+        """When a message that shares nothing has arrived; chunks keep all pieces of a route busy."""
         times = [sending[rate] for rate in self.rates]
         return self.latency + (max(times) if self.chunked else sum(times))
 
@@ -56,9 +57,9 @@ class Kind:
 class Rounds:
     """Steps in each of which every flow sends as many bytes; whatever their number.
 
-    ``seen`` has the kinds of messages of each step. The messages on each carrier of the fabric in each step are
-    *crossings*, in rows by step and carrier: how many there are at which rate; those of one carrier in one step begin
-    at ``first``.
+    ``seen`` has the kinds of messages of each step. The messages on each carrier of the fabric in
+    each step are *crossings*, in rows by step and carrier: how many there are at which rate; those
+    of one carrier in one step begin at ``first``.
     """
 
     count: int
@@ -70,14 +71,15 @@ class Rounds:
     held: Ints  # by step and carrier: (step, carrier, messages, latency, wait)
 
     def at(self, size: int) -> tuple[list[Step], Ints]:
-        """The steps with messages of so many bytes, and for how long (ps) each row of ``held`` is busy.
+        """The steps with messages of so many bytes, and how long (ps) each row of ``held`` is busy.
 
         Raises InputError where a time is absurd.
         """
         sending = [_sending_ps(size, rate) for rate in self.rates]
         arrivals = [kind.arrival(sending) for kind in self.kinds]
         times = np.array(
-            [(end, end + k.wait, k.latency) for end, k in zip(arrivals, self.kinds, strict=True)], np.int64
+            [(end, end + k.wait, k.latency) for end, k in zip(arrivals, self.kinds, strict=True)],
+            np.int64,
         ).reshape(-1, 3)
         found = np.zeros((self.count, 3), np.int64)
         np.maximum.at(found, self.seen[:, 0], times[self.seen[:, 1]])
@@ -101,11 +103,14 @@ class Rounds:
 
 
 def rounds_of(fabric: Fabric, steps: Sequence[Sequence[Flow]]) -> Rounds:
-    """The rounds in each of which these flows (source, destination: device indices) send, as transfers do.
+    """The rounds in each of which these flows (source, destination: device indices) send.
 
     Times are rounded up as those of transfers are. Raises InputError where a flow has no route.
     """
-    keys, rows = array("q"), array("q")  # by message and resource: step x count + carrier; which piece of which kind
+    keys, rows = (
+        array("q"),
+        array("q"),
+    )  # by message and resource: step x count + carrier; which piece of which kind
     number_of = [number for number, flows in enumerate(steps) for _ in flows]
     alike: dict[tuple[int, ...], tuple[int, int]] = {}  # number of a kind and of its first piece
     pieces_like: list[Leg] = []
@@ -132,7 +137,11 @@ def rounds_of(fabric: Fabric, steps: Sequence[Sequence[Flow]]) -> Rounds:
 
 
 def _crossings(
-    fabric: Fabric, keys: Ints, rows: Ints, pieces: tuple[list[Leg], list[Kind], dict[Fraction, int]], count: int
+    fabric: Fabric,
+    keys: Ints,
+    rows: Ints,
+    pieces: tuple[list[Leg], list[Kind], dict[Fraction, int]],
+    count: int,
 ) -> tuple[Ints, Ints, Ints]:
     """``crossings``, ``first`` and ``held`` of Rounds."""
     if not len(keys):
@@ -158,7 +167,7 @@ def _crossings(
 def _rate_numbers(
     fabric: Fabric, carriers: Ints, rows: Ints, like: Sequence[Leg], rates: dict[Fraction, int]
 ) -> Iterator[int]:
-    """The number of the rate at which the messages of a row take a carrier; new rates get numbers."""
+    """The number of the rate at which messages of a row take a carrier; new rates get numbers."""
     known: dict[tuple[int, int], int] = {}
     for carrier, row in zip(carriers.tolist(), rows.tolist(), strict=True):
         if (carrier, row) not in known:

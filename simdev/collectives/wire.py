@@ -1,4 +1,4 @@
-"""What flows that run at the same time find on a cluster: one latency, and one bandwidth where they share links."""
+"""What flows that run at the same time find: one latency, and one bandwidth as they share links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Wire:
 
 
 def flows_wire(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Wire:
-    """The wire of flows (source, destination: device indices) of equal size that run at the same time.
+    """The wire of flows (source, destination: device indices) of equal size that run at once.
 
     What they share is what transfers queue for or share on the fabric: a link that two flows cross
     gives each half. The slowest flow counts: the steps of a collective wait for each other. Raises

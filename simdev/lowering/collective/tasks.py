@@ -1,4 +1,4 @@
-"""What lowering makes of the model's answer: one task that holds its queues or half-links, or its messages."""
+"""What lowering makes of the model's answer: one task that holds what it crosses, or its messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_MESSAGES = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A collective ready to run: its ranks (device indices), ps, what it holds, the bytes sent for each result.
+    """A collective ready to run: ranks (device indices), ps, what it holds, bytes sent a result.
 
-    ``bytes`` are those of all messages over the number of ranks that are left with a result: what each rank of a ring
-    sends.
-    Under fair links it is a flow: ``duration_ps`` is then the latency of all its steps, and ``bytes`` go over
-    ``half_links``, more where several messages of a step cross one half-link. Expanded it takes no time and holds
-    nothing itself: ``steps`` are its messages, over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the
-    devices on which its inputs and outputs lie.
+    ``bytes`` are those of all messages over the number of ranks that are left with a result: what
+    each rank of a ring sends. Under fair links it is a flow: ``duration_ps`` is then the latency of
+    all its steps, and ``bytes`` go over ``half_links``, more where several messages of a step cross
+    one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
+    over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
+    inputs and outputs lie.
     """
 
     ranks: tuple[int, ...]
@@ -40,9 +40,10 @@ class Ring:
 
 
 def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
-    """The collective as asked: costed by its "closed" form, by the model's tables ("table"), or "expanded".
+    """The collective as asked: by its "closed" form, by the model's "table", or "expanded".
 
-    Raises InputError where a route is missing, an algorithm has no such form, or the time is absurd.
+    Raises InputError where a route is missing, an algorithm has no such form, or the time is
+    absurd.
     """
     form, fabric = model.form(question), model.fabric
     sent = _bytes_each(question, form)
@@ -56,7 +57,8 @@ def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
     ps = _measured_ps(question, model) if cost == "table" else closed.ps
     if ps > MAX_PS:
         name = question.kind.replace("_", "-")
-        raise InputError(f"an {name} of {question.size} bytes over {len(question.ranks)} ranks takes more than 53 days")
+        told = f"an {name} of {question.size} bytes over {len(question.ranks)} ranks"
+        raise InputError(f"{told} takes more than 53 days")
     if fabric.shares_rates:
         return _flow(question, model, form, (closed, ps))
     queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(form.phases)))
@@ -86,10 +88,10 @@ def _measured_ps(question: Question, model: CollectiveModel) -> int:
 
 
 def _flow(question: Question, model: CollectiveModel, form: Form, times: tuple[Closed, int]) -> Ring:
-    """As one flow over every half-link that it crosses, with so many bytes that alone it takes its time.
+    """As one flow over every half-link that it crosses, so large that alone it takes its time.
 
-    These are what the busiest half-link carries, more where phases leave it idle or a slower link counts. By table its
-    latency is what they do not need of the time measured.
+    These are what the busiest half-link carries, more where phases leave it idle or a slower link
+    counts. By table its latency is what they do not need of the time measured.
     """
     (closed, ps), crossed = times, model.forms.crossed(form.phases)
     links = (model.cluster.half_links[half_link].link for half_link in crossed)

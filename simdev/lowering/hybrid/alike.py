@@ -32,11 +32,11 @@ class Alike:
         return self._local[device][0]
 
     def neighbourhood(self, device: int) -> int:
-        """What devices share that may send over the same links: their node, or all the same where nodes do not meet."""
-        return self.node(device) if self.meet else 0
+        """What devices share that may send over the same links: a node; all, if nodes do not meet."""
+        return self._neighbourhoods[device]
 
     def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
-        """What tells flows apart: in like nodes, which of them share a node or a device, and of which kind it is.
+        """What tells flows apart: in like nodes, which share a node or a device of which kind.
 
         Nodes are numbered as they come up, and so are the twins in each node.
         """
@@ -60,6 +60,10 @@ class Alike:
         return tuple(found)
 
     @cached_property
+    def _neighbourhoods(self) -> tuple[int, ...]:
+        return tuple(node if self.meet else 0 for node, _ in self._local)
+
+    @cached_property
     def is_uniform(self) -> bool:
         """Whether all nodes with devices that run ops hold the same devices, linked alike within and to the outside."""
         nodes = [self._nodes[node] for node in sorted(self._working)]
@@ -67,7 +71,7 @@ class Alike:
 
     @cached_property
     def meet(self) -> bool:
-        """Whether these nodes meet in one device outside: what two of them send then crosses no link of others."""
+        """Whether these nodes meet in one device outside: no two then send over links of others."""
         beyond = set[int]()
         for link in self.cluster.links:
             first, second = (self.cluster.index[end] for end in link.ends)
@@ -100,7 +104,8 @@ class Alike:
             found.setdefault(device.node, Node([], [])).devices.append(told)
         for link in cluster.links:
             (one, first), (other, second) = (self._local[cluster.index[end]] for end in link.ends)
-            quantities = link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency, link.lanes
+            times = link.latency, link.gap, link.hold_latency
+            quantities = link.bandwidth, *times, link.duplex, link.lanes
             number = numbers.setdefault(quantities, len(numbers))
             if one == other:
                 found[one].links.append((first, second, number))
@@ -111,10 +116,10 @@ class Alike:
 
     @cached_property
     def _twins(self) -> tuple[int, ...]:
-        """For each place in a node a number that it shares with its twins: swapping two changes nothing.
+        """For each place in a node a number that it shares with its twins.
 
-        Twins are of one kind and linked alike to the same devices, beside which each may have one of its own (its
-        network adapter) that leads to the same ones.
+        Swapping two changes nothing. Twins are of one kind and linked alike to the same devices,
+        beside which each may have one of its own (its network adapter) that leads to the same ones.
         """
         node = self._nodes[next(device.node for device in self.cluster.devices if device.runs_ops)]
         ends: list[list[tuple[int, int]]] = [[] for _ in node.devices]
