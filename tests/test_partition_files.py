@@ -83,7 +83,8 @@ BAD_FILES = {
     "dimension a name": ({"tensors": {"a:0": {"n": 2}}}, 'tensors["a:0"]["n"]: must be the number of a dimension'),
     "unknown sync": (
         {"version": 1, "sync": "gossip"},
-        'sync: must be one of all-reduce, parameter-server, sharded, or an object with a policy, got "gossip"',
+        "sync: must be one of all-reduce, parameter-server, sharded, bucketed, or an object with a policy, "
+        'got "gossip"',
     ),
     "unknown short form": (
         {"version": 1, "short": "pipeline"},
@@ -327,7 +328,7 @@ def test_short_forms_fit_every_model(model: str, short: str) -> None:
 
 def test_data_parallel_sends_gradients_only() -> None:
     graph = build("alexnet", batch=8)
-    own, placed, origins = split(Prepared(graph, ON, COSTS), Strategy(short="data-parallel"))
+    own, placed, origins = split(Prepared(graph, ON, COSTS), Strategy(short="data-parallel", sync="all-reduce"))
     task_graph = lower(own.graph, ON, COSTS, placed)
     assert sent_bytes(task_graph) == 0
     weights = [op.outputs[0].bytes for op in graph.ops if op.kind == "parameter"]

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
-from ..strategy import POLICIES, SHORT_FORMS, SYNCS, Collectives, Configuration, Order, Strategy, Sync
+from ..strategy import POLICIES, SHORT_FORMS, Collectives, Configuration, Order, Strategy, Sync, default_sync
 from .collectives import choice_object, read_choice
 from .paths import shown
 from .pipeline import KEYS as PIPELINE_KEYS
@@ -173,7 +173,7 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
         found["partition"] = {key: _configuration_object(one) for key, one in strategy.partition.items()}
     if strategy.tensors:
         found["tensors"] = {key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()}
-    if strategy.sync != SYNCS[0]:
+    if strategy.sync != default_sync(strategy.short):
         found["sync"] = sync_object(strategy.sync) if isinstance(strategy.sync, Sync) else strategy.sync
     if strategy.short is not None:
         found |= {"short": strategy.short, "devices": list(strategy.devices)}

@@ -44,9 +44,12 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def read_sync(value: Any, problems: list[str]) -> str | Sync:
-    """How gradients are added up: one of SYNCS, or the object of a policy. What is wrong joins ``problems``."""
+    """How gradients are added up: one of SYNCS, the object of a policy, or "" where nothing is told.
+
+    What is wrong joins ``problems``.
+    """
     if value is None:
-        return SYNCS[0]
+        return ""  # the strategy's own default
     if isinstance(value, str) and value in SYNCS:
         return value
     try:

@@ -25,7 +25,15 @@ from ..memory import MemoryModel
 from ..profile import CostModel
 from ..scenario import Scenario, graph_of
 from ..steps import STEPS, follow_one_another, simulate_strategy
-from ..strategy import SHORT_FORMS, SYNCS, Collectives, Order, Strategy, Sync, resolve_placement
+from ..strategy import (
+    SHORT_FORMS,
+    Collectives,
+    Order,
+    Strategy,
+    Sync,
+    default_sync,
+    resolve_placement,
+)
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
@@ -61,14 +69,14 @@ class Oracle:
         order: Order = Order(),
         cache: int = 10_000,
         memory: MemoryModel = MemoryModel(),
-        sync: str | Sync = SYNCS[0],
+        sync: str | Sync = "",
         collectives: Collectives = Collectives(),
         accumulate: int = 1,
         steps: str = STEPS[0],
     ) -> None:
         self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
         self.under = Strategy(order=order, sync=sync, collectives=collectives, accumulate=accumulate)
-        self.steps = steps
+        self.steps, self._sync = steps, sync
         self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
         # The placement, its peaks, and the rest.
@@ -80,12 +88,12 @@ class Oracle:
     def on(self, graph: Graph, cache: int = 10_000) -> Oracle:
         """The same question of another graph, with nothing remembered."""
         under = self.under
-        told = {name: getattr(under, name) for name in ("sync", "collectives", "accumulate")}
+        told = {name: getattr(under, name) for name in ("collectives", "accumulate")}
         nouns = graph, self.cluster, self.costs, under.order
-        return Oracle(*nouns, cache, self.memory, steps=self.steps, **told)
+        return Oracle(*nouns, cache, self.memory, self._sync, steps=self.steps, **told)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = "graph", "cluster", "costs", "memory", "under", "steps", "_cache_size"
+        names = "graph", "cluster", "costs", "memory", "under", "steps", "_sync", "_cache_size"
         return {name: getattr(self, name) for name in (*names, "evaluations", "cpu_seconds")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -192,7 +200,7 @@ class Oracle:
         if name not in SHORT_FORMS:
             forms = ", ".join(SHORT_FORMS)
             raise InputError(f'placement: must be whole numbers, names, or a short form ({forms}), got "{name[:40]}"')
-        return replace(self.under, short=name)
+        return replace(self.under, short=name, sync=self._sync)
 
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
@@ -305,8 +313,9 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
     Raises InputError for a large model, which has no ops.
     """
     own = scenario.strategy
+    sync = "" if own.sync == default_sync(own.short) else own.sync
     return Oracle(
-        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, own.sync,
+        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, sync,
         own.collectives, own.accumulate, scenario.steps,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from .named import WILDCARDS, Named, named
 from .origin import ROLES, Origin
 from .parallelism import Parallelism
 from .placement import NOWHERE, placed, resolve_placement
-from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy
+from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy, default_sync
 from .sync import PRESETS, Sync, sync_policy
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Strategy",
     "Sync",
     "choice_problems",
+    "default_sync",
     "named",
     "placed",
     "resolve_partition",

@@ -14,7 +14,7 @@ from .parallelism import Parallelism
 from .sync import Sync
 
 POLICIES = ("fifo", "program", "priority", "fixed")
-SYNCS = ("all-reduce", "parameter-server", "sharded")
+SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
 SHORT_FORMS = ("data-parallel", "model-parallel", "owt", "expert")
 MOST_MICROBATCHES = 10_000
 
@@ -42,6 +42,11 @@ class Order:
                 raise InputError(f'order.{name}: goes with the policy "{wanted}", not with "{self.policy}"')
 
 
+def default_sync(short: str | None) -> str:
+    """How gradients are added up where nothing is told: in buckets under "data-parallel", as frameworks do."""
+    return "bucketed" if short == "data-parallel" else SYNCS[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How a step is spread: where ops run, how they and their tensors are split, and the order of queues.
@@ -51,7 +56,7 @@ class Strategy:
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op makes it.
     - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps that follow one
-      another.
+      another. Left out: "bucketed" under the short form "data-parallel", as frameworks do, else "all-reduce".
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
     - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it stands; gradients are
@@ -64,7 +69,7 @@ class Strategy:
     order: Order = Order()
     partition: Mapping[str, Configuration] = FrozenDict()
     tensors: Mapping[str, Mapping[int, int]] = FrozenDict()
-    sync: str | Sync = SYNCS[0]
+    sync: str | Sync = ""
     short: str | None = None
     devices: tuple[str, ...] = ()
     collectives: Collectives = Collectives()
@@ -83,6 +88,8 @@ class Strategy:
         freeze(self, "placement", "partition", "tensors")
         if not isinstance(self.collectives, Collectives):
             raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
+        if self.sync == "":
+            object.__setattr__(self, "sync", default_sync(self.short))
         if self.sync not in SYNCS and not isinstance(self.sync, Sync):
             raise InputError(f'sync: must be one of {", ".join(SYNCS)}, got "{self.sync}"')
         if self.short is not None and self.short not in SHORT_FORMS:

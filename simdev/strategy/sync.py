@@ -10,7 +10,7 @@ ByteScheduler (Peng et al., SOSP 2019), TicTac (Hashemi et al., MLSys 2019), buc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -131,11 +131,27 @@ class Sync:
         return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(preset, name)}
 
 
+def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
+    """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first that of its own."""
+    found: list[list[int]] = []
+    held = 0
+    for row, size in enumerate(sizes):
+        if not held:
+            found.append([])
+        found[-1].append(row)
+        held += size
+        if held >= (limit if len(found) > 1 else first):
+            held = 0
+    return found
+
+
 _SERVER = {"reply": "broadcast", "slice_parameters": 50_000}
 _PRIORITY = {"priority": "forward", "server_order": "priority"}
+BUCKET, FIRST_BUCKET = 25 * 2**20, 2**20
+"""Bytes at which PyTorch's DistributedDataParallel closes a bucket, and the first one."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "bulk-synchronous": {"transport": "all-reduce", "overlap": False},
-    "bucketed": {"transport": "all-reduce", "bucket": 25 * 2**20},
+    "bucketed": {"transport": "all-reduce", "bucket": BUCKET},
     "parameter-server": {"even_parameters": 1_000_000, "reply": "pull"},
     "sliced": _SERVER,
     "p3": _SERVER | _PRIORITY,

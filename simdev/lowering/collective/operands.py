@@ -63,13 +63,16 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
             return ranks * max(int(tensor.bytes) for tensor in operands)
         case "reduce_scatter":
             return ranks * max(tensor.bytes for tensor in op.made)
+        case "all_reduce":
+            return op.made[0].bytes  # of all that a rank reads
         case _:
             return int(operands[0].bytes)
 
 
 def _placed(op: Op, ring: Ring) -> Ring:
     """With the devices of its inputs and of its outputs; a view lies with its base."""
-    inputs = ring.ranks[:1] if op.kind in SINGLE_INPUT else ring.ranks
+    each = len(op.inputs) // len(ring.ranks)
+    inputs = ring.ranks[:1] if op.kind in SINGLE_INPUT else tuple(rank for rank in ring.ranks for _ in range(each))
     outputs = ring.ranks[1:] if op.kind in SINGLE_INPUT else ring.ranks
     made = iter(outputs)
     homes: list[int] = []
@@ -96,6 +99,9 @@ def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterat
 
 def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
     made = [tensor.bytes for tensor in op.made]
+    if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
+        each = len(read) // ranks  # a bucket: each rank reads so many tensors, and is left with one of their size
+        read = [sum(read[rank * each : (rank + 1) * each]) for rank in range(ranks)]
     if op.kind == "p2p" and ranks != 2:
         yield f"attrs.ranks: p2p joins two, got {ranks}"
         return

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from ...errors import InputError
 from ...graph import Tensor
 from ...semantics import Region, is_linear, statistics_of, traits_of
 from ...structure import TensorOf
+from .buckets import buckets_of
 from .demand import copies_of
 from .geometry import part
-from .layout import Copy, Draft, Grid, Local, grid_of, nearest, part_of
+from .layout import Copy, Draft, Grid, Local, Place, grid_of, nearest, part_of
 from .plan import (
     Placed,
     Question,
@@ -43,6 +45,11 @@ class Sharding:
         self.stored: dict[int, list[Draft]] = {}
         self.written: list[Draft] = []
         self._numbers: dict[tuple[int, str], int] = {}
+
+    @cached_property
+    def buckets(self) -> dict[tuple[TensorOf, Place], list[Copy]]:
+        """Where the sums of gradients lie that are reduced together; asked once all ops of the plan are laid."""
+        return buckets_of(self)
 
     def tensor(self, tensor: TensorOf) -> Tensor:
         """A tensor of the graph."""

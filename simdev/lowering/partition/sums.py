@@ -2,7 +2,8 @@
 
 Activations, and gradients with sync "sharded": every holder of a partial result adds up its own chunk (reduce-scatter),
 and readers fetch the chunks (all-gather), by direct messages. Gradients with "parameter-server": one sum, where the
-first partial result is. With "all-reduce": one collective op over all holders, which leaves the sum on each.
+first partial result is. With "all-reduce": one collective op over all holders, which leaves the sum on each; with
+"bucketed" one for several gradients (``buckets.py``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def summed(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) ->
     sync = sharding.question.strategy.sync
     if tensor not in sharding.question.weights.gradients or sync == "sharded":
         return _in_chunks(sharding, tensor, grid, cut)
+    if sync == "bucketed":
+        return _bucketed(sharding, tensor, grid)
     make = _all_reduced if sync == "all-reduce" else _on_server
     cells = {place: [make(sharding, tensor, grid, place)] for place in sorted(grid.cells)}
     return Grid(grid.dims, cells, grid.reducer)
@@ -105,16 +108,30 @@ def _on_server(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -
     return [adder(sharding, tensor, grid, every, region_at(grid, place), device, "sync")]
 
 
-def _all_reduced(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """A collective over the devices that hold partial results; those of one device are added up there before."""
-    region = region_at(grid, place)
-    cell, by_device = grid.cells[place], dict[int, list[int]]()
+def _bucketed(sharding: Sharding, tensor: TensorOf, grid: Grid) -> Grid:
+    """In buckets where updates alone read it; else by a collective of its own, which cannot wait for others."""
+    known = sharding.buckets
+    cells = {
+        place: [known.get((tensor, place)) or _all_reduced(sharding, tensor, grid, place)]
+        for place in sorted(grid.cells)
+    }
+    return Grid(grid.dims, cells, grid.reducer)
+
+
+def holders(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
+    """The partial results of a region, one a device: those of one device are added up there before."""
+    region, cell, by_device = region_at(grid, place), grid.cells[place], dict[int, list[int]]()
     for addend, copies in enumerate(cell):
         by_device.setdefault(copies[0].device, []).append(addend)
-    own = [
+    return [
         cell[which[0]][0] if len(which) == 1 else adder(sharding, tensor, grid, which, region, device, "sum")
         for device, which in by_device.items()
     ]
+
+
+def _all_reduced(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
+    """A collective over the devices that hold partial results."""
+    region, own = region_at(grid, place), holders(sharding, tensor, grid, place)
     if len(own) == 1:
         return own
     names = [sharding.question.cluster.devices[copy.device].name for copy in own]

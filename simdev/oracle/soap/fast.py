@@ -16,7 +16,7 @@ from ...jit import Table
 from ...lowering import Prepared
 from ...lowering.partition.layout import Grid
 from ...lowering.partition.plan import Question
-from ...strategy import SYNCS, Collectives, Resolved, Strategy
+from ...strategy import Collectives, Resolved, Strategy
 from ...taskgraph import Ints
 from ..cost import Cost
 from ..memory import Events
@@ -33,6 +33,8 @@ from .run import step
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
 FREE = ("placement", "partition", "sync", "collectives")
+COVERED = ("all-reduce", "parameter-server", "sharded")
+"""Ways to add gradients up, each tensor by itself."""
 FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
 """Fields of a strategy, and of its collectives, that may be anything here; others must be left out."""
 WASTE = 8
@@ -48,7 +50,7 @@ def require_covered(prepared: Prepared, strategy: Strategy) -> None:
     staged = any(device.staging for device in cluster.devices)
     plain = plain and not (staged or prepared.fabric.shares_rates)
     named = not any(op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops)
-    if not (rest and plain and named and ops) or strategy.sync not in SYNCS or prepared.rings:
+    if not (rest and plain and named and ops) or strategy.sync not in COVERED or prepared.rings:
         raise NotCoveredError
 
 

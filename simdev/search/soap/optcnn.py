@@ -41,7 +41,7 @@ def optcnn(trial: Trial) -> None:
 def sync_of(trial: Trial) -> str:
     """How gradients are added up, as far as cost tables tell it apart."""
     sync = trial.given.sync
-    return sync if isinstance(sync, str) else "all-reduce"
+    return sync if isinstance(sync, str) and sync != "bucketed" else "all-reduce"
 
 
 def told(layer: Layer, degrees: Degrees) -> dict[str, int]:
