@@ -69,8 +69,10 @@ class Scenario:
         yield from self._large_problems() if isinstance(self.graph, Transformer) else self._graph_problems()
 
     def _graph_problems(self) -> Iterator[str]:
-        if self.strategy.pipeline is not None:
-            yield f"strategy.pipeline: needs a large model by its name; {self.graph.name or 'this'} is a graph"
+        pipeline = self.strategy.pipeline
+        for name in () if pipeline is None else pipeline.of_large_models():
+            told = f"{self.graph.name or 'this'} is a graph"
+            yield f"strategy.pipeline.{name}: goes with a large model by its name; {told}"
         if not self.symmetry:
             yield "symmetry: goes with a large model"
 
@@ -79,6 +81,10 @@ class Scenario:
         name = self.graph.name
         if self.strategy.pipeline is None:
             yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
+        for beside in ("stages", "ranks"):
+            if self.strategy.pipeline is not None and getattr(self.strategy.pipeline, beside):
+                told = f"goes with a graph of ops; {name} is a large model by its sizes"
+                yield f"strategy.pipeline.{beside}: {told}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
         if self.costs.profiles:

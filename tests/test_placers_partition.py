@@ -17,7 +17,7 @@ from simdev.graph import Graph
 from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
 from simdev.scenario import load_scenario
 from simdev.search import search
-from simdev.search.ideals import components, ideals, leaves
+from simdev.search.ideals import ideals, leaves
 from simdev.search.maxload import (
     Problem,
     blocks_of,
@@ -30,7 +30,7 @@ from simdev.search.maxload import (
     problem_of,
 )
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
-from simdev.structure import before_of, topological
+from simdev.structure import before_of, components, topological
 from strategies import UNIT, Tape, drawn, op
 
 WORKLOADS = {

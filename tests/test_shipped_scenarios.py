@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_pipelines_take_what_their_papers_say(name: str, live: list[int]) -> Non
     report = answer(name)
     assert report.step_ps == pytest.approx(11 * 3 * 10**9, rel=1e-6)
     assert [device.memory.peak // 10**8 for device in report.devices] == live
+
+
+@pytest.mark.parametrize("name", ["bert-large-4x-v100", "gnmt-4x-rtx-2080"])
+def test_pipelines_over_graphs_beat_one_microbatch_after_the_other(name: str) -> None:
+    scenario = load_scenario(SCENARIOS / f"{name}-pipeline.json")
+    pipeline = scenario.strategy.pipeline
+    assert pipeline is not None
+    report = answer(f"{name}-pipeline")
+    single = replace(pipeline, microbatches=1)
+    alone = run(replace(scenario, strategy=replace(scenario.strategy, pipeline=single)))
+    assert report.step_ps < pipeline.microbatches * alone.step_ps
+    assert sum(device.ops > 0 for device in report.devices) == 4
 
 
 def test_parallel_communication_is_faster_than_sequential() -> None:

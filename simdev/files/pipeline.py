@@ -32,6 +32,8 @@ class _PipelineShape(TypedDict, total=False):
     chunks: int
     table: str | None
     stage_layers: list[int]
+    stages: list[list[str] | str]
+    ranks: list[str]
     zero: int
     prefetch: int
     overlap: bool
@@ -113,7 +115,12 @@ def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
     for field in fields(pipeline):
         value = getattr(pipeline, field.name)
         if value != getattr(default, field.name):
-            found[field.name] = list(value) if isinstance(value, tuple) else value
+            found[field.name] = _plain(value)
     if pipeline.host_bandwidth is not None:
         found["host_bandwidth"] = rate_text(Fraction(pipeline.host_bandwidth))
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists."""
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value

@@ -21,6 +21,7 @@ from .order import apply_order
 from .partition import Partitioned, expanded, partition, sharded_order, written_out
 from .partition.short import short_form, without_short
 from .prepare import Prepared
+from .stages import staged
 from .sync import Weight, credited, gated, synchronised
 
 __all__ = [
@@ -124,6 +125,8 @@ def lower_step(
     It is told under a synchronisation policy in any case. ``durations`` gives others for what the
     strategy makes of the question (``Prepared.lasting``). Raises InputError, MissingCostError.
     """
+    if strategy.pipeline is not None:
+        return staged(prepared, strategy.pipeline)
     sync, microbatches = strategy.sync, strategy.accumulate
     weights: tuple[Weight, ...] = ()
     if isinstance(sync, Sync):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..graph import Graph
-from ..semantics import traits_of
+from ..semantics import is_linear, traits_of
 from ..strategy import Origin
 from ..taskgraph import PERSISTENT, Buffers, Ints, Lazy, Rows, TaskGraph, Tasks
 from .collective import is_collective
@@ -32,8 +32,10 @@ COLUMNS = ("op", "output", "source", "destination", "duration", "lag", "gap", "p
 def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     """The ops (positions) that run once, however many microbatches there are.
 
-    Parameters, updates, and what adds up, copies or moves a gradient between devices for nothing
-    but them (PyTorch's ``no_sync``). ``origins`` are those of ops that a partition made.
+    Parameters, updates, and what does nothing but get them gradients: collectives, what a partition
+    made to add up, copy or move them (PyTorch's ``no_sync``), and sums of gradients, which for a
+    weight with several readers are made in place as over microbatches. ``origins`` are those of ops
+    that a partition made.
     """
     readers: list[set[int]] = [set() for _ in graph.ops]
     for reader, reads in enumerate(graph.reads):
@@ -45,10 +47,17 @@ def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
         i = waiting.pop()
         origin = origins.get(graph.ops[i].name)
         made = is_collective(graph.ops[i]) or (origin is not None and origin.role != "shard")
-        if i not in found and made and found.issuperset(readers[i]):
+        if i not in found and (made or _adds_up(graph, i)) and found.issuperset(readers[i]):
             found.add(i)
             waiting += [producer for producer, _ in graph.reads[i]]
     return frozenset(found)
+
+
+def _adds_up(graph: Graph, i: int) -> bool:
+    """Whether an op is a sum of what several backward ops make."""
+    producers = {producer for producer, _ in graph.reads[i]}
+    backward = all(graph.ops[producer].phase == "backward" for producer in producers)
+    return len(producers) > 1 and backward and is_linear(graph.ops[i])
 
 
 @dataclass(frozen=True, eq=False)

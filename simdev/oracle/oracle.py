@@ -118,7 +118,8 @@ class Oracle:
 
     def _runs_once(self, strategy: Strategy) -> bool:
         """Whether it is one step of one microbatch: no compiled path knows others."""
-        return strategy.accumulate == 1 and not follow_one_another(strategy, self.steps)
+        single = strategy.accumulate == 1 and strategy.pipeline is None
+        return single and not follow_one_another(strategy, self.steps)
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:

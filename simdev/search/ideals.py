@@ -8,33 +8,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ..structure import before_of, topological
-
 MOST = 60_000  # ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
 
 
 def unhurried() -> None:
     """For ``due`` where nothing limits the time."""
-
-
-def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
-    """The strongly connected component of each of ``count`` nodes, numbered in a topological order.
-
-    Where the order leaves a choice, components come by their smallest node.
-    """
-    import networkx as nx
-
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(edges)
-    condensed = nx.condensation(graph)
-    least = {block: min(condensed.nodes[block]["members"]) for block in condensed.nodes}
-    column, keys = [0] * count, [least[block] for block in range(len(least))]
-    order = topological(before_of(len(keys), condensed.edges), keys)
-    for number, block in enumerate(order):
-        for node in condensed.nodes[block]["members"]:
-            column[node] = number
-    return column
 
 
 def ideals(

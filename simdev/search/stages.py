@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..structure import before_of, topological
-from .ideals import bits, components, ideals, leaves, nested, packed, table, unhurried
+from ..structure import before_of, components, topological
+from .ideals import bits, ideals, leaves, nested, packed, table, unhurried
 
 MOST = 2500  # ideals; beyond it some of those of one linear order are taken
 WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from ..errors import InputError
@@ -12,6 +12,8 @@ from ..units import Number, is_count, parse_bandwidth
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("activations", "optimizer")
 MOST = 2**20  # of any degree
+OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
+"""What a pipeline may tell of a graph with ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Parallelism:
     - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each.
     - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a schedule as CSV text.
       ``stage_layers`` tells the layers of each stage (default: as even as they come).
+    - Of a graph with ops, which is one microbatch, nothing but the pipeline is told (``OF_GRAPHS``): ``stages`` are the
+      patterns of the forward ops of each, or names, each the first op of a further stage (none: as even as they come);
+      ``ranks`` the device of each rank (none: the first workers). ``pp`` follows from these where it is not told.
     - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every microbatch), 3 parameters
       too (gathered for each use, ``prefetch`` layers ahead). ``overlap``: gradients are reduced beside the backward.
     - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``: attention is one op
@@ -43,6 +48,8 @@ class Parallelism:
     chunks: int = 1
     table: str | None = None
     stage_layers: tuple[int, ...] = ()
+    stages: tuple[tuple[str, ...] | str, ...] = ()
+    ranks: tuple[str, ...] = ()
     zero: int = 1
     prefetch: int = 1
     overlap: bool = True
@@ -57,6 +64,11 @@ class Parallelism:
     def __post_init__(self) -> None:
         object.__setattr__(self, "offload", tuple(self.offload))
         object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
+        stages = (stage if isinstance(stage, str) else tuple(stage) for stage in self.stages)
+        object.__setattr__(self, "stages", tuple(stages))
+        object.__setattr__(self, "ranks", tuple(self.ranks))
+        if self.pp == 1:
+            object.__setattr__(self, "pp", self._ranks_told())
         problems = list(self._problems())
         if self.host_bandwidth is not None:
             try:
@@ -82,6 +94,20 @@ class Parallelism:
         if self.offload and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
 
+    def _ranks_told(self) -> int:
+        """How many ranks there are, from what else is told of them; 1 where nothing is."""
+        if self.ranks or not self.stages or self.table is not None:
+            return len(self.ranks) or 1
+        chunks = self.chunks if is_count(self.chunks) and self.chunks else 1
+        stages = len(self.stages) + any(isinstance(stage, str) for stage in self.stages)
+        return -(-stages // chunks)
+
+    def of_large_models(self) -> list[str]:
+        """The fields that are told of it and mean something for a large model alone."""
+        return [
+            one.name for one in fields(self) if one.name not in OF_GRAPHS and getattr(self, one.name) != one.default
+        ]
+
     def _count_problems(self) -> Iterator[str]:
         for name in ("dp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
             value = getattr(self, name)
@@ -93,6 +119,10 @@ class Parallelism:
             value = getattr(self, name)
             if not (is_count(value) and value <= most):
                 yield f"{name}: must be a whole number from 0 to {most:,}, got {value!r}"
+        if len({type(stage) for stage in self.stages}) > 1:
+            yield "stages: are lists of patterns, or all names of the ops with which they begin"
+        if self.ranks and len(self.ranks) != self.pp:
+            yield f"ranks: names {len(self.ranks)} devices, pp is {self.pp}"
         for stage, count in enumerate(self.stage_layers):
             if not (is_count(count) and count):
                 yield f"stage_layers[{stage}]: a stage needs one layer at least, got {count!r}"

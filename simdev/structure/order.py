@@ -45,6 +45,26 @@ def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
     return topological([{producer for producer, _ in reads} for reads in graph.reads], rule)
 
 
+def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The strongly connected component of each of ``count`` nodes, numbered in a topological order.
+
+    Where the order leaves a choice, components come by their smallest node.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(edges)
+    condensed = nx.condensation(graph)
+    least = {block: min(condensed.nodes[block]["members"]) for block in condensed.nodes}
+    column, keys = [0] * count, [least[block] for block in range(len(least))]
+    order = topological(before_of(len(keys), condensed.edges), keys)
+    for number, block in enumerate(order):
+        for node in condensed.nodes[block]["members"]:
+            column[node] = number
+    return column
+
+
 def _by_turn(order: list[int], after: Sequence[Sequence[int]], waiting: list[int]) -> list[int]:
     for node in order:
         for other in after[node]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..ideals import components, leaves
+from ...structure import components
+from ..ideals import leaves
 from .problem import Problem
 
 Net = tuple[tuple[int, ...], float]

@@ -13,8 +13,7 @@ from math import inf, isfinite
 import numpy as np
 
 from ...errors import InputError
-from ...structure import before_of, topological
-from ..ideals import components
+from ...structure import before_of, components, topological
 from .problem import Problem
 from .solver import GAP, Constraints, Solved, minimum
 
