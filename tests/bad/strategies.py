@@ -25,7 +25,7 @@ STRATEGIES = (
         'partition["a"]: must be an object, got "x"',
         "sync.policy: missing",
         "sync.a: unknown key",
-        'pipeline.stages: must be a list, got 2',
+        "pipeline.stages: must be a list, got 2",
     ),
     bad(
         "unknown_policy",
