@@ -192,7 +192,8 @@ def make_case(tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[st
     if not split:  # then nothing would follow
         name = next(iter(placement))
         split[name] = Configuration(devices=(placement.pop(name),))
-    strategy = Strategy(placement, partition=split, tensors=tensors_of(tape, graph, split), sync=tape.pick(*SYNCS))
+    sync = tape.pick(*(name for name in SYNCS if name != "bucketed"))  # a bucket is of several ops
+    strategy = Strategy(placement, partition=split, tensors=tensors_of(tape, graph, split), sync=sync)
     return Case(graph, replace(cluster(tape.pick(*queues)), transfer=tape.pick(*transfers)), strategy)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,9 @@ from simdev import Oracle
 from simdev.check import check
 from simdev.cluster import QUEUES, TRANSFERS
 from simdev.engine import simulate
+from simdev.lowering import lower
 from simdev.oracle.oracle import cost_of
+from simdev.taskgraph import COLLECTIVE
 from strategies import Tape, drawn
 
 
@@ -41,6 +45,23 @@ def test_engines_agree_and_the_checker_accepts(queues: str, data: st.DataObject)
     assert np.array_equal(trace.finish, compiled.finish)
     assert check(case.task_graph, trace) == ()
     assert Oracle(case.graph, case.cluster, COSTS)(case.strategy) == cost_of(trace)
+
+
+@settings(max_examples=60)
+@given(drawn(make_case, QUEUES))
+def test_buckets_send_what_collectives_of_each_gradient_send(case: Case) -> None:
+    """And engines, checker and oracle take them."""
+    alone, together = (replace(case.strategy, sync=sync) for sync in ("all-reduce", "bucketed"))
+    one, other = (lower(case.graph, case.cluster, COSTS, strategy) for strategy in (alone, together))
+    sizes = [
+        sum(size for size, kind in zip(graph.tasks.bytes.tolist(), graph.tasks.kind, strict=True) if kind == COLLECTIVE)
+        for graph in (one, other)
+    ]
+    assert sizes[0] == sizes[1]
+    trace = simulate(other, "simpy")
+    assert np.array_equal(trace.finish, simulate(other, "compiled").finish)
+    assert check(other, trace) == ()
+    assert Oracle(case.graph, case.cluster, COSTS)(together) == cost_of(trace)
 
 
 def make_queued(tape: Tape) -> Case:

@@ -26,6 +26,9 @@ from strategies import Tape, drawn
 
 QUEUES = ("device", "half-duplex", "link", "egress", "parallel")
 
+PARALLEL = Strategy(short="data-parallel", sync="all-reduce")
+"""As the compiled path knows it."""
+
 
 def timed(tape: Tape, case: Case) -> Case:
     """The same with ties: given times of configured ops, 0 or the ladder's for others; links as fast as these."""
@@ -282,7 +285,7 @@ def test_a_session_may_end_where_nothing_is_split() -> None:
 def test_an_op_may_have_the_name_of_a_group() -> None:
     graph = linears()
     ops = tuple(replace(op, colocate="fc1") if op.name in ("fc2", "dy") else op for op in graph.ops)
-    session = Oracle(Graph("groups", ops), cluster(), COSTS).session("data-parallel")
+    session = Oracle(Graph("groups", ops), cluster(), COSTS).session(PARALLEL)
     assert session.tasks is not None
     for one in (Configuration(devices=("gpu:3",)), Configuration(devices=("gpu:2",)), None):
         expected = full(session, {"fc1": one})
@@ -292,7 +295,7 @@ def test_an_op_may_have_the_name_of_a_group() -> None:
 
 
 def test_degrees_that_equal_whole_numbers_are_none() -> None:
-    session = Oracle(linears(), cluster(), COSTS).session("data-parallel")
+    session = Oracle(linears(), cluster(), COSTS).session(PARALLEL)
     for known, degree in ((2, 2.0), (1, True)):
         session.propose("fc1", Configuration({"n": known}))
         with pytest.raises(InputError, match="degree must be a whole number"):
