@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from simdev.profile import DeviceSpec, Efficiency, Profile, Row
 from simdev.scenario import fingerprint, prepare
 from simdev.strategy import Collectives, Configuration, Order
 from simdev.strategy.parallelism import Parallelism
+from simdev.sweep import sweep
 
 WORDS = st.text(max_size=3)
 NESTED = st.recursive(
@@ -250,3 +252,45 @@ def afresh(partition: dict[str, Configuration], queues: str) -> int:
     """The step time of a question that shares nothing with any other."""
     told = {k: Configuration(dict(c.split), c.devices, c.time) for k, c in partition.items()}
     return run(Scenario(layers(), machine(queues), CostModel(), Strategy(partition=told))).step_ps
+
+
+def test_a_sweep_of_one_object_that_is_written_into_has_a_row_of_each() -> None:
+    """a 1 us on x, 1 kB at 1 GB/s to b 2 us on y; without the transfer where b is on x."""
+    ops = [
+        {"name": "a", "time": "1 us", "outputs": [{"bytes": 1000}]},
+        {"name": "b", "time": "2 us", "inputs": ["a"]},
+    ]
+    links = {"all_to_all": {"bandwidth": "1 GB/s"}}
+    parts: dict[str, Any] = {
+        "version": 1,
+        "graph": {"ops": ops},
+        "cluster": {"devices": [{"name": "x"}, {"name": "y"}], "links": links},
+        "strategy": {"placement": {"a": "x"}},
+    }
+
+    def turns() -> Iterator[dict[str, Any]]:
+        for device in ("x", "y", "x"):
+            parts["strategy"]["placement"]["b"] = device
+            yield parts
+
+    assert sweep(turns())["step_time_ps"].tolist() == [3_000_000, 4_000_000, 3_000_000]
+
+
+def test_changes_that_are_written_into_before_they_are_accepted_stay_what_was_proposed() -> None:
+    oracle = Oracle(layers(), machine("half-duplex"))
+    session = oracle.session(Strategy(partition={f"y{k}": CHOICES[0] for k in range(4)}))
+    changes: dict[str, Configuration | None] = {"y1": CHOICES[1]}
+    proposed = session.propose(changes)
+    changes["y2"] = CHOICES[2]
+    assert session.accept() == proposed
+    assert session.strategy.partition == {f"y{k}": CHOICES[int(k == 1)] for k in range(4)}
+
+
+def test_a_session_keeps_its_start_when_the_array_is_written_into() -> None:
+    oracle = Oracle(layers(), machine("half-duplex"))
+    start = np.zeros(len(oracle.graph.ops), np.int64)
+    session = oracle.session(start)
+    start[:] = 1
+    session.propose(1, 2)
+    session.reject()
+    assert session.placement.tolist() == [0] * len(start)

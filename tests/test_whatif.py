@@ -114,8 +114,8 @@ def make_layers(tape: Tape, policy: str) -> Scenario:
     """A few layers on two to four workers, their gradients added up as a policy says."""
     cluster = make_cluster(tape, QUEUES, ("once-per-device", "per-consumer"))
     workers = [device.name for device in cluster.devices if device.runs_ops and not device.staging]
-    count = 1 + tape.number(3)
-    sizes = [(tape.number(5), 1 + tape.number(5), 1 + tape.number(4)) for _ in range(count)]
+    count = 1 + tape.number(4)
+    sizes = [(tape.number(40), 1 + tape.number(40), 1 + tape.number(6)) for _ in range(count)]
     layers = [Layer(forward * PS, backward * PS, weights) for forward, backward, weights in sizes]
     graph, placement = layer_graph(layers, workers)
     ops = [replace(op, kind=tape.pick(*KINDS)) if op.kind == "op" else op for op in graph.ops]
@@ -178,7 +178,7 @@ def test_lines_of_many_scenarios_under_every_policy_are_runs(policy, data) -> No
 
 def make_split(tape: Tape) -> Scenario:
     """A chain of products of which some are cut, their times divided; or stages of equal time."""
-    count = 1 + tape.number(4)
+    count = 2 + tape.number(6)
     made = Graph("chain", tuple(chain(tape, count)))
     queues = tape.pick(*QUEUES)
     devices = [Device(f"gpu:{d}", kind=tape.pick("gpu", "other")) for d in range(4)]

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -57,6 +58,7 @@ class Sources:
     documents: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     parts: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    copies: dict[str, Any] = field(default_factory=dict)
 
     def read(self, path: str) -> Any:
         """The JSON value of a file, read once. Raises InputError."""
@@ -69,6 +71,19 @@ class Sources:
         if path not in self.files:
             self.files[path] = file_digest(path)
         return self.files[path]
+
+    def kept(self, value: Any) -> Any:
+        """A copy of an object's part, for its owner may write into it; equal parts share one."""
+        if not isinstance(value, (Mapping, list)):
+            return value
+        try:
+            digest = hashlib.sha256(_canonical(value).encode()).hexdigest()
+        except InputError:  # told of every row, where the part is asked for
+            return value
+        if digest not in self.copies:
+            self.copies[digest] = deepcopy(value)
+        self.parts[id(self.copies[digest])] = self.copies[digest], digest
+        return self.copies[digest]
 
     def part(self, value: Any) -> str:
         """The digest of an object; one met before (the same, not an equal one) is not hashed again."""
@@ -100,6 +115,8 @@ def questions(scenarios: Source | Iterable[Source], points: Iterable[Mapping[str
         if not isinstance(source, (str, os.PathLike, Mapping, Scenario)):
             raise InputError(f"scenarios[{number}]: must be a path, an object or a Scenario, got {source!r}")
         name = label(source) if isinstance(source, (str, os.PathLike)) else f"[{number}]"
+        if isinstance(source, Mapping):
+            source = {key: sources.kept(value) for key, value in source.items()}
         for point in points:
             yield _asked(name, source, point, sources)
 

@@ -82,7 +82,7 @@ class SoapSession:
 
         What an op had before, in ``partition`` or ``placement`` under its own name, is replaced. Raises InputError.
         """
-        changes: Changes = {op: configuration} if isinstance(op, str) else op
+        changes: Changes = {op: configuration} if isinstance(op, str) else dict(op)
         if self._proposed is not None:
             self.reject()
         if not changes.keys() <= self.oracle.graph.index.keys():
