@@ -149,6 +149,15 @@ def test_matched_ops_follow_the_co_placement_of_the_forward():
     assert groups_of(prepare(two_layers(), ["forward", "coplace"]).graph) == [f for f in forwards if len(f) > 1]
 
 
+def test_an_update_declared_to_stand_with_its_parameter_is_still_a_reader():
+    """Co-placed alone, a weight's gradient joins its one reader, the update."""
+    ops = [op("w", 1, kind="parameter", param_bytes=4, size=4, colocate="w")]
+    ops += [op("f", 1, "w"), op("g", 1, "f")]
+    ops.append(op("grad/f", 1, "f", phase="backward", size=4))
+    ops.append(op("update/w", 1, "w", "grad/f", phase="update", colocate="w"))
+    assert groups_of(coplace(Graph("g", tuple(ops))).graph) == [["w", "grad/f", "update/w"]]
+
+
 def test_what_the_backward_reads_is_held_from_the_forward_on():
     """x (8) is read by the backward, y (4) is not; while the backward op runs it holds its gradient (2) and scratch."""
     ops = [op("x", 1, size=8), op("y", 1, "x", size=4), op("z", 1, "y", size=1)]

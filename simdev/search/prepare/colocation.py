@@ -43,8 +43,12 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
 
 
 def _following(graph: Graph) -> list[bool]:
-    """Whether each op is a backward or update op in a group with a forward one."""
-    led = {op.colocate for op in graph.ops if op.phase == "forward"} - {None}
+    """Whether each op is a backward or update op in a group with a forward one, other than a leaf.
+
+    An update that is only declared to stand with its parameter is matched with nothing.
+    """
+    leads = [op.phase == "forward" and traits_of(op.kind).leaf is None for op in graph.ops]
+    led = {op.colocate for op, one in zip(graph.ops, leads, strict=True) if one} - {None}
     return [op.phase != "forward" and op.colocate in led for op in graph.ops]
 
 
