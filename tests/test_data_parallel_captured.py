@@ -160,3 +160,20 @@ def test_gradients_of_two_steps_are_added_up_before_they_are_sent() -> None:
     captured = capture(model, (torch.randn(WORDS),), lambda m, x: m(x).sum())
     shards = partition(read_graph(captured.graph), V100, PARALLEL, COSTS)
     assert not [name for name, origin in shards.origins.items() if origin.role == "sum"]
+
+
+def test_what_stays_whole_is_listed_with_its_share_of_the_step() -> None:
+    """A batch that is merged inside of another dimension is not followed: the report says so."""
+
+    def call(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return m.b(m.a(x).transpose(0, 1).reshape(-1, 256))
+
+    model = Model(call, a=linear(256, 256), b=linear(256, 256))
+    captured = capture(model, (torch.randn(WORDS),), lambda m, x: m(x).sum())
+    report = run(Scenario(read_graph(captured.graph), V100, COSTS, PARALLEL))
+    rows = {one["op"]: one for one in report.to_json()["whole"]}
+    assert "b/linear" in rows
+    assert 0 < rows["b/linear"]["share"] == rows["b/linear"]["time_s"] / report.seconds < 1
+    assert not {one.op for one in report.splits} & rows.keys()
+    assert "Stays whole although it computes" in str(report)
+    assert "whole" not in report_of("chunk").to_json()

@@ -16,7 +16,7 @@ from .footprint import Footprint, footprint, footprint_json
 from .outcome import Outcome
 from .path import BLAMES, NOBODY, Segment, critical_path
 from .spans import Window, sent_mask
-from .splits import SplitCost, sent_bytes, split_json
+from .splits import SplitCost, sent_bytes, split_json, whole_json
 from .steady import Steady, steady_state
 from .text import report_html, report_text
 from .training import Training, training_of
@@ -32,7 +32,8 @@ class Report:
     ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was given, measured,
     interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
     ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
-    None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs.
+    None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs,
+    ``whole`` which ops stay whole beside these although they take time.
     Where the trace holds several steps, ``steady`` tells how they repeat, and all is told of one step: ``step_ps`` is
     their period, and the rest what happens in ``window``, whole periods that the critical path tiles, shared out among
     its steps. Memory is that of the whole trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a
@@ -51,6 +52,7 @@ class Report:
     cost_rel_err: float | None = 0.0
     footprint: Footprint | None = None
     splits: tuple[SplitCost, ...] = ()
+    whole: tuple[SplitCost, ...] = ()
     steady: Steady | None = None
     window: Window = field(default=Window(0, 0), repr=False)
     synchronised: int | None = None
@@ -152,6 +154,8 @@ class Report:
         found |= {} if self.steady is None else self.steady.to_json()
         found |= {} if self.synchronised is None else {"synchronised_gradients": self.synchronised}
         found |= {} if self.training is None else {"training": self.training.to_json()}
+        if self.whole:
+            found["whole"] = [whole_json(one, self.step_ps) for one in self.whole]
         return found | ({"splits": [split_json(one) for one in self.splits]} if self.splits else {})
 
     def __str__(self) -> str:
@@ -182,7 +186,8 @@ def analyze(outcome: Outcome) -> Report:
         cost_misses=outcome.misses,
         cost_rel_err=outcome.rel_err,
         footprint=footprint(trace, outcome.memory),
-        splits=outcome.splits,
+        splits=tuple(one for one in outcome.splits if not one.stays_whole),
+        whole=tuple(one for one in outcome.splits if one.stays_whole),
         steady=steady,
         window=window,
         synchronised=outcome.synchronised,

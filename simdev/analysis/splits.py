@@ -20,7 +20,7 @@ ADDED = ("sum", "sync", "stored")
 
 @dataclass(frozen=True, slots=True)
 class SplitCost:
-    """One op that is split, or whose partial results are added up.
+    """One op that is split, or whose partial results are added up; or one that computes and stays whole beside these.
 
     ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not known), ``summed_ps``
     and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts (each to whom it serves first),
@@ -37,11 +37,16 @@ class SplitCost:
     bytes_in: int
     sync_bytes: int
 
+    @property
+    def stays_whole(self) -> bool:
+        """Whether it runs on one device though others of the step are split."""
+        return self.parts == 1 and not self.sync_bytes
+
 
 def split_costs(
     task_graph: TaskGraph, kinds: Mapping[str, str], origins: Mapping[str, Origin], whole_ps: Mapping[str, int]
 ) -> tuple[SplitCost, ...]:
-    """The ops that were split, in program order.
+    """The ops that were split, and those that stay whole although they take time, in program order.
 
     ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what each op of the
     sharded graph was made from, ``whole_ps`` how long ops take unsplit.
@@ -49,12 +54,13 @@ def split_costs(
     tasks = task_graph.tasks
     of_task = [origins.get(tasks.name[task]) if op == task else None for task, op in enumerate(tasks.op.tolist())]
     durations = _durations(task_graph, of_task)
-    boxes = _degrees(origins)
+    boxes, shards = _degrees(origins), {origin.op for origin in origins.values() if origin.role == "shard"}
     bytes_in, sync_bytes = _bytes(task_graph, of_task)
     found = []
     for name, kind in kinds.items():
         own = durations.get(name, [])
-        if traits_of(kind).leaf or (len(own) < 2 and not sync_bytes[name]):
+        whole = len(own) < 2 and not sync_bytes[name]
+        if traits_of(kind).leaf or (whole and not (name in shards and any(own))):
             continue
         found.append(
             SplitCost(
@@ -145,6 +151,12 @@ def split_text(one: SplitCost) -> tuple[str, ...]:
         format_bytes(one.bytes_in),
         format_bytes(one.sync_bytes),
     )
+
+
+def whole_json(one: SplitCost, step_ps: int) -> dict[str, Any]:
+    """An op that stays whole, with its share of the step, as JSON."""
+    share = one.summed_ps / step_ps if step_ps else 0.0
+    return {"op": one.op, "kind": one.kind, "time_s": one.summed_ps / 1e12, "share": share}
 
 
 def split_json(one: SplitCost) -> dict[str, Any]:

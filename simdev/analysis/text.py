@@ -95,6 +95,8 @@ def _tables(report: Report) -> Iterator[Table]:
         yield _path_table(report)
     if report.splits:
         yield _split_table(report)
+    if report.whole:
+        yield _whole_table(report)
     if report.cost_misses:
         yield _miss_table(report)
 
@@ -176,6 +178,19 @@ def _split_table(report: Report) -> Table:
     body = tuple((shorten(name, 24), shorten(split, 16), *rest) for name, split, *rest in map(split_text, largest))
     head = ("<op", "<split", "parts", "whole", "summed", "longest", "fetched", "added up")
     return Table("What splitting costs", head, body, len(report.splits) - len(body))
+
+
+def _whole_table(report: Report) -> Table:
+    """The ops that run on one device although others are split, the longest first."""
+    longest = sorted(report.whole, key=lambda one: -one.summed_ps)
+    step = max(report.step_ps, 1)
+    body = tuple(
+        (shorten(one.op, 40), one.kind, format_seconds(one.summed_ps / 1e12), f"{one.summed_ps / step:.1%}")
+        for one in longest[:ROWS_SHOWN]
+    )
+    total = sum(one.summed_ps for one in longest) / step
+    title = f"Stays whole although it computes: {total:.1%} of the step"
+    return Table(title, ("<op", "<kind", "time", "of the step"), body, len(longest) - len(body))
 
 
 def _miss_table(report: Report) -> Table:
