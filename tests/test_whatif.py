@@ -22,7 +22,15 @@ from simdev.lowering import split
 from simdev.lowering.sync import Layer, layer_graph
 from simdev.report import what_ifs
 from simdev.scenario import prepare
-from simdev.strategy import PRESETS, SYNCS, Collectives, Configuration, Sync, sync_policy
+from simdev.strategy import (
+    PRESETS,
+    SYNCS,
+    Collectives,
+    Configuration,
+    Parallelism,
+    Sync,
+    sync_policy,
+)
 from strategies import Tape, drawn, make_cluster, make_world
 
 KINDS = ("op", "conv", "fc")
@@ -205,6 +213,27 @@ def chain(tape: Tape, count: int) -> Iterator[Op]:
         kind, inputs = tape.pick(("matmul", (last, f"w{k}")), ("relu", (last,)))
         yield Op(f"y{k}", kind, inputs=inputs, outputs=tensor, time=times)
         last = f"y{k}"
+
+
+def make_pipeline(tape: Tape) -> Scenario:
+    """Layers in stages of equal time, or as named, one microbatch after another."""
+    count = 2 + tape.number(5)
+    sizes = [(tape.number(40), 1 + tape.number(40), 1 + tape.number(6)) for _ in range(count)]
+    layers = [Layer(forward * PS, backward * PS, weights) for forward, backward, weights in sizes]
+    graph, _ = layer_graph(layers, ["gpu:0"])
+    ops = [replace(op, kind=tape.pick(*KINDS)) if op.kind == "op" else op for op in graph.ops]
+    devices = [Device(f"gpu:{d}", kind=tape.pick("gpu", "other")) for d in range(2)]
+    cluster = Cluster.all_to_all("c", devices, tape.pick(*QUEUES), bandwidth=10**12)
+    stages = tape.pick((), ("forward 1.0",))
+    pipeline = Parallelism(pp=2, microbatches=1 + tape.number(3), stages=stages)
+    told, steps = Strategy(pipeline=pipeline), tape.pick("once", "repeated")
+    return Scenario(Graph("layers", tuple(ops)), cluster, CostModel(), told, steps=steps)
+
+
+@settings(max_examples=30)
+@given(drawn(make_pipeline))
+def test_lines_of_pipelines_are_runs(scenario: Scenario) -> None:
+    assert_lines_are_runs(scenario)
 
 
 @settings(max_examples=60)

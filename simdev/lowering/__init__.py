@@ -126,7 +126,8 @@ def lower_step(
     strategy makes of the question (``Prepared.lasting``). Raises InputError, MissingCostError.
     """
     if strategy.pipeline is not None:
-        return staged(prepared, strategy.pipeline)
+        timed = prepared if durations is None else prepared.lasting(durations(prepared))
+        return staged(timed, strategy.pipeline)
     sync, microbatches = strategy.sync, strategy.accumulate
     weights: tuple[Weight, ...] = ()
     if isinstance(sync, Sync):

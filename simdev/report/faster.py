@@ -78,9 +78,10 @@ class Question:
 
     @property
     def _hangs_on_times(self) -> bool:
-        strategy = self.scenario.strategy
+        strategy, pipeline = self.scenario.strategy, self.scenario.strategy.pipeline
         timed = isinstance(strategy.sync, Sync) and strategy.sync.priority == "tac"
-        return timed or strategy.short in BALANCED
+        balanced = pipeline is not None and not pipeline.stages
+        return timed or balanced or strategy.short in BALANCED
 
     def _lowered(self, ops: Ops) -> Step:
         strategy = self._strategy(ops)
