@@ -11,9 +11,14 @@ from collections.abc import Iterable
 MAX_LINES, MAX_COLUMNS = 200, 600
 
 
+def printable(text: str) -> str:
+    """The text on one line: names from a file may hold line breaks, what steers a terminal, and bytes of no text."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _line(problem: str) -> str:
-    """One line of bounded length: names from a file may hold line breaks and what steers a terminal."""
-    text = problem if problem.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in problem)
+    """One line of bounded length."""
+    text = printable(problem)
     return text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..."
 
 

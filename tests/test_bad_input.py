@@ -305,3 +305,16 @@ def test_flipped_bytes_raise_nothing_but_simdev_errors(here: Path) -> None:
             broken[rng.randrange(len(broken))] = rng.randrange(256)
             Path("s.json.gz" if plain is content else "s.json").write_bytes(bytes(broken))
             survives(lambda name="s.json.gz" if plain is content else "s.json": load_scenario(name))
+
+
+@pytest.mark.parametrize("told", [[[{"y": 1}]], [[1, [2]]], [[1.5]], [[-1]], [3], "4x4", {"y": 1}])
+def test_operands_of_an_untimed_op_are_shapes_or_refused(told: object) -> None:
+    value = json.loads(scenario(cluster={"version": 1, "devices": [{"name": "gpu:0", "kind": "h100-sxm"}]}))
+    made = {"shape": [4, 4], "dtype": "float32", "bytes": 64}
+    ops = [
+        {"name": "x", "kind": "parameter", "outputs": [made]},
+        {"name": "y", "kind": "relu", "inputs": ["x"], "attrs": {"in": told}, "outputs": [made]},
+    ]
+    value |= {"graph": {"version": 1, "ops": ops}, "strategy": {"placement": {"*": "gpu:0"}}}
+    with pytest.raises(InputError, match=r'op "y": attrs\.in: must be a list of shapes'):
+        run(load_scenario(value))

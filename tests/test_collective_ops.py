@@ -689,6 +689,33 @@ def test_nothing_slows_what_shares_no_device() -> None:
     assert trace.step_ps == 10 * 10**12
 
 
+@pytest.mark.parametrize(
+    ("works", "sending", "ends"),
+    [
+        ("work 2, rest 3, work 2", 20, (11, 24)),  # each is slowed to 4 s, and the collective by 4 s twice
+        ("work 2, rest 3, work 2", 4, (9, 6)),  # it ends between the two: the second runs alone
+        (
+            "work 2, rest 3, work 2",
+            6,
+            (10, 9),
+        ),  # it ends 2 s after the second began
+        ("rest 3, work 2, rest 1, work 1", 4, (8, 5)),  # it begins alone, and ends amid the first
+    ],
+)
+def test_stretches_that_lie_apart_slow_each_for_itself(works: str, sending: int, ends: tuple[int, int]) -> None:
+    """An all-reduce of two devices beside works of one in a row, with rests (on a third), at half speed together."""
+    ops, place = collective("c", "all_reduce", ["g0", "g1"], sending)
+    row = [part.split() for part in works.split(", ")]
+    for i, (what, took) in enumerate(row):
+        ops.append(Op(f"w{i}", control_inputs=(f"w{i - 1}",) if i else (), time=int(took)))
+        place[f"w{i}"] = "g0" if what == "work" else "g2"
+    strategy = Strategy(place, collectives=Collectives(slowdown=2))
+    cluster = mesh(3, "link", latency=0, bandwidth=1)
+    trace = checked(lower(Graph("apart", tuple(ops)), cluster, CostModel(), strategy))
+    finish = dict(zip(trace.task_graph.tasks.name, trace.finish.tolist(), strict=True))
+    assert (finish[f"w{len(row) - 1}"], finish["c"]) == tuple(end * 10**12 for end in ends)
+
+
 def together(trace: Trace, tasks: Sequence[int], others: Sequence[int]) -> Iterator[int]:
     """For each task the ps that it runs beside any of the others, counted between all starts and finishes."""
     marks = sorted({*trace.start.tolist(), *trace.finish.tolist()})

@@ -174,6 +174,7 @@ def test_nodes_that_only_a_cpu_can_run_and_names_that_cannot_be():
     [
         ({"nodes": 3}, "not a dnn-partitioning workload"),
         ({"maxFPGAs": 0, "maxCPUs": 0}, "there is no device"),
+        ({"maxCPUs": 2**53}, "maxFPGAs and maxCPUs: joins 9007199254740994 devices by"),
         ({"maxFPGAs": 1.5}, "maxFPGAs: must be a whole number, got 1.5"),
         ({"maxSizePerFPGA": -1}, "maxSizePerFPGA: must be a number >= 0, got -1"),
         ({"nodes": [{"id": 1}]}, "nodes[0].supportedOnFpga: must be true, false, 0 or 1, got None"),

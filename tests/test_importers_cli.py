@@ -244,6 +244,15 @@ def test_missing_packages_are_told_with_their_extra(tmp_path, monkeypatch):
         import_program("m.pt2")
 
 
+def test_what_steers_a_terminal_is_told_as_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("w.json").write_text(TEXTS["dnn-partitioning"].replace('"name": "', '"name": "\\u001b[2J:', 1))
+    assert main(["import", "w.json", "-o", "s.json", "--format", "dnn-partitioning"]) == 0
+    told = capsys.readouterr()
+    assert r"\x1b[2J" in told.err
+    assert "\x1b" not in told.err + told.out
+
+
 @given(format=st.sampled_from(sorted(set(TEXTS) - {"kineto"})), data=st.data())
 @settings(max_examples=250, deadline=None)
 def test_damaged_files_are_read_or_refused_and_never_worse(tmp_path_factory, format, data):

@@ -341,6 +341,33 @@ def test_a_kernel_counts_for_the_operator_that_launched_it():
     assert row["dev"] == "h100-sxm"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cat": ["a"]},
+        {"cat": {"a": 1}},
+        *(
+            {"args": {"Input Dims": dims}}
+            for dims in ([[2**63, 2], [2, 3]], [[2**40, 2**40]] * 2, [], 7, [[-1]], [["a"]])
+        ),
+        *({"args": {"Input type": kinds}} for kinds in ([["float"], {}], "float", [None, 3])),
+        *({"args": {"Input Strides": strides}} for strides in ([[2**63, 1], [1, 1]], 7, [["a", 1], 2])),
+        {"args": {"External id": [1]}},
+        {"name": "aten::ones_like", "args": {"Input Dims": []}},
+        {"name": "ProfilerStep#" + "9" * 5000, "cat": "user_annotation"},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_nonsense_in_one_operator_is_no_end_of_the_trace(change):
+    strange = operator("aten::mm", 20, 10, MATRIX, 2)
+    strange |= change | {"args": strange["args"] | change.get("args", {})}
+    odd = [launch(22, [78]), kernel(6000, 9, {"a": 78})]
+    (row,) = rows(
+        trace(operator("aten::mm", 0, 10, MATRIX, 1), launch(5, 77), kernel(5000, 40, 77), strange, *odd)
+    ).values()
+    assert (row["op"], row["t_ns"]["n"]) == ("matmul", 1)
+
+
 def test_nested_operators_count_once():
     """linear calls addmm calls a helper; matmul is a composite, addmm is the operator, all it launches is its own."""
     bias = [("float", [16], ""), *MATRIX, ("Scalar", [], "1"), ("Scalar", [], "1")]

@@ -133,12 +133,12 @@ def test_a_file_of_the_scenario_is_not_written_over(scenario, tmp_path, capsys):
     for part in ("graph", "strategy"):
         (tmp_path / f"{part}.json").write_text(json.dumps(value[part]))
     scenario.write_text(json.dumps(value | {"graph": "graph.json", "strategy": "strategy.json"}))
-    before = (tmp_path / "graph.json").read_bytes()
-    search = ["search", str(scenario), "--method", "single", "-o"]
-    assert main([*search, str(tmp_path / "graph.json")]) == 2
-    assert "graph.json is a file of" in capsys.readouterr().err
-    assert (tmp_path / "graph.json").read_bytes() == before
-    assert main([*search, str(tmp_path / "strategy.json")]) == 0  # a better one in the place of the old
+    for part in ("graph", "strategy"):
+        own = tmp_path / f"{part}.json"
+        before = own.read_bytes()
+        assert main(["search", str(scenario), "--method", "single", "-o", str(own)]) == 2
+        assert capsys.readouterr().err == f"--output: {own} is a file of {scenario} too\n"
+        assert own.read_bytes() == before
 
 
 @pytest.mark.parametrize("method", ["dnn-contiguous", "dnn-ip", "dnn-latency"])

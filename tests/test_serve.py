@@ -290,6 +290,11 @@ def test_files_outside_the_root_are_refused(tmp_path: Path) -> None:
     for path in (outside, inside / "leads_out.json", inside / "link.json", inside / ".." / "out.json"):
         assert "outside the folder" in ask(state, "load", scenario=str(path))["message"]
     assert "not a regular file" in ask(state, "load", scenario=str(inside / "pipe"))["message"]
+    for nowhere in (tmp_path / "none.json", inside / ".." / "none" / "s.json", Path("/none.json")):
+        assert "outside the folder" in ask(state, "load", scenario=str(nowhere))["message"]
+    (inside / "dangling.json").symlink_to(tmp_path / "none.json")
+    assert "outside the folder" in ask(state, "load", scenario=str(inside / "dangling.json"))["message"]
+    assert "no such file" in ask(state, "load", scenario=str(inside / "none.json"))["message"]
     for part in ("graph", "cluster", "profile", "devices", "strategy"):
         named = json.loads(scenario(**{part: str(outside)}))
         assert "outside the folder" in ask(state, "load", scenario=named)["message"], part

@@ -331,3 +331,38 @@ def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(here: Path, monkeypatch:
     assert len(kept(Path(journal_name))) == 3
     assert main(arguments) == 0
     assert len(kept(Path(journal_name))) == 8
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are text here")
+@pytest.mark.parametrize("out", ["r.csv", "r.parquet"])
+def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -> None:
+    if out.endswith(".parquet"):
+        pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    strange = os.fsdecode(b"s\xff.json")
+    Path(strange).write_bytes(Path("s.json").read_bytes())
+    for _ in range(2):  # the second run finds all rows in the journal
+        assert main(["sweep", strange, "none.json", "--out", out]) == 2
+        read = pd.read_csv if out.endswith(".csv") else pd.read_parquet
+        assert list(read(out)["scenario"]) == [r"s\udcff.json", "none.json"]
+
+
+def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from simdev.sweep import parallel
+
+    answer = parallel.answer
+    second = ["sweep", "s.json", "--out", "r.csv", "--journal", "second", "--set", "cluster.bandwidth=2GB/s"]
+
+    def meanwhile(*arguments: object) -> object:
+        monkeypatch.setattr(parallel, "answer", answer)
+        assert main(second) == 0
+        return answer(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parallel, "answer", meanwhile)
+    first = ["sweep", "s.json", "--out", "r.csv", "--journal", "first", "--set", "cluster.bandwidth=1GB/s"]
+    assert main(first) == 2
+    assert "--out: another has written r.csv meanwhile; the rows are kept in first" in capsys.readouterr().err
+    assert list(pd.read_csv("r.csv")["cluster.bandwidth"]) == ["2GB/s"]
+    assert main(first) == 0
+    assert list(pd.read_csv("r.csv")["cluster.bandwidth"]) == ["1GB/s"]

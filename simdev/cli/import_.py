@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from .codes import DONE
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"--output: cannot write {args.output}: {reason[:1].lower()}{reason[1:]}") from None
     for note in found.notes:
-        print(note, file=sys.stderr)
-    print(f"{args.output}: {found.summary}, {format_}")
+        print(printable(note), file=sys.stderr)
+    print(printable(f"{args.output}: {found.summary}, {format_}"))
     return DONE
 
 

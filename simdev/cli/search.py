@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .codes import DONE, FAILED_CHECK, INFEASIBLE
-from .outputs import place_for
+from .outputs import files_of, place_for, place_of
 
 if TYPE_CHECKING:
     from ..search import Result
@@ -94,20 +94,10 @@ def _output(args: argparse.Namespace) -> Iterator[str | None]:
         raise InputError(f"--output: {path}: the name must end in {' or '.join(ENDINGS)}")
     if args.file != "-" and os.path.realpath(path) == os.path.realpath(args.file):
         raise InputError(f"--output: {path} is the scenario {args.file} too")
-    if os.path.realpath(path) in map(os.path.realpath, _read_by(args.file)):
+    if place_of(path) in map(place_of, files_of(args.file)):
         raise InputError(f"--output: {path} is a file of {args.file} too")
     with place_for("--output", path) as place:
         yield place
-
-
-def _read_by(file: str) -> Iterator[str]:
-    """The files that a scenario names, but for its strategy: a better one may take its place."""
-    from ..files.reading import read_json
-    from ..files.scenario import named_files
-
-    value = read_json(file) if os.path.isfile(file) else None
-    if isinstance(value, dict):
-        yield from named_files(value | {"strategy": None}, os.path.dirname(file))
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, printable
 from .codes import BAD_INPUT, DONE
 from .outputs import place_of
 
@@ -55,8 +56,14 @@ def run(args: argparse.Namespace) -> int:
     if to_file and place_of(journal) == place_of(args.out):
         raise InputError(f"--journal: {journal} is the output of --out too")
     grid = _grid(args)
+    before = _written(args.out)
     results = sweep(args.files, grid, args.jobs, journal)
     if to_file:
+        if _written(args.out) != before:
+            raise InputError(
+                f"--out: another has written {args.out} meanwhile; the rows are kept in {journal}: "
+                "start again with another --out, or to replace it"
+            )
         write_results(results, args.out)
     else:
         print(
@@ -71,9 +78,17 @@ def run(args: argparse.Namespace) -> int:
     return BAD_INPUT if told.get("failed") else DONE
 
 
+def _written(path: str | None) -> tuple[int, int] | None:
+    """What tells one version of a file from the next: its number and time; None where there is none."""
+    if path is None or not os.path.exists(path):
+        return None
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns
+
+
 def _first_reason(results: pd.DataFrame) -> str:
     failed = results[results["status"] == "failed"].iloc[0]
-    return _one_line(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
+    return printable(f"{failed['scenario']}: {failed['reason']}".replace("\n", "; "))
 
 
 def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
@@ -116,8 +131,8 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
             fits,
             _cell(row["reason"]).replace("\n", "; "),
         )
-        body.append(tuple(map(_one_line, cells)))
-    head = "<scenario", *(f"<{_one_line(name)}" for name in settings), "step time", "<fits", "<reason"
+        body.append(tuple(map(printable, cells)))
+    head = "<scenario", *(f"<{printable(name)}" for name in settings), "step time", "<fits", "<reason"
     return table_text(Table("sweep", head, tuple(body))) + "\n"
 
 
@@ -125,8 +140,3 @@ def _cell(value: Any) -> str:
     import pandas as pd
 
     return "" if pd.isna(value) else str(value)
-
-
-def _one_line(text: str) -> str:
-    """Names from files may hold line breaks and what steers a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -18,7 +18,7 @@ from ..cluster import Cluster, Device, Link
 from ..errors import InputError
 from ..units import Number, is_count, parse_bandwidth
 from .collectives import require_collectives
-from .nodes import MOST_LINKS, Network, network_problems, repeated
+from .nodes import Network, network_problems, repeated, require_joinable
 from .reading import PathLike
 from .shape import STRICT, Bandwidth, OptionalBytes, Seconds, Share, plain, read_shape
 from .source import opened
@@ -194,10 +194,7 @@ def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tup
 
 
 def _all_to_all(name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]) -> Cluster:
-    ends = sum(device.runs_ops for device in devices)
-    count = ends * (ends - 1) // 2
-    if count > MOST_LINKS:
-        raise InputError(f"links.all_to_all: joins {ends} devices by {count} links; at most {MOST_LINKS} are allowed")
+    require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
     # The devices are judged first, alone: a name that stands twice is not also a hundred faulty links.
     alone = Cluster(name, devices, (), **options)
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)

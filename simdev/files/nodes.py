@@ -20,6 +20,13 @@ NETWORK = "network"
 _NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
 
 
+def require_joinable(path: str, devices: int) -> None:
+    """Refuse more devices, each linked with every other, than a cluster may have. Raises InputError."""
+    links = devices * (devices - 1) // 2
+    if links > MOST_LINKS:
+        raise InputError(f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed")
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """What joins the nodes: NICs, and one switch that never blocks.

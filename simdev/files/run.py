@@ -201,7 +201,8 @@ def _check_rows(run: dict[str, Any], problems: list[str]) -> None:
     big = 2**62
     ranges: list[tuple[str, str, int, int]] = [
         *(("tasks", name, 0, big) for name in ("duration_ps", "lag_ps", "gap_ps")),
-        *(("tasks", name, -1, big) for name in ("op", "output")),
+        ("tasks", "op", -1, counts["tasks"] - 1),
+        ("tasks", "output", -1, big),
         *(("tasks", name, 0, counts["devices"] - 1) for name in ("source", "destination")),
         ("tasks", "bytes", 0, MAX_BYTES),
         ("tasks", "priority", -big, big),

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..cluster import Cluster, Device
 from ..errors import InputError
+from ..files.nodes import require_joinable
 from ..files.reading import PathLike, label, parse_json, read_text
 from ..graph import Graph, Op, Tensor
 from ..strategy import Strategy
@@ -88,6 +89,7 @@ def parse_workload(text: str) -> Workload:
     found = tuple(node for node in nodes if node is not None)
     if not counts[0] and not counts[1]:
         raise InputError("maxFPGAs: there is no device")
+    require_joinable("maxFPGAs and maxCPUs", counts[0] + counts[1])
     return Workload(found, tuple(edge for edge in edges if edge is not None), counts[0], counts[1], capacity)
 
 

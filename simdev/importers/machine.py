@@ -11,6 +11,7 @@ from ..collectives import COLLECTIVES
 from ..errors import InputError
 from ..files.cluster import preset_hint, preset_names, read_cluster, read_preset
 from ..files.device import device_names, read_device
+from ..files.nodes import require_joinable
 from ..graph import Graph
 from ..profile import DeviceSpec
 from ..semantics import traits_of
@@ -41,6 +42,7 @@ class Machine:
             problems.append(f"--devices: must be at least 1, got {self.devices}")
         if problems:
             raise InputError(problems)
+        require_joinable("--devices", self.devices or 1)
 
     @property
     def asked(self) -> tuple[str, ...]:

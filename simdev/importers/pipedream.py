@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from ..cluster import Cluster, Device
 from ..errors import InputError
+from ..files.nodes import require_joinable
 from ..files.reading import PathLike, label, read_text
 from ..graph import Graph, Op, Tensor
 from ..strategy import Strategy
@@ -158,6 +159,7 @@ def layers_scenario(
     """
     if devices < 1:
         raise InputError(f"devices: must be at least 1, got {devices}")
+    require_joinable("devices", devices)
     kept = {layer.name: layer for layer in profile.layers if not layer.is_loader}
     dropped = [layer for layer in profile.layers if layer.is_loader]
     ops = [*_forward(kept), *_backward(kept)]

@@ -17,9 +17,9 @@ def op_semantics(graph: Graph, position: int) -> Semantics:
 
     Raises InputError that names the op.
     """
-    op = graph.ops[position]
+    op, read = graph.ops[position], operand_shapes(graph, position)
     try:
-        return semantics_of(op.kind, op.attrs, operand_shapes(graph, position), [t.shape for t in op.made])
+        return semantics_of(op.kind, op.attrs, read, [t.shape for t in op.made])
     except InputError as error:
         raise InputError([f'op "{op.name}": {problem}' for problem in error.problems]) from None
 
@@ -29,10 +29,13 @@ def operand_shapes(graph: Graph, position: int) -> tuple[Shape | None, ...]:
     told = graph.ops[position].attrs.get("in")
     if told is None:
         return tuple(tensor.shape for tensor in graph.operands[position])
-    try:
-        return tuple(tuple(shape) if shape is not None else None for shape in told)
-    except TypeError:
-        raise _no_list(graph.ops[position], "in", "shapes") from None
+    if not isinstance(told, list | tuple) or not all(shape is None or _is_shape(shape) for shape in told):
+        raise _no_list(graph.ops[position], "in", "shapes")
+    return tuple([None if shape is None else tuple(shape) for shape in told])
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(extent, int) and extent >= 0 for extent in value)
 
 
 def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:

@@ -30,7 +30,7 @@ def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.D
     found = [failed(one.problem or "") if one.question is None else rows[one.question.key] for one in asked]
     columns: dict[str, Any] = {"scenario": _text([one.label for one in asked])}
     for path in dict.fromkeys(path for one in asked for path in one.settings):
-        columns |= _settings(path, [one.settings.get(path) for one in asked])
+        columns |= _settings(_utf8(path), [one.settings.get(path) for one in asked])
     here = os.path.join(os.getcwd(), "")
     for name, kind in COLUMNS.items():
         values = [row.get(name) for row in found]
@@ -43,7 +43,12 @@ def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.D
 
 
 def _text(values: Sequence[Any]) -> Any:
-    return pd.Series(values, dtype="str")
+    return pd.Series([_utf8(value) if isinstance(value, str) else value for value in values], dtype="str")
+
+
+def _utf8(text: str) -> str:
+    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as ``\udcff``."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:

@@ -96,6 +96,7 @@ RUNS = (
         "tasks.successors[0][0]: must be from 0 to 2, got 99",
         "tasks.successors[0][1]: must be from 0 to 2, got -1",
     ),
+    bad("task_of_no_op", ("tasks.op.1", 7), "tasks.op[1]: must be from -1 to 2, got 7"),
     bad("unknown_link", ("tasks.links.2", [0]), "tasks.links[2][0]: there is none to name, got 0"),
     bad("unknown_source", ("tasks.source.0", 2), "tasks.source[0]: must be from 0 to 1, got 2"),
     bad(

@@ -19,9 +19,10 @@ OPERATORS = frozenset({"cpu_op", "Operator", "operator"})
 ANNOTATIONS = frozenset({"user_annotation"})
 LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "runtime"})
 KERNELS = frozenset({"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"})
-STEP = re.compile(r"ProfilerStep#(\d+)")
+STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
 OPTIMIZER, BACKWARD = "Optimizer.step", "autograd::engine::evaluate_function"
 MOST_NS = 2**62
+MOST_EXTENT = 2**62  # of a dimension: PyTorch counts in 64 bits
 
 
 @dataclass(slots=True, eq=False)
@@ -85,8 +86,8 @@ class Events:
         """What an operator, and all inside it, ran on a GPU."""
         found: dict[int, Event] = {}
         for one in operator.inside():
-            key = one.args.get("correlation") if one.category in LAUNCHES else None
-            ran = self.by_correlation.get(key, ()) if isinstance(key, int) else ()
+            key = _number(one, "correlation") if one.category in LAUNCHES else None
+            ran = self.by_correlation.get(key, ()) if key is not None else ()
             if not ran and one.category in OPERATORS:
                 ran = self.by_operator.get(_id(one), ())
             found |= {id(kernel): kernel for kernel in ran}
@@ -115,12 +116,12 @@ def parse_events(text: str) -> Events:
         raise InputError(problems)
     steps = [(int(found[1]), one) for one in events if (found := STEP.match(one.name)) and one.category in ANNOTATIONS]
     kernels = [one for one in events if one.category in KERNELS]
-    launched = {one.args.get("correlation") for one in events if one.category in LAUNCHES}
+    launched = {_number(one, "correlation") for one in events if one.category in LAUNCHES} - {None}
     return Events(
         tuple(_nested([one for one in events if one.category not in KERNELS])),
         tuple(sorted(steps, key=lambda step: (step[0], step[1].start))),
         _by(kernels, "correlation", launched),
-        _by([one for one in kernels if one.args.get("correlation") not in launched], "External id", None),
+        _by([one for one in kernels if _number(one, "correlation") not in launched], "External id", None),
         _devices(told),
     )
 
@@ -131,14 +132,14 @@ def _event(one: object) -> Event | None:
         raise InputError(": must be an object")
     category = one.get("cat")
     known = OPERATORS | ANNOTATIONS | LAUNCHES | KERNELS
-    if one.get("ph") != "X" or category not in known:
+    if one.get("ph") != "X" or not isinstance(category, str) or category not in known:
         return None
     times = [_nanoseconds(name, one.get(name, 0 if name == "dur" else None)) for name in ("ts", "dur")]
     name, args = one.get("name"), one.get("args", {})
     if not isinstance(name, str) or not isinstance(args, dict):
         raise InputError(".name: must be a text, with an object of args")
     thread = str(one.get("pid")), str(one.get("tid"))
-    return Event(name, str(category), times[0], times[0] + times[1], thread, args)
+    return Event(name, category, times[0], times[0] + times[1], thread, args)
 
 
 def _nanoseconds(name: str, value: Any) -> int:
@@ -165,10 +166,23 @@ def _nested(events: Sequence[Event]) -> Iterator[Event]:
 def _by(kernels: Sequence[Event], name: str, known: set[Any] | None) -> dict[int, tuple[Event, ...]]:
     found: dict[int, list[Event]] = {}
     for kernel in kernels:
-        key = kernel.args.get(name)
-        if isinstance(key, int) and (known is None or key in known):
+        key = _number(kernel, name)
+        if key is not None and (known is None or key in known):
             found.setdefault(key, []).append(kernel)
     return {key: tuple(ran) for key, ran in found.items()}
+
+
+def _number(event: Event, name: str) -> int | None:
+    """An argument that is a whole number; None where it is something else, or not told."""
+    found = event.args.get(name)
+    return found if isinstance(found, int) else None
+
+
+def is_shape(value: object) -> bool:
+    """Whether an argument's dimensions are those of a tensor."""
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_EXTENT for n in value
+    )
 
 
 def _id(event: Event) -> int:

@@ -18,7 +18,7 @@ from ...semantics import work
 from ..capture import Writer
 from ..kinds import ALLOCATIONS
 from ..record import Recorder, Scopes
-from .events import Event
+from .events import Event, is_shape
 
 ATEN = "aten::"
 DTYPES = {
@@ -111,7 +111,8 @@ def fills_new_memory(event: Event) -> bool:
 
 def _phase(event: Event) -> str:
     # The gradient of the loss with respect to itself is made before autograd's own spans begin.
-    first = event.name == "aten::ones_like" and event.args.get("Input Dims", [None])[0] == []
+    shapes = event.args.get("Input Dims")
+    first = event.name == "aten::ones_like" and isinstance(shapes, list) and shapes[:1] == [[]]
     return "backward" if first else event.phase
 
 
@@ -203,7 +204,7 @@ def _tensors(
         raise UnknownError("the trace does not tell the values of a list")
     found: list[torch.Tensor | None] = []
     for i, shape in enumerate(shapes):
-        dtype = types.get(tuple(shape)) if _is_shape(shape) else None
+        dtype = types.get(tuple(shape)) if is_shape(shape) else None
         if dtype is None:
             raise UnknownError("the trace does not tell the value types of a list of tensors")
         own = strides[i] if isinstance(strides, list) and i < len(strides) else None
@@ -212,15 +213,14 @@ def _tensors(
 
 
 def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    if not _is_shape(shape):
+    if not is_shape(shape):
         raise UnknownError("the trace tells a shape that is none")
-    if _is_shape(stride) and len(stride) == len(shape):
-        return torch.empty_strided(shape, stride, dtype=dtype)
-    return torch.empty(shape, dtype=dtype)
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
+    try:
+        if is_shape(stride) and len(stride) == len(shape):
+            return torch.empty_strided(shape, stride, dtype=dtype)
+        return torch.empty(shape, dtype=dtype)
+    except (RuntimeError, OverflowError):  # more elements, or bytes, than 64 bits count
+        raise UnknownError("the trace tells a shape that is none") from None
 
 
 def _recorded(

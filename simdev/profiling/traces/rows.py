@@ -16,7 +16,7 @@ from ...files.profile import read_profile
 from ...files.reading import PathLike, label, read_source, text_of
 from ...profile import Profile
 from ...version import __version__
-from .events import OPERATORS, Event, Events, busy, parse_events
+from .events import OPERATORS, Event, Events, busy, is_shape, parse_events
 from .updates import optimizer_step, update_rows
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _types(events: Events) -> dict[tuple[int, ...], torch.dtype]:
             shapes, kinds = event.args.get("Input Dims"), event.args.get("Input type")
             if isinstance(shapes, list) and isinstance(kinds, list):
                 for shape, kind in zip(shapes, kinds, strict=False):
-                    if kind in DTYPES and isinstance(shape, list) and all(isinstance(n, int) for n in shape):
+                    if isinstance(kind, str) and kind in DTYPES and is_shape(shape):
                         found.setdefault(tuple(shape), set()).add(DTYPES[kind])
     return {shape: next(iter(types)) for shape, types in found.items() if len(types) == 1}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .events import OPTIMIZER, Event
+from .events import OPTIMIZER, Event, is_shape
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ def update_rows(
             continue
         listed = shapes[0] if kinds[0] == "TensorList" else [shapes[0]]
         for shape in listed:
-            if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
+            if not is_shape(shape):
                 return []
             dtype = DTYPES.get(str(kinds[0])) or types.get(tuple(shape))
             found.append((tuple(shape), str(dtype or "torch.float32").removeprefix("torch.")))
