@@ -1,4 +1,4 @@
-"""The one way from a strategy to its trace: one step, or steps that follow one another until they repeat."""
+"""The one way from a strategy to its trace: a step, or steps after one another until they repeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = ("once", "repeated")
 
 
 def follow_one_another(strategy: Strategy, steps: str) -> bool:
-    """Whether steps are simulated one after another; a synchronisation policy knows no other way."""
+    """Whether steps are simulated one after another; a policy of synchronisation always does so."""
     return steps == "repeated" or isinstance(strategy.sync, Sync)
 
 
@@ -42,10 +42,10 @@ def simulate_lowered(step: Step, strategy: Strategy, engine: str = "auto", steps
 
 
 def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
-    """The trace of several steps: as many as it takes until they repeat, or as there may be (``COUNTS``).
+    """The trace of several steps: as many as it takes until they repeat, or as there may be.
 
-    ``analysis.steady_state`` tells their period. ``sync`` is the policy whose credit the step is under. Raises
-    InputError, DeadlockError.
+    How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync`` is
+    the policy whose credit the step is under. Raises InputError, DeadlockError.
     """
     few = [count for count in COUNTS if len(step.task_graph.tasks) * count <= limits.MAX_TASKS]
     for count in few or COUNTS[:1]:

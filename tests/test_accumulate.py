@@ -109,7 +109,7 @@ def test_what_a_parameter_sends_is_sent_once_and_activations_in_every_microbatch
 
 
 def test_gradients_are_synchronised_once() -> None:
-    """DDP's no_sync: as many bytes as one microbatch, and all reductions after the last backward began."""
+    """DDP's no_sync: as many bytes as one microbatch sends."""
     graph, cluster = build("lenet", batch=8), machines(2)
     for form in (Strategy(short="data-parallel"), Strategy(short="data-parallel", sync=sync_policy("bucketed"))):
         reports = [run(Scenario(graph, cluster, COSTS, replace(form, accumulate=count))) for count in (1, 4)]
@@ -190,7 +190,7 @@ def _with_time(graph: Graph, name: str, seconds: int) -> Graph:
 
 @pytest.mark.parametrize("order", ["fifo", "program"])
 def test_a_loader_keeps_one_batch(order: str) -> None:
-    """On a device that holds nothing but the batch the next one waits for its readers, and steps repeat."""
+    """On a device that holds nothing but the batch the next one waits for its readers."""
     placement = placed(CHAIN) | {"batch": "gpu:1"}
     strategy = Strategy(placement, Order(order))
     report = run(Scenario(CHAIN, machines(2, bandwidth=8), CostModel(), strategy, steps="repeated"))

@@ -105,7 +105,7 @@ POLICIES = st.one_of(
 @given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), POLICIES)
 @example([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
 def test_what_is_said_to_repeat_does_so_for_ever(layers: list[Layer], workers: int, queues: str, sync: Sync) -> None:
-    """The state is what is compared, so a run of more steps goes on as told, with no smaller cycle."""
+    """The state is compared, so a run of more steps goes on as told, with no smaller cycle."""
     scenario = asked(layers, workers, queues, sync)
     report = run(scenario)
     steady = report.steady

@@ -1,4 +1,4 @@
-"""Pipelines over the ops of a graph: closed forms, stages given and by balance, memory, schedules."""
+"""Pipelines over the ops of a graph: closed forms, stages given and by balance, memory."""
 
 from __future__ import annotations
 
@@ -243,8 +243,14 @@ def test_engines_oracle_and_checker_agree(
     assert cost.step_ps == step_time_ps(trace)
 
 
+def test_placements_are_scored_for_as_many_microbatches() -> None:
+    scenario = piped(chain([(1, 1, 1)] * 2), 2, 4)
+    oracle = oracle_of(scenario)
+    assert oracle([0] * len(oracle.graph.ops)).step_ps == 4 * 6 * PS
+
+
 def test_repeated_steps_of_a_pipeline_overlap() -> None:
-    """Stage 0 goes forward again while later stages update; nothing but queues and weights joins."""
+    """Stage 0 goes forward again while others update; nothing but queues and weights joins."""
     graph = chain([(1, 1, 1)] * 4, update=2)
     once, repeated = (run(piped(graph, 4, 4, steps=steps)) for steps in ("once", "repeated"))
     assert repeated.steady is not None

@@ -231,6 +231,19 @@ def test_one_worker_sends_nothing(policy: str) -> None:
     assert TRANSFER not in outcome.trace.task_graph.tasks.kind
 
 
+def test_byteps_cuts_pieces_of_its_own_size_and_skips_where_it_has_a_credit() -> None:
+    """Of 4,096,000 bytes; on one link it is P3 with such slices, its sums asked for."""
+    layers, cluster = [Layer(1, 1, 2_500_000), Layer(1, 1, 400)], machines(2, "egress", bandwidth=10**6)
+    sync = sync_policy("byteps")
+    names = answered(layers, cluster, sync).trace.task_graph.tasks.name
+    assert {f"sum 0[{k}] sum" for k in range(3)} <= set(names)
+    assert "sum 0[3] sum" not in set(names)
+    like = sync_policy("p3", slice_parameters=1_024_000, spread="hashed", reply="pull", server_order="fifo")
+    assert period(layers, cluster, sync) == period(layers, cluster, like)
+    small = replace(sync, slice_parameters=400, credit=2_000)
+    assert period(layers[1:], cluster, replace(small, credit_rule="skip")) > 0
+
+
 def test_a_single_layer_leaves_no_choice() -> None:
     layers, cluster = [Layer(3, 5, 60)], machines(3)
     assert period(layers, cluster, sync_policy("p3", slice_parameters=7)) == period(

@@ -1,4 +1,4 @@
-"""The step time of steps that follow one another: the period after which they repeat (execution contract, rule 10).
+"""The step time of steps that follow one another: their period (execution contract, rule 10).
 
 E(k) is the last finish or release of step k. Where every start repeats q steps later, up to one
 shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove nothing: what is compared is the
@@ -32,10 +32,12 @@ SHOWN = 8  # periods
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Of ``steps`` simulated: times in ps, ``first_ps`` of the first, ``periods_ps`` from the end of each to the next.
+    """How ``steps`` that were simulated follow one another; times in ps.
 
-    Every ``cycle`` steps the same comes again, proved by the state; then the period is exact, a mean over the cycle.
-    0: it was not seen to; the period is the mean over the later half of ``periods_ps``. ``trace_ps`` is the end of all.
+    ``first_ps`` is that of the first, ``periods_ps`` are from the end of each to that of the next,
+    ``trace_ps`` is the end of all. Every ``cycle`` steps the same comes again, proved by the state;
+    then the period is exact, a mean over the cycle. 0: it was not seen to; the period is the mean
+    over the later half of ``periods_ps``.
     """
 
     first_ps: int

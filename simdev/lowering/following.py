@@ -1,4 +1,4 @@
-"""What a step releases in the one that follows it: its updates, and the end of its devices' work."""
+"""What a step releases in the next one: its updates, and the end of its devices' work."""
 
 from __future__ import annotations
 

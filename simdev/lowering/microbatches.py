@@ -157,7 +157,7 @@ def followed(step: Step, copies: Copies, task_graph: TaskGraph) -> Step:
 def in_order(step: Step, copies: Copies) -> dict[int, tuple[int, ...]]:
     """The fixed sequences of the queues, one microbatch after the other.
 
-    A single task stands where it does in the last microbatch if it waits for any, else in the first.
+    A single task stands in the last microbatch if it waits for any, else in the first.
     """
     late = _after(step.task_graph, copies.again)
     found = {}

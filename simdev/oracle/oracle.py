@@ -309,15 +309,16 @@ class Oracle:
 def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
     """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own strategy would be.
 
-    Of this strategy the order, the synchronisation, the collectives and the microbatches are kept; where ops run is
-    what one asks about.
+    Of this strategy the order, the synchronisation, the collectives and the microbatches (a pipeline's, too) are kept;
+    where ops run is what one asks about.
     Raises InputError for a large model, which has no ops.
     """
     own = scenario.strategy
+    microbatches = own.accumulate if own.pipeline is None else own.pipeline.microbatches
     sync = "" if own.sync == default_sync(own.short) else own.sync
     return Oracle(
         graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, sync,
-        own.collectives, own.accumulate, scenario.steps,
+        own.collectives, microbatches, scenario.steps,
     )  # fmt: skip
 
 

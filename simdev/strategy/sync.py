@@ -2,10 +2,11 @@
 
 A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It goes by an all-reduce
 over the workers, or to a server that adds it up and hands the sum out. Parcels are sent in the order of their priority,
-and parameters gate the next step's ops that read them, so the answer is a steady-state period (docs/sync.md).
+and parameters gate the next step's ops that read them, so the step time is a period (docs/sync.md).
 
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et al., MLSys 2019),
-ByteScheduler (Peng et al., SOSP 2019), TicTac (Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020).
+ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac (Hashemi et al., MLSys 2019), buckets
+(Li et al., VLDB 2020).
 """
 
 from __future__ import annotations
@@ -162,13 +163,20 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "credit": 16_000_000,
         "reply": "pull",
     },
+    "byteps": {
+        "slice_parameters": 1_024_000,
+        "spread": "hashed",
+        "priority": "forward",
+        "reply": "pull",
+    },
     "tic": {"priority": "tic", "server_order": "priority"},
     "tac": {"priority": "tac", "server_order": "priority"},
 }
 """What a policy's name stands for; the other fields keep the defaults of Sync.
 
 ``parameter-server`` is MXNet's: gradients of a million parameters or more in one even piece a server, the others whole
-on one server, each sum announced and asked for. ByteScheduler's partition is a million parameters, its credit four."""
+on one server, each sum announced and asked for. ByteScheduler's partition is a million parameters, its credit four;
+BytePS's is 4,096,000 bytes, and it counts no credit unless told (``credit_rule`` "skip" is how it does then)."""
 
 
 def sync_policy(policy: str, /, **settings: Any) -> Sync:

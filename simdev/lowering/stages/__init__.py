@@ -1,4 +1,4 @@
-"""A pipeline over the ops of a graph: the graph is one microbatch, its forward ops are cut into stages.
+"""A pipeline over a graph: the graph is one microbatch, its forward ops are cut into stages.
 
 It becomes an ordinary task graph: the ops of each microbatch, in the order that the schedule gives
 every rank. A tensor crosses between ranks as in any placement. Parameters are there before the
@@ -160,7 +160,7 @@ class _Acts:
         return self._turns.get(self._kind_of.get(row, (-1, "")), range(count))
 
     def sequence(self, rank: int, copies: Copies, held: Sequence[Sequence[int]], queue: int) -> tuple[int, ...]:
-        """The rows of a rank's queue in their order: parameters, the schedule's actions, updates."""
+        """The rows of a rank's queue in order: parameters, the schedule's actions, updates."""
         single = self.single[rank]
         found = [i for i in single if i not in self._late and queue in held[i]]
         for action in self.schedule.rows[rank]:
@@ -174,7 +174,7 @@ class _Acts:
 
 
 def _weight_gradients(graph: Graph, once: frozenset[int], stage: Sequence[int]) -> set[int]:
-    """Backward ops that no other stage waits for, and no update but in the end: what may be late."""
+    """Backward ops that no other stage waits for, only updates in the end: what may be late."""
     readers: list[set[int]] = [set() for _ in graph.ops]
     for reader, reads in enumerate(graph.reads):
         for producer, _ in reads:

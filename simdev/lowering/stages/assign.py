@@ -186,7 +186,7 @@ def _backward(graph: Graph, mate: Sequence[int], found: list[int], count: int) -
 
 
 def _updates(graph: Graph, found: list[int]) -> None:
-    """Updates stand with their parameter, else with what they read; what nobody reads, in stage 0."""
+    """Updates stand with their parameter, else with what they read; all that is left in stage 0."""
     parameters = updated(graph)
     for i in order_of(graph, range(len(graph.ops))):
         if graph.ops[i].phase == "update":
