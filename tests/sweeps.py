@@ -33,6 +33,15 @@ def bandwidths(count: int) -> dict[str, list[str]]:
     return {"cluster.bandwidth": [f"{i} MB/s" for i in range(1, count + 1)]}
 
 
+def is_running(process: int) -> bool:
+    """Whether a process of ``Sweeper``, which waits for each, has not ended yet."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def kept(journal: Path) -> list[str]:
     """The keys of the whole lines of a journal, in their order."""
     lines = journal.read_bytes().split(b"\n")[1:-1] if journal.exists() else []

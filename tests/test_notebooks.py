@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from waiting import HANGS
+
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
@@ -30,7 +32,8 @@ def test_there_are_notebooks():
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path):
     notebook = read(path)
-    client = nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(FOLDER)}})
+    limits = {"timeout": int(HANGS), "startup_timeout": int(HANGS)}
+    client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(FOLDER)}}, **limits)
     client.execute()  # raises where a cell does
     images = [kind for cell in notebook.cells for out in cell.get("outputs", ()) for kind in out.get("data", {})]
     assert "image/png" in images or "text/plain" in images

@@ -32,6 +32,7 @@ from simdev.search.maxload import (
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
 from simdev.structure import before_of, components, topological
 from strategies import UNIT, Tape, drawn, op
+from waiting import HANGS
 
 WORKLOADS = {
     "LayerGraphs/bert24_inference": 17.78990625,
@@ -222,7 +223,7 @@ def test_latency_is_that_of_inference():
 
 def test_one_accelerator_runs_a_chain_soonest():
     imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz"))
-    found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=5)
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=HANGS)
     assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)  # the sum of its layers
     assert found.details["bound_ms"] == pytest.approx(found.objectives["latency_ms"])
 

@@ -28,6 +28,7 @@ from simdev.search.trial import SpentError
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import problem
+from waiting import HANGS
 
 PLANNERS = ("heft", "critical-path", "pipedream", "dnn-contiguous", "dnn-ip")
 
@@ -157,7 +158,7 @@ def test_a_call_that_goes_on_is_waited_for_no_more(monkeypatch):
     monkeypatch.setattr(attending, "GRACE", 0.0)
     monkeypatch.setattr(attending, "LOOK", 0.01)
     going_on = threading.Event()
-    assert attended(lambda: going_on.wait(60), seconds=0.02) is None
+    assert attended(lambda: going_on.wait(HANGS), seconds=0.02) is None
     going_on.set()
 
 
@@ -167,7 +168,7 @@ def test_an_interrupt_ends_the_wait(monkeypatch):
 
     def call() -> None:
         signal.raise_signal(signal.SIGINT)
-        going_on.wait(60)
+        going_on.wait(HANGS)
 
     with pytest.raises(KeyboardInterrupt):
         attended(call)

@@ -27,6 +27,7 @@ from simdev.report.html import json_for_html
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
 from traces import HOSTILE, Held, Span, hostile, trace_of
+from waiting import HANGS
 
 ROOT = Path(__file__).parent.parent
 EVIL = (
@@ -260,7 +261,7 @@ def dom(path: Path) -> str:
         "--virtual-time-budget=3000",
         "--dump-dom",
     ]
-    return subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=HANGS, check=True).stdout
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")

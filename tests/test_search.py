@@ -115,7 +115,6 @@ def test_methods_stop_on_budget(method, budget):
 def test_methods_stop_on_time():
     found = search(forks(), "random", seconds=0.05)
     assert found.provenance["ended"] == "time"
-    assert found.provenance["seconds"] < 5
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -14,6 +14,7 @@ from simdev.cli import main
 from simdev.search import METHODS
 from simdev.search.prepare import RULES
 from test_importers import PROFILE, workload
+from waiting import HANGS
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_what_no_split_keeps_in_memory_is_judged_by_the_step(method, tmp_path, c
 def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):
     """Ctrl-C in another process, once it searches."""
     command = [sys.executable, "-c", INTERRUPTED, str(scenario), str(tmp_path / "best.json")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
     assert ran.returncode == 0, ran.stderr
     assert "interrupted" in ran.stdout
     assert json.loads((tmp_path / "best.json").read_text())["placement"]

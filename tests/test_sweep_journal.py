@@ -17,7 +17,8 @@ from simdev.cli import main
 from simdev.errors import InputError
 from simdev.sweep import Journal, sweep
 from simdev.sweep.journal import HEADER
-from sweeps import ROOT, TINY, Sweeper, bandwidths, kept
+from sweeps import ROOT, TINY, Sweeper, bandwidths, is_running, kept
+from waiting import wait_until
 
 POINTS = 8
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes to be killed are forks")
@@ -192,11 +193,10 @@ def test_writers_that_race_leave_each_row_once(here: Path) -> None:
     assert list(pd.read_csv("r.csv")["status"]) == ["ok"] * 60
 
 
-def wait_for_growth(journal: Path) -> None:
-    """Wait until another row is kept, at most a second."""
-    size, deadline = journal.stat().st_size if journal.exists() else 0, time.monotonic() + 1
-    while time.monotonic() < deadline and (not journal.exists() or journal.stat().st_size <= size):
-        time.sleep(0.001)
+def wait_for_growth(journal: Path, process: int) -> None:
+    """Wait until the process has kept another row, or has ended."""
+    size = journal.stat().st_size if journal.exists() else 0
+    wait_until(lambda: (journal.exists() and journal.stat().st_size > size) or not is_running(process))
 
 
 @forks
@@ -213,7 +213,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(points: int, kills: int
         while killed < kills:
             process = sweeper.start(*arguments)
             if chance.random() < 0.8:  # most kills fall amid the simulations, the others anywhere
-                wait_for_growth(here / journal_name)
+                wait_for_growth(here / journal_name, process)
             time.sleep(chance.uniform(0.0, 0.1))
             sweeper.kill(process)
             killed += sweeper.wait() == -9

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from simdev.sweep import sweep
 from simdev.sweep.parallel import answers
 from simdev.sweep.question import Question, questions
 from sweeps import ROOT, TINY, bandwidths, kept
+from waiting import wait_until
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 DOCUMENT = (ROOT / "docs" / "sweeps.md").read_text()
@@ -34,6 +34,9 @@ class Deadly(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
+
+    def __deepcopy__(self, _: Any) -> Deadly:
+        return Deadly(self)
 
 
 @pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
@@ -134,9 +137,7 @@ def test_a_killed_sweep_with_workers_goes_on_at_once(backend: str, tmp_path: Pat
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "run.py"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len(kept(tmp_path / "j")) < 20 and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(kept(tmp_path / "j")) >= 20 or process.poll() is not None)
     orphans = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     process.kill()
     process.wait()
