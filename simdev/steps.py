@@ -5,8 +5,7 @@ from __future__ import annotations
 from .analysis import COUNTS, steady_state
 from .engine import simulate
 from .engine.credit import Sent, decisions
-from .lowering import Prepared, Step, credited, iterated, lower_step
-from .lowering import iterations as limits
+from .lowering import Prepared, Step, credited, iterated, lower_step, most_steps
 from .strategy import Strategy, Sync
 from .taskgraph import TaskGraph
 from .trace import Trace
@@ -47,8 +46,7 @@ def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
     How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync`` is
     the policy whose credit the step is under. Raises InputError, DeadlockError.
     """
-    few = [count for count in COUNTS if len(step.task_graph.tasks) * count <= limits.MAX_TASKS]
-    for count in few or COUNTS[:1]:
+    for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
         graph = iterated(step, count)
         trace = _under_credit(step, graph, sync, engine) if step.pushes and sync else simulate(graph, engine)
         steady = steady_state(trace)

@@ -36,6 +36,8 @@ BUFFER_KINDS = (
     "communication",
 )
 OUTSIDE = ("context", "communication")  # kinds of buffers that no framework's allocator hands out
+MAX_TASKS = 10_000_000
+"""The most tasks that anything lowers to."""
 PERSISTENT = -1  # filler of a buffer that lives throughout
 
 
@@ -121,6 +123,10 @@ class Resource:
     policy: str = "fifo"
     sequence: tuple[int, ...] = ()
     device: int = -1
+
+
+NUMBERS = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes")
+"""The columns of whole numbers that Tasks have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

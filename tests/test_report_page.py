@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,8 +23,9 @@ from hypothesis import strategies as st
 from bad.scenarios import CLUSTER, scenario
 from simdev.analysis import Outcome, analyze
 from simdev.cli import main
-from simdev.report import Subject, compare_data, page, results_data, run_data
+from simdev.report import Subject, WhatIf, compare_data, page, results_data, run_data
 from simdev.report.html import json_for_html
+from simdev.scenario import load_scenario, run
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
 from traces import HOSTILE, Held, Span, hostile, trace_of
@@ -64,6 +66,25 @@ def evil() -> Subject:
         "</title><script>alert(6)</script>",
         analyze(Outcome(trace_of(spans, EVIL[:2], capacity=[1, -1], buffers=[Held(EVIL[8], 0, 3)]))),
     )
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        (lambda: evil(), "A saved run does not tell links"),
+        (lambda: large(), "Links of a large model are not tried"),
+    ],
+)
+def test_a_page_tells_why_links_are_not_made_faster(subject: Callable[[], Subject], why: str) -> None:
+    gains = [WhatIf("queue", "all", None, 1, 0.0)]
+    (sheet,) = [one for one in run_data(subject(), gains)["sheets"] if one["title"].startswith("What if")]
+    assert why in sheet["note"]
+
+
+def large() -> Subject:
+    strategy = {"version": 1, "pipeline": {"tp": 8, "microbatches": 2}}
+    question = {"version": 1, "graph": {"model": "llama2-7b"}, "cluster": "dgx-h100", "strategy": strategy}
+    return Subject("large", run(load_scenario(question)))
 
 
 def evil_results() -> pd.DataFrame:

@@ -15,7 +15,7 @@ from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
 from .following import following, last_ops
-from .iterations import Step, iterated
+from .iterations import Step, iterated, most_steps
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import Partitioned, expanded, partition, sharded_order, written_out
@@ -35,6 +35,7 @@ __all__ = [
     "lower",
     "lower_prepared",
     "lower_step",
+    "most_steps",
     "partition",
     "short_form",
     "split",

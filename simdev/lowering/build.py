@@ -15,6 +15,7 @@ from ..structure import owns_outputs
 from ..taskgraph import (
     BUFFER_KINDS,
     COLLECTIVE,
+    MAX_TASKS,
     OUTSIDE,
     PERSISTENT,
     TRANSFER,
@@ -33,7 +34,6 @@ from .transfer import Transfer, chunks_of, transfers
 Readers = list[tuple[int, list[int]]]  # of a collective: (output, -1 for a control input; who reads it there)
 _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 SENT = (TRANSFER, COLLECTIVE)
-MAX_TASKS = 10_000_000
 
 
 @dataclass(slots=True)

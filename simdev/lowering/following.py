@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from ..graph import Graph
-from ..structure import updated
+from ..structure import readers_of, updated
 from ..taskgraph import TaskGraph
 from .collective import is_collective
 
@@ -52,20 +52,10 @@ def following(
             unnamed.setdefault(placement[update], []).append(update)
     count = task_graph.predecessor_count
     roots = {i for i in range(len(graph.ops)) if not count[i]} - known
-    readers = _readers(graph, roots)
+    readers = readers_of(graph)
     for i in roots:
         own = placement[i]
         before = [*ends.get(own, ()), *unnamed.get(own, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
     return sorted(edges)
-
-
-def _readers(graph: Graph, roots: Collection[int]) -> dict[int, list[int]]:
-    """Who reads or waits for each of these ops."""
-    found: dict[int, list[int]] = {i: [] for i in roots}
-    for reader, reads in enumerate(graph.reads):
-        for producer in {producer for producer, _ in reads}:
-            if producer in found:
-                found[producer].append(reader)
-    return found

@@ -8,9 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import InputError
-from ..taskgraph import PERSISTENT, Buffers, Coded, Ints, Lazy, Rows, TaskGraph, Tasks
-
-MAX_TASKS = 10_000_000
+from ..taskgraph import (
+    MAX_TASKS,
+    NUMBERS,
+    PERSISTENT,
+    Buffers,
+    Coded,
+    Ints,
+    Lazy,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,11 @@ class Step:
     microbatch: TaskGraph | None = None
 
 
+def most_steps(step: Step) -> int:
+    """How many steps may follow one another at most (MAX_TASKS)."""
+    return MAX_TASKS // max(len(step.task_graph.tasks), 1)
+
+
 def iterated(step: Step, count: int) -> TaskGraph:
     """``count`` steps, one after another.
 
@@ -54,7 +68,7 @@ def iterated(step: Step, count: int) -> TaskGraph:
     """
     one = step.task_graph
     rows = len(one.tasks)
-    if rows * count > MAX_TASKS:
+    if count > most_steps(step):
         raise InputError(f"{count} steps lower to more than {MAX_TASKS} tasks")
     resources = tuple(
         replace(queue, sequence=tuple(k * rows + task for k in range(count) for task in queue.sequence))
@@ -69,8 +83,7 @@ def iterated(step: Step, count: int) -> TaskGraph:
 
 def _tasks(step: Step, count: int) -> Tasks:
     tasks, rows = step.task_graph.tasks, len(step.task_graph.tasks)
-    columns = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes", "flow")
-    tiled = {name: np.tile(getattr(tasks, name), count) for name in columns}
+    tiled = {name: np.tile(getattr(tasks, name), count) for name in (*NUMBERS, "flow")}
     if step.later is not None:
         tiled["priority"] += np.repeat(np.arange(count), rows) * np.tile(step.later, count)
     return Tasks(

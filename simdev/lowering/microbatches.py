@@ -20,13 +20,23 @@ from ..errors import InputError
 from ..graph import Graph
 from ..semantics import is_linear, traits_of
 from ..strategy import Origin
-from ..taskgraph import PERSISTENT, Buffers, Ints, Lazy, Rows, TaskGraph, Tasks
+from ..structure import readers_of
+from ..taskgraph import (
+    MAX_TASKS,
+    NUMBERS,
+    PERSISTENT,
+    Buffers,
+    Ints,
+    Lazy,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 from .collective import is_collective
-from .iterations import MAX_TASKS, Step
+from .iterations import Step
 
 Bools = NDArray[np.bool_]
 Sequences = Mapping[int, tuple[int, ...]]
-COLUMNS = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes")
 
 
 def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
@@ -37,10 +47,7 @@ def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     weight with several readers are made in place as over microbatches. ``origins`` are those of ops
     that a partition made.
     """
-    readers: list[set[int]] = [set() for _ in graph.ops]
-    for reader, reads in enumerate(graph.reads):
-        for producer, _ in reads:
-            readers[producer].add(reader)
+    readers = readers_of(graph)
     found = {i for i, op in enumerate(graph.ops) if op.phase == "update" or traits_of(op.kind).leaf == "parameter"}
     waiting = [producer for i in found for producer, _ in graph.reads[i]]
     while waiting:
@@ -232,7 +239,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints) -> Tasks:
         links=copies.tiled_rows(tasks.links),
         successors=_successors(tasks.successors, copies, edges),
         flow=np.concatenate((tasks.flow, np.tile(tasks.flow[chosen], copies.count - 1))),
-        **{column: copies.tiled(getattr(tasks, column)) for column in COLUMNS},
+        **{column: copies.tiled(getattr(tasks, column)) for column in NUMBERS},
     )
 
 

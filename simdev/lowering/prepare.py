@@ -88,7 +88,7 @@ class Prepared:
         return there
 
     def lasting(self, duration: Ints) -> Prepared:
-        """The same question where ops take other times: ps by op and device, or UNKNOWN."""
+        """Where ops take other times, the question else as it is: ps by op and device, or UNKNOWN."""
         there = copy(self)  # with all that was found: routes and collectives hang on no times
         vars(there)["duration"] = duration
         return there

@@ -195,10 +195,12 @@ def _what_if_sheet(subject: Subject, gains: Sequence[WhatIf]) -> Sheet:
         "bandwidth, its latency stays."
     )
     if subject.scenario is None:
+        training = subject.report.training
+        links = "A saved run does not tell links" if training is None else "Links of a large model are not tried"
         note = (
-            f"Each line is a simulation of its own with this one thing taking 1/{FACTOR} of its time. Gaps stay. A "
-            "saved run does not tell links, so all that goes through a queue is shortened, its latency too: the most "
-            "that a faster link could bring. Of a scenario the links themselves are asked."
+            f"Each line is a simulation of its own with this one thing taking 1/{FACTOR} of its time. "
+            f"Gaps stay. {links}, so all that goes through a queue is shortened, its latency too: the "
+            "most that a faster link could bring. Of a graph's scenario the links themselves are asked."
         )
     return Sheet(f"What if it were {FACTOR}x faster?", head, rows, note)
 

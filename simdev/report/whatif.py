@@ -7,8 +7,9 @@ as a class, take their share of the time, whatever costs them; where links are f
 measured table costs keep its times.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
-as they ran. Everything that is sent through a queue takes its share of the time, latency that it
-holds included, which is the most that a faster link could bring.
+as they ran; a large model's step is asked about in this way, too. Everything that is sent through a
+queue takes its share of the time, latency that it holds included, which is the most that a faster
+link could bring.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a step: its report, and the question (None: of a saved run)."""
+    """What is known of a step: its report, and the question (None: its tasks are all there is)."""
 
     report: Report
     factor: int
@@ -82,7 +83,8 @@ def what_ifs(
     """Every device, link and class of ops made ``factor`` times faster, one at a time; the largest gain first.
 
     ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are the classes);
-    ``scenario`` is what the report answers, None for a saved run; ``watch`` may show how far it is. Raises InputError.
+    ``scenario`` is what the report answers, None for a saved run and a large model; ``watch`` may show how far it is.
+    Raises InputError.
     """
     question = None if scenario is None else Question.of(scenario, factor, kinds or {})
     cases = list(_cases(_Known(report, factor, question), kinds))
@@ -231,7 +233,10 @@ def _used(report: Report, scenario: Scenario, prepared: Prepared) -> dict[int, i
 
 
 def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> dict[int, int]:
-    """The same of links by half-link, by lowering to queues of links: that tells every message what it passes."""
+    """The rows of links with their ps by lowering to queues of links: that tells every message what it passes.
+
+    ``link_of`` is the link of each half-link.
+    """
     strategy = replace(scenario.strategy, order=Order())  # a sequence may name queues that are not there
     if isinstance(strategy.sync, Sync):
         strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))

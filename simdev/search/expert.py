@@ -23,7 +23,7 @@ import numpy as np
 
 from ..graph import Graph
 from ..semantics import is_linear, op_class
-from ..structure import mates, order_of
+from ..structure import mates, order_of, readers_of
 from ..taskgraph import Ints
 from .soap.layers import Layer, Layers
 from .trial import Trial, alone
@@ -150,10 +150,7 @@ def _place_sums(graph: Graph, order: Sequence[int], found: list[int]) -> None:
 
     Where several devices are as good, on that of a reader.
     """
-    readers: list[list[int]] = [[] for _ in graph.ops]
-    for i, reads in enumerate(graph.reads):
-        for producer in {producer for producer, _ in reads}:
-            readers[producer].append(i)
+    readers = readers_of(graph)
     for i in order:
         made = {producer for producer, _ in graph.reads[i]}
         if len(made) < 2 or not is_linear(graph.ops[i]):

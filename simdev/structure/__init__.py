@@ -7,7 +7,7 @@ from .groups import Groups, declared, regrouped, unit_of, units
 from .layers import is_layer, layers_by_kind, layers_by_weight, layers_read
 from .mates import mates
 from .names import unrolled
-from .order import before_of, components, order_of, topological
+from .order import before_of, components, order_of, readers_of, topological
 from .weights import (
     TensorOf,
     Update,
@@ -40,6 +40,7 @@ __all__ = [
     "op_splits",
     "order_of",
     "owns_outputs",
+    "readers_of",
     "regrouped",
     "topological",
     "unit_of",

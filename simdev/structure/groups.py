@@ -45,20 +45,18 @@ def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
     In the order of their first op.
     """
-    found: dict[tuple[str, int | str], list[int]] = {}
-    for i, op in enumerate(graph.ops):
-        key = ("op", i) if op.colocate is None else ("group", op.colocate)
-        found.setdefault(key, []).append(i)
-    return tuple(map(tuple, found.values()))
+    groups = graph.groups
+    sets = ((i,) if op.colocate is None else groups[op.colocate] for i, op in enumerate(graph.ops))
+    return tuple(members for i, members in enumerate(sets) if members[0] == i)
 
 
 def unit_of(graph: Graph) -> list[int]:
     """The number of each op's unit (``units``)."""
-    found = [0] * len(graph.ops)
+    numbers = [0] * len(graph.ops)
     for number, members in enumerate(units(graph)):
         for i in members:
-            found[i] = number
-    return found
+            numbers[i] = number
+    return numbers
 
 
 def declared(graph: Graph) -> Groups:

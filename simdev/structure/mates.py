@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..graph import Graph
 from ..semantics import backward_of, is_linear, traits_of
 from .names import scope_of
-from .order import order_of
+from .order import order_of, readers_of
 from .weights import TensorOf, weight_of_gradients, weights_of
 
 Evidence = tuple[bool, bool, bool, int, int, int]
@@ -110,10 +110,7 @@ class _Evidence:
 
 def _give_back(graph: Graph, found: list[int], order: Iterable[int]) -> None:
     """Give ops without a mate that of an op that reads them."""
-    readers: list[list[int]] = [[] for _ in graph.ops]
-    for i, reads in enumerate(graph.reads):
-        for producer, _ in reads:
-            readers[producer].append(i)
+    readers = readers_of(graph)
     for i in order:
         if found[i] < 0:
             found[i] = max((found[other] for other in readers[i]), default=-1)

@@ -45,6 +45,15 @@ def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
     return topological([{producer for producer, _ in reads} for reads in graph.reads], rule)
 
 
+def readers_of(graph: Graph) -> list[list[int]]:
+    """By op (position) those that read or wait for it, each once, in program order."""
+    readers: list[list[int]] = [[] for _ in graph.ops]
+    for reader, reads in enumerate(graph.reads):
+        for producer in {producer for producer, _ in reads}:
+            readers[producer].append(reader)
+    return readers
+
+
 def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
     """The strongly connected component of each of ``count`` nodes, numbered in a topological order.
 

@@ -18,8 +18,7 @@ from ...models.large.plan import Plan
 from ...profile.roofline import peak_flops
 from ...profile.spec import DeviceSpec
 from ...strategy.parallelism import Parallelism
-from ...taskgraph import Ints, TaskGraph
-from ..build import MAX_TASKS
+from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..scheduled import schedule_of
 from .costs import Costs
 from .expand import expand

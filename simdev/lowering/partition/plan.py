@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...graph import Graph
 from ...semantics import op_class, traits_of
 from ...strategy import NOWHERE, Resolved, Strategy, placed, resolve_partition
-from ...structure import TensorOf, Weights, order_of, weights_of
+from ...structure import TensorOf, Weights, order_of, updated, weights_of
 from .geometry import Part, Reading, followed_axis, part, parts, reading
 from .layout import Grid
 
@@ -116,20 +116,14 @@ class Question:
     @cached_property
     def updates(self) -> dict[int, tuple[int, int]]:
         """Free updates of a parameter that others read on demand: op -> (operand, parameter's op)."""
-        readers: dict[int, set[bool]] = {}
-        for i, op in enumerate(self.graph.ops):
-            for producer, _ in self.read[i]:
-                readers.setdefault(producer, set()).add(op.phase == "update")
-        found = {}
-        for i, op in enumerate(self.graph.ops):
-            if op.phase != "update" or not self.free[i]:
-                continue
-            for operand, (producer, _) in enumerate(self.read[i]):
-                leaf = traits_of(self.graph.ops[producer].kind).leaf == "parameter" and producer in self.on_demand
-                if leaf and False in readers[producer]:
-                    found[i] = operand, producer
-                    break
-        return found
+        computes = (i for i, op in enumerate(self.graph.ops) if op.phase != "update")
+        shared = self.on_demand.intersection(producer for i in computes for producer, _ in self.read[i])
+        first: dict[int, tuple[int, int]] = {}
+        for update, parameters in updated(self.graph).items():
+            for operand, (producer, _) in enumerate(self.read[update] if self.free[update] else ()):
+                if producer in parameters and producer in shared:
+                    first.setdefault(update, (operand, producer))
+        return first
 
 
 def configured_parts(op: Reading, resolved: Resolved) -> list[Placed]:

@@ -17,13 +17,13 @@ from ...errors import InputError
 from ...graph import Graph
 from ...schedules import FORWARD, WEIGHT, Action, Schedule
 from ...strategy import Parallelism, resolve_placement
-from ...structure import order_of
+from ...structure import order_of, readers_of
 from ...taskgraph import TaskGraph
 from ..build import build
 from ..following import following
 from ..iterations import Step
 from ..microbatches import Copies, microbatched, once_a_step
-from ..prepare import UNKNOWN, Prepared
+from ..prepare import Prepared
 from ..scheduled import schedule_of
 from .assign import stages_of
 from .cut import even_cut
@@ -115,7 +115,7 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
 def _lengths(prepared: Prepared, op: int, homes: Sequence[int]) -> list[int]:
     """The ps of an op by stage; nothing for what nobody knows, which lowering refuses."""
     own = prepared.duration[op]
-    return [max(int(own[home]), 0) if own[home] != UNKNOWN else 0 for home in homes]
+    return [max(int(own[home]), 0) for home in homes]  # UNKNOWN is below 0
 
 
 def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
@@ -175,14 +175,11 @@ class _Acts:
 
 def _weight_gradients(graph: Graph, once: frozenset[int], stage: Sequence[int]) -> set[int]:
     """Backward ops that no other stage waits for, only updates in the end: what may be late."""
-    readers: list[set[int]] = [set() for _ in graph.ops]
-    for reader, reads in enumerate(graph.reads):
-        for producer, _ in reads:
-            readers[producer].add(reader)
-    found: set[int] = set()
+    readers = readers_of(graph)
+    late: set[int] = set()
     for i in reversed(order_of(graph)):
-        waits = readers[i] - once
-        late = all(reader in found and stage[reader] == stage[i] for reader in waits)
-        if graph.ops[i].phase == "backward" and readers[i] and late:
-            found.add(i)
-    return found
+        waiting = [reader for reader in readers[i] if reader not in once]
+        can_wait = all(reader in late and stage[reader] == stage[i] for reader in waiting)
+        if graph.ops[i].phase == "backward" and readers[i] and can_wait:
+            late.add(i)
+    return late

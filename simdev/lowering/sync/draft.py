@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ...memory import MemoryModel
-from ...taskgraph import BUFFER_KINDS, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
+from ...taskgraph import BUFFER_KINDS, NUMBERS, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
 
 _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 Numbers = tuple[int, int, int, int, int, int, int, int, int]
@@ -82,9 +82,8 @@ class Draft:
         return replace(base, tasks=self._tasks(), resources=queues, buffers=self._buffers())
 
     def _tasks(self) -> Tasks:
-        old, table = self.base.tasks, np.array(self.numbers, np.int64).reshape(-1, 9)
-        columns = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes")
-        joined = {name: np.concatenate((getattr(old, name), table[:, k])) for k, name in enumerate(columns)}
+        old, table = self.base.tasks, np.array(self.numbers, np.int64).reshape(-1, len(NUMBERS))
+        joined = {name: np.concatenate((getattr(old, name), table[:, k])) for k, name in enumerate(NUMBERS)}
         return Tasks(
             name=(*old.name, *self.names),
             kind=(*old.kind, *self.kinds),

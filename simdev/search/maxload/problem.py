@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...oracle import Oracle
-from ...structure import unit_of
+from ...structure import readers_of, unit_of
 from ..instance import Instance
 from ..prepare import Grouped
 
@@ -140,14 +140,11 @@ def _costs(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[float, ..
 
 def _readers(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
     graph = oracle.graph
-    found: list[set[int]] = [set() for _ in graph.ops]
-    for consumer, reads in enumerate(graph.reads):
-        for producer, _ in reads:
-            found[producer].add(consumer)
+    readers = readers_of(graph)
     for i, one in enumerate(told):
         if "readers" in one:
-            found[i] = {graph.index[name] for name in one["readers"]}
-    return tuple(tuple(sorted(one)) for one in found)
+            readers[i] = sorted({graph.index[name] for name in one["readers"]})
+    return tuple(map(tuple, readers))
 
 
 def _held(oracle: Oracle, i: int) -> int:
