@@ -169,27 +169,27 @@ class Fabric:
     @cached_property
     def _banks(self) -> dict[Bank, tuple[int, ...]]:
         """The queue of every device, in each bank of the mode."""
-        found: dict[Bank, tuple[int, ...]] = {}
+        banks: dict[Bank, tuple[int, ...]] = {}
         first = 0
         for bank in filter(None, (self.mode.leaving, self.mode.arriving)):
-            if bank not in found:
+            if bank not in banks:
                 owners = [bank.owner(device) for device in self.cluster.devices]
                 number = {owner: first + i for i, owner in enumerate(dict.fromkeys(owners))}
-                found[bank] = tuple(number[owner] for owner in owners)
+                banks[bank] = tuple(number[owner] for owner in owners)
                 first += len(number)
-        return found
+        return banks
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
         """Every queue of transfers by its number: those at devices, then those of half-links."""
-        found: list[Queue] = []
+        queues: list[Queue] = []
         for bank in self._banks:
             members: dict[str, list[int]] = {}
             for d, device in enumerate(self.cluster.devices):
                 members.setdefault(bank.owner(device), []).append(d)
             for owner, group in members.items():
-                found.append(Queue(f"{bank.kind} {owner}", group[0] if len(group) == 1 else -1))
-        return (*found, *(Queue(half_link.name, -1) for half_link in self._links(QUEUED)))
+                queues.append(Queue(f"{bank.kind} {owner}", group[0] if len(group) == 1 else -1))
+        return (*queues, *(Queue(half_link.name, -1) for half_link in self._links(QUEUED)))
 
     @property
     def carrier_count(self) -> int:

@@ -17,15 +17,15 @@ def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> d
     """
     count = len(graph.ops)
     works = [op.phase != "update" and not is_collective(op) for op in graph.ops]
-    found: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
     successors = task_graph.tasks.successors
     for i in range(count):
         if not works[i]:
             continue
         after = successors[i]
         if not any(int(j) < count and works[j] and placement[j] == placement[i] for j in after):
-            found.setdefault(placement[i], []).append(i)
-    return found
+            ends.setdefault(placement[i], []).append(i)
+    return ends
 
 
 def following(
@@ -54,8 +54,8 @@ def following(
     roots = {i for i in range(len(graph.ops)) if not count[i]} - known
     readers = readers_of(graph)
     for i in roots:
-        own = placement[i]
-        before = [*ends.get(own, ()), *unnamed.get(own, ())]
+        device = placement[i]
+        before = [*ends.get(device, ()), *unnamed.get(device, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
     return sorted(edges)

@@ -48,16 +48,16 @@ def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     that a partition made.
     """
     readers = readers_of(graph)
-    found = {i for i, op in enumerate(graph.ops) if op.phase == "update" or traits_of(op.kind).leaf == "parameter"}
-    waiting = [producer for i in found for producer, _ in graph.reads[i]]
+    once = {i for i, op in enumerate(graph.ops) if op.phase == "update" or traits_of(op.kind).leaf == "parameter"}
+    waiting = [producer for i in once for producer, _ in graph.reads[i]]
     while waiting:
         i = waiting.pop()
         origin = origins.get(graph.ops[i].name)
         made = is_collective(graph.ops[i]) or (origin is not None and origin.role != "shard")
-        if i not in found and (made or _adds_up(graph, i)) and found.issuperset(readers[i]):
-            found.add(i)
+        if i not in once and (made or _adds_up(graph, i)) and once.issuperset(readers[i]):
+            once.add(i)
             waiting += [producer for producer, _ in graph.reads[i]]
-    return frozenset(found)
+    return frozenset(once)
 
 
 def _adds_up(graph: Graph, i: int) -> bool:
@@ -128,15 +128,15 @@ class Copies:
 
 def _feeding(task_graph: TaskGraph, ops: int, wanted: Bools) -> Bools:
     """Which tasks lead to a wanted op through nothing but what is sent."""
-    found = np.zeros(len(task_graph.tasks), np.bool_)
-    found[:ops] = wanted
-    before, waiting = task_graph.predecessors.lists(), np.flatnonzero(found).tolist()
+    leads = np.zeros(len(task_graph.tasks), np.bool_)
+    leads[:ops] = wanted
+    before, waiting = task_graph.predecessors.lists(), np.flatnonzero(leads).tolist()
     while waiting:
         for row in before[waiting.pop()]:
-            if row >= ops and not found[row]:
-                found[row] = True
+            if row >= ops and not leads[row]:
+                leads[row] = True
                 waiting.append(row)
-    return found
+    return leads
 
 
 def accumulated(step: Step, ops: int, once: Collection[int], count: int) -> Step:
@@ -167,30 +167,30 @@ def in_order(step: Step, copies: Copies) -> dict[int, tuple[int, ...]]:
     A single task stands in the last microbatch if it waits for any, else in the first.
     """
     late = _after(step.task_graph, copies.again)
-    found = {}
+    sequences = {}
     for queue, resource in enumerate(step.task_graph.resources):
-        own = np.array(resource.sequence, np.int64)
+        sequence = np.array(resource.sequence, np.int64)
         turns = []
         for k in range(copies.count):
-            single = late[own] if k == copies.count - 1 else np.zeros(len(own), np.bool_)
-            single |= ~late[own] if not k else False
-            turns.append(copies.rows(own[copies.again[own] | single], k))
+            single = late[sequence] if k == copies.count - 1 else np.zeros(len(sequence), np.bool_)
+            single |= ~late[sequence] if not k else False
+            turns.append(copies.rows(sequence[copies.again[sequence] | single], k))
         if resource.policy == "fixed":
-            found[queue] = tuple(np.concatenate(turns).tolist())
-    return found
+            sequences[queue] = tuple(np.concatenate(turns).tolist())
+    return sequences
 
 
 def _after(task_graph: TaskGraph, marked: Bools) -> Bools:
     """Which tasks come after a marked one."""
-    found = np.zeros(len(marked), np.bool_)
+    later = np.zeros(len(marked), np.bool_)
     after, waiting = task_graph.tasks.successors.lists(), np.flatnonzero(marked).tolist()
     while waiting:
         for row in after[waiting.pop()]:
-            if not found[row]:
-                found[row] = True
+            if not later[row]:
+                later[row] = True
                 if not marked[row]:
                     waiting.append(row)
-    return found
+    return later
 
 
 def _in_turn(row: int, count: int) -> Sequence[int]:
@@ -269,8 +269,8 @@ def _buffers(
         fillers.append(filler)
         readers.append(reading.tolist())
 
-    for row, (filler, own) in enumerate(zip(old.filler.tolist(), old.readers.lists(), strict=True)):
-        reading = np.array(own, np.int64)
+    for row, (filler, read_by) in enumerate(zip(old.filler.tolist(), old.readers.lists(), strict=True)):
+        reading = np.array(read_by, np.int64)
         if filler == PERSISTENT or not copies.again[filler]:
             add(row, old.name[row], filler, copies.all_rows(reading))
         elif copies.again[reading].all():

@@ -18,13 +18,13 @@ class Groups:
     def __init__(self, count: int) -> None:
         self._above = list(range(count))
 
-    def find(self, one: int) -> int:
+    def find(self, number: int) -> int:
         """The smallest of its set."""
         above = self._above
-        while above[one] != one:
-            above[one] = above[above[one]]
-            one = above[one]
-        return one
+        while above[number] != number:
+            above[number] = above[above[number]]
+            number = above[number]
+        return number
 
     def unite(self, pairs: Iterable[tuple[int, int]]) -> bool:
         """Unite the sets of each pair; whether anything changed."""
@@ -37,7 +37,7 @@ class Groups:
 
     def roots(self) -> list[int]:
         """The set of each number."""
-        return [self.find(one) for one in range(len(self._above))]
+        return [self.find(number) for number in range(len(self._above))]
 
 
 def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
@@ -70,7 +70,7 @@ def declared(graph: Graph) -> Groups:
         names = [] if op.colocate is None else [op.colocate]
         for key in DECLARED:
             declared = op.attrs.get(key, ())
-            names += [declared] if isinstance(declared, str) else [one for one in declared if isinstance(one, str)]
+            names += [declared] if isinstance(declared, str) else [text for text in declared if isinstance(text, str)]
         groups.unite([(i, first.setdefault(name, i)) for name in names])
         meant = (name[len(PREFIX) :] for name in names if name.startswith(PREFIX))
         groups.unite([(i, graph.index[name]) for name in meant if name in graph.index])
@@ -87,9 +87,9 @@ def regrouped(graph: Graph, groups: Groups) -> Graph:
     for root, op in zip(roots, graph.ops, strict=True):
         if op.colocate is not None:
             names.setdefault(root, set()).add(op.colocate)
-    told = {root: min(found, key=lambda name: (len(name), name)) for root, found in names.items()}
+    name_of = {root: min(choices, key=lambda name: (len(name), name)) for root, choices in names.items()}
     ops = []
     for root, op in zip(roots, graph.ops, strict=True):
-        group = told.get(root) or (graph.ops[root].name if sizes[root] > 1 else None)
+        group = name_of.get(root) or (graph.ops[root].name if sizes[root] > 1 else None)
         ops.append(op if op.colocate == group else replace(op, colocate=group))
     return Graph(graph.name, tuple(ops))

@@ -19,12 +19,12 @@ def layers_by_weight(graph: Graph, weights: Weights, ops: Iterable[int]) -> list
     steps: dict[str, list[int]] = {}
     for i in ops:
         steps.setdefault(unrolled(graph.ops[i].name), []).append(i)
-    found: list[list[int]] = []
-    for own in steps.values():
-        if not found or any(key in weights.parameters for i in own for key in graph.reads[i]):
-            found.append([])
-        found[-1] += own
-    return found
+    layers: list[list[int]] = []
+    for members in steps.values():
+        if not layers or any(key in weights.parameters for i in members for key in graph.reads[i]):
+            layers.append([])
+        layers[-1] += members
+    return layers
 
 
 def layers_by_kind(
@@ -39,14 +39,14 @@ def layers_by_kind(
     that stands ``alone``, at all of its steps; any other op belongs to the layer that it reads first.
     ``ops`` come producers first; ``touched`` are the tensors that each op needs more than the shape of.
     """
-    found, names = [-1] * len(graph.ops), dict[str, int]()
+    layer_of, names = [-1] * len(graph.ops), dict[str, int]()
     for i in ops:
-        before = layers_read(touched[i], found)
+        before = layers_read(touched[i], layer_of)
         if before and not (alone(i) or is_layer(graph, i, before)):
-            found[i] = before[0]
+            layer_of[i] = before[0]
         else:
-            found[i] = names.setdefault(unrolled(graph.ops[i].name), len(names))
-    return found
+            layer_of[i] = names.setdefault(unrolled(graph.ops[i].name), len(names))
+    return layer_of
 
 
 def layers_read(touched: Iterable[TensorOf], layer_of: Sequence[int]) -> list[int]:

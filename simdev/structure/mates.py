@@ -23,21 +23,21 @@ def mates(graph: Graph) -> list[int]:
     """
     evidence = _Evidence(graph)
     grouped = {name: [i for i in members if evidence.forward[i]] for name, members in graph.groups.items()}
-    found = [i if own else -1 for i, own in enumerate(evidence.forward)]
+    mate_of = [i if is_forward else -1 for i, is_forward in enumerate(evidence.forward)]
     order = order_of(graph)
     for i in order:
         op = graph.ops[i]
         if evidence.forward[i]:
             continue
-        told = graph.index.get(str(op.attrs.get("forward", "")), -1)
-        if told >= 0 and evidence.forward[told]:
-            found[i] = told
+        named = graph.index.get(str(op.attrs.get("forward", "")), -1)
+        if named >= 0 and evidence.forward[named]:
+            mate_of[i] = named
         elif op.colocate is not None and grouped[op.colocate]:
-            found[i] = grouped[op.colocate][-1]
+            mate_of[i] = grouped[op.colocate][-1]
         else:
-            found[i] = evidence.best(i, found)
-    _give_back(graph, found, reversed(order))
-    return found
+            mate_of[i] = evidence.best(i, mate_of)
+    _give_back(graph, mate_of, reversed(order))
+    return mate_of
 
 
 class _Evidence:
@@ -61,21 +61,21 @@ class _Evidence:
         for gradient, weight in weight_of_gradients(graph, weights_of(graph)).items():
             self.weights.setdefault(gradient[0], []).append(weight)
 
-    def best(self, i: int, found: Sequence[int]) -> int:
+    def best(self, i: int, mate_of: Sequence[int]) -> int:
         """The forward op for which most speaks, -1 where nothing speaks for any."""
         if self._adds_up(i):
-            return max(found[p] for p in self.before[i])
-        shared, hands = self._shared(i), self._neighbours(i, found)
+            return max(mate_of[p] for p in self.before[i])
+        shared, hands = self._shared(i), self._neighbours(i, mate_of)
         makes = {o for weight in self.weights.get(i, ()) for o in self.readers.get(weight, ())}
         op = self.graph.ops[i]
         kind, scope, made = backward_of(op.kind), scope_of(op.name), {t.shape for t in op.outputs}
 
         def speaks(other: int) -> Evidence:
-            one, near = self.graph.ops[other], hands.get(other, 0)
+            candidate, near = self.graph.ops[other], hands.get(other, 0)
             fits = not made.isdisjoint(self.shapes[other])
             touched = shared.get(other, 0) + bool(near) + fits
-            here = bool(scope) and scope_of(one.name) == scope
-            return other in makes, one.kind == kind, here, touched, near, other
+            here = bool(scope) and scope_of(candidate.name) == scope
+            return other in makes, candidate.kind == kind, here, touched, near, other
 
         return max(shared.keys() | hands.keys() | makes, key=speaks, default=-1)
 
@@ -85,32 +85,32 @@ class _Evidence:
         return several and is_linear(self.graph.ops[i]) and i not in self.weights
 
     def _forward_readers(self) -> Mapping[TensorOf, list[int]]:
-        found: dict[TensorOf, list[int]] = {}
+        readers: dict[TensorOf, list[int]] = {}
         for i, reads in enumerate(self.graph.reads):
             for key in reads if self.forward[i] else ():
-                found.setdefault(key, []).append(i)
-        return found
+                readers.setdefault(key, []).append(i)
+        return readers
 
     def _shared(self, i: int) -> dict[int, int]:
         """By forward op how many tensors it makes or reads that op ``i`` reads, too."""
-        found: dict[int, int] = {}
+        count: dict[int, int] = {}
         for key in self.graph.reads[i]:
             if self.forward[key[0]]:
                 for other in (key[0], *self.readers.get(key, ())):
                     if not self.leaf[other]:
-                        found[other] = found.get(other, 0) + 1
-        return found
+                        count[other] = count.get(other, 0) + 1
+        return count
 
-    def _neighbours(self, i: int, found: Sequence[int]) -> dict[int, int]:
+    def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
         """1: the mates of ops whose gradients op ``i`` reads; 2: the forward ops that feed these."""
-        mates = [found[p] for p in self.before[i] if not self.forward[p] and found[p] >= 0]
+        mates = [mate_of[p] for p in self.before[i] if not self.forward[p] and mate_of[p] >= 0]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
 
 
-def _give_back(graph: Graph, found: list[int], order: Iterable[int]) -> None:
+def _give_back(graph: Graph, mate_of: list[int], order: Iterable[int]) -> None:
     """Give ops without a mate that of an op that reads them."""
     readers = readers_of(graph)
     for i in order:
-        if found[i] < 0:
-            found[i] = max((found[other] for other in readers[i]), default=-1)
+        if mate_of[i] < 0:
+            mate_of[i] = max((mate_of[other] for other in readers[i]), default=-1)

@@ -34,10 +34,10 @@ def topological(before: Sequence[Collection[int]], rule: Rule | Sequence[Any] = 
 
 def before_of(count: int, edges: Iterable[tuple[int, int]]) -> list[set[int]]:
     """For each of ``count`` nodes those before it, from edges (before, after)."""
-    found: list[set[int]] = [set() for _ in range(count)]
+    before: list[set[int]] = [set() for _ in range(count)]
     for first, second in edges:
-        found[second].add(first)
-    return found
+        before[second].add(first)
+    return before
 
 
 def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:

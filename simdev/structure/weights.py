@@ -51,13 +51,13 @@ def weights_of(graph: Graph) -> Weights:
         sources += [reader for tensor in made for reader in moved.get(tensor, ())]
     gradients: set[TensorOf] = set()
     read = (graph.resolve(text) for op in graph.ops if op.phase == "update" for text in op.inputs)
-    found = [tensor for tensor in read if tensor not in parameters]
-    while found:
-        tensor = found.pop()
+    waiting = [tensor for tensor in read if tensor not in parameters]
+    while waiting:
+        tensor = waiting.pop()
         if tensor not in gradients:
             gradients.add(tensor)
             op = graph.ops[tensor[0]]
-            found += map(graph.resolve, op.inputs) if is_linear(op) else ()
+            waiting += map(graph.resolve, op.inputs) if is_linear(op) else ()
     return Weights(frozenset(parameters), frozenset(gradients))
 
 
@@ -71,12 +71,12 @@ def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
 
 def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
     """For each update that reads tensors the parameters that it writes: the leaves among its operands."""
-    found = {}
+    parameters_of = {}
     for i, op in enumerate(graph.ops):
         if op.phase == "update" and op.inputs:
             read = dict.fromkeys(producer for producer, _ in graph.reads[i])
-            found[i] = tuple(p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter")
-    return found
+            parameters_of[i] = tuple(p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter")
+    return parameters_of
 
 
 def owns_outputs(op: Op) -> bool:
@@ -94,29 +94,29 @@ def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[Tens
 
 def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[TensorOf]:
     """The gradients that add up to one, where they are first made; itself where it is no sum."""
-    found, waiting = list[TensorOf](), [gradient]
+    parts, waiting = list[TensorOf](), [gradient]
     while waiting:
         tensor = waiting.pop()
         addends = addends_of(graph, weights, tensor)
         waiting += reversed(addends)
         if not addends:
-            found.append(tensor)
-    return found
+            parts.append(tensor)
+    return parts
 
 
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
     """By gradient the weight that it belongs to: what an update reads with its parameter, and what adds up to it."""
-    found: dict[TensorOf, TensorOf] = {}
+    weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):
         read = (graph.resolve(text) for text in graph.ops[update.op].inputs)
         weight = next((tensor for tensor in read if tensor in weights.parameters), None)
         waiting = [] if weight is None else list(update.gradients)
         while waiting and weight is not None:
             tensor = waiting.pop()
-            if found.get(tensor) != weight:
-                found[tensor] = weight
+            if weight_of.get(tensor) != weight:
+                weight_of[tensor] = weight
                 waiting += addends_of(graph, weights, tensor)
-    return found
+    return weight_of
 
 
 def op_splits(graph: Graph, position: int, weights: Weights) -> tuple[Split, ...]:

@@ -36,19 +36,19 @@ def buckets_of(sharding: Sharding) -> dict[tuple[TensorOf, Place], list[Copy]]:
 
     Buckets hold gradients of one dtype that lie on the same devices.
     """
-    found: dict[tuple[TensorOf, Place], list[Copy]] = {}
+    sums: dict[tuple[TensorOf, Place], list[Copy]] = {}
     groups: dict[object, list[Member]] = {}
     for member in _members(sharding):
         devices = tuple(copy.device for copy in member.partial)
         if len(devices) == 1:
-            found[member.tensor, member.place] = member.partial
+            sums[member.tensor, member.place] = member.partial
         else:
             groups.setdefault((devices, sharding.tensor(member.tensor).dtype), []).append(member)
     for members in groups.values():
         sizes = [_part(sharding, member).bytes for member in members]
         for rows in gathered(sizes, FIRST_BUCKET, BUCKET):
-            found |= _reduced(sharding, [members[row] for row in rows])
-    return found
+            sums |= _reduced(sharding, [members[row] for row in rows])
+    return sums
 
 
 def _members(sharding: Sharding) -> Iterator[Member]:
@@ -84,13 +84,13 @@ def _reduced(sharding: Sharding, members: Sequence[Member]) -> dict[tuple[Tensor
     draft = sharding.draft(last.tensor, "sync", ranks[0], ALL_REDUCE, [], attrs={"ranks": names})
     draft.tensors = [whole] * len(ranks)
     draft.regions = [(last.tensor[1], ((0, sum(volume(m.region) for m in members)),))] * len(ranks)
-    found: dict[tuple[TensorOf, Place], list[Copy]] = {}
+    sums: dict[tuple[TensorOf, Place], list[Copy]] = {}
     for rank, device in enumerate(ranks):
         for member, part in zip(members, parts, strict=True):
-            copies = found.setdefault((member.tensor, member.place), [])
+            copies = sums.setdefault((member.tensor, member.place), [])
             copies.append(Copy(draft, len(draft.tensors), device))
             draft.tensors.append(Tensor(part.bytes, part.shape, part.dtype, rank))
             draft.regions.append((member.tensor[1], member.region))
     draft.addend = [(0, 1)] * len(draft.tensors)
     draft.fill = fill
-    return found
+    return sums

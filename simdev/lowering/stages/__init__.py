@@ -44,7 +44,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
         stage = stages_of(graph, pipeline.stages, schedule.stages, lambda i: _lengths(prepared, i, homes))
     except InputError as error:
         raise InputError([f"pipeline.{problem}" for problem in error.problems]) from None
-    placement = _placement(prepared, [homes[own] for own in stage])
+    placement = _placement(prepared, [homes[number] for number in stage])
     task_graph, _ = build(prepared, placement)
     once = once_a_step(graph, {})
     copies = Copies.of(task_graph, len(graph.ops), once, schedule.microbatches)
@@ -96,8 +96,8 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
     cluster = prepared.cluster
     if not names:
         if len(cluster.workers) < schedule.ranks:
-            told = f'pp is {schedule.ranks}, but "{cluster.name}" has {len(cluster.workers)} workers'
-            raise InputError(f"pipeline.pp: {told}")
+            reason = f'pp is {schedule.ranks}, but "{cluster.name}" has {len(cluster.workers)} workers'
+            raise InputError(f"pipeline.pp: {reason}")
         return list(cluster.workers[: schedule.ranks])
     problems = []
     for rank, name in enumerate(names):
@@ -114,19 +114,19 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
 
 def _lengths(prepared: Prepared, op: int, homes: Sequence[int]) -> list[int]:
     """The ps of an op by stage; nothing for what nobody knows, which lowering refuses."""
-    own = prepared.duration[op]
-    return [max(int(own[home]), 0) for home in homes]  # UNKNOWN is below 0
+    duration = prepared.duration[op]
+    return [max(int(duration[home]), 0) for home in homes]  # UNKNOWN is below 0
 
 
 def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
     """The placement; groups on one device each. Raises InputError."""
     cluster, graph = prepared.cluster, prepared.graph
-    own = list(devices)
+    together = list(devices)
     for members in graph.groups.values():
         first = next((i for i in members if graph.ops[i].phase == "forward"), members[0])
         for i in members:
-            own[i] = own[first]
-    names = {op.name: cluster.devices[device].name for op, device in zip(graph.ops, own, strict=True)}
+            together[i] = together[first]
+    names = {op.name: cluster.devices[device].name for op, device in zip(graph.ops, together, strict=True)}
     return resolve_placement(graph, cluster, names)
 
 
@@ -143,12 +143,12 @@ class _Acts:
         split = {action.stage for action in schedule.actions if action.kind == WEIGHT}
         whole = {a.stage: a.kind for a in schedule.actions if a.kind not in (FORWARD, WEIGHT)}
         for i in order_of(graph, range(len(graph.ops))):
-            own = stage[i]
+            home = stage[i]
             if i in once:
-                self.single[schedule.rank_of[own]].append(i)
+                self.single[schedule.rank_of[home]].append(i)
                 continue
-            back = WEIGHT if own in split and i in weights else whole[own]
-            key = own, FORWARD if graph.ops[i].phase == "forward" else back
+            back = WEIGHT if home in split and i in weights else whole[home]
+            key = home, FORWARD if graph.ops[i].phase == "forward" else back
             self._ops[key].append(i)
             self._kind_of[i] = key
         self._turns: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -162,11 +162,11 @@ class _Acts:
     def sequence(self, rank: int, copies: Copies, held: Sequence[Sequence[int]], queue: int) -> tuple[int, ...]:
         """The rows of a rank's queue in order: parameters, the schedule's actions, updates."""
         single = self.single[rank]
-        found = [i for i in single if i not in self._late and queue in held[i]]
+        rows = [i for i in single if i not in self._late and queue in held[i]]
         for action in self.schedule.rows[rank]:
-            found += [] if action is None else self._rows(action, copies, held, queue)
-        found += [i for i in single if i in self._late and queue in held[i]]
-        return tuple(found)
+            rows += [] if action is None else self._rows(action, copies, held, queue)
+        rows += [i for i in single if i in self._late and queue in held[i]]
+        return tuple(rows)
 
     def _rows(self, action: Action, copies: Copies, held: Sequence[Sequence[int]], queue: int) -> list[int]:
         ops = [i for i in self._ops[action.stage, action.kind] if queue in held[i]]

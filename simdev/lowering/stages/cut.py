@@ -23,17 +23,17 @@ def even_cut(lengths: Sequence[Sequence[int]]) -> list[int]:
             low = limit + 1
         else:
             high = limit
-    found = _within(sums, low)
-    assert found is not None
-    return found
+    borders = _within(sums, low)
+    assert borders is not None
+    return borders
 
 
 def _within(sums: Sequence[Sequence[int]], limit: int) -> list[int] | None:
     """The cut under which no stage takes longer than the limit; None where there is none."""
     count, borders = len(sums[0]) - 1, [0]
-    for stage, own in enumerate(sums):
+    for stage, ends in enumerate(sums):
         first, left = borders[-1], len(sums) - 1 - stage
-        last = min(bisect_right(own, own[first] + limit) - 1, count - left)
+        last = min(bisect_right(ends, ends[first] + limit) - 1, count - left)
         if last <= first:
             return None
         borders.append(last)
