@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..check import Violation, check
-from ..engine import simulate
-from ..lowering import lower_prepared
 from ..oracle import Cost, Oracle
+from ..oracle.oracle import cost_of
+from ..steps import simulate_strategy
 from ..strategy import Strategy
 from .space import capacities, unavoidable
 
@@ -72,15 +72,18 @@ class Result:
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
-    """What the checker finds in the step as the reference engine runs it, and where that is not the cost told."""
-    trace = simulate(lower_prepared(oracle.prepared, result.strategy), "simpy")
-    found = list(check(trace.task_graph, trace))
-    if trace.step_ps != result.cost.step_ps:
-        told = f"the step takes {trace.step_ps} ps, the search says {result.cost.step_ps}"
-        found.append(Violation("step", ("step",), told))
-    peaks = tuple(memory.peak for memory in trace.memory)
-    if peaks != result.cost.peaks:
-        found.append(Violation("peak", ("peaks",), f"the peaks are {peaks}, the search says {result.cost.peaks}"))
+    """What the checker finds in the reference engine's trace, and where that is not the cost told.
+
+    Where steps follow one another the trace is of several, and the step time their period.
+    """
+    trace, _ = simulate_strategy(oracle.prepared, result.strategy, "simpy", oracle.steps)
+    found, cost, told = list(check(trace.task_graph, trace)), cost_of(trace), result.cost
+    if cost.step_ps != told.step_ps:
+        message = f"the step takes {cost.step_ps} ps, the search says {told.step_ps}"
+        found.append(Violation("step", ("step",), message))
+    if cost.peaks != told.peaks:
+        message = f"the peaks are {cost.peaks}, the search says {told.peaks}"
+        found.append(Violation("peak", ("peaks",), message))
     return tuple(found)
 
 
