@@ -49,6 +49,11 @@ def test_what_changed_is_told_exactly() -> None:
     assert "a" not in found["Tasks that changed most"]
 
 
+def test_a_period_beside_a_step_is_called_one() -> None:
+    once, again = subject("once"), subject("again", options={"steps": "repeated"})
+    assert rows(once, again)["The step"]["step time"][:2] == ("2 us", "2 us (period)")
+
+
 def test_a_step_against_itself_has_no_change() -> None:
     one = subject("one", strategy={"a": "gpu:0", "b": "gpu:1"})
     found = rows(one, one)

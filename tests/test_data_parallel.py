@@ -7,6 +7,7 @@ import pytest
 from simdev import Oracle, Scenario, run
 from simdev.check import check
 from simdev.cluster import Cluster, Device
+from simdev.errors import InputError
 from simdev.files import read_preset
 from simdev.files.device import read_device
 from simdev.graph import Graph, Op
@@ -37,6 +38,12 @@ def test_devices_that_are_named_work_whatever_they_are() -> None:
 def workers(*devices: Device) -> list[str]:
     cluster = Cluster("c", devices)
     return [cluster.devices[i].name for i in cluster.workers]
+
+
+def test_a_single_sample_is_not_cut() -> None:
+    cluster, graph = read_preset("c4140-4x-v100"), build("lenet", batch=1)
+    with pytest.raises(InputError, match=r"strategy\.short: .* with more than one sample"):
+        partition(graph, cluster, Strategy(short="data-parallel"), V100)
 
 
 def test_hosts_work_where_there_is_nothing_else() -> None:

@@ -171,6 +171,9 @@ def test_a_pipeline_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert read_strategy(tmp_path / "s.json") == Strategy(pipeline=pipeline)
     with pytest.raises(InputError, match="placement: a pipeline stands alone"):
         Strategy({"a": "gpu:0"}, pipeline=pipeline)
+    with pytest.raises(InputError) as error:
+        Strategy(short="data-parallel", pipeline=pipeline)
+    assert [problem.partition(":")[0] for problem in error.value.problems] == ["short"]
 
 
 def test_a_server_opens_no_schedule_outside_its_folder(tmp_path: Path) -> None:

@@ -86,6 +86,11 @@ BAD_FILES = {
         "sync: must be one of all-reduce, parameter-server, sharded, bucketed, or an object with a policy, "
         'got "gossip"',
     ),
+    "a policy's name": (
+        {"version": 1, "sync": "p3"},
+        "sync: must be one of all-reduce, parameter-server, sharded, bucketed, or an object with a policy, "
+        'got "p3"; write {"policy": "p3"}',
+    ),
     "unknown short form": (
         {"version": 1, "short": "pipeline"},
         'short: must be one of data-parallel, model-parallel, owt, expert, got "pipeline"',

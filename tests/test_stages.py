@@ -293,9 +293,9 @@ def test_strategies_are_written_and_read(tmp_path: Path, stages: Any) -> None:
 
 BAD = {
     "of a large model": ({"pp": 2, "tp": 2}, "strategy.pipeline.tp: goes with a large model"),
-    "too many ranks": ({"pp": 9}, 'pipeline.pp: pp is 9, but "c4140-4x-v100" has 4 workers'),
-    "no such device": ({"ranks": ["gpu:7", "gpu:0"]}, 'pipeline.ranks[0]: no device named "gpu:7"'),
-    "twice": ({"ranks": ["gpu:0", "gpu:0"]}, 'pipeline.ranks[1]: "gpu:0" is rank 0 already'),
+    "too many ranks": ({"pp": 9}, 'strategy.pipeline.pp: pp is 9, but "c4140-4x-v100" has 4 workers'),
+    "no such device": ({"ranks": ["gpu:7", "gpu:0"]}, 'strategy.pipeline.ranks[0]: no device named "gpu:7"'),
+    "twice": ({"ranks": ["gpu:0", "gpu:0"]}, 'strategy.pipeline.ranks[1]: "gpu:0" is rank 0 already'),
     "two counts": ({"pp": 3, "ranks": ["gpu:0", "gpu:1"]}, "ranks: names 2 devices, pp is 3"),
     "wrong number": ({"pp": 3, "stages": [["conv*"], ["*"]]}, "stages: are 2, the schedule has 3"),
     "both ways": ({"stages": [["conv*"], "loss"]}, "stages: are lists of patterns, or all names"),

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
-from ..strategy import SYNCS, Sync, sync_policy
+from ..strategy import PRESETS, SYNCS, Sync, sync_policy
 from .paths import shown
 from .shape import STRICT, Bytes, OptionalBytes, Seconds, validate
 from .writing import rate_text, time_text
@@ -54,8 +54,9 @@ def read_sync(value: Any, problems: list[str]) -> str | Sync:
         return value
     try:
         if not isinstance(value, Mapping):
-            told = ", ".join(SYNCS)
-            raise InputError(f"sync: must be one of {told}, or an object with a policy, got {shown(value)}")
+            choice = f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy"
+            policy = f'; write {{"policy": "{value}"}}' if isinstance(value, str) and value in PRESETS else ""
+            raise InputError(f"{choice}, got {shown(value)}{policy}")
         shaped = dict(validate(_adapter(), value, frozenset(_SyncShape.__annotations__), "sync."))
         if "servers" in shaped:
             shaped["servers"] = _servers(shaped["servers"])

@@ -65,8 +65,9 @@ def _whole_sheet(first: Report, second: Report) -> Sheet:
 
     def of(report: Report) -> list[tuple[str, float, str]]:
         peak = max((device.memory.peak for device in report.devices), default=0)
+        period = "" if report.steady is None else " (period)"
         return [
-            ("step time", report.step_ps, format_seconds(report.seconds)),
+            ("step time", report.step_ps, format_seconds(report.seconds) + period),
             ("exposed communication", report.exposed, f"{report.exposed:.1%}"),
             ("bubble", report.bubble, f"{report.bubble:.1%}"),
             ("ops", sum(device.ops for device in report.devices), f"{sum(device.ops for device in report.devices):,}"),

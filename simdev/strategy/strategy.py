@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
@@ -106,10 +106,11 @@ class Strategy:
         """Raises InputError for what is told beside a pipeline."""
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
+        plain = replace(_PLAIN, sync=default_sync(self.short))  # what a short form brings is not told beside
         beside = [
             one.name
             for one in fields(self)
-            if one.name != "pipeline" and getattr(self, one.name) != getattr(_PLAIN, one.name)
+            if one.name != "pipeline" and getattr(self, one.name) != getattr(plain, one.name)
         ]
         if beside:
             raise InputError([f"{name}: a pipeline stands alone; it says where everything runs" for name in beside])

@@ -103,7 +103,8 @@ def _inputs(graph: Graph, devices: tuple[str, ...]) -> dict[str, Configuration]:
         op.name: Configuration({"sample": len(devices)}, devices) for op in graph.ops if _has_samples(graph, op.name)
     }
     if not found:
-        raise InputError("short: the graph has no op of kind input with a dimension to cut")
+        reason = "the graph has no op of kind input with more than one sample (its first dimension) to cut"
+        raise InputError(f"strategy.short: {reason}")
     return found
 
 

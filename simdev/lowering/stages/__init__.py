@@ -43,7 +43,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
     try:
         stage = stages_of(graph, pipeline.stages, schedule.stages, lambda i: _lengths(prepared, i, homes))
     except InputError as error:
-        raise InputError([f"pipeline.{problem}" for problem in error.problems]) from None
+        raise InputError([f"strategy.pipeline.{problem}" for problem in error.problems]) from None
     placement = _placement(prepared, [homes[number] for number in stage])
     task_graph, _ = build(prepared, placement)
     once = once_a_step(graph, {})
@@ -88,7 +88,7 @@ def _schedule(pipeline: Parallelism) -> Schedule:
     try:
         return schedule_of(pipeline)
     except InputError as error:
-        raise InputError([f"pipeline.{problem}" for problem in error.problems], error.file) from None
+        raise InputError([f"strategy.pipeline.{problem}" for problem in error.problems], error.file) from None
 
 
 def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list[int]:
@@ -97,16 +97,16 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
     if not names:
         if len(cluster.workers) < schedule.ranks:
             reason = f'pp is {schedule.ranks}, but "{cluster.name}" has {len(cluster.workers)} workers'
-            raise InputError(f"pipeline.pp: {reason}")
+            raise InputError(f"strategy.pipeline.pp: {reason}")
         return list(cluster.workers[: schedule.ranks])
     problems = []
     for rank, name in enumerate(names):
         if name not in cluster.index:
-            problems.append(f'pipeline.ranks[{rank}]: no device named "{name}"')
+            problems.append(f'strategy.pipeline.ranks[{rank}]: no device named "{name}"')
         elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'pipeline.ranks[{rank}]: "{name}" is a switch')
+            problems.append(f'strategy.pipeline.ranks[{rank}]: "{name}" is a switch')
         elif name in names[:rank]:
-            problems.append(f'pipeline.ranks[{rank}]: "{name}" is rank {names.index(name)} already')
+            problems.append(f'strategy.pipeline.ranks[{rank}]: "{name}" is rank {names.index(name)} already')
     if problems:
         raise InputError(problems)
     return [cluster.index[name] for name in names]
