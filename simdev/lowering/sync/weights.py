@@ -52,8 +52,8 @@ class Gated:
 
 def gated(graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync) -> Gated:
     """The question with gates in place of its synchronisations. Raises InputError."""
-    taken = dict(_synchronised(graph, cluster, origins))
-    alone = dict(_alone(graph, cluster, strategy, sync, set(taken)))
+    taken = dict(_reduced_gradients(graph, cluster, origins))
+    alone = dict(_lone_gradients(graph, cluster, strategy, sync, set(taken)))
     gates = _Gates(graph, cluster, taken, alone)
     placement = {name: device for name, device in strategy.placement.items() if name not in gates.removed}
     placement |= gates.placement
@@ -79,7 +79,7 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
     return tuple(cluster.index[name] for name in sync.servers)
 
 
-def _synchronised(
+def _reduced_gradients(
     graph: Graph, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """All-reduces of gradients: those that the partition calls so, else those that only updates read."""
@@ -100,7 +100,7 @@ def _synchronised(
         raise InputError(problems)
 
 
-def _alone(
+def _lone_gradients(
     graph: Graph, cluster: Cluster, strategy: Strategy, sync: Sync, taken: set[int]
 ) -> Iterator[tuple[tuple[int, int], int]]:
     """Gradients that one worker alone makes: (op, output) -> device. Only a server elsewhere takes them."""
@@ -201,7 +201,7 @@ def _order(order: Order, gates: _Gates) -> Order:
 
 
 def _weights(graph: Graph, found: Graph, gates: _Gates) -> Iterator[Weight]:
-    needed = _needed(found)
+    needed = _first_needed(found)
     never = len(found.ops)
     rows = []
     for name, ranks, gradients, own in gates.found:
@@ -218,7 +218,7 @@ def _weights(graph: Graph, found: Graph, gates: _Gates) -> Iterator[Weight]:
         yield Weight(name, tensor.bytes, parameters, ranks, made, places, order[k], making[k])
 
 
-def _needed(graph: Graph) -> dict[int, tuple[int, int]]:
+def _first_needed(graph: Graph) -> dict[int, tuple[int, int]]:
     """By gate when its parameter is first read: (the first forward op that reads it, the parameter itself)."""
     first: dict[int, int] = {}
     for i, op in enumerate(graph.ops):
