@@ -60,7 +60,7 @@ def test_all_profiles_and_graphs_together_are_small() -> None:
 def test_a_profile_says_how_it_was_measured(path: Path) -> None:
     header = header_of(path)
     assert header["schema"] == 1
-    assert header["unmeasured"] == []
+    assert header["unmeasured"] == ()
     assert header["noise"]["too_noisy"] == (header["noise"]["idle_repeat_cv"] > header["noise"]["limit"])
     assert {"timer", "statistic", "warm_ups", "reps", "flush"} <= set(header["method"])
     assert {"kind", "name", "torch"} <= set(header["device"])
