@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .analysis import Outcome
 from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
@@ -23,7 +22,7 @@ from .strategy import Origin, Parallelism, Strategy
 from .units import picoseconds
 
 if TYPE_CHECKING:
-    from .analysis import Report, SplitCost
+    from .analysis import Outcome, Report, SplitCost
     from .files import Parts
     from .lowering import Prepared, Step
     from .taskgraph import TaskGraph
@@ -151,6 +150,7 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
 def _large(scenario: Scenario) -> Outcome:
     """The step of a large model; what is wrong with its pipeline is told of the strategy."""
+    from .analysis import Outcome
     from .engine import simulate
     from .files import collective_model
     from .lowering.hybrid import lower_hybrid
@@ -175,6 +175,7 @@ def _in_pipeline(problem: str) -> str:
 
 def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Step) -> Outcome:
     """A trace of a strategy's ``step``, with where its op times come from."""
+    from .analysis import Outcome
     from .lowering import split
 
     own, placed, origins = split(prepared, strategy)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from .analysis import COUNTS, steady_state
 from .engine import simulate
-from .engine.credit import Sent, decisions
 from .lowering import Prepared, Step, credited, iterated, lower_step, most_steps
 from .strategy import Strategy, Sync
 from .taskgraph import TaskGraph
@@ -46,6 +44,9 @@ def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
     How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync`` is
     the policy whose credit the step is under. Raises InputError, DeadlockError.
     """
+    # Loaded where steps repeat: an oracle of single steps starts a quarter sooner without.
+    from .analysis import COUNTS, steady_state
+
     for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
         graph = iterated(step, count)
         trace = _under_credit(step, graph, sync, engine) if step.pushes and sync else simulate(graph, engine)
@@ -57,6 +58,8 @@ def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
 
 def _under_credit(step: Step, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
     """The trace of several steps whose workers have a credit."""
+    from .engine.credit import Sent, decisions
+
     limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
     return credited(
         step,

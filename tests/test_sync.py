@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simdev.analysis import steady_state, step_time_ps
+from simdev.analysis import Outcome, steady_state, step_time_ps
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device
@@ -27,7 +27,7 @@ from simdev.memory import MemoryModel
 from simdev.models import build, parameter_count
 from simdev.oracle import Oracle
 from simdev.profile import CostModel, DeviceSpec
-from simdev.scenario import Outcome, Scenario, execute, run
+from simdev.scenario import Scenario, execute, run
 from simdev.strategy import PRESETS, Strategy, Sync, sync_policy
 from simdev.taskgraph import TRANSFER, TaskGraph
 from simdev.trace import Trace

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simdev.analysis import step_time_ps
+from simdev.analysis import Outcome, step_time_ps
 from simdev.analysis.text import report_text
 from simdev.check import check
 from simdev.cli import main
@@ -22,7 +22,7 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.lowering.sync import Layer, layer_graph
 from simdev.memory import MemoryModel
 from simdev.profile import CostModel
-from simdev.scenario import Outcome, Scenario, execute, run
+from simdev.scenario import Scenario, execute, run
 from simdev.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
 
 NAMES = ["gpu:0", "gpu:1"]

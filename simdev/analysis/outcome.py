@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..memory import MemoryModel
-from ..models.large.plan import Plan
 from ..profile import CostMiss
 from ..trace import Trace
 from .splits import SplitCost
+
+if TYPE_CHECKING:
+    from ..models.large.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

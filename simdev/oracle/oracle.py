@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import step_time_ps
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
@@ -208,7 +207,7 @@ class Oracle:
         column = self.placement(placement)
         short = self._short_under(self.under.order) if self._plain else None
         step_ps = None if short is None else short.step_ps(column)
-        return step_time_ps(self._trace(self.strategy(column))) if step_ps is None else step_ps
+        return cost_of(self._trace(self.strategy(column))).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
         if not self._runs_once(strategy):
@@ -324,5 +323,7 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
 
 def cost_of(trace: Trace) -> Cost:
     """The cost that a whole trace shows."""
+    from ..analysis import step_time_ps  # what the compiled paths never ask need not be loaded
+
     peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
     return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)
