@@ -1,1 +1,3 @@
-"""What the claims about speed rest on: ``python -m benchmarks.engine``, ``python -m benchmarks.export``."""
+"""What the claims about speed rest on: ``python -m benchmarks.engine``, ``python -m
+benchmarks.export``.
+"""

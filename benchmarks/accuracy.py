@@ -1,8 +1,10 @@
-"""How far the simulated step of every shipped profile is from its measured one: ``python -m benchmarks.accuracy``.
+"""How far the simulated step of every shipped profile is from its measured one: ``python -m
+benchmarks.accuracy``.
 
-Each profile's header holds the whole training step, measured in the same run as its operators. The step is simulated
-from the operators on one device of the measured kind. Errors are signed: simulated / measured - 1. ``--json`` prints
-one object; other profiles than the shipped ones may be named.
+Each profile's header holds the whole training step, measured in the same run as its operators. The
+step is simulated from the operators on one device of the measured kind. Errors are signed:
+simulated / measured - 1. ``--json`` prints one object; other profiles than the shipped ones may be
+named.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import print_table
-from simdev.profiling.compare import Comparison, compare, has_step, median_error
+from simdev.measure.compare import Comparison, compare, has_step, median_error
 
 PROFILES = Path(__file__).resolve().parents[1] / "profiles"
 TARGETS = {"cpu": 0.15, "cuda": 0.05}
@@ -34,7 +36,10 @@ def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         for clock in TARGETS
         if (group := [comparison for comparison in comparisons if comparison.clock == clock])
     }
-    return {"models": [asdict(found) | {"error": found.error} for found in comparisons], "medians": medians}
+    return {
+        "models": [asdict(found) | {"error": found.error} for found in comparisons],
+        "medians": medians,
+    }
 
 
 def print_figures(found: dict[str, Any]) -> None:
@@ -65,7 +70,12 @@ def _cells(model: dict[str, Any]) -> list[str]:
 def main(arguments: Iterable[str] | None = None) -> None:
     """Compare all, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("profiles", nargs="*", type=Path, help="profiles with a measured step (default: the shipped)")
+    parser.add_argument(
+        "profiles",
+        nargs="*",
+        type=Path,
+        help="profiles with a measured step (default: the shipped)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(None if arguments is None else list(arguments))
     found = figures([compare(path) for path in options.profiles or shipped()])

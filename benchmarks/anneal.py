@@ -1,8 +1,10 @@
-"""The optimizer sanity run: ``python -m benchmarks.anneal [--seconds 60] [--queues half-duplex|parallel]``.
+"""The optimizer sanity run: ``python -m benchmarks.anneal [--seconds 60] [--queues
+half-duplex|parallel]``.
 
-A simple annealer over ``Oracle.session``, on one core: Baechi's measured GNMT graph, its 569 co-placement groups, four
-devices. Hand-written C++ annealing over the same groups, half a million evaluations, is the mark. Its sequential queues
-are near ``half-duplex`` but not the same (tests/test_conformance_baechi.py), its parallel ones are ``parallel``.
+A simple annealer over ``Oracle.session``, on one core: Baechi's measured GNMT graph, its 569
+co-placement groups, four devices. Hand-written C++ annealing over the same groups, half a million
+evaluations, is the mark. Its sequential queues are near ``half-duplex`` but not the same
+(tests/conformance/test_conformance_baechi.py), its parallel ones are ``parallel``.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ import numpy as np
 
 from benchmarks.common import GNMT, gnmt, machine, print_table
 from simdev.check import check
+from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.graph import Graph
 from simdev.lowering import lower
 from simdev.oracle import Oracle
 from simdev.oracle.session import Session
-from simdev.profile import CostModel
 from simdev.strategy import Strategy
 from simdev.taskgraph import Ints
 
@@ -34,7 +36,9 @@ NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
 
 @dataclass(frozen=True)
 class Schedule:
-    """Temperatures as fractions of the current step time, falling geometrically, and what one run may use."""
+    """Temperatures as fractions of the current step time, falling geometrically, and what one run
+    may use.
+    """
 
     seconds: float  # CPU seconds
     hot: float = 2e-3
@@ -68,7 +72,9 @@ def best_single(oracle: Oracle) -> Ints:
     """Everything on the one device where the step is shortest."""
     devices = [d for d, device in enumerate(oracle.cluster.devices) if device.runs_ops]
     ops = len(oracle.graph.ops)
-    return np.full(ops, min(devices, key=lambda d: oracle.step_ps(np.full(ops, d, np.int64))), np.int64)
+    return np.full(
+        ops, min(devices, key=lambda d: oracle.step_ps(np.full(ops, d, np.int64))), np.int64
+    )
 
 
 def neighbours(oracle: Oracle) -> list[list[int]]:
@@ -98,9 +104,14 @@ def anneal(oracle: Oracle, start: Ints, schedule: Schedule) -> Search:
 
 
 def cool(
-    session: Session, near: Sequence[Sequence[int]], rng: np.random.Generator, schedule: Schedule, end: float
+    session: Session,
+    near: Sequence[Sequence[int]],
+    rng: np.random.Generator,
+    schedule: Schedule,
+    end: float,
 ) -> tuple[int, Ints, int, int]:
-    """Metropolis over moves of one group, half of them to where a neighbour stands, until the CPU clock says ``end``.
+    """Metropolis over moves of one group, half of them to where a neighbour stands, until the CPU
+    clock says ``end``.
 
     Returns the best step time in ps and its placement, the moves tried and the moves accepted.
     """
@@ -109,8 +120,13 @@ def cool(
     current = best = session.cost.step_ps
     tried, taken, begin = 0, 0, time.process_time()
     while (now := time.process_time()) < end:
-        temperature = schedule.hot * (schedule.cold / schedule.hot) ** ((now - begin) / (end - begin))
-        lucks, groups = rng.exponential(temperature, BLOCK).tolist(), rng.integers(0, len(where), BLOCK).tolist()
+        temperature = schedule.hot * (schedule.cold / schedule.hot) ** (
+            (now - begin) / (end - begin)
+        )
+        lucks, groups = (
+            rng.exponential(temperature, BLOCK).tolist(),
+            rng.integers(0, len(where), BLOCK).tolist(),
+        )
         for group, luck, place in zip(groups, lucks, rng.random(BLOCK).tolist(), strict=True):
             device = draw(place, near[group], where, devices)
             if device == where[group]:
@@ -134,23 +150,39 @@ def draw(luck: float, near: Sequence[int], where: Sequence[int], devices: int) -
 
 
 def confirm(oracle: Oracle, found: Search) -> None:
-    """Ask the reference engine and the checker. Raises AssertionError where they see it otherwise."""
-    task_graph = lower(oracle.graph, oracle.cluster, CostModel(), Strategy(oracle.named(found.placement)))
+    """Ask the reference engine and the checker.
+
+    Raises AssertionError where they see it otherwise.
+    """
+    task_graph = lower(
+        oracle.graph, oracle.cluster, CostModel(), Strategy(oracle.named(found.placement))
+    )
     trace = simulate(task_graph, "simpy")
     faults = check(task_graph, trace)
     assert not faults, faults
-    assert trace.step_ps == found.best_ps == oracle.step_ps(found.placement), (trace.step_ps, found.best_ps)
+    assert trace.step_ps == found.best_ps == oracle.step_ps(found.placement), (
+        trace.step_ps,
+        found.best_ps,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.anneal", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.anneal", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--seconds", type=float, default=60, help="CPU seconds of each run")
     parser.add_argument("--queues", choices=list(MARKS), help="one mode alone")
-    parser.add_argument("--hot", type=float, default=Schedule.hot, help="first temperature, a fraction of the step")
+    parser.add_argument(
+        "--hot", type=float, default=Schedule.hot, help="first temperature, a fraction of the step"
+    )
     parser.add_argument("--cold", type=float, default=Schedule.cold, help="last temperature")
-    parser.add_argument("--rounds", type=int, default=Schedule.rounds, help="how often it begins hot again")
+    parser.add_argument(
+        "--rounds", type=int, default=Schedule.rounds, help="how often it begins hot again"
+    )
     parser.add_argument("--seed", type=int, default=Schedule.seed)
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object in place of a table"
+    )
     options = parser.parse_args()
     schedule = Schedule(options.seconds, options.hot, options.cold, options.rounds, options.seed)
     found: dict[str, Search] = {}
@@ -159,17 +191,42 @@ def main() -> None:
         found[queues] = anneal(oracle, best_single(oracle), schedule)
         confirm(oracle, found[queues])
     if options.json:
-        runs = {queues: asdict(one) | {"placement": one.placement.tolist()} for queues, one in found.items()}
-        print(json.dumps({"machine": machine(), "schedule": asdict(schedule), "runs": runs}, indent=1))
+        runs = {
+            queues: asdict(one) | {"placement": one.placement.tolist()}
+            for queues, one in found.items()
+        }
+        print(
+            json.dumps({"machine": machine(), "schedule": asdict(schedule), "runs": runs}, indent=1)
+        )
         return
-    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, one core")
+    print(
+        ", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU time, one core"
+    )
     temperatures = f"temperature {schedule.hot:g} to {schedule.cold:g} of the step time"
     print(f"{temperatures}, {schedule.rounds} rounds, seed {schedule.seed}\n")
-    head = ["GNMT, 569 groups", "confirmed by", "seconds", "evaluations/s", "accepted", "start ms", "best ms", "C++ ms"]
+    head = [
+        "GNMT, 569 groups",
+        "confirmed by",
+        "seconds",
+        "evaluations/s",
+        "accepted",
+        "start ms",
+        "best ms",
+        "C++ ms",
+    ]
     rows = []
     for queues, one in found.items():
-        row = [queues, "simpy, checker", f"{one.seconds:.1f}", f"{one.evaluations / one.seconds:,.0f}"]
-        row += [f"{one.accepted / one.evaluations:.1%}", f"{one.start_ps / 1e9:.2f}", f"{one.best_ps / 1e9:.2f}"]
+        row = [
+            queues,
+            "simpy, checker",
+            f"{one.seconds:.1f}",
+            f"{one.evaluations / one.seconds:,.0f}",
+        ]
+        row += [
+            f"{one.accepted / one.evaluations:.1%}",
+            f"{one.start_ps / 1e9:.2f}",
+            f"{one.best_ps / 1e9:.2f}",
+        ]
         rows.append([*row, f"{MARKS[queues]}"])
     print_table(head, rows)
 

@@ -1,8 +1,9 @@
-"""What every benchmark needs: graphs, placements, drivers, a clock, and one Kahn pass to calibrate a machine.
+"""What every benchmark needs: graphs, placements, drivers, a clock, and one Kahn pass to calibrate
+a machine.
 
-A benchmark that repeats one placement is up to three times too fast, because the branch predictor learns the run: so
-drivers take turns over at least PLACEMENTS different ones, or walk from one to the next as a search does. Times are
-CPU seconds of this process.
+A benchmark that repeats one placement is up to three times too fast, because the branch predictor
+learns the run: so drivers take turns over at least PLACEMENTS different ones, or walk from one to
+the next as a search does. Times are CPU seconds of this process.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from simdev.cluster import Cluster, Device, Link
+from simdev.costs import CostModel
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
-from simdev.profile import CostModel
 from simdev.taskgraph import Ints, Rows
 
 PLACEMENTS = 32  # the least number of different placements in rotation
 PEER_FILES = Path(__file__).resolve().parents[1] / "tests" / "peers"
 GNMT = PEER_FILES / "baechi_gnmt" / "gnmt_v2_forward.json.gz"
-WIDTH, IN_DEGREE, SPREAD = 64, 2.0, 1.0  # of layered graphs; the spread is the sigma of their lognormals
+# of layered graphs; the spread is the sigma of their lognormals
+WIDTH, IN_DEGREE, SPREAD = 64, 2.0, 1.0
 MEDIAN_SECONDS, MEDIAN_BYTES = 100e-6, 0.5e6
 GROUP = 4  # devices that share the faster links
 
@@ -48,23 +50,33 @@ Score = Callable[[Ints], float]
 
 @cache
 def layered_graph(ops: int, seed: int = 0) -> Graph:
-    """A random DAG in layers of 64 ops: each reads about two ops of the two layers before its own."""
+    """A random DAG in layers of 64 ops: each reads about two ops of the two layers before its
+    own.
+    """
     rng = np.random.default_rng(seed)
-    times = np.maximum(1, MEDIAN_SECONDS * 1e12 * rng.lognormal(0, SPREAD, ops)).astype(np.int64).tolist()
+    times = (
+        np.maximum(1, MEDIAN_SECONDS * 1e12 * rng.lognormal(0, SPREAD, ops))
+        .astype(np.int64)
+        .tolist()
+    )
     sizes = (MEDIAN_BYTES * rng.lognormal(0, SPREAD, ops)).astype(np.int64).tolist()
     degrees = np.maximum(1, rng.poisson(IN_DEGREE, ops)).tolist()
     found = []
     for i in range(ops):
         layer = i // WIDTH * WIDTH
         first = max(0, layer - 2 * WIDTH)
-        read = np.sort(rng.choice(np.arange(first, layer), min(degrees[i], layer - first), replace=False)).tolist()
+        read = np.sort(
+            rng.choice(np.arange(first, layer), min(degrees[i], layer - first), replace=False)
+        ).tolist()
         inputs, outputs = tuple(f"op{p}" for p in read), (Tensor(sizes[i]),)
         found.append(Op(f"op{i}", inputs=inputs, outputs=outputs, time=Fraction(times[i], 10**12)))
     return Graph(f"layered {ops:,}", tuple(found))
 
 
 def grouped_cluster(devices: int, queues: str) -> Cluster:
-    """50 GB/s and 2 us between the devices of one group of four, 12 GB/s and 5 us between groups."""
+    """50 GB/s and 2 us between the devices of one group of four, 12 GB/s and 5 us between
+    groups.
+    """
     names = [f"gpu:{d}" for d in range(devices)]
     pairs = [(a, b) for a in range(devices) for b in range(a + 1, devices)]
     links = [
@@ -82,7 +94,9 @@ def layered(ops: int, devices: int, queues: str, seed: int = 0) -> Prepared:
 
 @cache
 def gnmt_graph() -> Graph:
-    """Baechi's measured GNMT graph: 2,494 ops in its topological order, times in whole microseconds."""
+    """Baechi's measured GNMT graph: 2,494 ops in its topological order, times in whole
+    microseconds.
+    """
     with gzip.open(GNMT, "rt") as file:
         record = json.load(file)
     outputs: list[dict[str, int]] = [{} for _ in record["nodes"]]
@@ -95,7 +109,13 @@ def gnmt_graph() -> Graph:
     order = sorted(record["nodes"], key=lambda node: node["topo_order"])
     sizes = {node["id"]: tuple(map(Tensor, outputs[node["id"]].values())) for node in order}
     ops = [
-        Op(f"op{n['id']}", inputs=tuple(inputs[n["id"]]), outputs=sizes[n["id"]], time=f"{n['us']} us") for n in order
+        Op(
+            f"op{n['id']}",
+            inputs=tuple(inputs[n["id"]]),
+            outputs=sizes[n["id"]],
+            time=f"{n['us']} us",
+        )
+        for n in order
     ]
     return Graph("GNMT", tuple(ops))
 
@@ -111,7 +131,9 @@ def gnmt(queues: str, devices: int = 4) -> Prepared:
 def random_placements(prepared: Prepared, count: int = PLACEMENTS, seed: int = 0) -> list[Ints]:
     """Uniform random placements: for each a device by op."""
     rng = np.random.default_rng(seed)
-    devices = np.array([d for d, device in enumerate(prepared.cluster.devices) if device.runs_ops], np.int64)
+    devices = np.array(
+        [d for d, device in enumerate(prepared.cluster.devices) if device.runs_ops], np.int64
+    )
     return [devices[rng.integers(0, len(devices), len(prepared.graph.ops))] for _ in range(count)]
 
 
@@ -119,7 +141,9 @@ def random_placements(prepared: Prepared, count: int = PLACEMENTS, seed: int = 0
 
 
 def timed(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[float, T]:
-    """CPU seconds of one call, and what it returned; the garbage of earlier calls is collected before."""
+    """CPU seconds of one call, and what it returned; the garbage of earlier calls is collected
+    before.
+    """
     gc.collect()
     begin = time.process_time()
     result = call(*args, **kwargs)
@@ -140,13 +164,20 @@ class Rate:
 
 
 def settle() -> None:
-    """Let the garbage collector ignore what lives by now: else the data of one benchmark would slow the next."""
+    """Let the garbage collector ignore what lives by now: else the data of one benchmark would slow
+    the next.
+    """
     gc.collect()
     gc.freeze()
 
 
-def rotate(call: Callable[[T], object], items: Sequence[T], passes: int = 5, least_seconds: float = 0.5) -> Rate:
-    """Call with every item in turn, pass by pass, until both limits are reached: the median pass. One warm-up call."""
+def rotate(
+    call: Callable[[T], object], items: Sequence[T], passes: int = 5, least_seconds: float = 0.5
+) -> Rate:
+    """Call with every item in turn, pass by pass, until both limits are reached: the median pass.
+
+    One warm-up call.
+    """
     if len(items) < PLACEMENTS:
         raise ValueError(f"at least {PLACEMENTS} different items in rotation, got {len(items)}")
 
@@ -163,7 +194,9 @@ def rotate(call: Callable[[T], object], items: Sequence[T], passes: int = 5, lea
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """An annealing walk: its rate, how many moves it accepted, and the scores where it began, ended and was best."""
+    """An annealing walk: its rate, how many moves it accepted, and the scores where it began, ended
+    and was best.
+    """
 
     rate: Rate
     accepted: int
@@ -172,17 +205,25 @@ class Walk:
     best: float
 
 
-def anneal(score: Score, start: Ints, devices: int, evaluations: int, seed: int = 0, temperature: float = 0.01) -> Walk:
+def anneal(
+    score: Score,
+    start: Ints,
+    devices: int,
+    evaluations: int,
+    seed: int = 0,
+    temperature: float = 0.01,
+) -> Walk:
     """Simulated annealing by moves of one op, from ``start``: evaluations a second over the walk.
 
-    ``score`` gets the walk's own array, changed in place from call to call. The temperature is a fraction of the
-    start's score and falls to zero in a straight line. Moves are drawn before the clock starts, and the start is
-    scored before it too.
+    ``score`` gets the walk's own array, changed in place from call to call. The temperature is a
+    fraction of the start's score and falls to zero in a straight line. Moves are drawn before the
+    clock starts, and the start is scored before it too.
     """
     rng = np.random.default_rng(seed)
     ops = rng.integers(0, len(start), evaluations).tolist()
     shifts = rng.integers(1, devices, evaluations).tolist()
-    # A move that is worse by less than luck * temperature is accepted: Metropolis' rule, drawn beforehand.
+    # A move that is worse by less than luck * temperature is accepted: Metropolis' rule, drawn
+    # beforehand.
     lucks = (rng.exponential(1.0, evaluations) * np.linspace(temperature, 0, evaluations)).tolist()
     placement = start.copy()
     first = score(placement)
@@ -233,7 +274,9 @@ def compiled_kahn() -> Callable[..., int]:
 
 
 def kahn_seconds(successors: Rows, compiled: bool, repeats: int = 9) -> float:
-    """Median CPU seconds of a Kahn pass: over arrays where ``compiled``, else over lists in plain Python."""
+    """Median CPU seconds of a Kahn pass: over arrays where ``compiled``, else over lists in plain
+    Python.
+    """
     count = len(successors)
     ptr, ids = successors.ptr, successors.ids
     missing, order = np.bincount(ids, minlength=count), np.zeros(count, np.int64)
@@ -262,7 +305,11 @@ def op_successors(graph: Graph) -> Rows:
 
 def machine() -> dict[str, str]:
     """The processor and the versions that decide the speed."""
-    found = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    found = {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+    }
     for package in ("simpy", "numpy", "numba"):
         try:
             found[package] = version(package)
@@ -283,7 +330,10 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = [head, *rows]
     widths = [max(len(row[c]) for row in table) for c in range(len(head))]
     for row in table:
-        cells = [cell.ljust(w) if c < 2 else cell.rjust(w) for c, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if c < 2 else cell.rjust(w)
+            for c, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         print("  ".join(cells).rstrip())
 
 

@@ -38,7 +38,9 @@ def print_figures(found: Sequence[Figure]) -> None:
     for one in found:
         sign = "" if one.target is None else f"{'>=' if one.least else '<='} {one.target:,g}"
         reached = {None: "", True: "reached", False: "MISSED"}[one.reached]
-        rows.append([one.part, one.name, f"{figure(one.measured)} {one.unit}".strip(), sign, reached])
+        rows.append(
+            [one.part, one.name, f"{figure(one.measured)} {one.unit}".strip(), sign, reached]
+        )
     print_table(["where", "figure", "measured", "target", ""], rows)
 
 
@@ -50,10 +52,14 @@ def main(
     quick: Size,
     note: str,
 ) -> None:
-    """The command ``python -m benchmarks.NAME [--quick] [--json]``; ``note`` tells what the numbers are."""
+    """The command ``python -m benchmarks.NAME [--quick] [--json]``; ``note`` tells what the numbers
+    are.
+    """
     described = (document or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=described)
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object in place of a table"
+    )
     parser.add_argument("--quick", action="store_true", help="less of everything")
     options = parser.parse_args()
     found = run(quick if options.quick else full, lambda text: print(text, file=sys.stderr))

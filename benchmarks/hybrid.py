@@ -1,8 +1,10 @@
-"""Steps of large models beside published ones, and their speed: ``python -m benchmarks.hybrid [--json]``.
+"""Steps of large models beside published ones, and their speed: ``python -m benchmarks.hybrid
+[--json]``.
 
-Published: Korthikanti et al. 2022 (arXiv 2205.05198, tables 4 and 5, figure 1); SimuMax's release table v1.2 (measured
-on 8 B200 with Megatron-LM); Calculon's answer for its example of Megatron-1T. Efficiencies are the same for all rows of
-a device and come from measurements of single operators, none of which belongs to a step.
+Published: Korthikanti et al. 2022 (arXiv 2205.05198, tables 4 and 5, figure 1); SimuMax's release
+table v1.2 (measured on 8 B200 with Megatron-LM); Calculon's answer for its example of Megatron-1T.
+Efficiencies are the same for all rows of a device and come from measurements of single operators,
+none of which belongs to a step.
 """
 
 from __future__ import annotations
@@ -24,21 +26,32 @@ from numpy.typing import NDArray
 from benchmarks.common import PEER_FILES, machine, print_table
 from simdev.analysis import Report, Training
 from simdev.cluster import Cluster
+from simdev.costs import CostModel, DeviceSpec, Efficiency
 from simdev.engine import simulate
 from simdev.files import collective_model, read_cluster, read_device, read_preset
 from simdev.files.scenario import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, large_model
-from simdev.profile import CostModel, DeviceSpec, Efficiency
 from simdev.scenario import Scenario, run
 from simdev.strategy import Parallelism, Strategy
 
 GIB = 2**30
-BOTH: dict[str, Any] = {"flash": False, "recompute": "selective", "sequence_parallel": True, "zero": 0}
+BOTH: dict[str, Any] = {
+    "flash": False,
+    "recompute": "selective",
+    "sequence_parallel": True,
+    "zero": 0,
+}
 FULL: dict[str, Any] = {"flash": False, "recompute": "full", "sequence_parallel": False, "zero": 0}
 NONE: dict[str, Any] = {"flash": False, "recompute": "none", "sequence_parallel": False, "zero": 0}
 SMALLER: dict[str, Any] = {"tp": 8, "microbatch": 4}
-LARGER: dict[str, Any] = {"tp": 8, "pp": 8, "microbatches": 64, "schedule": "Interleaved1F1B", "chunks": 3}
+LARGER: dict[str, Any] = {
+    "tp": 8,
+    "pp": 8,
+    "microbatches": 64,
+    "schedule": "Interleaved1F1B",
+    "chunks": 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +69,65 @@ class Published:
 def _b200(tp: int, pp: int, dp: int, ms: float, gib: float) -> Published:
     p = {"tp": tp, "pp": pp, "dp": dp, "microbatches": 4, "zero": 1, "sequence_parallel": tp > 1}
     model = {"name": "llama3-70b", "layers": 12, "length": 4096}
-    return Published(f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}", model, ("dgx-b200", 1), p, ms / 1e3, gib)
+    return Published(
+        f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}",
+        model,
+        ("dgx-b200", 1),
+        p,
+        ms / 1e3,
+        gib,
+    )
 
 
 STATE = 45.5625  # GiB of parameters, gradients and optimizer state, both models (figure 1)
 A100 = (
-    Published("22B, full recomputation", {"name": "gpt-22b"}, ("dgx-a100-80", 1), SMALLER | FULL, 1.42, None),
-    Published("22B, both techniques", {"name": "gpt-22b"}, ("dgx-a100-80", 1), SMALLER | BOTH, 1.10, STATE + 9.5625),
-    Published("22B, no recomputation", {"name": "gpt-22b"}, ("dgx-a100-80", 1), SMALLER | NONE, None, STATE + 59.25),
-    Published("175B, full recomputation", {"name": "gpt3-175b"}, ("dgx-a100-80", 8), LARGER | FULL, 18.13, None),
     Published(
-        "175B, both techniques", {"name": "gpt3-175b"}, ("dgx-a100-80", 8), LARGER | BOTH, 13.75, STATE + 12.3515625
+        "22B, full recomputation",
+        {"name": "gpt-22b"},
+        ("dgx-a100-80", 1),
+        SMALLER | FULL,
+        1.42,
+        None,
     ),
     Published(
-        "175B, no recomputation", {"name": "gpt3-175b"}, ("dgx-a100-80", 8), LARGER | NONE, None, STATE + 66.84375
+        "22B, both techniques",
+        {"name": "gpt-22b"},
+        ("dgx-a100-80", 1),
+        SMALLER | BOTH,
+        1.10,
+        STATE + 9.5625,
+    ),
+    Published(
+        "22B, no recomputation",
+        {"name": "gpt-22b"},
+        ("dgx-a100-80", 1),
+        SMALLER | NONE,
+        None,
+        STATE + 59.25,
+    ),
+    Published(
+        "175B, full recomputation",
+        {"name": "gpt3-175b"},
+        ("dgx-a100-80", 8),
+        LARGER | FULL,
+        18.13,
+        None,
+    ),
+    Published(
+        "175B, both techniques",
+        {"name": "gpt3-175b"},
+        ("dgx-a100-80", 8),
+        LARGER | BOTH,
+        13.75,
+        STATE + 12.3515625,
+    ),
+    Published(
+        "175B, no recomputation",
+        {"name": "gpt3-175b"},
+        ("dgx-a100-80", 8),
+        LARGER | NONE,
+        None,
+        STATE + 66.84375,
     ),
 )
 B200 = (
@@ -82,10 +140,12 @@ B200 = (
 
 @cache
 def slow_b200() -> DeviceSpec:
-    """The B200 of SimuMax's machine by its own operators: their defaults in configs/system/b200_bf16_ceperm.json.
+    """The B200 of SimuMax's machine by its own operators: their defaults in
+    configs/system/b200_bf16_ceperm.json.
 
-    Products reach 0.488 of 2,250 TFLOP/s (514 shapes), attention 0.70, passes over memory 0.666 of 8 TB/s, those of the
-    loss 0.325 (fractions of 7.7 TB/s here). Its clocks are lower than those behind the preset's 0.69.
+    Products reach 0.488 of 2,250 TFLOP/s (514 shapes), attention 0.70, passes over memory 0.666 of
+    8 TB/s, those of the loss 0.325 (fractions of 7.7 TB/s here). Its clocks are lower than those
+    behind the preset's 0.69.
     """
     memory, overhead = Fraction("0.69"), Fraction(27, 10**7)
     told = {
@@ -98,14 +158,20 @@ def slow_b200() -> DeviceSpec:
 
 def step(published: Published, spec: DeviceSpec | None = None) -> Report:
     """The simulated step of a published one."""
-    cluster = read_preset(published.cluster[0], published.cluster[1] if published.cluster[1] > 1 else None)
+    cluster = read_preset(
+        published.cluster[0], published.cluster[1] if published.cluster[1] > 1 else None
+    )
     sizes = dict(published.model)
     model = large_model(sizes.pop("name"), **sizes)
     return report_of(cluster, model, Parallelism(**published.parallelism), spec)
 
 
 def report_of(
-    cluster: Cluster, model: Any, parallelism: Parallelism, spec: DeviceSpec | None = None, engine: str = "auto"
+    cluster: Cluster,
+    model: Any,
+    parallelism: Parallelism,
+    spec: DeviceSpec | None = None,
+    engine: str = "auto",
 ) -> Report:
     """A step on a cluster; ``spec`` instead of the datasheets shipped."""
     told = () if spec is None else (spec,)
@@ -129,14 +195,21 @@ def errors(published: Published, spec: DeviceSpec | None = None) -> dict[str, An
         "gib": gib,
         "mfu": training_of(report).mfu,
     }
-    for name, value, told in (("time", report.seconds, published.seconds), ("memory", gib, published.gib)):
-        found |= {f"published_{name}": told, f"{name}_error": None if told is None else value / told - 1}
+    for name, value, told in (
+        ("time", report.seconds, published.seconds),
+        ("memory", gib, published.gib),
+    ):
+        found |= {
+            f"published_{name}": told,
+            f"{name}_error": None if told is None else value / told - 1,
+        }
     return found
 
 
 # Calculon: seconds by term, of its example 3072_t4_p64_d12_mbs4_full on its A100 of 80 GB.
 CALCULON = {
-    "forward": 15.4804, "backward": 30.3475, "recompute": 15.4804, "tensor": 2.9645 + 1.2441, "pipeline": 0.5991,
+    "forward": 15.4804, "backward": 30.3475, "recompute": 15.4804, "tensor": 2.9645 + 1.2441,
+    "pipeline": 0.5991,
     "data": 0.6992, "update": 0.0026, "bubble": 65.0829,
 }  # fmt: skip
 MIDDLE = 31  # the rank that is told: without embedding and classifier, which Calculon leaves out
@@ -155,7 +228,8 @@ def calculon_step() -> Report:
         {
             "name": "calculon", "queues": "link", "nodes": 384,
             "devices": [
-                *({"name": name, "kind": "a100", "memory": "80 GiB", "transit": False} for name in names),
+                *({"name": name, "kind": "a100", "memory": "80 GiB",
+                "transit": False} for name in names),
                 {"name": "nvswitch:0", "kind": "switch"},
             ],
             "links": [{"ends": [name, "nvswitch:0"], "bandwidth": "195 GB/s"} for name in names],
@@ -163,7 +237,8 @@ def calculon_step() -> Report:
         }
     )  # fmt: skip
     p = Parallelism(
-        tp=4, pp=64, dp=12, microbatches=64, microbatch=4, flash=False, recompute="full", zero=1, overlap=False,
+        tp=4, pp=64, dp=12, microbatches=64, microbatch=4, flash=False, recompute="full", zero=1,
+        overlap=False,
         gradient_bytes=2,
     )  # fmt: skip
     return report_of(cluster, large_model("megatron-1t"), p, spec)
@@ -175,7 +250,8 @@ def calculon_terms() -> list[tuple[str, float, float]]:
     return [(term, told, terms[term] / 1e12) for term, told in CALCULON.items()]
 
 
-# vTrain's measured steps (MICRO 2024): Megatron-DeepSpeed on A100, 1F1B, full recomputation, no ZeRO.
+# vTrain's measured steps (MICRO 2024): Megatron-DeepSpeed on A100, 1F1B, full recomputation, no
+# ZeRO.
 
 
 def vtrain_steps(name: str) -> list[tuple[dict[str, int | float], float]]:
@@ -183,17 +259,26 @@ def vtrain_steps(name: str) -> list[tuple[dict[str, int | float], float]]:
     path = PEER_FILES / "vtrain" / f"ground_truth_{name}_sample.csv"
     with path.open(newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return [(dict(row), _vtrain_ms({key: int(value) for key, value in row.items()})) for row in rows]
+    return [
+        (dict(row), _vtrain_ms({key: int(value) for key, value in row.items()})) for row in rows
+    ]
 
 
 def _vtrain_ms(row: dict[str, int]) -> float:
     hidden, samples, dp = row["hidden size"], row["micro batch"], row["data parallelism"]
     model = Transformer(
-        "gpt", row["# layers"], hidden, row["attention heads"], 4 * hidden, 50_257, row["sequence length"]
+        "gpt",
+        row["# layers"],
+        hidden,
+        row["attention heads"],
+        4 * hidden,
+        50_257,
+        row["sequence length"],
     )
     p = Parallelism(
         dp=dp, tp=row["tensor parallelism"], pp=row["pipeline parallelism"], microbatch=samples,
-        microbatches=row["global batch"] // (dp * samples), recompute="full", flash=False, sequence_parallel=False,
+        microbatches=row["global batch"] // (dp * samples), recompute="full", flash=False,
+        sequence_parallel=False,
         zero=0, overlap=False,
     )  # fmt: skip
     return report_of(_a100s(row["# GPUs"]), model, p).seconds * 1e3
@@ -207,7 +292,11 @@ def _a100s(count: int) -> Cluster:
     whole = read_preset("dgx-a100-80")
     kept = {*(f"gpu:{i}" for i in range(count)), "nvswitch:0"}
     devices = tuple(device for device in whole.devices if device.name in kept)
-    return replace(whole, devices=devices, links=tuple(link for link in whole.links if kept.issuperset(link.ends)))
+    return replace(
+        whole,
+        devices=devices,
+        links=tuple(link for link in whole.links if kept.issuperset(link.ends)),
+    )
 
 
 def vtrain_errors(name: str) -> NDArray[np.float64]:
@@ -220,9 +309,11 @@ def vtrain_errors(name: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Tasks, CPU and wall seconds of lowering and simulating together, and the step that was found (ps).
+    """Tasks, CPU and wall seconds of lowering and simulating together, and the step that was found
+    (ps).
 
-    ``first`` are the CPU seconds of the first run, in which the cluster's routes are found and memory is new.
+    ``first`` are the CPU seconds of the first run, in which the cluster's routes are found and
+    memory is new.
     """
 
     tasks: int
@@ -241,7 +332,9 @@ LARGE_STEP = Parallelism(
 def speed(symmetry: bool, repeats: int = 3) -> Speed:
     """The GPT-3 175B step on 1,024 A100, built and simulated: the fastest of several runs."""
     cluster, model = read_preset("dgx-a100-80", 128), large_model("gpt3-175b")
-    specs = {one.kind: one for one in datasheets((), [device.kind for device in cluster.devices], ())}
+    specs = {
+        one.kind: one for one in datasheets((), [device.kind for device in cluster.devices], ())
+    }
     found: list[Speed] = []
     for _ in range(repeats):
         collectives = collective_model(cluster)  # its answers are not kept from run to run
@@ -260,7 +353,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hybrid", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    report_of(read_preset("dgx-a100-80"), large_model("llama2-7b", layers=4), Parallelism(tp=8), engine="compiled")
+    report_of(
+        read_preset("dgx-a100-80"),
+        large_model("llama2-7b", layers=4),
+        Parallelism(tp=8),
+        engine="compiled",
+    )
     every, one = speed(False), speed(True)
     if every.step_ps != one.step_ps:
         print("the steps with and without symmetry differ", file=sys.stderr)
@@ -271,21 +369,30 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         speeds = {"all": every, "one of each rank": one}
         found = {
-            "machine": machine(), "step_s": one.step_ps / 1e12, "a100": rows, "b200": preset, "b200_own_operators": own,
-            "speed": {name: {field: getattr(s, field) for field in s.__slots__} for name, s in speeds.items()},
+            "machine": machine(), "step_s": one.step_ps / 1e12, "a100": rows, "b200": preset,
+            "b200_own_operators": own,
+            "speed": {name: {field: getattr(s, field) for field in s.__slots__} for name,
+            s in speeds.items()},
             "vtrain": {name: vtrain_errors(name).tolist() for name in ("multi", "single")},
-            "calculon": {term: {"calculon_s": told, "simdev_s": ours} for term, told, ours in terms},
+            "calculon": {term: {"calculon_s": told, "simdev_s": ours} for term, told,
+            ours in terms},
         }  # fmt: skip
         print(json.dumps(found, indent=1))
         return 0
     _print_speed(every, one)
-    for title, some in (("A100", rows), ("B200, the preset", preset), ("B200, SimuMax's operators", own)):
+    for title, some in (
+        ("A100", rows),
+        ("B200, the preset", preset),
+        ("B200, SimuMax's operators", own),
+    ):
         _titled(f"{title}: simulated beside published")
         print_table(("step", "s", "published", "error", "GiB", "published", "error"), _cells(some))
     for name in ("multi", "single"):
         signed = vtrain_errors(name)
         _titled(f"vTrain, {name} node: {len(signed)} steps, {_summary(signed)}")
-    body = [(term, f"{told:.3f}", f"{ours:.3f}", f"{ours - told:+.3f}") for term, told, ours in terms]
+    body = [
+        (term, f"{told:.3f}", f"{ours:.3f}", f"{ours - told:+.3f}") for term, told, ours in terms
+    ]
     _titled(f"Megatron-1T on 3,072 A100: seconds of rank {MIDDLE} of the pipeline")
     print_table(("term", "Calculon", "simdev", "difference"), body)
     return 0
@@ -304,13 +411,29 @@ def _print_speed(every: Speed, one: Speed) -> None:
         )
         for name, s in (("all 1,024 GPUs", every), ("one of each rank", one))
     ]
-    _titled(f"GPT-3 175B, 96 microbatches, lowered and simulated: a step of {one.step_ps / 1e12:.3f} s")
-    print_table(("devices", "tasks", "first run, CPU s", "then", "of it lowering", "wall s", "million tasks/s"), body)
+    _titled(
+        f"GPT-3 175B, 96 microbatches, lowered and simulated: a step of {one.step_ps / 1e12:.3f} s"
+    )
+    print_table(
+        (
+            "devices",
+            "tasks",
+            "first run, CPU s",
+            "then",
+            "of it lowering",
+            "wall s",
+            "million tasks/s",
+        ),
+        body,
+    )
 
 
 def _summary(found: NDArray[np.float64]) -> str:
     size = np.abs(found)
-    return f"MAPE {size.mean():.1%}, median {np.median(size):.1%}, signed {found.mean():+.1%}, worst {size.max():.1%}"
+    return (
+        f"MAPE {size.mean():.1%}, median {np.median(size):.1%}, signed "
+        f"{found.mean():+.1%}, worst {size.max():.1%}"
+    )
 
 
 def _titled(title: str) -> None:
@@ -323,8 +446,10 @@ def _cells(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 
     return [
         (
-            row["step"], f"{row['seconds']:.4f}", told(row["published_time"], ".4f"), told(row["time_error"], "+.1%"),
-            f"{row['gib']:.2f}", told(row["published_memory"], ".2f"), told(row["memory_error"], "+.1%"),
+            row["step"], f"{row['seconds']:.4f}", told(row["published_time"], ".4f"),
+            told(row["time_error"], "+.1%"),
+            f"{row['gib']:.2f}", told(row["published_memory"], ".2f"), told(row["memory_error"],
+            "+.1%"),
         )
         for row in rows
     ]  # fmt: skip

@@ -1,8 +1,10 @@
-"""Errors of the cost ladder on rows that it was not shown: ``python -m benchmarks.ladder [--json | --update PAGE]``.
+"""Errors of the cost ladder on rows that it was not shown: ``python -m benchmarks.ladder [--json |
+--update PAGE]``.
 
-The measured rows of each kind of device are dealt into five parts by a seed; each part is asked of a cost model that
-holds the other four. An error is |estimated / measured - 1|. ``scaled`` is asked of a model that holds the rows of the
-other kinds of device and none of this one. ``ladder`` is what a user gets, beside the error that it was told to expect.
+The measured rows of each kind of device are dealt into five parts by a seed; each part is asked of
+a cost model that holds the other four. An error is |estimated / measured - 1|. ``scaled`` is asked
+of a model that holds the rows of the other kinds of device and none of this one. ``ladder`` is what
+a user gets, beside the error that it was told to expect.
 """
 
 from __future__ import annotations
@@ -17,24 +19,29 @@ from statistics import mean, median
 
 import numpy as np
 
+from simdev.costs import DeviceSpec, OpCost, Profile, Row
+from simdev.costs.estimates import Estimates
+from simdev.costs.groups import measured_rows
+from simdev.costs.roofline import Load, load_of
 from simdev.errors import InputError
 from simdev.files import read_profile
 from simdev.files.device import device_presets
-from simdev.profile import DeviceSpec, OpCost, Profile, Row
-from simdev.profile.estimates import Estimates
-from simdev.profile.groups import measured_rows
-from simdev.profile.roofline import Load, load_of
 
 FOLDS = 5
 RUNGS = ("interpolated", "fitted", "scaled", "roofline", "ladder")
 TARGETS = {"interpolated": 0.16, "fitted": 0.25}
-BEGIN, END = "<!-- python -m benchmarks.ladder --update docs/profiles.md -->\n\n", "\n\n<!-- end -->"
+BEGIN, END = (
+    "<!-- python -m benchmarks.ladder --update docs/profiles.md -->\n\n",
+    "\n\n<!-- end -->",
+)
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 
 
 @dataclass
 class Errors:
-    """Errors of the rungs on the rows of one op class on one kind of device; ``expected`` is what the ladder told."""
+    """Errors of the rungs on the rows of one op class on one kind of device; ``expected`` is what
+    the ladder told.
+    """
 
     device: str
     op_class: str
@@ -65,13 +72,25 @@ class Errors:
         }
 
 
-def measure(profiles: Sequence[Profile], specs: Mapping[str, DeviceSpec], seed: int = 0) -> list[Errors]:
-    """Errors on held-out rows by kind of device and op class, in the order in which they are met."""
+def measure(
+    profiles: Sequence[Profile], specs: Mapping[str, DeviceSpec], seed: int = 0
+) -> list[Errors]:
+    """Errors on held-out rows by kind of device and op class, in the order in which they are
+    met.
+    """
     found: dict[tuple[str, str], Errors] = {}
     kinds = dict.fromkeys(kind for profile in profiles for kind in profile.device_kinds)
     for kind in kinds:
-        rows = [(row, load) for row in measured_rows(profiles, kind) if (load := load_of(row.key)) is not None]
-        others = [Profile.of_rows({}, list(measured_rows(profiles, other))) for other in kinds if other != kind]
+        rows = [
+            (row, load)
+            for row in measured_rows(profiles, kind)
+            if (load := load_of(row.key)) is not None
+        ]
+        others = [
+            Profile.of_rows({}, list(measured_rows(profiles, other)))
+            for other in kinds
+            if other != kind
+        ]
         abroad = Estimates(tuple(others), specs)
         for held, model in _folds(rows, specs, seed):
             for row, load in held:
@@ -101,7 +120,9 @@ def _ask(errors: Errors, model: Estimates, abroad: Estimates, row: Row, load: Lo
 
 
 def table(found: Iterable[Errors]) -> list[list[str]]:
-    """Header and one line a device and op class: mean / median error of each rung in percent, "-" for no answer."""
+    """Header and one line a device and op class: mean / median error of each rung in percent, "-"
+    for no answer.
+    """
     lines = [["device", "op class", "rows", *RUNGS, "expected"]]
     for errors in found:
         cells = [_cell(errors.found.get(rung, [])) for rung in RUNGS]
@@ -117,7 +138,10 @@ def _cell(errors: Sequence[float]) -> str:
 def misses(found: Iterable[Errors]) -> list[str]:
     """Where a target is missed, a line each."""
     return [
-        f"{errors.device} {errors.op_class}: {rung} {100 * mean(errors.found[rung]):.1f} % of {100 * target:.0f} %"
+        (
+            f"{errors.device} {errors.op_class}: {rung} "
+            f"{100 * mean(errors.found[rung]):.1f} % of {100 * target:.0f} %"
+        )
         for errors in found
         for rung, target in TARGETS.items()
         if rung in errors.found and mean(errors.found[rung]) > target
@@ -127,7 +151,10 @@ def misses(found: Iterable[Errors]) -> list[str]:
 def text(lines: Sequence[Sequence[str]]) -> str:
     """A table for a terminal."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -137,9 +164,14 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def shipped(files: Sequence[str] | None = None, seed: int = 0) -> list[Errors]:
-    """Errors on the profiles of files (None: those that ship), with the datasheets that ship. Raises InputError."""
+    """Errors on the profiles of files (None: those that ship), with the datasheets that ship.
+
+    Raises InputError.
+    """
     paths = files or sorted([*SHIPPED.glob("*.jsonl"), *SHIPPED.glob("*.jsonl.gz")])
-    return measure([read_profile(path) for path in paths], {spec.kind: spec for spec in device_presets()}, seed)
+    return measure(
+        [read_profile(path) for path in paths], {spec.kind: spec for spec in device_presets()}, seed
+    )
 
 
 def update(page: Path, lines: Sequence[Sequence[str]]) -> None:
@@ -147,12 +179,16 @@ def update(page: Path, lines: Sequence[Sequence[str]]) -> None:
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise InputError(f"has no place for the table between {BEGIN.strip()} and {END.strip()}", str(page))
+        raise InputError(
+            f"has no place for the table between {BEGIN.strip()} and {END.strip()}", str(page)
+        )
     page.write_text(before + begin + markdown(lines) + end + after, encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.ladder", description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.ladder", description=__doc__.splitlines()[0], allow_abbrev=False
+    )
     parser.add_argument("--profiles", nargs="+", metavar="FILE", help="default: all that ship")
     parser.add_argument("--seed", type=int, default=0, help="how the rows are dealt (default 0)")
     form = parser.add_mutually_exclusive_group()
@@ -169,7 +205,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps([errors.to_json() for errors in found], indent=1))
     else:
-        print("mean / median of |estimated / measured - 1| in percent", text(table(found)), sep="\n\n")
+        print(
+            "mean / median of |estimated / measured - 1| in percent", text(table(found)), sep="\n\n"
+        )
         print("\nOver target:", *(misses(found) or ["nothing"]), sep="\n  ")
     return 0
 

@@ -1,7 +1,9 @@
-"""How fast the oracle answers, pair by pair in one run: ``python -m benchmarks.oracle [--json] [--quick]``.
+"""How fast the oracle answers, pair by pair in one run: ``python -m benchmarks.oracle [--json]
+[--quick]``.
 
-Every figure stands beside its target, where it has one. Times are CPU seconds and medians, except what several cores
-do and what a fresh process needs: those are wall time. Ratios compare calls that took turns.
+Every figure stands beside its target, where it has one. Times are CPU seconds and medians, except
+what several cores do and what a fresh process needs: those are wall time. Ratios compare calls that
+took turns.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ oracle.session([0]).propose("a", 0)
 moves = clock()
 oracle.step_ps([0])
 again = clock() - moves
-print(json.dumps({"import": ready - begin, "first step_ps": first - ready, "first call": memory - first,
+print(json.dumps({"import": ready - begin, "first step_ps": first - ready,
+                  "first call": memory - first,
                   "first move": moves - memory, "second step_ps": again}))
 """
 
@@ -88,15 +91,20 @@ class Size(NamedTuple):
     mode_ops: int
 
 
-FULL = Size(20_000, 1_000, 100_000, 5, 8, 2_048, (380, 3_800, 38_000, 380_000), 10_000)  # 1,000 to a million tasks
+# 1,000 to a million tasks
+FULL = Size(20_000, 1_000, 100_000, 5, 8, 2_048, (380, 3_800, 38_000, 380_000), 10_000)
 QUICK = Size(5_000, 200, 10_000, 3, 2, 256, (380, 3_800), 2_000)
 
 
 # What takes turns.
 
 
-def in_turns(calls: Sequence[Callable[[Any], object]], items: Sequence[Any], passes: int) -> list[float]:
-    """Median CPU seconds a call of each, over passes through the items in which the calls take turns."""
+def in_turns(
+    calls: Sequence[Callable[[Any], object]], items: Sequence[Any], passes: int
+) -> list[float]:
+    """Median CPU seconds a call of each, over passes through the items in which the calls take
+    turns.
+    """
     found: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call(items[0])
@@ -124,8 +132,13 @@ def each(call: Callable[[Any], object], items: Iterable[Any]) -> list[float]:
 
 
 def speeds(prepared: Prepared, size: Size) -> list[Figure]:
-    """A walk, placements in rotation, memory and the full record, and a Kahn pass over the same ops."""
-    oracle, placements = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared)
+    """A walk, placements in rotation, memory and the full record, and a Kahn pass over the same
+    ops.
+    """
+    oracle, placements = (
+        Oracle(prepared.graph, prepared.cluster, cache=0),
+        random_placements(prepared),
+    )
     short, targets = oracle._short, prepared.cluster.queues == "half-duplex"
     assert short is not None
     for column in placements[:4]:
@@ -136,22 +149,29 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
     walk = anneal(oracle.step_ps, placements[0], len(prepared.cluster.devices), size.walk)
     rate = rotate(oracle.step_ps, placements, size.passes)
     bare, memory, record_, trace = in_turns(
-        (oracle.step_ps, oracle, short.starts, lambda column: oracle.trace(column).start), placements, size.passes
+        (oracle.step_ps, oracle, short.starts, lambda column: oracle.trace(column).start),
+        placements,
+        size.passes,
     )
     kahn = kahn_seconds(op_successors(prepared.graph), compiled=True)
     part = f"GNMT, 4 devices, {prepared.cluster.queues}"
     return [
-        Figure(part, "annealing walk, step time only", walk.rate.per_second, "/s", 10_000 if targets else None),
-        Figure(part, f"{len(placements)} random in rotation", rate.per_second, "/s", 7_500 if targets else None),
+        Figure(part, "annealing walk, step time only", walk.rate.per_second, "/s", 10_000
+        if targets else None),
+        Figure(part, f"{len(placements)} random in rotation", rate.per_second, "/s", 7_500
+        if targets else None),
         Figure(part, "rotation / compiled Kahn pass over the ops", rate.seconds / kahn, "x"),
         Figure(part, "oracle(): with memory / step time only", memory / bare, "x", 1.6, False),
-        Figure(part, "with the record of all starts / step time only", record_ / bare, "x", 1.6, False),
+        Figure(part, "with the record of all starts / step time only", record_ / bare, "x", 1.6,
+        False),
         Figure(part, "oracle.trace (lower + simulate) / step time only", trace / bare, "x"),
     ]  # fmt: skip
 
 
 def batches(prepared: Prepared, size: Size) -> list[Figure]:
-    """Wall time of a batch on one core and on two, in turns; the best of each, since the machine is shared."""
+    """Wall time of a batch on one core and on two, in turns; the best of each, since the machine is
+    shared.
+    """
     oracle = Oracle(prepared.graph, prepared.cluster, cache=0)
     placements = random_placements(prepared, size.batch)
     walls: dict[int, list[float]] = {1: [], 2: []}
@@ -169,19 +189,28 @@ def batches(prepared: Prepared, size: Size) -> list[Figure]:
     return [
         Figure(part, "batch on two cores / one core (wall)", ratio, "x", 1.8),
         Figure(part, "batch on two cores, with memory (wall)", size.batch / min(walls[2]), "/s"),
-        Figure(part, "control: two plain processes / one (wall): cores that the machine gives now", granted, "x"),
+        Figure(
+            part,
+            "control: two plain processes / one (wall): cores that the machine gives now",
+            granted,
+            "x",
+        ),
     ]
 
 
 def both_cores(repeats: int = 3) -> float:
-    """How much two processes of plain Python get done beside each other, over one alone: 2 where both cores are free.
+    """How much two processes of plain Python get done beside each other, over one alone: 2 where
+    both cores are free.
 
     Where it is less, the machine is busy, and no batch can show what it would do on two free cores.
     """
     walls: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for count, found in walls.items():
-            running = [subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) for _ in range(count)]
+            running = [
+                subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+                for _ in range(count)
+            ]
             found.append(max(float(one.communicate()[0]) for one in running))
     return 2 * min(walls[1]) / min(walls[2])
 
@@ -199,10 +228,12 @@ def descend(session: Session, evaluations: int, seed: int = 0) -> None:
 
 
 def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
-    """Full simulation over a move, for random single-op moves. Raises AssertionError where an answer differs.
+    """Full simulation over a move, for random single-op moves.
 
-    All moves run in one loop and all full simulations in another: right after its twin either would find the branch
-    predictor prepared.
+    Raises AssertionError where an answer differs.
+
+    All moves run in one loop and all full simulations in another: right after its twin either would
+    find the branch predictor prepared.
     """
     oracle, placement, rng = session.oracle, session.placement, np.random.default_rng(seed)
     devices = len(oracle.cluster.devices)
@@ -213,18 +244,30 @@ def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
     for column, op, place in zip(moved, ops, places, strict=True):
         column[op] = place
     answers = [session.propose(op, place).step_ps for op, place in zip(ops, places, strict=True)]
-    assert answers == [oracle.step_ps(column) for column in moved], "a move and a full simulation differ"
+    assert answers == [oracle.step_ps(column) for column in moved], (
+        "a move and a full simulation differ"
+    )
     settle()
     full, by_move = [], []
     for _ in range(3):
         full.append(each(oracle.step_ps, moved))
-        by_move.append(each(lambda move: session.propose(*move), list(zip(ops, places, strict=True))))
-    return [median(a) / median(b) for a, b in zip(zip(*full, strict=True), zip(*by_move, strict=True), strict=True)]
+        by_move.append(
+            each(lambda move: session.propose(*move), list(zip(ops, places, strict=True)))
+        )
+    return [
+        median(a) / median(b)
+        for a, b in zip(zip(*full, strict=True), zip(*by_move, strict=True), strict=True)
+    ]
 
 
 def moves(prepared: Prepared, size: Size) -> list[Figure]:
-    """Single-op moves from a random placement, from one that random descent improved, and near one device."""
-    oracle, (start, *_) = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared, 1)
+    """Single-op moves from a random placement, from one that random descent improved, and near one
+    device.
+    """
+    oracle, (start, *_) = (
+        Oracle(prepared.graph, prepared.cluster, cache=0),
+        random_placements(prepared, 1),
+    )
     part, found = f"moves, GNMT, {prepared.cluster.queues}", []
     starts = {"random": (start, 0), "converged from random": (start, size.descent)}
     starts["converged from one device"] = (start * 0, size.descent)
@@ -239,20 +282,29 @@ def moves(prepared: Prepared, size: Size) -> list[Figure]:
         if evaluations:
             found.append(Figure(part, f"{name}: moves in the descent", evaluations / seconds, "/s"))
             found.append(Figure(part, f"{name}: step time of its start", before / 1e9, "ms"))
-            found.append(Figure(part, f"{name}: its own step time", session.cost.step_ps / 1e9, "ms"))
+            found.append(
+                Figure(part, f"{name}: its own step time", session.cost.step_ps / 1e9, "ms")
+            )
     return found
 
 
 def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
-    """How many times faster than the project's engines, and than both peers where they know the queues."""
-    oracle, placements = Oracle(prepared.graph, prepared.cluster, cache=0), random_placements(prepared)
+    """How many times faster than the project's engines, and than both peers where they know the
+    queues.
+    """
+    oracle, placements = (
+        Oracle(prepared.graph, prepared.cluster, cache=0),
+        random_placements(prepared),
+    )
     few = placements[: size.slow]
     graphs = [build(prepared, column.tolist())[0] for column in few]
     mine = in_turns((oracle.step_ps,), placements, size.passes)[0]
     simpy = median(each(partial(simulate, engine="simpy"), graphs))
     compiled = median(each(partial(simulate, engine="compiled"), graphs))
     lowering = median(each(lambda column: build(prepared, column.tolist()), few))
-    assert [simulate(g, "simpy").step_ps for g in graphs] == [oracle.step_ps(column) for column in few]
+    assert [simulate(g, "simpy").step_ps for g in graphs] == [
+        oracle.step_ps(column) for column in few
+    ]
     tasks = median(len(task_graph.tasks) for task_graph in graphs)
     part = f"GNMT, 4 devices, {prepared.cluster.queues}, {size.slow} placements for the slow ones"
     found = [
@@ -266,7 +318,9 @@ def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
     for name, peer in PEERS.items() if peers else ():
         makespan = partial(peer, problem_of(prepared))
         times = each(lambda column, makespan=makespan: makespan(column.tolist()), few)  # type: ignore[misc]
-        off = max(abs(makespan(column.tolist()) * 1e12 / oracle.step_ps(column) - 1) for column in few[:2])
+        off = max(
+            abs(makespan(column.tolist()) * 1e12 / oracle.step_ps(column) - 1) for column in few[:2]
+        )
         assert off < ROUNDING, f"{name} is {off:.2g} off"
         target = 1_000 if name.startswith("SimPy") else None
         found.append(Figure(part, f"oracle / {name}", median(times) / mine, "x", target))
@@ -285,13 +339,17 @@ def sent(prepared: Prepared, placement: Ints) -> int:
 
 
 def rate_of(prepared: Prepared, passes: int, most: int) -> tuple[float, bool]:
-    """CPU nanoseconds per task of step_ps (over fewer placements where it goes the long way), and whether short."""
+    """CPU nanoseconds per task of step_ps (over fewer placements where it goes the long way), and
+    whether short.
+    """
     oracle = Oracle(prepared.graph, prepared.cluster, cache=0)
     placements = random_placements(prepared)
     is_short = oracle._short is not None
     if not is_short:
         placements = placements[:most]
-    tasks = len(prepared.graph.ops) + sum(sent(prepared, column) for column in placements) / len(placements)
+    tasks = len(prepared.graph.ops) + sum(sent(prepared, column) for column in placements) / len(
+        placements
+    )
     seconds = in_turns((oracle.step_ps,), placements, passes if is_short else 1)[0]
     return seconds / tasks * 1e9, is_short
 
@@ -302,10 +360,13 @@ def nbytes(columns: Iterable[object]) -> int:
 
 
 def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGraph]:
-    """Bytes per task: of the prepared question with the room for one evaluation, and of the task graph with names."""
+    """Bytes per task: of the prepared question with the room for one evaluation, and of the task
+    graph with names.
+    """
     question = question_of(prepared)
     mine = nbytes(question) + nbytes(work_for(question))
-    if len(prepared.graph.ops) < 10**6:  # what is prepared once is not counted; there it is nothing, and takes long
+    # what is prepared once is not counted; there it is nothing, and takes long
+    if len(prepared.graph.ops) < 10**6:
         build(prepared, placement.tolist())
     gc.collect()
     tracemalloc.start()
@@ -327,16 +388,26 @@ def growth(size: Size, say: Callable[[str], None]) -> list[Figure]:
         assert is_short
         question, held, task_graph = bytes_of(prepared, random_placements(prepared, 1)[0])
         assert len(task_graph.tasks) == ops + sent(prepared, random_placements(prepared, 1)[0])
-        part = f"layered {ops:,} ops, {len(task_graph.tasks):,} tasks, {DEVICES} devices, half-duplex"
+        part = (
+            f"layered {ops:,} ops, {len(task_graph.tasks):,} tasks, {DEVICES} devices, half-duplex"
+        )
         times.append(nanoseconds)
         sizes.append(question)
         found.append(Figure(part, "time per task", nanoseconds, "ns"))
-        found.append(Figure(part, "prepared question and its room, per task", question, "bytes", 600, False))
-        found.append(Figure(part, "task graph, per task (lowering, not the oracle)", held, "bytes", 600, False))
+        found.append(
+            Figure(part, "prepared question and its room, per task", question, "bytes", 600, False)
+        )
+        found.append(
+            Figure(
+                part, "task graph, per task (lowering, not the oracle)", held, "bytes", 600, False
+            )
+        )
         del prepared, task_graph
         gc.unfreeze()
     part = f"layered {size.ops[0]:,} to {size.ops[-1]:,} ops"
-    found.append(Figure(part, "time per task, slowest / fastest", max(times) / min(times), "x", 3, False))
+    found.append(
+        Figure(part, "time per task, slowest / fastest", max(times) / min(times), "x", 3, False)
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found.append(Figure(part, "peak memory of this process", peak, "MiB"))
     return found
@@ -350,17 +421,25 @@ def modes(size: Size, say: Callable[[str], None]) -> list[Figure]:
         for devices in COUNTS:
             prepared = layered(size.mode_ops, devices, queues)
             nanoseconds, is_short = rate_of(prepared, 3, 2)
-            name = f"time per task, {devices} devices" + ("" if is_short else " (the long way: lower + simulate)")
-            found.append(Figure(f"layered {size.mode_ops:,} ops, {queues}", name, nanoseconds, "ns"))
+            name = f"time per task, {devices} devices" + (
+                "" if is_short else " (the long way: lower + simulate)"
+            )
+            found.append(
+                Figure(f"layered {size.mode_ops:,} ops, {queues}", name, nanoseconds, "ns")
+            )
     return found
 
 
 def startup() -> list[Figure]:
-    """Wall seconds of the first calls, each in a fresh process, with an empty and with a warm cache of kernels."""
+    """Wall seconds of the first calls, each in a fresh process, with an empty and with a warm cache
+    of kernels.
+    """
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("empty cache", "warm cache"):
-            result = subprocess.run([sys.executable, "-c", STARTUP, folder], capture_output=True, text=True, check=True)
+            result = subprocess.run(
+                [sys.executable, "-c", STARTUP, folder], capture_output=True, text=True, check=True
+            )
             for name, seconds in json.loads(result.stdout).items():
                 found.append(Figure(f"fresh process, {cache} (wall)", name, seconds * 1e3, "ms"))
     return found

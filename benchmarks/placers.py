@@ -1,7 +1,8 @@
-"""Placers and partitioners, by their answers and the seconds they take: ``python -m benchmarks.placers [--quick]``.
+"""Placers and partitioners, by their answers and the seconds they take: ``python -m
+benchmarks.placers [--quick]``.
 
-- Baechi's measured GNMT on four devices, in both kinds of queues: every placer, with and without its preparation; then
-  each device's memory at 72 and 30 % of what a single device needs.
+- Baechi's measured GNMT on four devices, in both kinds of queues: every placer, with and without
+  its preparation; then each device's memory at 72 and 30 % of what a single device needs.
 - Training steps of Inception-V3 and GNMT on Baechi's testbed, with all and with 30 % of its memory.
 - How long m-SCT takes, its linear program included: GNMT fused and unfused, and nine copies of it.
 - OptCNN: the seconds to build cost tables and to eliminate, in a fresh process of costs and again.
@@ -57,21 +58,30 @@ P100 = {"preset": "flexflow-p100", "nodes": 1}
 OPTCNN = {"vgg-16": 0.1, "inception-v3": 0.4}
 RNN_10 = {"model": "rnnlm", "layers": 10, "hidden": 4096, "batch": 512, "length": 20}
 WRESNET_152 = {"model": "wresnet-152", "widen": 10, "batch": 8}
-TOFU: dict[str, tuple[dict[str, Any], float]] = {"WResNet-152-10": (WRESNET_152, 8.3), "RNN-10-4K": (RNN_10, 66.6)}
+TOFU: dict[str, tuple[dict[str, Any], float]] = {
+    "WResNet-152-10": (WRESNET_152, 8.3),
+    "RNN-10-4K": (RNN_10, 66.6),
+}
 
 
 @cache
 def gnmt(copies: int = 1) -> Graph:
-    """Baechi's GNMT in the order of its file, with its memory and TensorFlow's groups; several side by side."""
+    """Baechi's GNMT in the order of its file, with its memory and TensorFlow's groups; several side
+    by side.
+    """
     with gzip.open(GNMT, "rt") as file:
         record = json.load(file)
     inputs: list[list[tuple[int, int]]] = [[] for _ in record["nodes"]]
     for edge in record["edges"]:
-        inputs[edge["dst"]] += [(edge["src"], int(one["name"].rpartition(":")[2])) for one in edge["tensors"]]
+        inputs[edge["dst"]] += [
+            (edge["src"], int(one["name"].rpartition(":")[2])) for one in edge["tensors"]
+        ]
     ops = [
         Op(
             f"op{node['id']}_{copy}",
-            inputs=tuple(f"op{producer}_{copy}:{output}" for producer, output in inputs[node["id"]]),
+            inputs=tuple(
+                f"op{producer}_{copy}:{output}" for producer, output in inputs[node["id"]]
+            ),
             outputs=tuple(map(Tensor, node["output_bytes"])),
             param_bytes=node["persistent_bytes"],
             workspace_bytes=node["temp_bytes"],
@@ -88,11 +98,16 @@ def asked(queues: str, memory: int | None = None, copies: int = 1) -> Oracle:
     """GNMT on four devices, 0.0001754 us a byte and 134 us a transfer."""
     rate = Fraction(10**6) / Fraction("0.0001754")
     devices = [Device(f"gpu:{d}", memory=memory) for d in range(4)]
-    return Oracle(gnmt(copies), Cluster.all_to_all("baechi", devices, queues, bandwidth=rate, latency="134 us"))
+    return Oracle(
+        gnmt(copies),
+        Cluster.all_to_all("baechi", devices, queues, bandwidth=rate, latency="134 us"),
+    )
 
 
 def placements(methods: Sequence[str]) -> Iterator[list[str]]:
-    """A row for each method and kind of queues: step, CPU seconds, bytes at the peak, whether it fits."""
+    """A row for each method and kind of queues: step, CPU seconds, bytes at the peak, whether it
+    fits.
+    """
     for queues in ("half-duplex", "parallel"):
         for method in methods:
             ways: list[list[str] | None] = [None] if method not in BAECHI else [None, []]
@@ -114,9 +129,13 @@ def trained() -> Iterator[list[str]]:
     """A row for each model, memory, kind of queues and method, on training steps."""
     for model, graph in TRAINED.items():
         placed = {"placement": {"*": "gpu:0"}}
-        one = load_scenario({"version": 1, "graph": graph, "cluster": "4x-rtx-2080", "strategy": placed})
+        one = load_scenario(
+            {"version": 1, "graph": graph, "cluster": "4x-rtx-2080", "strategy": placed}
+        )
         for percent, queues in product((100, 30), ("half-duplex", "parallel")):
-            devices = [replace(d, memory=int(d.memory or 0) * percent // 100) for d in one.cluster.devices]
+            devices = [
+                replace(d, memory=int(d.memory or 0) * percent // 100) for d in one.cluster.devices
+            ]
             cluster = replace(one.cluster, queues=queues, devices=tuple(devices))
             for method in ("single", "expert", *BAECHI):
                 told = answer(Oracle(one.graph, cluster, one.costs), method, None)
@@ -127,7 +146,12 @@ def answer(oracle: Oracle, method: str, prepare: Sequence[str] | None) -> list[s
     """Step in ms, CPU seconds, MB at the peak, and what does not fit."""
     found = search(oracle, method, prepare=prepare)
     peak, told = max(found.cost.peaks), "fits" if found.cost.feasible else "does not fit"
-    return [f"{found.cost.seconds * 1e3:.1f}", f"{found.provenance['cpu_seconds']:.2f}", f"{peak / 1e6:.0f}", told]
+    return [
+        f"{found.cost.seconds * 1e3:.1f}",
+        f"{found.provenance['cpu_seconds']:.2f}",
+        f"{peak / 1e6:.0f}",
+        told,
+    ]
 
 
 def m_sct_seconds() -> Iterator[list[str]]:
@@ -140,7 +164,9 @@ def m_sct_seconds() -> Iterator[list[str]]:
     )
     for name, copies, prepare in runs:
         oracle = asked("half-duplex", copies=copies)
-        seconds = min(search(oracle, "m-sct", prepare=prepare).provenance["cpu_seconds"] for _ in range(3))
+        seconds = min(
+            search(oracle, "m-sct", prepare=prepare).provenance["cpu_seconds"] for _ in range(3)
+        )
         yield [name, "", f"{seconds:.2f}", f"{TARGETS[name]}"]
 
 
@@ -148,7 +174,9 @@ def optcnn_seconds() -> Iterator[list[str]]:
     """Tables and elimination, first with every cost unknown, then with all of them known."""
     for model, target in OPTCNN.items():
         graph = {"model": model, "batch": 128}
-        scenario = load_scenario({"version": 1, "graph": graph, "cluster": P100, "strategy": "data-parallel"})
+        scenario = load_scenario(
+            {"version": 1, "graph": graph, "cluster": P100, "strategy": "data-parallel"}
+        )
         oracle = Oracle(scenario.graph, scenario.cluster, scenario.costs)
         for when in ("costs unknown", "costs known"):
             told = search(oracle, "optcnn").details
@@ -183,7 +211,10 @@ def main() -> None:
     print()
     print_table(["what", "", "tables + elimination, s", "s", "target"], list(optcnn_seconds()))
     print()
-    print_table(["model", "search", *("allrow", "spartan", "equal-chop", "icml18", "tofu")], list(tofu_rows()))
+    print_table(
+        ["model", "search", *("allrow", "spartan", "equal-chop", "icml18", "tofu")],
+        list(tofu_rows()),
+    )
 
 
 if __name__ == "__main__":

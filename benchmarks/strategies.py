@@ -1,19 +1,23 @@
-"""How fast a change of a SOAP strategy is evaluated, building included: ``python -m benchmarks.strategies [--json]``.
+"""How fast a change of a SOAP strategy is evaluated, building included: ``python -m
+benchmarks.strategies [--json]``.
 
-One evaluation: a session (``oracle.session``) is at data parallelism, every op with a configuration of its own. One
-random forward op gets a random legal one (degrees with a product of at most the number of GPUs that divide their axes,
-devices contiguous from an aligned start), its backward ops go with it, and the step time is asked for; leaves,
-transfers, gradient synchronisation and updates follow. Counted is all of it: what the change means, its tasks, the
-simulation of the whole step, and going back. Each of the moves was evaluated once before, as in a search, which comes
-by the same (op, configuration) again and again; that first time stands beside. Then all are evaluated in turn, over and
-over (CPU time, the best pass). Answers are those of a full rebuild, which is timed for one of the moves.
+One evaluation: a session (``oracle.session``) is at data parallelism, every op with a configuration
+of its own. One random forward op gets a random legal one (degrees with a product of at most the
+number of GPUs that divide their axes, devices contiguous from an aligned start), its backward ops
+go with it, and the step time is asked for; leaves, transfers, gradient synchronisation and updates
+follow. Counted is all of it: what the change means, its tasks, the simulation of the whole step,
+and going back. Each of the moves was evaluated once before, as in a search, which comes by the same
+(op, configuration) again and again; that first time stands beside. Then all are evaluated in turn,
+over and over (CPU time, the best pass). Answers are those of a full rebuild, which is timed for one
+of the moves.
 
-The cluster is FlexFlow's (16 nodes of 4 K80), without the capacities of its devices: the peer does not look at
-memory over time either. "with memory" is the same with exact peaks.
+The cluster is FlexFlow's (16 nodes of 4 K80), without the capacities of its devices: the peer does
+not look at memory over time either. "with memory" is the same with exact peaks.
 
-The rows ``resnet-101`` and ``inception-v3`` are the graphs of the peer's grain: convolutions with batch normalisation
-and activation folded in, parameter-server synchronisation. The rows with ``operators`` are the shipped models, every
-normalisation, activation and addition a task of its own, and all-reduce.
+The rows ``resnet-101`` and ``inception-v3`` are the graphs of the peer's grain: convolutions with
+batch normalisation and activation folded in, parameter-server synchronisation. The rows with
+``operators`` are the shipped models, every normalisation, activation and addition a task of its
+own, and all-reduce.
 """
 
 from __future__ import annotations
@@ -32,13 +36,13 @@ import numpy as np
 
 from benchmarks.common import figure, machine, print_table, settle
 from simdev.cluster import Cluster
+from simdev.costs import CostModel
 from simdev.files import read_preset
 from simdev.files.device import read_device
 from simdev.graph import Graph
 from simdev.models import build
 from simdev.oracle import Oracle
 from simdev.oracle.soap import SoapSession
-from simdev.profile import CostModel
 from simdev.semantics import op_semantics, traits_of
 from simdev.strategy import Configuration, Strategy
 from simdev.structure import op_splits, weights_of
@@ -47,7 +51,9 @@ BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
 MODELS = {"resnet-101": "simdev.models.resnet", "inception-v3": "simdev.models.inception"}
 """With the modules of their builders."""
 PEER_MS = {"resnet-101": (0.407, 3.469, 25.916), "inception-v3": (0.568, 4.131, 32.752)}
-"""FlexFlow's released C++ (2021, forward, backward, transfers, star), on a 2-core AMD EPYC, by GPUS."""
+"""FlexFlow's released C++ (2021, forward, backward, transfers, star), on a 2-core AMD EPYC, by
+GPUS.
+"""
 PEER_TASKS = {"resnet-101": (1_551, 11_510, 50_767), "inception-v3": (1_691, 11_513, 50_999)}
 TARGETS = (0.2, 1.5, 10.0)
 SOAP = ("sample", "attribute", "parameter")
@@ -76,7 +82,9 @@ class Row:
 
 @contextmanager
 def folded(module: str) -> Iterator[None]:
-    """Builders without batch normalisation and activations: as part of the convolution before them."""
+    """Builders without batch normalisation and activations: as part of the convolution before
+    them.
+    """
     with mock.patch.multiple(import_module(module), batch_norm=lambda x: x, relu=lambda x: x):
         yield
 
@@ -92,11 +100,19 @@ def graph_of(model: str, operators: bool) -> Graph:
 def cluster_of(memory: bool) -> Cluster:
     """FlexFlow's cluster."""
     cluster = read_preset(CLUSTER)
-    return cluster if memory else replace(cluster, devices=tuple(replace(d, memory=None) for d in cluster.devices))
+    return (
+        cluster
+        if memory
+        else replace(cluster, devices=tuple(replace(d, memory=None) for d in cluster.devices))
+    )
 
 
-def moves_of(graph: Graph, ops: list[int], gpus: tuple[str, ...], count: int, seed: int) -> list[Move]:
-    """Random changes: an op, degrees whose product is at most the number of GPUs, and contiguous aligned devices."""
+def moves_of(
+    graph: Graph, ops: list[int], gpus: tuple[str, ...], count: int, seed: int
+) -> list[Move]:
+    """Random changes: an op, degrees whose product is at most the number of GPUs, and contiguous
+    aligned devices.
+    """
     rng, weights = np.random.default_rng(seed), weights_of(graph)
     found = []
     for _ in range(count):
@@ -104,9 +120,14 @@ def moves_of(graph: Graph, ops: list[int], gpus: tuple[str, ...], count: int, se
         options: list[dict[str, int]] = [{}]
         for split in op_splits(graph, i, weights):
             if split.kind in SOAP:
-                divisors = [d for d in range(1, len(gpus) + 1) if len(gpus) % d == 0 and split.size % d == 0]
+                divisors = [
+                    d for d in range(1, len(gpus) + 1) if len(gpus) % d == 0 and split.size % d == 0
+                ]
                 options = [
-                    {**one, split.axis: d} for one in options for d in divisors if d * prod(one.values()) <= len(gpus)
+                    {**one, split.axis: d}
+                    for one in options
+                    for d in divisors
+                    if d * prod(one.values()) <= len(gpus)
                 ]
         degrees = options[rng.integers(len(options))]
         parts = prod(degrees.values())
@@ -116,7 +137,9 @@ def moves_of(graph: Graph, ops: list[int], gpus: tuple[str, ...], count: int, se
 
 
 def move_of(graph: Graph, i: int, degrees: dict[str, int], devices: tuple[str, ...]) -> Move:
-    """An op's configuration, and those of its backward ops: what goes back through a part runs where it runs."""
+    """An op's configuration, and those of its backward ops: what goes back through a part runs
+    where it runs.
+    """
     axes = (axis.name for axis in op_semantics(graph, i).axes)
     cut = {axis: degrees[axis] for axis in axes if degrees.get(axis, 1) > 1}
     found = {graph.ops[i].name: Configuration(cut, devices)}
@@ -125,18 +148,29 @@ def move_of(graph: Graph, i: int, degrees: dict[str, int], devices: tuple[str, .
         if op.kind.startswith(f"{graph.ops[i].kind}_backward") and op.name.startswith(scope):
             own = {axis.name: axis.size for axis in op_semantics(graph, j).axes}
             named = {axis: axis if axis in own else EXTENTS.get(axis, "") for axis in cut}
-            if all(own.get(named[axis], 0) % degree == 0 < own.get(named[axis], 0) for axis, degree in cut.items()):
-                split = {axis: cut[back[axis]] for axis in own if axis in (back := {v: k for k, v in named.items()})}
+            if all(
+                own.get(named[axis], 0) % degree == 0 < own.get(named[axis], 0)
+                for axis, degree in cut.items()
+            ):
+                split = {
+                    axis: cut[back[axis]]
+                    for axis in own
+                    if axis in (back := {v: k for k, v in named.items()})
+                }
                 # Parts are in row-major order of the op's own axes: the same part, the same device.
                 grid = np.array(devices, object).reshape([*cut.values()])
                 order = [list(cut).index(back[axis]) for axis in split]
-                found[op.name] = Configuration(split, tuple(grid.transpose(order).reshape(-1).tolist()))
+                found[op.name] = Configuration(
+                    split, tuple(grid.transpose(order).reshape(-1).tolist())
+                )
     return found
 
 
 def start_of(oracle: Oracle, gpus: tuple[str, ...], sync: str) -> SoapSession:
     """Data parallelism, every op with a configuration of its own."""
-    return oracle.session(Strategy(short="data-parallel", devices=gpus, sync=sync)).pinned("forward", "backward")
+    return oracle.session(Strategy(short="data-parallel", devices=gpus, sync=sync)).pinned(
+        "forward", "backward"
+    )
 
 
 def evaluate(session: SoapSession, moves: list[Move]) -> float:
@@ -156,7 +190,11 @@ def measure(model: str, operators: bool, gpus: int, count: int, passes: int) -> 
     for memory in (False, True):
         oracle = Oracle(graph, cluster_of(memory), costs)
         session = start_of(oracle, names, sync)
-        ops = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and not traits_of(op.kind).leaf]
+        ops = [
+            i
+            for i, op in enumerate(graph.ops)
+            if op.phase == "forward" and not traits_of(op.kind).leaf
+        ]
         ops = [i for i in ops if graph.ops[i].name in session.strategy.partition]
         moves = moves_of(graph, ops, names, count, 0)
         first = evaluate(session, moves)
@@ -204,7 +242,18 @@ def run(models: list[str], gpus: list[int], count: int, passes: int) -> list[Row
 
 def print_rows(rows: list[Row]) -> None:
     """As a table."""
-    head = ["model", "GPUs", "tasks", "ms", "target", "first time", "with memory", "full rebuild", "FlexFlow", "tasks"]
+    head = [
+        "model",
+        "GPUs",
+        "tasks",
+        "ms",
+        "target",
+        "first time",
+        "with memory",
+        "full rebuild",
+        "FlexFlow",
+        "tasks",
+    ]
     lines = []
     for row in rows:
         target = "" if row.target_ms is None else figure(row.target_ms)
@@ -218,17 +267,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.strategies", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON list of rows in place of a table")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON list of rows in place of a table"
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=list(GPUS))
     parser.add_argument("--moves", type=int, default=MOVES, help="different moves for each row")
-    parser.add_argument("--passes", type=int, default=PASSES, help="passes through them; the best counts")
+    parser.add_argument(
+        "--passes", type=int, default=PASSES, help="passes through them; the best counts"
+    )
     options = parser.parse_args()
     rows = run(options.models, options.gpus, options.moves, options.passes)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    print(", ".join(f"{name} {value}" for name, value in machine().items()) + "; CPU ms, means of the best pass\n")
+    print(
+        ", ".join(f"{name} {value}" for name, value in machine().items())
+        + "; CPU ms, means of the best pass\n"
+    )
     print_rows(rows)
 
 

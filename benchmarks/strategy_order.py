@@ -1,9 +1,10 @@
 """Strategies in the order of the papers' figures: ``python -m benchmarks.strategy_order``.
 
-Data parallel, model parallel, one weird trick and expert, simulated on FlexFlow's P100 testbed for 4 and 16 GPUs,
-beside what OptCNN (Jia et al., ICML 2018, figures 7 and 8) and FlexFlow (Jia et al., MLSys 2019, figure 6) measured on
-16; all published values are read off plots (about 3 %). Neither tells how gradients were added up in these runs, so
-both a parameter server and a ring are shown. Links share their bandwidth (``--queues``: another rule of the cluster).
+Data parallel, model parallel, one weird trick and expert, simulated on FlexFlow's P100 testbed for
+4 and 16 GPUs, beside what OptCNN (Jia et al., ICML 2018, figures 7 and 8) and FlexFlow (Jia et al.,
+MLSys 2019, figure 6) measured on 16; all published values are read off plots (about 3 %). Neither
+tells how gradients were added up in these runs, so both a parameter server and a ring are shown.
+Links share their bandwidth (``--queues``: another rule of the cluster).
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ RECURRENT = ("gnmt", "nmt")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model with ``batch`` samples a GPU. ``speed``: published samples/s by strategy, ``sent``: GB a step."""
+    """A model with ``batch`` samples a GPU.
+
+    ``speed``: published samples/s by strategy, ``sent``: GB a step.
+    """
 
     model: str
     batch: int
@@ -68,7 +72,9 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Translator:
-    """FlexFlow's NMT on 64 K80 by one strategy: seconds and GB a step, seconds that all devices compute in sum."""
+    """FlexFlow's NMT on 64 K80 by one strategy: seconds and GB a step, seconds that all devices
+    compute in sum.
+    """
 
     strategy: str
     step_s: float
@@ -76,7 +82,10 @@ class Translator:
     busy_s: float
 
 
-PUBLISHED_NMT = (Translator("data-parallel", 1.9, 65.8, 35.7), Translator("expert", 2.6, 24.2, 28.2))
+PUBLISHED_NMT = (
+    Translator("data-parallel", 1.9, 65.8, 35.7),
+    Translator("expert", 2.6, 24.2, 28.2),
+)
 """FlexFlow (MLSys 2019); its own task time is the sum over all GPUs."""
 
 
@@ -128,7 +137,10 @@ def scenario_of(case: Case, strategy: str, sync: str, queues: str = "fair") -> S
 
 
 def simulated(
-    case: Case, syncs: Sequence[str] = SYNCS, queues: str = "fair", names: Sequence[str] = SHORT_FORMS
+    case: Case,
+    syncs: Sequence[str] = SYNCS,
+    queues: str = "fair",
+    names: Sequence[str] = SHORT_FORMS,
 ) -> list[Row]:
     """A row for each synchronisation and strategy; what is the same question is asked once."""
     known: dict[tuple[str, str], tuple[float, float]] = {}
@@ -143,7 +155,9 @@ def simulated(
             step, sent = known[key]
             speed = case.batch * case.gpus / step
             published = case.speed.get(name), case.sent.get(name)
-            rows.append(Row(case.model, case.batch, case.gpus, sync, name, step, speed, sent, *published))
+            rows.append(
+                Row(case.model, case.batch, case.gpus, sync, name, step, speed, sent, *published)
+            )
     return rows
 
 
@@ -166,12 +180,18 @@ def orders(case: Case, rows: Sequence[Row]) -> Iterator[Order]:
         own = {row.strategy: row for row in rows if row.sync == sync}
         for unit, published in (("samples/s", case.speed), ("GB", case.sent)):
             if published:
-                found = {name: own[name].samples_s if unit == "samples/s" else own[name].sent_gb for name in published}
+                found = {
+                    name: own[name].samples_s if unit == "samples/s" else own[name].sent_gb
+                    for name in published
+                }
                 ranks = ranked(published), ranked(found)
                 agrees = all(
-                    (published[a] - published[b]) * (found[a] - found[b]) >= 0 for a, b in combinations(published, 2)
+                    (published[a] - published[b]) * (found[a] - found[b]) >= 0
+                    for a, b in combinations(published, 2)
                 )
-                yield Order(case.source, case.model, case.batch, case.gpus, sync, unit, *ranks, agrees)
+                yield Order(
+                    case.source, case.model, case.batch, case.gpus, sync, unit, *ranks, agrees
+                )
 
 
 def ranked(values: Mapping[str, float]) -> str:
@@ -183,7 +203,18 @@ def ranked(values: Mapping[str, float]) -> str:
 
 def print_figures(rows: Sequence[Row], found: Sequence[Order]) -> None:
     """The strategies, then the orders."""
-    head = ("model", "strategy", "batch", "GPUs", "sync", "step, ms", "samples/s", "published", "GB", "published")
+    head = (
+        "model",
+        "strategy",
+        "batch",
+        "GPUs",
+        "sync",
+        "step, ms",
+        "samples/s",
+        "published",
+        "GB",
+        "published",
+    )
     print_table(head, [_cells(row) for row in rows])
     print()
     head = ("figure", "model", "sync", "by", "published", "simulated", "agrees")
@@ -192,16 +223,31 @@ def print_figures(rows: Sequence[Row], found: Sequence[Order]) -> None:
 
 def print_translators(found: Sequence[Translator]) -> None:
     """What is simulated beside what is published."""
-    head = ("nmt on 64 K80", "", "step, s", "published", "GB", "published", "computing, s", "published")
+    head = (
+        "nmt on 64 K80",
+        "",
+        "step, s",
+        "published",
+        "GB",
+        "published",
+        "computing, s",
+        "published",
+    )
     values = [
         (one.step_s, published.step_s, one.sent_gb, published.sent_gb, one.busy_s, published.busy_s)
         for one, published in zip(found, PUBLISHED_NMT, strict=True)
     ]
-    print_table(head, [(one.strategy, "", *map(figure, row)) for one, row in zip(found, values, strict=True)])
+    print_table(
+        head,
+        [(one.strategy, "", *map(figure, row)) for one, row in zip(found, values, strict=True)],
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    speed, sent = ("" if value is None else figure(value) for value in (row.published_samples_s, row.published_gb))
+    speed, sent = (
+        "" if value is None else figure(value)
+        for value in (row.published_samples_s, row.published_gb)
+    )
     sizes = str(row.batch), str(row.gpus), row.sync
     return (
         *(row.model, row.strategy, *sizes),
@@ -219,9 +265,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
     """Simulate, compare, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     models = sorted({case.model for case in CASES})
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"some of {', '.join(models)} (default: all)")
-    parser.add_argument("--queues", choices=QUEUES, default="fair", help="how links are shared (default: fair)")
-    parser.add_argument("--k80", action="store_true", help="FlexFlow's NMT on 64 K80 instead (about a minute)")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help=f"some of {', '.join(models)} (default: all)"
+    )
+    parser.add_argument(
+        "--queues", choices=QUEUES, default="fair", help="how links are shared (default: fair)"
+    )
+    parser.add_argument(
+        "--k80", action="store_true", help="FlexFlow's NMT on 64 K80 instead (about a minute)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(None if arguments is None else list(arguments))
     unknown = sorted(set(options.models) - set(models))

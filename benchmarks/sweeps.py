@@ -1,8 +1,10 @@
-"""What a sweep costs over its simulations, and what a second core brings: ``python -m benchmarks.sweeps [--quick]``.
+"""What a sweep costs over its simulations, and what a second core brings: ``python -m
+benchmarks.sweeps [--quick]``.
 
-The scenarios are GNMT on four GPUs by layers, at bandwidths and latencies that no two have in common. What a sweep adds
-to its simulations is CPU time of this process, reading and preparing what scenarios share included. The second core is
-wall time, workers' start included; the control beside it tells how much of two cores the machine gives at all.
+The scenarios are GNMT on four GPUs by layers, at bandwidths and latencies that no two have in
+common. What a sweep adds to its simulations is CPU time of this process, reading and preparing what
+scenarios share included. The second core is wall time, workers' start included; the control beside
+it tells how much of two cores the machine gives at all.
 """
 
 from __future__ import annotations
@@ -24,14 +26,23 @@ QUESTION = {
     "graph": {"model": "gnmt", "batch": 64},
     "cluster": {"preset": "4x-rtx-2080"},
     "strategy": {
-        "placement": {"*": "gpu:0", **{f"{part}decoder/*": "gpu:1" for part in ("", "grad/", "update/")}},
+        "placement": {
+            "*": "gpu:0",
+            **{f"{part}decoder/*": "gpu:1" for part in ("", "grad/", "update/")},
+        },
     },
 }
 SMALL = {
     "graph": {
-        "ops": [{"name": "a", "time": 1, "outputs": [{"bytes": 8000}]}, {"name": "b", "time": 1, "inputs": ["a"]}]
+        "ops": [
+            {"name": "a", "time": 1, "outputs": [{"bytes": 8000}]},
+            {"name": "b", "time": 1, "inputs": ["a"]},
+        ]
     },
-    "cluster": {"devices": [{"name": "gpu:0"}, {"name": "gpu:1"}], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}},
+    "cluster": {
+        "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
+        "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
+    },
     "strategy": {"a": "gpu:0", "b": "gpu:1"},
 }
 
@@ -76,7 +87,9 @@ class Clock:
 
 
 def overhead(question: Any, size: Size) -> tuple[float, float]:
-    """(CPU seconds that a scenario costs beside its simulation, those of its simulation): the least of the passes."""
+    """(CPU seconds that a scenario costs beside its simulation, those of its simulation): the least
+    of the passes.
+    """
     found = []
     for _ in range(size.passes):
         clock = Clock()
@@ -95,7 +108,9 @@ def overhead(question: Any, size: Size) -> tuple[float, float]:
 
 
 def spent(size: Size, jobs: int) -> tuple[float, float, Any]:
-    """(wall seconds, CPU seconds of this process and its workers, the rows) of a sweep; workers end with it."""
+    """(wall seconds, CPU seconds of this process and its workers, the rows) of a sweep; workers end
+    with it.
+    """
     begin, cpu = time.perf_counter(), _cpu()
     with tempfile.TemporaryDirectory() as folder:
         rows = sweep(QUESTION, grid(size.scenarios), jobs, Path(folder, "journal"))
@@ -105,7 +120,9 @@ def spent(size: Size, jobs: int) -> tuple[float, float, Any]:
 
 
 def one_and_two(size: Size) -> dict[int, tuple[float, float]]:
-    """(wall, CPU) seconds of the same sweep on one core and on two, the least of the passes; the rows are the same."""
+    """(wall, CPU) seconds of the same sweep on one core and on two, the least of the passes; the
+    rows are the same.
+    """
     found: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
     for _ in range(size.passes):
         tables = []
@@ -115,7 +132,10 @@ def one_and_two(size: Size) -> dict[int, tuple[float, float]]:
             tables.append(rows)
         if not tables[0].equals(tables[1]):
             raise AssertionError("two cores answer otherwise than one")
-    return {jobs: (min(wall for wall, _ in both), min(cpu for _, cpu in both)) for jobs, both in found.items()}
+    return {
+        jobs: (min(wall for wall, _ in both), min(cpu for _, cpu in both))
+        for jobs, both in found.items()
+    }
 
 
 def _cpu() -> float:
@@ -145,7 +165,12 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
         Figure(f"{size.scenarios:,} of two ops", "the same", tiny * 1e3, "ms", 1.0, least=False),
         Figure(name, "two cores / one core (wall)", wall / wall_of_two, "x", 1.8),
         Figure(
-            name, "work of two cores / of one (CPU): 1 leaves 2x to be had", cpu_of_two / cpu, "x", 1.1, least=False
+            name,
+            "work of two cores / of one (CPU): 1 leaves 2x to be had",
+            cpu_of_two / cpu,
+            "x",
+            1.1,
+            least=False,
         ),
         Figure(name, "scenarios a second on two cores (wall)", size.scenarios / wall_of_two, "/s"),
         Figure(name, control, both_cores(), "x"),

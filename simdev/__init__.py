@@ -1,7 +1,9 @@
-"""simdev tells how long a training step takes, and whether it fits, for any way to spread it over devices.
+"""simdev tells how long a training step takes, and whether it fits, for any way to spread it over
+devices.
 
-The names below are the front door; each is imported when it is first asked for. ``load_scenario`` opens a file, ``run``
-answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many placements of one, ``sweep`` runs many.
+The names below are the front door; each is imported when it is first asked for. ``load_scenario``
+opens a file, ``run`` answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many
+placements of one, ``sweep`` runs many.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Device, Link
+    from .costs import CostModel
     from .engine import simulate
     from .errors import InputError
     from .graph import Graph, Op, Tensor
     from .oracle import Oracle, oracle_of
     from .plot import plot_gantt
-    from .profile import CostModel
     from .scenario import Scenario, load_scenario, run
     from .strategy import Strategy
     from .sweep import sweep
@@ -51,7 +53,7 @@ _HOMES = {
     "graph": ("Graph", "Op", "Tensor"),
     "oracle": ("Oracle", "oracle_of"),
     "plot": ("plot_gantt",),
-    "profile": ("CostModel",),
+    "costs": ("CostModel",),
     "scenario": ("Scenario", "load_scenario", "run"),
     "strategy": ("Strategy",),
     "sweep": ("sweep",),
@@ -64,7 +66,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{home}", __name__), name)
-    return globals().setdefault(name, value)  # the package ``sweep`` stands there already, and can be called
+    # the package ``sweep`` stands there already, and can be called
+    return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:

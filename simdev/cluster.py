@@ -1,7 +1,7 @@
 """The machine: Device, Link, Cluster.
 
-A link is told once and normalised: its ends in the order of the devices, the links sorted by their ends, so that
-listing them in another order changes nothing.
+A link is told once and normalised: its ends in the order of the devices, the links sorted by their
+ends, so that listing them in another order changes nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes
 
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
-QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")  # queues are named by these and a device
+# queues are named by these and a device
+QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")
 DUPLEX = ("full", "half", "simplex")
 HOST_WORDS = frozenset({"host", "cpu", "1core"})
-"""Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that they measured."""
+"""Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that
+they measured.
+"""
 UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 
 
@@ -29,9 +32,10 @@ UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 class Device:
     """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
 
-    ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts
-    routes through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit`` is false no
-    route passes through it (a GPU does not forward what is meant for another). ``node`` is the machine it stands in.
+    ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration;
+    ``staging`` cuts routes through it into two transfers, in chunks of ``chunk`` bytes (None: one
+    chunk). Where ``transit`` is false no route passes through it (a GPU does not forward what is
+    meant for another). ``node`` is the machine it stands in.
     """
 
     name: str
@@ -53,15 +57,22 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its kind names a CPU, or it stages what others send: a host where it stands beside accelerators."""
-        return self.runs_ops and (self.staging or not HOST_WORDS.isdisjoint(self.kind.lower().split("-")))
+        """Whether its kind names a CPU, or it stages what others send: a host where it stands
+        beside accelerators.
+        """
+        return self.runs_ops and (
+            self.staging or not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
+        )
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
         yield from name_problems("name", self.name)
         yield from name_problems("kind", self.kind)
         if self.name.startswith(QUEUE_PREFIXES):
-            yield f'name: "{self.name}" reads as a queue; it may not start with {", ".join(QUEUE_PREFIXES)}'
+            yield (
+                f'name: "{self.name}" reads as a queue; it may not start with '
+                f"{', '.join(QUEUE_PREFIXES)}"
+            )
         if self.chunk == 0:
             yield "chunk: must be > 0, got 0"
         if self.chunk is not None and not self.staging:
@@ -72,12 +83,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and ``gap`` in seconds.
+    """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and
+    ``gap`` in seconds.
 
-    ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first end to second only).
-    ``hold_latency`` says whether the latency occupies the queue. ``kind`` ("nvlink", "pcie") names what it is and
-    where its provenance stands; ``lanes`` is how many physical links it bundles (None: not told): transfers take the
-    whole of it, the rings of a collective a lane each.
+    ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first
+    end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
+    ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
+    physical links it bundles (None: not told): transfers take the whole of it, the rings of a
+    collective a lane each.
     """
 
     ends: tuple[str, str]
@@ -108,7 +121,10 @@ class Link:
             yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
 
     def between(self, first: str, second: str) -> Link:
-        """The same link between two other devices. Its quantities are not parsed again: large clusters are made so."""
+        """The same link between two other devices.
+
+        Its quantities are not parsed again: large clusters are made so.
+        """
         copy = object.__new__(Link)
         for one in _LINK_FIELDS:
             object.__setattr__(copy, one, getattr(self, one))
@@ -135,7 +151,9 @@ def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HalfLink:
-    """One direction of a link (both, where the link is half duplex): what transfers queue for or share."""
+    """One direction of a link (both, where the link is half duplex): what transfers queue for or
+    share.
+    """
 
     name: str
     link: Link
@@ -145,8 +163,9 @@ class HalfLink:
 class Cluster:
     """Devices, links and how transfers queue. Raises InputError with every problem at once.
 
-    ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there are none).
-    ``provenance`` tells where the numbers come from; it is carried along and no part of a comparison.
+    ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there
+    are none). ``provenance`` tells where the numbers come from; it is carried along and no part of
+    a comparison.
     """
 
     name: str
@@ -162,7 +181,9 @@ class Cluster:
         problems = list(self._problems())
         if problems:
             raise InputError(problems)
-        object.__setattr__(self, "links", tuple(sorted(map(self._oriented, self.links), key=self._link_order)))
+        object.__setattr__(
+            self, "links", tuple(sorted(map(self._oriented, self.links), key=self._link_order))
+        )
 
     def _problems(self) -> Iterator[str]:
         if not self.devices:
@@ -171,13 +192,19 @@ class Cluster:
         for i, device in enumerate(self.devices):
             yield from (f"devices[{i}].{problem}" for problem in device.problems())
             if names.setdefault(device.name, i) != i:
-                yield f'devices[{i}].name: "{device.name}" is already the name of devices[{names[device.name]}]'
+                yield (
+                    f'devices[{i}].name: "{device.name}" is already the name of '
+                    f"devices[{names[device.name]}]"
+                )
         taken: dict[tuple[str, str], int] = {}
         for i, link in enumerate(self.links):
             yield from (f"links[{i}].{problem}" for problem in link.problems(names))
             for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
                 if taken.setdefault(pair, i) != i:
-                    yield f'links[{i}]: "{pair[0]}" and "{pair[1]}" are already linked by links[{taken[pair]}]'
+                    yield (
+                        f'links[{i}]: "{pair[0]}" and "{pair[1]}" are already linked by '
+                        f"links[{taken[pair]}]"
+                    )
                     break
         if self.queues not in QUEUES:
             yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
@@ -202,7 +229,9 @@ class Cluster:
         transfer: str = "once-per-device",
         **link: object,
     ) -> Cluster:
-        """Every two devices that run ops joined by a link of their own; ``link`` holds the fields of Link."""
+        """Every two devices that run ops joined by a link of their own; ``link`` holds the fields
+        of Link.
+        """
         ends = [device.name for device in devices if device.runs_ops]
         one = Link(("", ""), **link)  # type: ignore[arg-type]
         links = tuple(one.between(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :])
@@ -215,13 +244,17 @@ class Cluster:
 
     @cached_property
     def workers(self) -> tuple[int, ...]:
-        """The devices over which a step is spread where nobody names them: no switch and, beside others, no host."""
+        """The devices over which a step is spread where nobody names them: no switch and, beside
+        others, no host.
+        """
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
 
     @cached_property
     def half_links(self) -> tuple[HalfLink, ...]:
-        """Every directed half-link, in the order of the links; a half-duplex link has one for both directions."""
+        """Every directed half-link, in the order of the links; a half-duplex link has one for both
+        directions.
+        """
         found = []
         for link in self.links:
             a, b = link.ends
@@ -256,4 +289,7 @@ class Cluster:
         return tuple(found.setdefault(key, len(found)) for key in keys)
 
     def __repr__(self) -> str:
-        return f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, {self.queues})"
+        return (
+            f"Cluster({self.name!r}, {len(self.devices)} devices, {len(self.links)} links, "
+            f"{self.queues})"
+        )

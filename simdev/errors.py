@@ -1,7 +1,7 @@
 """What can go wrong, by meaning.
 
-Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates an exception
-from its ``args`` when it crosses a process, and pickle does the same between workers.
+Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates
+an exception from its ``args`` when it crosses a process, and pickle does the same between workers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ MAX_LINES, MAX_COLUMNS = 200, 600
 
 
 def printable(text: str) -> str:
-    """The text on one line: names from a file may hold line breaks, what steers a terminal, and bytes of no text."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """The text on one line: names from a file may hold line breaks, what steers a terminal, and
+    bytes of no text.
+    """
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    )
 
 
 def _line(problem: str) -> str:
@@ -29,8 +35,8 @@ class SimdevError(Exception):
 class InputError(SimdevError, ValueError):
     """The question is malformed: one line a problem, each ``path: reason``, all of them at once.
 
-    ``problems`` are relative to a noun (``ops[17].inputs[2]: no op named "conv_9"``); ``file`` is put before each
-    of them by the door for files.
+    ``problems`` are relative to a noun (``ops[17].inputs[2]: no op named "conv_9"``); ``file`` is
+    put before each of them by the door for files.
     """
 
     def __init__(self, problems: str | Iterable[str], file: str | None = None) -> None:
@@ -50,13 +56,16 @@ class InputError(SimdevError, ValueError):
 
 
 class MissingCostError(InputError):
-    """No time is known for some ops on the kind of device where they are placed; each problem names one."""
+    """No time is known for some ops on the kind of device where they are placed; each problem names
+    one.
+    """
 
 
 class DeadlockError(SimdevError):
     """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
 
-    ``waiting`` holds one line a task: what it is and what it waits for. ``file`` is told by the door for files.
+    ``waiting`` holds one line a task: what it is and what it waits for. ``file`` is told by the
+    door for files.
     """
 
     def __init__(self, waiting: Iterable[str], file: str | None = None) -> None:
@@ -67,7 +76,11 @@ class DeadlockError(SimdevError):
     def __str__(self) -> str:
         prefix = f"{self.file}: " if self.file else ""
         shown = self.waiting[:12]
-        more = f"\n  ... and {len(self.waiting) - len(shown)} more" if len(self.waiting) > len(shown) else ""
+        more = (
+            f"\n  ... and {len(self.waiting) - len(shown)} more"
+            if len(self.waiting) > len(shown)
+            else ""
+        )
         lines = "".join(f"\n  {line}" for line in shown)
         return f"{prefix}deadlock: {len(self.waiting)} tasks can never start:{lines}{more}"
 
@@ -77,13 +90,21 @@ class DeadlockError(SimdevError):
 
 
 class OutOfMemoryError(SimdevError):
-    """A step that does not fit; raised only where a caller asks for it (``Report.require_feasible``).
+    """A step that does not fit; raised only where a caller asks for it
+    (``Report.require_feasible``).
 
-    ``needed``, ``capacity`` are bytes, ``time_ps`` picoseconds, ``live`` the largest buffers as (name, bytes).
+    ``needed``, ``capacity`` are bytes, ``time_ps`` picoseconds, ``live`` the largest buffers as
+    (name, bytes).
     """
 
     def __init__(
-        self, device: str, time_ps: int, task: str, needed: int, capacity: int, live: tuple[tuple[str, int], ...]
+        self,
+        device: str,
+        time_ps: int,
+        task: str,
+        needed: int,
+        capacity: int,
+        live: tuple[tuple[str, int], ...],
     ) -> None:
         self.device, self.time_ps, self.task = device, time_ps, task
         self.needed, self.capacity, self.live = needed, capacity, live
@@ -92,6 +113,7 @@ class OutOfMemoryError(SimdevError):
     def __str__(self) -> str:
         lines = "".join(f"\n  {name}: {size} bytes" for name, size in self.live)
         return (
-            f"{self.device} is out of memory at {self.time_ps / 1e12:.9f} s, when {self.task} starts: "
+            f"{self.device} is out of memory at {self.time_ps / 1e12:.9f} s, when "
+            f"{self.task} starts: "
             f"{self.needed - self.capacity} bytes over its {self.capacity}; live then:{lines}"
         )

@@ -1,8 +1,9 @@
-"""A trace for other tools: Chrome Trace Event JSON (Perfetto, chrome://tracing), and the task graph for Graphviz.
+"""A trace for other tools: Chrome Trace Event JSON (Perfetto, chrome://tracing), and the task graph
+for Graphviz.
 
-In the JSON a process is a device (or the links) and a thread a stream, queue or lane, so that slices of one thread
-never overlap. Timestamps are microseconds with six decimals, written from the integer picoseconds: they read back
-exactly. Perfetto itself shows whole nanoseconds.
+In the JSON a process is a device (or the links) and a thread a stream, queue or lane, so that
+slices of one thread never overlap. Timestamps are microseconds with six decimals, written from the
+integer picoseconds: they read back exactly. Perfetto itself shows whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -27,17 +28,24 @@ CHUNK = 20_000  # events joined before they are written
 
 
 def export_chrome_trace(trace: Trace, file: str | os.PathLike[str] | TextIO) -> int:
-    """Write the trace as Chrome Trace Event JSON to a path (``.gz``: compressed) or a text file; the number of events.
+    """Write the trace as Chrome Trace Event JSON to a path (``.gz``: compressed) or a text file;
+    the number of events.
 
-    Each task is a complete slice ("X") in the row of every queue that it holds, with its ``task`` id, and for a
-    transfer its ``bytes``; arrows ("s", "f") lead from producer to transfer to consumer; "C" counts each device's
-    bytes over time. The same trace gives the same bytes. Raises OSError.
+    Each task is a complete slice ("X") in the row of every queue that it holds, with its ``task``
+    id, and for a transfer its ``bytes``; arrows ("s", "f") lead from producer to transfer to
+    consumer; "C" counts each device's bytes over time. The same trace gives the same bytes. Raises
+    OSError.
     """
     rows = timeline_rows(trace)
     events = 0
     with _opened(file) as write:
         write('{"displayTimeUnit":"ns","traceEvents":[\n')
-        parts = (_metadata(trace, rows), _slices(trace, rows), _arrows(trace, rows), _counters(trace))
+        parts = (
+            _metadata(trace, rows),
+            _slices(trace, rows),
+            _arrows(trace, rows),
+            _counters(trace),
+        )
         stream = (event for part in parts for event in part)
         separator = ""
         while chunk := list(islice(stream, CHUNK)):
@@ -57,7 +65,10 @@ def _opened(file: str | os.PathLike[str] | TextIO) -> Iterator[Callable[[str], o
             yield text.write
     else:
         # Neither name nor time go into the header: the same trace gives the same bytes.
-        with open(file, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=3, fileobj=raw, mtime=0) as packed:
+        with (
+            open(file, "wb") as raw,
+            gzip.GzipFile("", "wb", compresslevel=3, fileobj=raw, mtime=0) as packed,
+        ):
             yield lambda text: packed.write(text.encode("ascii"))
 
 
@@ -72,7 +83,9 @@ def _process(row: Row, devices: int) -> int:
 
 
 def _thread(number: int, devices: int) -> int:
-    """Beyond all process numbers: a thread with the number of its process would pass for the main thread."""
+    """Beyond all process numbers: a thread with the number of its process would pass for the main
+    thread.
+    """
     return devices + 2 + number
 
 
@@ -91,31 +104,44 @@ def _metadata(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
 
 
 def _named(what: str, process: int, thread: int, key: str, value: object) -> str:
-    return json.dumps({"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}})
+    return json.dumps(
+        {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
+    )
 
 
 def _slices(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
-    """Plain formatting with every name escaped once: ten times faster than json.dumps of each event."""
+    """Plain formatting with every name escaped once: ten times faster than json.dumps of each
+    event.
+    """
     tasks, devices = trace.task_graph.tasks, len(trace.task_graph.devices)
     escape = json.JSONEncoder().encode
     escaped = {text: escape(text) for text in (*tasks.name, *tasks.kind)}
     sizes = np.where(transfer_mask(trace.task_graph), tasks.bytes, -1).tolist()
     begin, length = _microseconds(trace.start), _microseconds(trace.finish - trace.start)
-    heads = [f'{{"ph":"X","name":{escaped[n]},"cat":{escaped[k]},' for n, k in zip(tasks.name, tasks.kind, strict=True)]
+    heads = [
+        f'{{"ph":"X","name":{escaped[n]},"cat":{escaped[k]},'
+        for n, k in zip(tasks.name, tasks.kind, strict=True)
+    ]
     for number, row in enumerate(rows):
         place = f'"pid":{_process(row, devices)},"tid":{_thread(number, devices)},"ts":'
         for task in row.tasks.tolist():
             size = f',"bytes":{sizes[task]}' if sizes[task] >= 0 else ""
-            yield f'{heads[task]}{place}{begin[task]},"dur":{length[task]},"args":{{"task":{task}{size}}}}}'
+            args = f'{{"task":{task}{size}}}'
+            yield f'{heads[task]}{place}{begin[task]},"dur":{length[task]},"args":{args}}}'
 
 
 def _arrows(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
-    """Both ends carry the start of their slice, where every viewer finds it; they draw from its end all the same."""
+    """Both ends carry the start of their slice, where every viewer finds it; they draw from its end
+    all the same.
+    """
     task_graph, devices = trace.task_graph, len(trace.task_graph.devices)
     begin = _microseconds(trace.start)
     where = _rows_of_tasks(len(task_graph.tasks), rows)
     device_of = [row.device for row in rows]
-    places = [f'"pid":{_process(row, devices)},"tid":{_thread(i, devices)},"ts":' for i, row in enumerate(rows)]
+    places = [
+        f'"pid":{_process(row, devices)},"tid":{_thread(i, devices)},"ts":'
+        for i, row in enumerate(rows)
+    ]
     for number, (before, after) in enumerate(_links(task_graph, where)):
         if before == after:
             leave, enter = where[before][0], where[before][-1]
@@ -127,7 +153,9 @@ def _arrows(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
 
 
 def _links(task_graph: TaskGraph, where: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """(producer, transfer), (transfer, transfer) from its first row to its last, (transfer, consumer)."""
+    """(producer, transfer), (transfer, transfer) from its first row to its last, (transfer,
+    consumer).
+    """
     successors, moves = task_graph.tasks.successors, transfer_mask(task_graph)
     before, after = successors.owners(), successors.ids
     touching = moves[before] | moves[after]
@@ -144,7 +172,9 @@ def _rows_of_tasks(count: int, rows: tuple[Row, ...]) -> list[list[int]]:
 
 
 def _nearest(before: list[int], after: list[int], device_of: list[int]) -> tuple[int, int]:
-    """The rows of two tasks between which an arrow goes: of one device where there are such, else first and last."""
+    """The rows of two tasks between which an arrow goes: of one device where there are such, else
+    first and last.
+    """
     if len(before) > 1 or len(after) > 1:
         for leave in before:
             for enter in after:
@@ -161,7 +191,9 @@ def _counters(trace: Trace) -> Iterator[str]:
 
 
 def to_graphviz(task_graph: TaskGraph) -> str:
-    """The task graph in the DOT language: a box a compute task, an ellipse a transfer, a cluster a device."""
+    """The task graph in the DOT language: a box a compute task, an ellipse a transfer, a cluster a
+    device.
+    """
     moves = transfer_mask(task_graph).tolist()
     lines = ["digraph tasks {", "  rankdir=LR;", '  node [fontname="Helvetica"];']
     source = task_graph.tasks.source.tolist()

@@ -1,8 +1,8 @@
 """The training step as a graph of operators: Tensor, Op, Graph.
 
-The order of the ops is program order and means something (ties are broken by it); names are only names. Edges are
-not objects of their own: an op lists the tensors that it reads (``inputs``) and the ops it waits for
-(``control_inputs``).
+The order of the ops is program order and means something (ties are broken by it); names are only
+names. Edges are not objects of their own: an op lists the tensors that it reads (``inputs``) and
+the ops it waits for (``control_inputs``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 class Tensor:
     """One output of an op: its size in bytes and, where known, its shape and dtype.
 
-    A view is a part of output ``view_of`` of the same op: at its producer it has no memory of its own, but its readers
-    keep that output alive. Sent to another device it has its own bytes.
+    A view is a part of output ``view_of`` of the same op: at its producer it has no memory of its
+    own, but its readers keep that output alive. Sent to another device it has its own bytes.
     """
 
     bytes: int
@@ -53,9 +53,10 @@ class Tensor:
 class Op:
     """One operator of the step.
 
-    ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind) overrides the profile.
-    ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device throughout, ``workspace_bytes`` while it runs.
-    Ops with the same ``colocate`` group go to one device.
+    ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind)
+    overrides the profile. ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device
+    throughout, ``workspace_bytes`` while it runs. Ops with the same ``colocate`` group go to one
+    device.
     """
 
     name: str
@@ -96,7 +97,10 @@ class Op:
         """What is wrong with the op by itself, as ``field: reason``."""
         yield from name_problems("name", self.name)
         if _OUTPUT.match(self.name) or self.name.startswith("^"):
-            yield f'name: "{self.name}" reads as a tensor or a control input: it may not end in ":0" or start with "^"'
+            yield (
+                f'name: "{self.name}" reads as a tensor or a control input: it may not end '
+                'in ":0" or start with "^"'
+            )
         if self.phase not in PHASES:
             yield f'phase: must be one of {", ".join(PHASES)}, got "{self.phase}"'
         if self.colocate is not None:
@@ -106,7 +110,10 @@ class Op:
         for index, tensor in enumerate(self.outputs):
             yield from (f"outputs[{index}].{problem}" for problem in tensor.problems())
             if tensor.view_of is not None:
-                yield from (f"outputs[{index}].view_of: {problem}" for problem in self._view_problems(index, tensor))
+                yield from (
+                    f"outputs[{index}].view_of: {problem}"
+                    for problem in self._view_problems(index, tensor)
+                )
 
     def _view_problems(self, index: int, tensor: Tensor) -> Iterator[str]:
         base = tensor.view_of
@@ -115,7 +122,10 @@ class Op:
         elif self.outputs[base].view_of is not None:
             yield f"output {base} is a view itself"
         elif is_count(tensor.bytes) and tensor.bytes > self.outputs[base].bytes:
-            yield f"has {tensor.bytes} bytes, more than the {self.outputs[base].bytes} of output {base}"
+            yield (
+                f"has {tensor.bytes} bytes, more than the {self.outputs[base].bytes} of "
+                f"output {base}"
+            )
 
 
 def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
@@ -124,8 +134,14 @@ def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
     if unknown:
         raise InputError(f"nodes[{str(node)!r}]: unknown attributes {', '.join(unknown)}")
     if "inputs" not in fields and "control_inputs" not in fields:
-        edges = [(str(p), k) for p, _, data in graph.in_edges(node, data=True) for k in data.get("outputs", (0,))]
-        fields["inputs"] = tuple(f"{producer}:{output}" for producer, output in edges if output >= 0)
+        edges = [
+            (str(p), k)
+            for p, _, data in graph.in_edges(node, data=True)
+            for k in data.get("outputs", (0,))
+        ]
+        fields["inputs"] = tuple(
+            f"{producer}:{output}" for producer, output in edges if output >= 0
+        )
         fields["control_inputs"] = tuple(producer for producer, output in edges if output < 0)
     if "outputs" not in fields:
         sizes = [data.get("bytes", 0) for _, _, data in graph.out_edges(node, data=True)]
@@ -142,18 +158,25 @@ def _seconds(value: Number) -> Fraction:
 
 @dataclass(frozen=True)
 class Graph:
-    """A directed acyclic graph of ops in program order. Raises InputError with every problem at once."""
+    """A directed acyclic graph of ops in program order.
+
+    Raises InputError with every problem at once.
+    """
 
     name: str
     ops: tuple[Op, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
-        problems = [f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()]
+        problems = [
+            f"ops[{i}].{problem}" for i, op in enumerate(self.ops) for problem in op.problems()
+        ]
         first: dict[str, int] = {}
         for i, op in enumerate(self.ops):
             if first.setdefault(op.name, i) != i:
-                problems.append(f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]')
+                problems.append(
+                    f'ops[{i}].name: "{op.name}" is already the name of ops[{first[op.name]}]'
+                )
         problems.extend(self._reference_problems())
         if not problems:
             problems.extend(self._cycle_problems())
@@ -167,7 +190,9 @@ class Graph:
 
     @cached_property
     def reads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each op the distinct (producer, output) pairs that it reads, sorted; output -1 is a control input."""
+        """For each op the distinct (producer, output) pairs that it reads, sorted; output -1 is a
+        control input.
+        """
         return tuple(tuple(sorted(set(self._references(op)))) for op in self.ops)
 
     @cached_property
@@ -226,19 +251,23 @@ class Graph:
     def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
         """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
 
-        Where a node has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the outputs
-        read (default [0]; -1 is a control input), ``bytes`` the size of output 0 where the producer lists no outputs.
-        Raises InputError.
+        Where a node has no ``inputs`` of its own, its in-edges tell them: edge attribute
+        ``outputs`` lists the outputs read (default [0]; -1 is a control input), ``bytes`` the size
+        of output 0 where the producer lists no outputs. Raises InputError.
         """
         return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
 
     def to_networkx(self) -> nx.DiGraph[str]:
-        """As a DiGraph: a node has the fields of Op, an edge the ``outputs`` read (-1: control) and their ``bytes``."""
+        """As a DiGraph: a node has the fields of Op, an edge the ``outputs`` read (-1: control) and
+        their ``bytes``.
+        """
         import networkx as nx
 
         graph: nx.DiGraph[str] = nx.DiGraph(name=self.name)
         for op in self.ops:
-            graph.add_node(op.name, **{name: getattr(op, name) for name in Op.__slots__ if name != "name"})
+            graph.add_node(
+                op.name, **{name: getattr(op, name) for name in Op.__slots__ if name != "name"}
+            )
         for consumer, reads in zip(self.ops, self.reads, strict=True):
             for producer in sorted({producer for producer, _ in reads}):
                 outputs = [output for other, output in reads if other == producer]

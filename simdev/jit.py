@@ -1,8 +1,10 @@
-"""The one place that knows how kernels are compiled: Numba, cached on disk, with a cache that knows its sources.
+"""The one place that knows how kernels are compiled: Numba, cached on disk, with a cache that knows
+its sources.
 
-Numba's own disk cache looks at the file of the outermost function only: after an edit to a callee in another file the
-old machine code would go on running. So the cache lives in a folder named after a hash of the sources of all kernels,
-beside the package; where that cannot be written, kernels are compiled anew in each process.
+Numba's own disk cache looks at the file of the outermost function only: after an edit to a callee
+in another file the old machine code would go on running. So the cache lives in a folder named after
+a hash of the sources of all kernels, beside the package; where that cannot be written, kernels are
+compiled anew in each process.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ KERNELS = ("jit.py", "engine", "lowering", "oracle", "search/kernels")
 def jitable(*functions: F) -> F:
     """Let compiled kernels call these plain functions, which stay plain; the first is handed back.
 
-    Kernels pass their columns around as named tuples. Without ``forceinline`` every call would pass a hundred words,
-    and with Numba's memory runtime (``_nrt``) every column would be reference-counted at every use: together 2.7 times
-    slower, measured on the oracle's kernel. So kernels allocate nothing and take no slices.
+    Kernels pass their columns around as named tuples. Without ``forceinline`` every call would pass
+    a hundred words, and with Numba's memory runtime (``_nrt``) every column would be
+    reference-counted at every use: together 2.7 times slower, measured on the oracle's kernel. So
+    kernels allocate nothing and take no slices.
     """
     for function in functions:
         register_jitable(_nrt=False, forceinline=True)(function)
@@ -52,14 +55,17 @@ def jit(function: F) -> F:
         settings.CACHE_DIR = before
 
 
-# Columns for kernels. A kernel takes a table of words (scalars, and addresses of columns) and opens it as a named tuple
-# of scalars and bare pointers. A tuple of thirty arrays would cost 4 us a call to unbox; and an array tries each index
-# for being negative (to count from the end), which made the oracle's kernel a third slower. Pointers have no length.
+# Columns for kernels. A kernel takes a table of words (scalars, and addresses of columns) and opens
+# it as a named tuple of scalars and bare pointers. A tuple of thirty arrays would cost 4 us a call
+# to unbox; and an array tries each index for being negative (to count from the end), which made the
+# oracle's kernel a third slower. Pointers have no length.
 
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[T]):
-    """A named tuple of integers and contiguous columns, kept alive, and its words: what a kernel is handed."""
+    """A named tuple of integers and contiguous columns, kept alive, and its words: what a kernel is
+    handed.
+    """
 
     columns: T
     words: Ints
@@ -68,9 +74,16 @@ class Table(Generic[T]):
     def of(cls, columns: T) -> Table[T]:
         """Raises TypeError for a column of another type than its field tells, or one with gaps."""
         for (name, kind), value in zip(_fields(type(columns)).items(), columns, strict=True):
-            if kind is not types.int64 and (value.dtype != np.dtype(kind.dtype.name) or not value.flags.c_contiguous):
-                raise TypeError(f"{type(columns).__name__}.{name}: wants contiguous {kind.dtype}, got {value.dtype}")
-        words = [value.ctypes.data if isinstance(value, np.ndarray) else int(value) for value in columns]
+            if kind is not types.int64 and (
+                value.dtype != np.dtype(kind.dtype.name) or not value.flags.c_contiguous
+            ):
+                raise TypeError(
+                    f"{type(columns).__name__}.{name}: wants contiguous {kind.dtype}, got "
+                    f"{value.dtype}"
+                )
+        words = [
+            value.ctypes.data if isinstance(value, np.ndarray) else int(value) for value in columns
+        ]
         return cls(columns, np.array(words, np.int64))
 
 

@@ -1,8 +1,10 @@
-"""Memory as frameworks count it: rounding, what training keeps beside the parameters, and what no tensor holds.
+"""Memory as frameworks count it: rounding, what training keeps beside the parameters, and what no
+tensor holds.
 
-The execution contract counts the bytes that tensors ask for; so does ``MemoryModel()``. Everything else is a switch:
-sizes rounded as an allocator rounds them, gradients and optimizer state by the optimizer's name, and reserves for the
-framework's context and the communication library. None of it changes timing.
+The execution contract counts the bytes that tensors ask for; so does ``MemoryModel()``. Everything
+else is a switch: sizes rounded as an allocator rounds them, gradients and optimizer state by the
+optimizer's name, and reserves for the framework's context and the communication library. None of it
+changes timing.
 """
 
 from __future__ import annotations
@@ -21,21 +23,26 @@ from .units import Number, is_count, parse_bytes
 
 MODELS = ("full", "outputs_only")
 ROUNDING = {"none": 1, "pytorch": 512}  # bytes; PyTorch's CUDA caching allocator, kMinBlockSize
-CUDA_CONTEXT = 600 * 10**6  # bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
-NCCL_PAIR, NCCL_GROUP = 342 * 2**20, 392 * 2**20  # bytes for 2 GPUs, for 4 to 8; aiconfigurator's system tables
+# bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
+CUDA_CONTEXT = 600 * 10**6
+# bytes for 2 GPUs, for 4 to 8; aiconfigurator's system tables
+NCCL_PAIR, NCCL_GROUP = 342 * 2**20, 392 * 2**20
 RESERVES = ("cuda", "nccl")
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an optimizer keeps for each parameter: ``values`` of the parameter's own dtype, ``floats`` of 4 bytes."""
+    """What an optimizer keeps for each parameter: ``values`` of the parameter's own dtype,
+    ``floats`` of 4 bytes.
+    """
 
     values: int
     floats: int
 
 
-# Mixed precision (ZeRO, section 3.1): parameters and gradients of 2 bytes, and for each a master copy of 4 bytes
-# beside the states of 4 bytes; with Adam 2 + 2 + 4 + 4 + 4 = 16 bytes a parameter in all.
+# Mixed precision (ZeRO, section 3.1): parameters and gradients of 2 bytes, and for each a master
+# copy of 4 bytes beside the states of 4 bytes; with Adam 2 + 2 + 4 + 4 + 4 = 16 bytes a parameter
+# in all.
 OPTIMIZERS: Mapping[str, Optimizer] = {
     "sgd": Optimizer(0, 0),
     "momentum": Optimizer(1, 0),
@@ -51,15 +58,16 @@ Reserve = Number | Mapping[str, Number]
 class MemoryModel:
     """How memory is counted; the defaults are the execution contract's. Raises InputError.
 
-    - ``model``: "full", or "outputs_only" as Placeto's simulator counts: the outputs of ops, each until its last
-      consumer anywhere has finished; no copies, parameters, states or workspace.
-    - ``rounding``: "none", or "pytorch", which rounds every tensor up to 512 bytes; then the Report also replays the
-      caching allocator (with expandable segments where ``expandable``).
-    - ``optimizer``: a name of OPTIMIZERS sets the state bytes of every op that owns parameters; ``gradients``: so many
-      times its parameter bytes are kept as gradients (2: with the flat copy of data-parallel buckets). None: as the
-      graph says. ``dtype`` is that of parameters whose op does not tell it.
-    - ``context`` and ``communication``: bytes held on each device that runs ops, as a size, "cuda" (``context``) or
-      "nccl" (``communication``), or a table of these by device kind.
+    - ``model``: "full", or "outputs_only" as Placeto's simulator counts: the outputs of ops, each
+      until its last consumer anywhere has finished; no copies, parameters, states or workspace.
+    - ``rounding``: "none", or "pytorch", which rounds every tensor up to 512 bytes; then the Report
+      also replays the caching allocator (with expandable segments where ``expandable``).
+    - ``optimizer``: a name of OPTIMIZERS sets the state bytes of every op that owns parameters;
+      ``gradients``: so many times its parameter bytes are kept as gradients (2: with the flat copy
+      of data-parallel buckets). None: as the graph says. ``dtype`` is that of parameters whose op
+      does not tell it.
+    - ``context`` and ``communication``: bytes held on each device that runs ops, as a size, "cuda"
+      (``context``) or "nccl" (``communication``), or a table of these by device kind.
     """
 
     model: str = "full"
@@ -80,7 +88,11 @@ class MemoryModel:
             raise InputError(problems)
 
     def _problems(self) -> Iterator[str]:
-        choices = (("model", MODELS), ("rounding", tuple(ROUNDING)), ("optimizer", (None, *OPTIMIZERS)))
+        choices = (
+            ("model", MODELS),
+            ("rounding", tuple(ROUNDING)),
+            ("optimizer", (None, *OPTIMIZERS)),
+        )
         for name, choice in (*choices, ("dtype", (None, *PARAMETERS))):
             if getattr(self, name) not in choice:
                 told = ", ".join(one for one in choice if one)
@@ -88,7 +100,10 @@ class MemoryModel:
         if self.gradients is not None and not (is_count(self.gradients) and self.gradients <= 2):
             yield f"gradients: must be 0, 1 or 2 copies, got {self.gradients!r}"
         if self.model == "outputs_only" and len(self.changes) > 1:
-            yield 'model: "outputs_only" counts nothing but outputs, as they are: leave the other options out'
+            yield (
+                'model: "outputs_only" counts nothing but outputs, as they are: leave the '
+                "other options out"
+            )
         if self.expandable and self.rounding != "pytorch":
             yield 'expandable: means something only with "rounding": "pytorch"'
         for name, preset in zip(("context", "communication"), RESERVES, strict=True):
@@ -124,7 +139,9 @@ class MemoryModel:
         return tuple(_reserved(self.context, device, CUDA_CONTEXT) for device in cluster.devices)
 
     def communication_bytes(self, cluster: Cluster) -> tuple[int, ...]:
-        """Bytes of the communication library's buffers, by device; a device alone needs none of NCCL's."""
+        """Bytes of the communication library's buffers, by device; a device alone needs none of
+        NCCL's.
+        """
         ends = sum(device.runs_ops for device in cluster.devices)
         preset = 0 if ends < 2 else NCCL_PAIR if ends == 2 else NCCL_GROUP
         return tuple(_reserved(self.communication, device, preset) for device in cluster.devices)
@@ -138,9 +155,11 @@ def _reserved(value: Reserve, device: Device, preset: int) -> int:
 
 
 def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
-    """The graph with the gradients and the optimizer state that the model asks for; the same one where it asks nothing.
+    """The graph with the gradients and the optimizer state that the model asks for; the same one
+    where it asks nothing.
 
-    Raises InputError where mixed precision meets parameters that are not of 2 bytes, or whose dtype nobody tells.
+    Raises InputError where mixed precision meets parameters that are not of 2 bytes, or whose dtype
+    nobody tells.
     """
     if memory.optimizer is None and memory.gradients is None:
         return graph
@@ -163,11 +182,16 @@ def _trained(op: Op, memory: MemoryModel) -> Op:
         state = state_bytes(op, memory.optimizer, memory.dtype)
     if memory.gradients is not None:
         grad = memory.gradients * op.param_bytes
-    return op if (state, grad) == (op.state_bytes, op.grad_bytes) else replace(op, state_bytes=state, grad_bytes=grad)
+    return (
+        op
+        if (state, grad) == (op.state_bytes, op.grad_bytes)
+        else replace(op, state_bytes=state, grad_bytes=grad)
+    )
 
 
 def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
-    """Bytes that an optimizer keeps for the parameters of an op; ``dtype`` where the op does not tell theirs.
+    """Bytes that an optimizer keeps for the parameters of an op; ``dtype`` where the op does not
+    tell theirs.
 
     Raises InputError.
     """
@@ -177,7 +201,13 @@ def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
     own = op.outputs[0].dtype if traits_of(op.kind).leaf == "parameter" and op.outputs else None
     own = own or dtype
     if own is None:
-        raise InputError(f'the dtype of the parameters of "{op.name}" is not known; tell it by options.memory.dtype')
+        raise InputError(
+            f'the dtype of the parameters of "{op.name}" is not known; tell it by '
+            "options.memory.dtype"
+        )
     if bits_of(own) != 16 or op.param_bytes % 2:
-        raise InputError(f'"{op.name}" has parameters of {own}; {optimizer} keeps masters of parameters of 2 bytes')
+        raise InputError(
+            f'"{op.name}" has parameters of {own}; {optimizer} keeps masters of parameters '
+            "of 2 bytes"
+        )
     return kept.floats * 4 * (op.param_bytes // 2)

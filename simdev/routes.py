@@ -83,12 +83,17 @@ class Routes:
 
         Each has the largest bottleneck on the way. Farther ones are not looked at.
         """
-        depths, layers = self._reached.setdefault(source, ({source: 0}, [{source: len(self.cluster.half_links) + 1}]))
+        depths, layers = self._reached.setdefault(
+            source, ({source: 0}, [{source: len(self.cluster.half_links) + 1}])
+        )
         while destination not in depths:
             last = layers[-1]
             before = [d for d in self._before(destination, last) if d == source or self._carries[d]]
             if before:
-                return [*layers, {destination: max(min(last[d], self._width(d, destination)) for d in before)}]
+                return [
+                    *layers,
+                    {destination: max(min(last[d], self._width(d, destination)) for d in before)},
+                ]
             if not last:
                 return None
             layers.append(self._ahead(source, last, depths))

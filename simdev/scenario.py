@@ -12,11 +12,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cluster import Cluster
+from .costs import KNOWN, RUNGS, CostMiss, CostModel, OpCost
 from .errors import InputError
 from .graph import Graph
 from .memory import MemoryModel
 from .models.large import Transformer
-from .profile import KNOWN, RUNGS, CostMiss, CostModel, OpCost
 from .steps import STEPS
 from .strategy import Origin, Parallelism, Strategy
 from .units import picoseconds
@@ -34,12 +34,17 @@ OPTIONS = ("engine", "memory", "symmetry", "steps")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A graph on a cluster, what its ops cost, how it is spread, and how to answer. Raises InputError.
+    """A graph on a cluster, what its ops cost, how it is spread, and how to answer.
 
-    - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline spreads.
+    Raises InputError.
+
+    - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
+      spreads.
     - ``costs``: profiles and datasheets; a large model is costed by datasheets alone.
-    - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted; never changes timing.
-    - ``symmetry``: of a large model, one device stands for those that are alike (see docs/large-models.md).
+    - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
+      never changes timing.
+    - ``symmetry``: of a large model, one device stands for those that are alike (see
+      docs/large-models.md).
     - ``steps``: "once", or "repeated": one step after another.
     """
 
@@ -62,10 +67,17 @@ class Scenario:
 
         if self.engine not in ("auto", *ENGINES):
             choice = ", ".join(("auto", *ENGINES))
-            yield f'engine: "{self.engine}" is not available in this version of simdev; there are {choice}'
+            yield (
+                f'engine: "{self.engine}" is not available in this version of simdev; '
+                f"there are {choice}"
+            )
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
-        yield from self._large_problems() if isinstance(self.graph, Transformer) else self._graph_problems()
+        yield from (
+            self._large_problems()
+            if isinstance(self.graph, Transformer)
+            else self._graph_problems()
+        )
 
     def _graph_problems(self) -> Iterator[str]:
         pipeline = self.strategy.pipeline
@@ -95,7 +107,8 @@ class Scenario:
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
-    """The scenario of a file (or of an object of the same shape), whatever its graph and its strategy are.
+    """The scenario of a file (or of an object of the same shape), whatever its graph and its
+    strategy are.
 
     Raises InputError with every problem of every file that it names.
     """
@@ -106,26 +119,36 @@ def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
 
 
 def scenario_of(parts: Parts, file: str | None = None, costs: CostModel | None = None) -> Scenario:
-    """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has them already."""
+    """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has
+    them already.
+    """
     costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
     options = {name: getattr(parts, name) for name in OPTIONS}
     try:
         return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
     except InputError as error:
-        told = (f"options.{one}" if one.partition(":")[0] in OPTIONS else one for one in error.problems)
+        told = (
+            f"options.{one}" if one.partition(":")[0] in OPTIONS else one for one in error.problems
+        )
         raise InputError(told, file) from None
 
 
 def graph_of(scenario: Scenario) -> Graph:
-    """The graph of a scenario, for what asks about single ops. Raises InputError for what has none to ask about."""
+    """The graph of a scenario, for what asks about single ops.
+
+    Raises InputError for what has none to ask about.
+    """
     if isinstance(scenario.graph, Transformer):
         name = scenario.graph.name
-        raise InputError(f"graph: {name} is a large model by its sizes: it has no ops to place, fit or ask about")
+        raise InputError(
+            f"graph: {name} is a large model by its sizes: it has no ops to place, fit or ask about"
+        )
     return scenario.graph
 
 
 def prepare(scenario: Scenario) -> Prepared:
-    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share it.
+    """What lowering needs whatever the strategy: scenarios that differ in nothing else can share
+    it.
 
     Raises InputError for a large model, of whose lowering the strategy decides everything.
     """
@@ -163,14 +186,20 @@ def _large(scenario: Scenario) -> Outcome:
         collectives = collective_model(scenario.cluster)
         task_graph, plan = lower_hybrid(model, pipeline, collectives, specs, scenario.symmetry)
     except InputError as error:
-        raise InputError([_in_pipeline(problem) for problem in error.problems], error.file) from None
+        raise InputError(
+            [_in_pipeline(problem) for problem in error.problems], error.file
+        ) from None
     trace = simulate(task_graph, scenario.engine)
     return Outcome(trace, {"roofline": 1.0}, rel_err=None, plan=plan)
 
 
 def _in_pipeline(problem: str) -> str:
     """``tp: ...`` as ``strategy.pipeline.tp: ...``."""
-    return f"strategy.pipeline.{problem}" if hasattr(Parallelism, problem.partition(":")[0]) else problem
+    return (
+        f"strategy.pipeline.{problem}"
+        if hasattr(Parallelism, problem.partition(":")[0])
+        else problem
+    )
 
 
 def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Step) -> Outcome:
@@ -180,14 +209,19 @@ def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Step)
 
     own, placed, origins = split(prepared, strategy)
     one = step.task_graph if step.microbatch is None else step.microbatch
-    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())  # ops are the first tasks
+    # ops are the first tasks
+    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())
     splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
     known = rung_shares(costs), cost_misses(own, costs), expected_error(costs)
     return Outcome(trace, *known, prepared.memory, splits, step.synchronised)
 
 
 def _split_costs(
-    prepared: Prepared, sharded: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
+    prepared: Prepared,
+    sharded: Prepared,
+    placed: Strategy,
+    origins: Mapping[str, Origin],
+    step: TaskGraph,
 ) -> tuple[SplitCost, ...]:
     """What splitting costs, an op's unsplit time being that on the device of its first part."""
     from .analysis import split_costs
@@ -203,7 +237,9 @@ def _split_costs(
 
 
 class Alike(NamedTuple):
-    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and how many."""
+    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and
+    how many.
+    """
 
     op: int
     device: int
@@ -212,7 +248,9 @@ class Alike(NamedTuple):
 
 
 def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[Alike, ...]:
-    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost are left out."""
+    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
+    are left out.
+    """
     ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
     first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
     counts: Counter[tuple[str, str, int]] = Counter()
@@ -226,7 +264,9 @@ def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[Alike, ...]:
 
 
 def rung_shares(costs: Iterable[Alike]) -> dict[str, float]:
-    """The share of the summed op time by rung, for the rungs that told any; empty where no op takes time."""
+    """The share of the summed op time by rung, for the rungs that told any; empty where no op takes
+    time.
+    """
     totals = dict.fromkeys(RUNGS, Fraction(0))
     for _, _, cost, number in costs:
         totals[cost.rung] += cost.seconds * number
@@ -237,18 +277,24 @@ def rung_shares(costs: Iterable[Alike]) -> dict[str, float]:
 def expected_error(costs: Iterable[Alike]) -> float | None:
     """Mean of the expected relative errors, weighted by time; None where an estimate tells none.
 
-    Given and measured times that tell none count as exact. It bounds the expected error of the summed op time, which it
-    equals where all errors go the same way.
+    Given and measured times that tell none count as exact. It bounds the expected error of the
+    summed op time, which it equals where all errors go the same way.
     """
     timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
     if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
         return None
     total = math.fsum(seconds for seconds, _ in timed)
-    return math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total if timed else 0.0
+    return (
+        math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total
+        if timed
+        else 0.0
+    )
 
 
 def cost_misses(prepared: Prepared, costs: Iterable[Alike]) -> tuple[CostMiss, ...]:
-    """What had to be estimated, the longest in sum first; ops of one kind with one cost are told together."""
+    """What had to be estimated, the longest in sum first; ops of one kind with one cost are told
+    together.
+    """
     misses = [_miss(prepared, alike) for alike in costs if alike.cost.rung not in KNOWN]
     return tuple(sorted(misses, key=lambda miss: -miss.seconds))
 
@@ -256,11 +302,22 @@ def cost_misses(prepared: Prepared, costs: Iterable[Alike]) -> tuple[CostMiss, .
 def _miss(prepared: Prepared, alike: Alike) -> CostMiss:
     first, device, cost, number = alike
     op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
-    return CostMiss(op.name, op.kind, kind, number, float(cost.seconds * number), cost.rung, cost.rel_err, cost.basis)
+    return CostMiss(
+        op.name,
+        op.kind,
+        kind,
+        number,
+        float(cost.seconds * number),
+        cost.rung,
+        cost.rel_err,
+        cost.basis,
+    )
 
 
 def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
-    """The answer: lower, simulate, analyze; see ``execute``. Raises InputError, MissingCostError, DeadlockError.
+    """The answer: lower, simulate, analyze; see ``execute``.
+
+    Raises InputError, MissingCostError, DeadlockError.
 
     A step that does not fit is an answer and no error (``Report.feasible``).
     """
@@ -270,7 +327,9 @@ def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of all that a scenario, or a part of one, says: the same however its files write it."""
+    """A hash of all that a scenario, or a part of one, says: the same however its files write
+    it.
+    """
     found = hashlib.sha256()
     _feed(lambda text: found.update(text.encode()), value)
     return found.hexdigest()[:32]

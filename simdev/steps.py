@@ -1,4 +1,6 @@
-"""The one way from a strategy to its trace: a step, or steps after one another until they repeat."""
+"""The one way from a strategy to its trace: a step, or steps after one another until they
+repeat.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def simulate_strategy(
     return simulate_lowered(step, strategy, engine, steps), step
 
 
-def simulate_lowered(step: Step, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]) -> Trace:
+def simulate_lowered(
+    step: Step, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> Trace:
     """The trace of a step as a strategy lowers to it, once or several times (STEPS).
 
     Raises InputError, DeadlockError.
@@ -41,15 +45,19 @@ def simulate_lowered(step: Step, strategy: Strategy, engine: str = "auto", steps
 def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
     """The trace of several steps: as many as it takes until they repeat, or as there may be.
 
-    How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync`` is
-    the policy whose credit the step is under. Raises InputError, DeadlockError.
+    How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync``
+    is the policy whose credit the step is under. Raises InputError, DeadlockError.
     """
     # Loaded where steps repeat: an oracle of single steps starts a quarter sooner without.
     from .analysis import COUNTS, steady_state
 
     for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
         graph = iterated(step, count)
-        trace = _under_credit(step, graph, sync, engine) if step.pushes and sync else simulate(graph, engine)
+        trace = (
+            _under_credit(step, graph, sync, engine)
+            if step.pushes and sync
+            else simulate(graph, engine)
+        )
         steady = steady_state(trace)
         if steady is not None and steady.repeats:
             break

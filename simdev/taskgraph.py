@@ -1,7 +1,9 @@
-"""The one intermediate form: tasks, the serial resources they hold, dependencies, and the buffers they fill and read.
+"""The one intermediate form: tasks, the serial resources they hold, dependencies, and the buffers
+they fill and read.
 
-Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row number. Times are int64
-picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of row i is ``ids[ptr[i]:ptr[i + 1]]``.
+Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row
+number. Times are int64 picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of
+row i is ``ids[ptr[i]:ptr[i + 1]]``.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ Ints = NDArray[np.int64]
 
 # The kinds of tasks that send; a task that computes has its op's phase as kind.
 TRANSFER = "transfer"
-COLLECTIVE = "collective"  # several devices at once, each sending ``bytes``; its buffers lie on all of them
-SYNC = "sync"  # what adding gradients up does beside sending: a server's sums, and the points that wait for one
+# several devices at once, each sending ``bytes``; its buffers lie on all of them
+COLLECTIVE = "collective"
+# what adding gradients up does beside sending: a server's sums, and the points that wait for one
+SYNC = "sync"
 BUFFER_KINDS = (
     "parameters",
     "gradients",
@@ -73,7 +77,9 @@ class Rows:
 
 
 class Lazy(Sequence[str]):
-    """So many texts, each made when it is asked for: the names of millions of tasks that nobody may ever read."""
+    """So many texts, each made when it is asked for: the names of millions of tasks that nobody may
+    ever read.
+    """
 
     __slots__ = ("make", "size")
 
@@ -96,7 +102,11 @@ class Lazy(Sequence[str]):
         return map(self.make, range(self.size))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other))  # noqa: B905
+        return (
+            isinstance(other, Sequence)
+            and len(self) == len(other)
+            and all(a == b for a, b in zip(self, other, strict=True))
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -115,8 +125,8 @@ class Coded(Lazy):
 class Resource:
     """A serial queue: one task at a time, in the order of its policy (fifo, priority or fixed).
 
-    ``sequence`` holds the tasks of a fixed queue in their order; ``device`` is the index of the device to which the
-    queue belongs (-1: a link).
+    ``sequence`` holds the tasks of a fixed queue in their order; ``device`` is the index of the
+    device to which the queue belongs (-1: a link).
     """
 
     name: str
@@ -133,11 +143,12 @@ NUMBERS = ("op", "output", "source", "destination", "duration", "lag", "gap", "p
 class Tasks:
     """Columns, one row a task; the row number is the id that breaks ties.
 
-    ``duration``, ``lag``, ``gap`` are ps; ``resources`` the queues held, ``successors`` the tasks released at finish +
-    lag. A flow (``flow`` true) holds no resource: ``duration`` is the held latency that elapses before its ``bytes``
-    enter the half-links ``links``. ``op`` is the row of the op that runs or produced what is sent (-1: none),
-    ``output`` the output sent (-1: a control input), ``source`` and ``destination`` device indices (equal for
-    compute; the first of several destinations for a multicast).
+    ``duration``, ``lag``, ``gap`` are ps; ``resources`` the queues held, ``successors`` the tasks
+    released at finish + lag. A flow (``flow`` true) holds no resource: ``duration`` is the held
+    latency that elapses before its ``bytes`` enter the half-links ``links``. ``op`` is the row of
+    the op that runs or produced what is sent (-1: none), ``output`` the output sent (-1: a control
+    input), ``source`` and ``destination`` device indices (equal for compute; the first of several
+    destinations for a multicast).
     """
 
     name: Sequence[str]
@@ -164,9 +175,10 @@ class Tasks:
 class Buffers:
     """Columns, one row a buffer.
 
-    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the last finish of its
-    ``readers``; without readers, to the finish of its filler. ``kind`` indexes BUFFER_KINDS. ``bytes`` are what is
-    counted; ``requested`` what the tensor itself has, where a memory model makes that another number (None: nowhere).
+    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the
+    last finish of its ``readers``; without readers, to the finish of its filler. ``kind`` indexes
+    BUFFER_KINDS. ``bytes`` are what is counted; ``requested`` what the tensor itself has, where a
+    memory model makes that another number (None: nowhere).
     """
 
     name: Sequence[str]
@@ -188,7 +200,8 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharing:
-    """Computation takes ``slowdown`` times longer while its device takes part in a collective, and so does that.
+    """Computation takes ``slowdown`` times longer while its device takes part in a collective, and
+    so does that.
 
     ``devices`` lists for each task the devices on which it is a collective.
     """
@@ -199,11 +212,14 @@ class Sharing:
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """What an engine executes. ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
+    """What an engine executes.
 
-    With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer (engine/slowdown.py).
-    ``steps`` training steps follow one another: as many tasks each, in one order, those of the first step first.
-    Raises InputError where columns do not fit together or times could overflow.
+    ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
+
+    With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
+    (engine/slowdown.py). ``steps`` training steps follow one another: as many tasks each, in one
+    order, those of the first step first. Raises InputError where columns do not fit together or
+    times could overflow.
     """
 
     tasks: Tasks
@@ -227,7 +243,11 @@ class TaskGraph:
             column = getattr(tasks, name)
             if len(column) != count or (column < 0).any():
                 yield f"tasks.{name}: must hold {count} numbers >= 0"
-        limits = (("resources", len(self.resources)), ("links", len(self.links)), ("successors", count))
+        limits = (
+            ("resources", len(self.resources)),
+            ("links", len(self.links)),
+            ("successors", count),
+        )
         for name, limit in limits:
             rows = getattr(tasks, name)
             if len(rows) != count or ((rows.ids < 0) | (rows.ids >= limit)).any():
@@ -262,10 +282,15 @@ class TaskGraph:
         return Rows(ptr, successors.owners()[order])
 
     def __repr__(self) -> str:
-        return f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, {len(self.buffers)} buffers)"
+        return (
+            f"TaskGraph({len(self.tasks)} tasks, {len(self.resources)} resources, "
+            f"{len(self.buffers)} buffers)"
+        )
 
 
 def _total(*columns: Ints) -> int:
-    """The sum of columns; exact where it could matter, for int64 may overflow and lists of millions take long."""
+    """The sum of columns; exact where it could matter, for int64 may overflow and lists of millions
+    take long.
+    """
     about = sum(float(column.sum(dtype=np.float64)) for column in columns)
     return int(about) if about < 2**61 else sum(sum(column.tolist()) for column in columns)

@@ -1,7 +1,8 @@
 """What happened: the start and finish of every task, and the memory of every device over time.
 
-Memory follows from the spans alone (it never changes timing), so it is computed here, once, for every engine.
-Frees at an instant come before allocations at it, and a buffer of no lifetime counts nothing.
+Memory follows from the spans alone (it never changes timing), so it is computed here, once, for
+every engine. Frees at an instant come before allocations at it, and a buffer of no lifetime counts
+nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from .taskgraph import BUFFER_KINDS, PERSISTENT, Ints, TaskGraph
 if TYPE_CHECKING:
     import pandas as pd
 
-PERSISTENT_BUFFERS = "the persistent buffers"  # stands for the task where what is held throughout is too much
+# stands for the task where what is held throughout is too much
+PERSISTENT_BUFFERS = "the persistent buffers"
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The first moment over a capacity: when (ps), which task's buffer did it, and by how many bytes."""
+    """The first moment over a capacity: when (ps), which task's buffer did it, and by how many
+    bytes.
+    """
 
     device: str
     time_ps: int
@@ -36,8 +40,9 @@ class Overflow:
 class DeviceMemory:
     """The memory of one device: ``level[i]`` bytes from ``time[i]`` ps to the next time.
 
-    ``peak`` bytes are first reached at ``peak_ps``; ``at_peak`` splits them by kind, ``live_at_peak`` by buffer,
-    largest first. ``excess`` is the peak minus the capacity (<= 0 fits; None without a capacity).
+    ``peak`` bytes are first reached at ``peak_ps``; ``at_peak`` splits them by kind,
+    ``live_at_peak`` by buffer, largest first. ``excess`` is the peak minus the capacity (<= 0 fits;
+    None without a capacity).
     """
 
     device: str
@@ -67,12 +72,16 @@ class Trace:
 
     @cached_property
     def step_ps(self) -> int:
-        """The last finish or release in ps (trailing gaps do not count): of one step its time, of several their end."""
+        """The last finish or release in ps (trailing gaps do not count): of one step its time, of
+        several their end.
+        """
         return int((self.finish + self.task_graph.tasks.lag).max(initial=0))
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """When each buffer is filled and freed, in ps; a persistent one lives beyond both ends of the step."""
+        """When each buffer is filled and freed, in ps; a persistent one lives beyond both ends of
+        the step.
+        """
         buffers = self.task_graph.buffers
         persistent = buffers.filler == PERSISTENT
         if not len(self.start):
@@ -89,7 +98,9 @@ class Trace:
         rows, count = self._counted, len(self.task_graph.devices)
         rows = rows[np.argsort(self.task_graph.buffers.device[rows], kind="stable")]
         borders = np.searchsorted(self.task_graph.buffers.device[rows], np.arange(1, count))
-        return tuple(self._device_memory(d, some) for d, some in enumerate(np.split(rows, borders)[:count]))
+        return tuple(
+            self._device_memory(d, some) for d, some in enumerate(np.split(rows, borders)[:count])
+        )
 
     def memory_of(self, device: int) -> DeviceMemory:
         """The memory of one device: of many alike one is enough."""
@@ -118,7 +129,9 @@ class Trace:
         peak, peak_ps = (int(level[top]), int(time[top])) if len(level) else (0, 0)
         live = self._live(rows, peak_ps)
         capacity = int(self.task_graph.capacity[device])
-        overflow = self._overflow(device, capacity, rows, time, level) if 0 <= capacity < peak else None
+        overflow = (
+            self._overflow(device, capacity, rows, time, level) if 0 <= capacity < peak else None
+        )
         return DeviceMemory(
             self.task_graph.devices[device],
             None if capacity < 0 else capacity,
@@ -126,7 +139,10 @@ class Trace:
             level,
             peak,
             peak_ps,
-            {kind: int(buffers.bytes[live[buffers.kind[live] == k]].sum()) for k, kind in enumerate(BUFFER_KINDS)},
+            {
+                kind: int(buffers.bytes[live[buffers.kind[live] == k]].sum())
+                for k, kind in enumerate(BUFFER_KINDS)
+            },
             self._largest(live),
             overflow,
         )
@@ -141,8 +157,12 @@ class Trace:
         order = rows[np.argsort(-buffers.bytes[rows], kind="stable")]
         return tuple((buffers.name[b], int(buffers.bytes[b])) for b in order.tolist())
 
-    def _overflow(self, device: int, capacity: int, rows: Ints, time: Ints, level: Ints) -> Overflow:
-        """Allocations of one instant are taken in the order of their tasks, to find the one that no longer fits."""
+    def _overflow(
+        self, device: int, capacity: int, rows: Ints, time: Ints, level: Ints
+    ) -> Overflow:
+        """Allocations of one instant are taken in the order of their tasks, to find the one that no
+        longer fits.
+        """
         buffers = self.task_graph.buffers
         begin, _ = self.lifetimes
         at = int(np.argmax(level > capacity))
@@ -152,7 +172,13 @@ class Trace:
         total = np.cumsum(buffers.bytes[order])
         culprit = int(buffers.filler[order[int(np.argmax(total > capacity))]])
         name = PERSISTENT_BUFFERS if culprit == PERSISTENT else self.task_graph.tasks.name[culprit]
-        return Overflow(self.task_graph.devices[device], now, name, int(level[at]) - capacity, self._largest(live))
+        return Overflow(
+            self.task_graph.devices[device],
+            now,
+            name,
+            int(level[at]) - capacity,
+            self._largest(live),
+        )
 
     @property
     def feasible(self) -> bool:
@@ -162,10 +188,15 @@ class Trace:
     @property
     def memory_excess(self) -> int:
         """The largest excess over a capacity in bytes, 0 where everything fits."""
-        return max((memory.excess or 0 for memory in self.memory), default=0) if not self.feasible else 0
+        return (
+            max((memory.excess or 0 for memory in self.memory), default=0)
+            if not self.feasible
+            else 0
+        )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a task: task, op, kind, resources, source, destination, nbytes, start_s, finish_s (seconds).
+        """One row a task: task, op, kind, resources, source, destination, nbytes, start_s, finish_s
+        (seconds).
 
         ``op`` is the op that runs, or whose output is sent.
         """
@@ -178,7 +209,9 @@ class Trace:
                 "task": tasks.name,
                 "op": [tasks.name[op] if op >= 0 else "" for op in tasks.op.tolist()],
                 "kind": tasks.kind,
-                "resources": [", ".join(names[r] for r in held) for held in tasks.resources.lists()],
+                "resources": [
+                    ", ".join(names[r] for r in held) for held in tasks.resources.lists()
+                ],
                 "source": devices[tasks.source],
                 "destination": devices[tasks.destination],
                 "nbytes": tasks.bytes,
@@ -188,4 +221,7 @@ class Trace:
         )
 
     def __repr__(self) -> str:
-        return f"Trace({len(self.start)} tasks, step {self.step_ps / 1e12:.9g} s, engine {self.engine!r})"
+        return (
+            f"Trace({len(self.start)} tasks, step {self.step_ps / 1e12:.9g} s, engine "
+            f"{self.engine!r})"
+        )

@@ -1,7 +1,9 @@
-"""Quantities at the door: "80 GiB", "300 GB/s", "5 us" in, exact fractions of SI units inside, and back to text.
+"""Quantities at the door: "80 GiB", "300 GB/s", "5 us" in, exact fractions of SI units inside, and
+back to text.
 
-A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB, MiB, GiB powers of
-1,024; bits are never meant unless "bit" or "bps" is written. Numbers are decimals as written: 0.1 means one tenth.
+A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB,
+MiB, GiB powers of 1,024; bits are never meant unless "bit" or "bps" is written. Numbers are
+decimals as written: 0.1 means one tenth.
 """
 
 from __future__ import annotations
@@ -21,19 +23,27 @@ MAX_PS = 2**62  # 53 days: two of them still add up inside int64
 _DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
 _TIME = {"ps": -12, "ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
-_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµμ/]*)\s*\Z")
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-zµμ/]*)\s*\Z"
+)
 
 
 def _scales(unit: str, divisor: int = 1) -> dict[str, Fraction]:
     decimal = {prefix + unit: Fraction(10**power, divisor) for prefix, power in _DECIMAL.items()}
-    return decimal | {prefix + unit: Fraction(2**power, divisor) for prefix, power in _BINARY.items()}
+    return decimal | {
+        prefix + unit: Fraction(2**power, divisor) for prefix, power in _BINARY.items()
+    }
 
 
 _BYTES = _scales("B")
 _RATE = {unit + "/s": scale for unit, scale in (_BYTES | _scales("bit", 8)).items()}
-_RATE |= {unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")}
+_RATE |= {
+    unit.replace("bit/s", "bps"): scale for unit, scale in _RATE.items() if unit.endswith("bit/s")
+}
 _SECONDS = {unit: Fraction(10) ** power for unit, power in _TIME.items()}
-_FLOPS = {prefix + "FLOP/s": Fraction(10) ** power for prefix, power in _DECIMAL.items() if prefix != "K"}
+_FLOPS = {
+    prefix + "FLOP/s": Fraction(10) ** power for prefix, power in _DECIMAL.items() if prefix != "K"
+}
 MAX_FLOPS = 10**21
 
 
@@ -50,7 +60,9 @@ def exact(value: Number) -> Fraction:
         return Fraction(value)
     try:
         decimal = (
-            value if isinstance(value, Decimal) else Decimal(repr(float(value)) if isinstance(value, float) else value)
+            value
+            if isinstance(value, Decimal)
+            else Decimal(repr(float(value)) if isinstance(value, float) else value)
         )
     except InvalidOperation:
         raise ValueError(f"must be a number, got {value!r}") from None

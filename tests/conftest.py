@@ -11,10 +11,14 @@ from hypothesis import HealthCheck, settings
 from simdev.cluster import Cluster, Device
 from strategies import UNIT, World, op
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # for benchmarks: plain `pytest` puts tests/ alone there
+# for benchmarks: plain `pytest` puts tests/ alone there
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    "ci",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("ci")
 
@@ -57,12 +61,15 @@ def two_gpus() -> World:
         gpu:1      ----- c(2)
     """
     ops = [op("a", 1, size=2), op("b", 1, size=1), op("c", 2, "a", "b")]
-    return World.of(ops, Cluster.all_to_all("two", _devices(2), "device", bandwidth=UNIT), [0, 0, 1])
+    return World.of(
+        ops, Cluster.all_to_all("two", _devices(2), "device", bandwidth=UNIT), [0, 0, 1]
+    )
 
 
 @pytest.fixture
 def pipeline() -> World:
-    """Four stages on four GPUs, two microbatches, forward(1) and backward(2), 1 byte between stages.
+    """Four stages on four GPUs, two microbatches, forward(1) and backward(2), 1 byte between
+    stages.
 
     ::
 
@@ -74,7 +81,9 @@ def pipeline() -> World:
     ops, placement = [], []
     for stage in range(4):
         for batch in range(2):
-            ops.append(op(f"f{stage}{batch}", 1, *([f"f{stage - 1}{batch}"] if stage else []), size=1))
+            ops.append(
+                op(f"f{stage}{batch}", 1, *([f"f{stage - 1}{batch}"] if stage else []), size=1)
+            )
             placement.append(stage)
     for stage in reversed(range(4)):
         for batch in range(2):

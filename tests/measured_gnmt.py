@@ -1,4 +1,6 @@
-"""Baechi's measured GNMT graph with its memory and its groups, as placers read it (peers/baechi_gnmt)."""
+"""Baechi's measured GNMT graph with its memory and its groups, as placers read it
+(peers/baechi_gnmt).
+"""
 
 from __future__ import annotations
 

@@ -58,9 +58,15 @@ def one_sample(name: str) -> Graph:
 
 @cache
 def forward_products(name: str) -> int:
-    """Floating-point operations of the products, convolutions, attentions and LSTM cells of the forward, a sample."""
+    """Floating-point operations of the products, convolutions, attentions and LSTM cells of the
+    forward, a sample.
+    """
     graph = one_sample(name)
-    forward = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and op_class(op.kind) in PRODUCTS]
+    forward = [
+        i
+        for i, op in enumerate(graph.ops)
+        if op.phase == "forward" and op_class(op.kind) in PRODUCTS
+    ]
     return sum(op_work(graph, i).flops for i in forward)
 
 
@@ -100,7 +106,9 @@ def rows() -> Iterator[str]:
 
 def table() -> str:
     """The table of docs/models.md."""
-    head = "name | builder | sizes | ops | parameters | forward, GFLOP a sample | published parameters"
+    head = (
+        "name | builder | sizes | ops | parameters | forward, GFLOP a sample | published parameters"
+    )
     lines = [f"| {head} |", "|" + "---|" * 7, *(f"| {row} |" for row in rows())]
     return "\n".join([START, *lines, END])
 

@@ -20,7 +20,9 @@ def call(inputs: list[tuple[int, ...]], outputs: list[tuple[int, ...]], **attrs:
 
 
 def _spatial(rank: int) -> dict[str, Call]:
-    """Convolutions and pools of 12 positions, kernel 3, stride 2, padding 1: 6 windows a dimension."""
+    """Convolutions and pools of 12 positions, kernel 3, stride 2, padding 1: 6 windows a
+    dimension.
+    """
     read, made, kernel = (12,) * rank, (6,) * rank, (3,) * rank
     how = {"stride": [2] * rank, "padding": [1] * rank, "dilation": [1] * rank}
     window = {"kernel_size": [3] * rank, "stride": [2] * rank, "padding": [1] * rank}
@@ -54,7 +56,10 @@ def _spatial(rank: int) -> dict[str, Call]:
 
 def _attention() -> dict[str, Call]:
     q, k, v, y, lse = (8, 4, 6, 10), (8, 2, 12, 10), (8, 2, 12, 14), (8, 4, 6, 14), (8, 4, 6)
-    names = ["attention", *(name for name in kinds() if name.startswith("scaled_dot") and "backward" not in name)]
+    names = [
+        "attention",
+        *(name for name in kinds() if name.startswith("scaled_dot") and "backward" not in name),
+    ]
     forward = {name: call([q, k, v], [y, lse]) for name in names}
     return forward | {f"{name}_backward": call([y, q, k, v, y, lse], [q, k, v]) for name in names}
 
@@ -73,23 +78,40 @@ def _named() -> dict[str, Call]:
         "mv": call([(8, 10), (10,)], [(8,)]),
         "dot": call([(10,), (10,)], [()]),
         "embedding": call([(12, 10), (8, 6)], [(8, 6, 10)]),
-        "embedding_backward": call([(8, 6, 10), (8, 6)], [(12, 10)], num_weights=12, padding_idx=-1),
+        "embedding_backward": call(
+            [(8, 6, 10), (8, 6)], [(12, 10)], num_weights=12, padding_idx=-1
+        ),
         "batch_norm": call([grid, (4,), (4,), (4,), (4,)], [grid, (4,), (4,)], training=True),
-        "batch_norm_backward": call([grid, grid, (4,), (4,), (4,), (4,), (4,)], [grid, (4,), (4,)], train=True),
-        "layer_norm": call([rows, (10,), (10,)], [rows, (8, 6, 1), (8, 6, 1)], normalized_shape=[10]),
+        "batch_norm_backward": call(
+            [grid, grid, (4,), (4,), (4,), (4,), (4,)], [grid, (4,), (4,)], train=True
+        ),
+        "layer_norm": call(
+            [rows, (10,), (10,)], [rows, (8, 6, 1), (8, 6, 1)], normalized_shape=[10]
+        ),
         "layer_norm_backward": call(
-            [rows, rows, (8, 6, 1), (8, 6, 1), (10,), (10,)], [rows, (10,), (10,)], normalized_shape=[10]
+            [rows, rows, (8, 6, 1), (8, 6, 1), (10,), (10,)],
+            [rows, (10,), (10,)],
+            normalized_shape=[10],
         ),
         "rms_norm": call([rows, (10,)], [rows, (8, 6, 1)], normalized_shape=[10]),
-        "rms_norm_backward": call([rows, rows, (8, 6, 1), (10,)], [rows, (10,)], normalized_shape=[10]),
+        "rms_norm_backward": call(
+            [rows, rows, (8, 6, 1), (10,)], [rows, (10,)], normalized_shape=[10]
+        ),
         "group_norm": call([grid, (4,), (4,)], [grid, (8, 2), (8, 2)], N=8, C=4, HxW=36, group=2),
-        "group_norm_backward": call([grid, grid, (8, 2), (8, 2), (4,)], [grid, (4,), (4,)], N=8, C=4, HxW=36, group=2),
-        "lstm_cell": call([(8, 6), (8, 10), (8, 10), (4, 10, 6), (4, 10, 10), (4, 10)], [(8, 10), (8, 10), (8, 4, 10)]),
+        "group_norm_backward": call(
+            [grid, grid, (8, 2), (8, 2), (4,)], [grid, (4,), (4,)], N=8, C=4, HxW=36, group=2
+        ),
+        "lstm_cell": call(
+            [(8, 6), (8, 10), (8, 10), (4, 10, 6), (4, 10, 10), (4, 10)],
+            [(8, 10), (8, 10), (8, 4, 10)],
+        ),
         "lstm_cell_backward_input": call(
             [(8, 10), (8, 10), (8, 10), (8, 10), (8, 4, 10), (4, 10, 6), (4, 10, 10)],
             [(8, 6), (8, 10), (8, 10), (8, 4, 10)],
         ),
-        "lstm_cell_backward_weight": call([(8, 4, 10), (8, 6), (8, 10)], [(4, 10, 6), (4, 10, 10), (4, 10)]),
+        "lstm_cell_backward_weight": call(
+            [(8, 4, 10), (8, 6), (8, 10)], [(4, 10, 6), (4, 10, 10), (4, 10)]
+        ),
         "nll_loss": call([(8, 12), (8,)], [(), ()], reduction=1),
         "nll_loss_backward": call([(), (8, 12), (8,), ()], [(8, 12)], reduction=1),
         "cross_entropy": call([(8, 12), (8,)], [(), (8,)], reduction=1),
@@ -117,14 +139,27 @@ def _named() -> dict[str, Call]:
         "repeat": call([(8, 6)], [(8, 12)], repeats=[1, 2]),
         "gather": call([(8, 12), (8, 6)], [(8, 6)], dim=1),
         "select_backward": call([(8, 6)], [(8, 12, 6)], input_sizes=[8, 12, 6], dim=1, index=3),
-        "slice_backward": call([(8, 4)], [(8, 12)], input_sizes=[8, 12], dim=1, start=2, end=10, step=2),
+        "slice_backward": call(
+            [(8, 4)], [(8, 12)], input_sizes=[8, 12], dim=1, start=2, end=10, step=2
+        ),
         "index_add": call([(12, 6), (8,), (8, 6)], [(12, 6)], dim=0),
         "index_select": call([(12, 6), (8,)], [(8, 6)], dim=0),
         "gather_backward": call([(8, 4, 6), (8, 4, 6)], [(8, 12, 6)], dim=1),
-        "einsum": call([(8, 6, 4, 10), (8, 12, 4, 10)], [(8, 4, 6, 12)], equation="bshd,bthd->bhst"),
-        "flash_attention": call([(8, 6, 4, 10), (8, 12, 2, 10), (8, 12, 2, 14)], [(8, 6, 4, 14), (8, 4, 6)]),
+        "einsum": call(
+            [(8, 6, 4, 10), (8, 12, 4, 10)], [(8, 4, 6, 12)], equation="bshd,bthd->bhst"
+        ),
+        "flash_attention": call(
+            [(8, 6, 4, 10), (8, 12, 2, 10), (8, 12, 2, 14)], [(8, 6, 4, 14), (8, 4, 6)]
+        ),
         "flash_attention_backward": call(
-            [(8, 6, 4, 14), (8, 6, 4, 10), (8, 12, 2, 10), (8, 12, 2, 14), (8, 6, 4, 14), (8, 4, 6)],
+            [
+                (8, 6, 4, 14),
+                (8, 6, 4, 10),
+                (8, 12, 2, 10),
+                (8, 12, 2, 14),
+                (8, 6, 4, 14),
+                (8, 4, 6),
+            ],
             [(8, 6, 4, 10), (8, 12, 2, 10), (8, 12, 2, 14)],
         ),
         "rotary_embedding": call([(8, 6, 4, 10)], [(8, 6, 4, 10)]),
@@ -176,7 +211,10 @@ def axes_text(semantics: Semantics) -> str:
 
 def flops_text(semantics: Semantics) -> str:
     """The operations as a formula of the axes."""
-    terms = [" ".join([str(count), *(axis.name for axis in points)]) for count, points in semantics.description.flops]
+    terms = [
+        " ".join([str(count), *(axis.name for axis in points)])
+        for count, points in semantics.description.flops
+    ]
     return " + ".join(term for term in terms if not term.startswith("0 ")) or "0"
 
 

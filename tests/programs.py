@@ -1,4 +1,6 @@
-"""Task graphs written by hand, for the known answers: a task a line, its resources and what it waits for."""
+"""Task graphs written by hand, for the known answers: a task a line, its resources and what it
+waits for.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def words(text: str | Sequence[str]) -> list[str]:
 
 
 def program(
-    tasks: Sequence[T], policy: str = "fifo", sequence: Mapping[str, str | Sequence[str]] | None = None
+    tasks: Sequence[T],
+    policy: str = "fifo",
+    sequence: Mapping[str, str | Sequence[str]] | None = None,
 ) -> TaskGraph:
     """The tasks in the order of their ids; queues in the order of their first mention."""
     row = {task.name: i for i, task in enumerate(tasks)}

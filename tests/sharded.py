@@ -1,4 +1,6 @@
-"""Small training graphs with their backward, random ways to split them, and what every split has to keep."""
+"""Small training graphs with their backward, random ways to split them, and what every split has to
+keep.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from itertools import product
 from math import prod
 
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.costs import CostModel, DeviceSpec
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Partitioned, Prepared, lower_prepared, partition
 from simdev.lowering.collective import is_collective
 from simdev.models import build
-from simdev.profile import CostModel, DeviceSpec
 from simdev.semantics import Region, flops, input_regions, op_semantics, op_work, stored_region
 from simdev.semantics.traits import LEAF_ROLES as LEAVES
 from simdev.strategy import SYNCS, Configuration, Origin, Strategy
@@ -34,11 +36,15 @@ def tensor(*shape: int) -> Tensor:
 def cluster(queues: str = "device", devices: int = DEVICES, **link: object) -> Cluster:
     """GPUs with a link between any two."""
     own = [Device(f"gpu:{i}") for i in range(devices)]
-    return Cluster.all_to_all("sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link))
+    return Cluster.all_to_all(
+        "sharded", own, queues, **({"bandwidth": 10**9, "latency": "1 us"} | link)
+    )
 
 
 def parameter(name: str, *shape: int) -> Op:
-    return Op(name, "parameter", outputs=(tensor(*shape),), param_bytes=tensor(*shape).bytes, time=0)
+    return Op(
+        name, "parameter", outputs=(tensor(*shape),), param_bytes=tensor(*shape).bytes, time=0
+    )
 
 
 def leaf(name: str, *shape: int) -> Op:
@@ -57,11 +63,35 @@ def convolutions(stride: int = 1, padding: int = 1) -> Graph:
         leaf("x", 4, 2, 8, 8),
         parameter("w1", 4, 2, 3, 3),
         parameter("w2", 4, 4, 3, 3),
-        Op("conv1", "conv2d", inputs=("x", "w1"), outputs=(tensor(4, 4, middle, middle),), attrs=attrs),
+        Op(
+            "conv1",
+            "conv2d",
+            inputs=("x", "w1"),
+            outputs=(tensor(4, 4, middle, middle),),
+            attrs=attrs,
+        ),
         Op("relu1", "relu", inputs=("conv1",), outputs=(tensor(4, 4, middle, middle),)),
-        Op("conv2", "conv2d", inputs=("relu1", "w2"), outputs=(tensor(4, 4, middle, middle),), attrs=PADDED),
-        Op("pool", "avg_pool2d", inputs=("conv2",), outputs=(tensor(4, 4, middle // 2, middle // 2),), attrs=WINDOW),
-        Op("dpool", "relu_backward", "backward", ("pool", "pool"), outputs=(tensor(4, 4, middle // 2, middle // 2),)),
+        Op(
+            "conv2",
+            "conv2d",
+            inputs=("relu1", "w2"),
+            outputs=(tensor(4, 4, middle, middle),),
+            attrs=PADDED,
+        ),
+        Op(
+            "pool",
+            "avg_pool2d",
+            inputs=("conv2",),
+            outputs=(tensor(4, 4, middle // 2, middle // 2),),
+            attrs=WINDOW,
+        ),
+        Op(
+            "dpool",
+            "relu_backward",
+            "backward",
+            ("pool", "pool"),
+            outputs=(tensor(4, 4, middle // 2, middle // 2),),
+        ),
         Op(
             "dy",
             "avg_pool2d_backward",
@@ -70,7 +100,14 @@ def convolutions(stride: int = 1, padding: int = 1) -> Graph:
             outputs=(tensor(4, 4, middle, middle),),
             attrs=WINDOW,
         ),
-        Op("dw2", "conv2d_backward_weight", "backward", ("dy", "relu1"), outputs=(tensor(4, 4, 3, 3),), attrs=PADDED),
+        Op(
+            "dw2",
+            "conv2d_backward_weight",
+            "backward",
+            ("dy", "relu1"),
+            outputs=(tensor(4, 4, 3, 3),),
+            attrs=PADDED,
+        ),
         Op(
             "dx2",
             "conv2d_backward_input",
@@ -79,8 +116,21 @@ def convolutions(stride: int = 1, padding: int = 1) -> Graph:
             outputs=(tensor(4, 4, middle, middle),),
             attrs=PADDED,
         ),
-        Op("dr", "relu_backward", "backward", ("dx2", "relu1"), outputs=(tensor(4, 4, middle, middle),)),
-        Op("dw1", "conv2d_backward_weight", "backward", ("dr", "x"), outputs=(tensor(4, 2, 3, 3),), attrs=attrs),
+        Op(
+            "dr",
+            "relu_backward",
+            "backward",
+            ("dx2", "relu1"),
+            outputs=(tensor(4, 4, middle, middle),),
+        ),
+        Op(
+            "dw1",
+            "conv2d_backward_weight",
+            "backward",
+            ("dr", "x"),
+            outputs=(tensor(4, 2, 3, 3),),
+            attrs=attrs,
+        ),
         update("u1", "w1", "dw1"),
         update("u2", "w2", "dw2"),
     ]
@@ -92,26 +142,67 @@ WINDOW = {"kernel_size": [2, 2], "stride": [2, 2]}
 
 
 def linears() -> Graph:
-    """Two linear layers with a bias, a residual and their backward; the second weight is used twice."""
+    """Two linear layers with a bias, a residual and their backward; the second weight is used
+    twice.
+    """
     ops = [
         leaf("x", 8, 4),
         parameter("w1", 8, 4),
         parameter("b1", 8),
         parameter("w2", 8, 8),
-        Op("fc1", "linear", inputs=("x", "w1", "b1"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
+        Op(
+            "fc1",
+            "linear",
+            inputs=("x", "w1", "b1"),
+            outputs=(tensor(8, 8),),
+            attrs={"transpose_b": True},
+        ),
         Op("act", "gelu", inputs=("fc1",), outputs=(tensor(8, 8),)),
-        Op("fc2", "linear", inputs=("act", "w2"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
-        Op("fc3", "linear", inputs=("fc2", "w2"), outputs=(tensor(8, 8),), attrs={"transpose_b": True}),
+        Op(
+            "fc2",
+            "linear",
+            inputs=("act", "w2"),
+            outputs=(tensor(8, 8),),
+            attrs={"transpose_b": True},
+        ),
+        Op(
+            "fc3",
+            "linear",
+            inputs=("fc2", "w2"),
+            outputs=(tensor(8, 8),),
+            attrs={"transpose_b": True},
+        ),
         Op("sum", "add", inputs=("fc3", "act"), outputs=(tensor(8, 8),)),
         Op("dy", "mul", "backward", ("sum", "sum"), outputs=(tensor(8, 8),)),
-        Op("dw2b", "matmul", "backward", ("dy", "fc2"), outputs=(tensor(8, 8),), attrs={"transpose_a": True}),
+        Op(
+            "dw2b",
+            "matmul",
+            "backward",
+            ("dy", "fc2"),
+            outputs=(tensor(8, 8),),
+            attrs={"transpose_a": True},
+        ),
         Op("dfc2", "matmul", "backward", ("dy", "w2"), outputs=(tensor(8, 8),)),
-        Op("dw2a", "matmul", "backward", ("dfc2", "act"), outputs=(tensor(8, 8),), attrs={"transpose_a": True}),
+        Op(
+            "dw2a",
+            "matmul",
+            "backward",
+            ("dfc2", "act"),
+            outputs=(tensor(8, 8),),
+            attrs={"transpose_a": True},
+        ),
         Op("dw2", "add", "backward", ("dw2a", "dw2b"), outputs=(tensor(8, 8),)),
         Op("dact", "matmul", "backward", ("dfc2", "w2"), outputs=(tensor(8, 8),)),
         Op("dres", "add", "backward", ("dact", "dy"), outputs=(tensor(8, 8),)),
         Op("dfc1", "gelu_backward", "backward", ("dres", "fc1"), outputs=(tensor(8, 8),)),
-        Op("dw1", "matmul", "backward", ("dfc1", "x"), outputs=(tensor(8, 4),), attrs={"transpose_a": True}),
+        Op(
+            "dw1",
+            "matmul",
+            "backward",
+            ("dfc1", "x"),
+            outputs=(tensor(8, 4),),
+            attrs={"transpose_a": True},
+        ),
         Op("db1", "sum", "backward", ("dfc1",), outputs=(tensor(8),), attrs={"dim": [0]}),
         update("u1", "w1", "dw1"),
         update("ub", "b1", "db1"),
@@ -123,7 +214,15 @@ def linears() -> Graph:
 @cache
 def graphs() -> tuple[Graph, ...]:
     """Convolutions, linear layers, a transformer block and a recurrent network, all tiny."""
-    block = {"batch": 4, "length": 4, "layers": 1, "width": 8, "inner": 8, "heads": 2, "vocabulary": 8}
+    block = {
+        "batch": 4,
+        "length": 4,
+        "layers": 1,
+        "width": 8,
+        "inner": 8,
+        "heads": 2,
+        "vocabulary": 8,
+    }
     return (
         convolutions(),
         convolutions(2, 0),
@@ -175,7 +274,9 @@ def devices_of(tape: Tape, parts: int) -> tuple[str, ...]:
     return tuple(f"gpu:{(first + i) % DEVICES}" for i in range(count))
 
 
-def make_case(tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[str] = TRANSFERS[:1]) -> Case:
+def make_case(
+    tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[str] = TRANSFERS[:1]
+) -> Case:
     """A random strategy; what it leaves out follows."""
     graph = tape.pick(*graphs())
     split: dict[str, Configuration] = {}
@@ -193,12 +294,20 @@ def make_case(tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[st
         name = next(iter(placement))
         split[name] = Configuration(devices=(placement.pop(name),))
     sync = tape.pick(*(name for name in SYNCS if name != "bucketed"))  # a bucket is of several ops
-    strategy = Strategy(placement, partition=split, tensors=tensors_of(tape, graph, split), sync=sync)
-    return Case(graph, replace(cluster(tape.pick(*queues)), transfer=tape.pick(*transfers)), strategy)
+    strategy = Strategy(
+        placement, partition=split, tensors=tensors_of(tape, graph, split), sync=sync
+    )
+    return Case(
+        graph, replace(cluster(tape.pick(*queues)), transfer=tape.pick(*transfers)), strategy
+    )
 
 
-def tensors_of(tape: Tape, graph: Graph, split: Mapping[str, Configuration]) -> dict[str, dict[int, int]]:
-    """How some outputs of configured ops are stored: in as many parts as the op has devices, or half as many."""
+def tensors_of(
+    tape: Tape, graph: Graph, split: Mapping[str, Configuration]
+) -> dict[str, dict[int, int]]:
+    """How some outputs of configured ops are stored: in as many parts as the op has devices, or
+    half as many.
+    """
     found = {}
     for name, configuration in split.items():
         op = graph.ops[graph.index[name]]
@@ -227,15 +336,25 @@ def size_of(graph: Graph, op: str, output: int) -> Fraction:
     return Fraction(made.bytes, prod(made.shape))
 
 
-def holders(case: Case, whole: bool = True) -> dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]]:
+def holders(
+    case: Case, whole: bool = True
+) -> dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]]:
     """Of every tensor (op, device, elements) of what holds its values, or its partial results."""
     found: dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]] = {}
     for op in case.found.graph.ops:
         origin = case.found.origins[op.name]
-        places = op.attrs["ranks"] if is_collective(op) else [case.found.placement[op.name]] * len(origin.regions)
-        for (output, region), (_, count), place in zip(origin.regions, origin.addend, places, strict=True):
+        places = (
+            op.attrs["ranks"]
+            if is_collective(op)
+            else [case.found.placement[op.name]] * len(origin.regions)
+        )
+        for (output, region), (_, count), place in zip(
+            origin.regions, origin.addend, places, strict=True
+        ):
             if (count == 1) == whole:
-                found.setdefault((origin.op, output), []).append((op.name, place, frozenset(elements(region))))
+                found.setdefault((origin.op, output), []).append(
+                    (op.name, place, frozenset(elements(region)))
+                )
     return {key: _stored(case, key, held) if whole else held for key, held in found.items()}
 
 
@@ -250,7 +369,8 @@ def _stored(case, key, held):  # type: ignore[no-untyped-def]
         [(p * n // d, (p + 1) * n // d) for p in range(d)]
         for n, d in ((n, degrees.get(i, 1)) for i, n in enumerate(shape))
     ]
-    devices = list(dict.fromkeys(case.found.placement[name] for name, origin in case.found.origins.items()
+    devices = list(dict.fromkeys(case.found.placement[name] for name,
+    origin in case.found.origins.items()
                                  if origin.op == key[0] and origin.role == "shard"))  # fmt: skip
     cells = [frozenset(elements(region)) for region in product(*cuts)]
     for number, cell in enumerate(cells):
@@ -271,16 +391,22 @@ def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
     strides = op.attrs.get("strides") or [None] * len(op.inputs)
     found = []
     regions = input_regions(semantics, dict(origin.box))
-    for text, region, seen, layout in zip(op.inputs, regions, semantics.inputs, strides, strict=True):
+    for text, region, seen, layout in zip(
+        op.inputs, regions, semantics.inputs, strides, strict=True
+    ):
         producer, output = graph.resolve(text)
         if region is not None:
             stored = graph.ops[producer].outputs[output].shape
-            found.append(((graph.ops[producer].name, output), stored_region(region, seen, stored, layout)))
+            found.append(
+                ((graph.ops[producer].name, output), stored_region(region, seen, stored, layout))
+            )
     return found
 
 
 def expected_bytes(case: Case) -> Fraction:
-    """What has to be sent: elements that a device needs and does not hold, each request of a piece once."""
+    """What has to be sent: elements that a device needs and does not hold, each request of a piece
+    once.
+    """
     whole, partial = holders(case), holders(case, False)
     asked: dict[tuple[str, tuple[str, int], str, frozenset[Element]], Fraction] = {}
     for op in case.found.graph.ops:
@@ -290,7 +416,11 @@ def expected_bytes(case: Case) -> Fraction:
                 _ask_addends(case, op, origin, device, partial, asked)
             continue
         for key, region in needs(case, op.name):
-            own = [name for name, *_ in partial.get(key, ()) if any(t.startswith(f"{name}:") for t in op.inputs)]
+            own = [
+                name
+                for name, *_ in partial.get(key, ())
+                if any(t.startswith(f"{name}:") for t in op.inputs)
+            ]
             if own:  # goes on with the partial result that lies here
                 assert all(case.found.placement[name] == device for name in own)
                 continue
@@ -299,7 +429,10 @@ def expected_bytes(case: Case) -> Fraction:
 
 
 def _ask(case, key, wanted, device, held, asked) -> None:  # type: ignore[no-untyped-def]
-    for name, place, own in [*(h for h in held if h[1] == device), *(h for h in held if h[1] != device)]:
+    for name, place, own in [
+        *(h for h in held if h[1] == device),
+        *(h for h in held if h[1] != device),
+    ]:
         piece = frozenset(wanted & own)
         wanted -= piece
         if piece and place != device:
@@ -314,9 +447,9 @@ def _ask_addends(case, op, origin: Origin, device, partial, asked) -> None:  # t
     sources = {text.rpartition(":")[0] for text in op.inputs}
     for name, place, made in held:
         if name in sources and made & own and place != device:
-            asked[name, (origin.op, output), device, frozenset(made & own)] = len(made & own) * size_of(
-                case.graph, origin.op, output
-            )
+            asked[name, (origin.op, output), device, frozenset(made & own)] = len(
+                made & own
+            ) * size_of(case.graph, origin.op, output)
 
 
 def _made(case, name: str, output: int):  # type: ignore[no-untyped-def]
@@ -325,14 +458,18 @@ def _made(case, name: str, output: int):  # type: ignore[no-untyped-def]
     for op, origin in case.found.origins.items():
         if origin.op == name and origin.role == "shard":
             regions = [region for k, region in origin.regions if k == output]
-            found += [(op, case.found.placement[op], frozenset(elements(region))) for region in regions]
+            found += [
+                (op, case.found.placement[op], frozenset(elements(region))) for region in regions
+            ]
     return found
 
 
 def sent_bytes(task_graph: TaskGraph) -> int:
     """Bytes of all transfers."""
     tasks = task_graph.tasks
-    return sum(int(size) for size, kind in zip(tasks.bytes, tasks.kind, strict=True) if kind == TRANSFER)
+    return sum(
+        int(size) for size, kind in zip(tasks.bytes, tasks.kind, strict=True) if kind == TRANSFER
+    )
 
 
 def require_sent(case: Case) -> None:
@@ -347,12 +484,16 @@ def require_sent(case: Case) -> None:
 
 
 def require_made_once(case: Case) -> None:
-    """The shards of every op make each element of each output once; of partial results, each of them once."""
+    """The shards of every op make each element of each output once; of partial results, each of
+    them once.
+    """
     made: dict[tuple[str, int, int], dict[Region, int]] = {}
     counts: dict[tuple[str, int], set[int]] = {}
     for origin in case.found.origins.values():
         if origin.role == "shard":
-            for (output, region), (addend, count) in zip(origin.regions, origin.addend, strict=True):
+            for (output, region), (addend, count) in zip(
+                origin.regions, origin.addend, strict=True
+            ):
                 seen = made.setdefault((origin.op, output, addend), {})
                 seen[region] = seen.get(region, 0) + 1
                 counts.setdefault((origin.op, output), set()).add(count)
@@ -363,17 +504,23 @@ def require_made_once(case: Case) -> None:
         assert len(set(regions.values())) == 1, "copies of some regions only"
     for (op, output), seen in counts.items():
         (count,) = seen
-        assert {addend for name, k, addend in made if (name, k) == (op, output)} == set(range(count))
+        assert {addend for name, k, addend in made if (name, k) == (op, output)} == set(
+            range(count)
+        )
 
 
 LOOKUPS = ("nll_loss", "nll_loss_backward", "embedding_backward")
-"""One look a row, however many classes: the count a point is a share of the classes, which a shard has fewer of."""
+"""One look a row, however many classes: the count a point is a share of the classes, which a shard
+has fewer of.
+"""
 HALOS = ("conv2d_backward_input", "avg_pool2d_backward")
 """As kernels, shards of these run over what the stride may leave out."""
 
 
 def require_flops(case: Case) -> None:
-    """The boxes of an op hold all its work, and its shards as ops of their own compute as much, halos aside."""
+    """The boxes of an op hold all its work, and its shards as ops of their own compute as much,
+    halos aside.
+    """
     boxes: dict[str, dict[object, int]] = {}
     for position, op in enumerate(case.found.graph.ops):
         origin = case.found.origins[op.name]
@@ -383,7 +530,8 @@ def require_flops(case: Case) -> None:
         position = case.graph.index[name]
         semantics = op_semantics(case.graph, position)
         whole = flops(semantics, {})
-        assert abs(sum(flops(semantics, dict(box)) for box in found) - whole) <= len(found), name  # rounded down
+        # rounded down
+        assert abs(sum(flops(semantics, dict(box)) for box in found) - whole) <= len(found), name
         assert sum(found.values()) >= whole - len(found), name
         if case.graph.ops[position].kind not in HALOS:
             assert sum(found.values()) <= whole + len(found), name

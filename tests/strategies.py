@@ -1,7 +1,7 @@
 """Hypothesis strategies for programs full of ties, which is where schedulers go wrong.
 
-``task_graphs`` draws the intermediate form directly, ``worlds`` whole questions. Times are ps, sizes bytes, and
-1 byte takes 1 ps at the bandwidth ``UNIT``.
+``task_graphs`` draws the intermediate form directly, ``worlds`` whole questions. Times are ps,
+sizes bytes, and 1 byte takes 1 ps at the bandwidth ``UNIT``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
+from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import lower
-from simdev.profile import CostModel
 from simdev.strategy import Order, Strategy
 from simdev.taskgraph import BUFFER_KINDS, PERSISTENT, Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
@@ -26,14 +26,27 @@ from simdev.trace import Trace
 UNIT = 10**12
 POLICIES = ("fifo", "priority", "fixed")
 TAPE = 320
-COLUMNS = ["op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes", "flow"]
+COLUMNS = [
+    "op",
+    "output",
+    "source",
+    "destination",
+    "duration",
+    "lag",
+    "gap",
+    "priority",
+    "bytes",
+    "flow",
+]
 Choice = TypeVar("Choice")
 
 
 class Tape:
-    """Choices read from random bytes: one draw for a whole program is ten times faster than one for each number.
+    """Choices read from random bytes: one draw for a whole program is ten times faster than one for
+    each number.
 
-    A byte of zero, or the end of the tape, means the first choice, so that Hypothesis shrinks towards first choices.
+    A byte of zero, or the end of the tape, means the first choice, so that Hypothesis shrinks
+    towards first choices.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -57,7 +70,9 @@ class Tape:
 
 def drawn(build: Callable[..., Choice], *arguments: object) -> st.SearchStrategy[Choice]:
     """A strategy of what ``build(tape, *arguments)`` makes of a random tape."""
-    return st.binary(min_size=TAPE, max_size=TAPE).map(lambda content: build(Tape(content), *arguments))
+    return st.binary(min_size=TAPE, max_size=TAPE).map(
+        lambda content: build(Tape(content), *arguments)
+    )
 
 
 def op(name: str, ps: int, *inputs: str, size: int = 0, **fields: object) -> Op:
@@ -74,7 +89,9 @@ class World:
     strategy: Strategy
 
     @classmethod
-    def of(cls, ops: Sequence[Op], cluster: Cluster, placement: Sequence[int], order: Order = Order()) -> World:
+    def of(
+        cls, ops: Sequence[Op], cluster: Cluster, placement: Sequence[int], order: Order = Order()
+    ) -> World:
         """``placement`` holds the device index of each op."""
         names = {one.name: cluster.devices[d].name for one, d in zip(ops, placement, strict=True)}
         return cls(Graph("world", tuple(ops)), cluster, Strategy(names, order))
@@ -107,7 +124,9 @@ class World:
 
 
 def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:
-    """A topological order of the tasks; among those that could come next, the one of the smallest key."""
+    """A topological order of the tasks; among those that could come next, the one of the smallest
+    key.
+    """
     missing = task_graph.predecessor_count.tolist()
     ready = [task for task, count in enumerate(missing) if not count]
     order = []
@@ -122,21 +141,30 @@ def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:
 
 
 def in_line(task_graph: TaskGraph, keys: Sequence[int]) -> list[list[int]]:
-    """For each resource its tasks in the order of one line of all tasks: sequences that cannot deadlock."""
+    """For each resource its tasks in the order of one line of all tasks: sequences that cannot
+    deadlock.
+    """
     held = task_graph.tasks.resources.lists()
     line = line_up(task_graph, keys)
-    return [[task for task in line if resource in held[task]] for resource in range(len(task_graph.resources))]
+    return [
+        [task for task in line if resource in held[task]]
+        for resource in range(len(task_graph.resources))
+    ]
 
 
 def fixed(task_graph: TaskGraph, keys: Sequence[int]) -> TaskGraph:
     """The same with a sequence in every queue."""
     sequences = map(tuple, in_line(task_graph, keys))
     pairs = zip(task_graph.resources, sequences, strict=True)
-    return replace(task_graph, resources=tuple(replace(r, policy="fixed", sequence=s) for r, s in pairs))
+    return replace(
+        task_graph, resources=tuple(replace(r, policy="fixed", sequence=s) for r, s in pairs)
+    )
 
 
 def longest_paths(task_graph: TaskGraph) -> list[int]:
-    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap to the next."""
+    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap
+    to the next.
+    """
     tasks = task_graph.tasks
     edges = [
         (task, after, tasks.duration[task] + tasks.lag[task])
@@ -183,7 +211,9 @@ def _buffers(tape: Tape, successors: Sequence[Sequence[int]]) -> Buffers:
     return Buffers(tuple(f"b{i}" for i in range(len(rows))), device, sizes, kind, filler, readers)
 
 
-def _tasks(tape: Tape, count: int, queues: int, flows: bool, successors: Sequence[Sequence[int]]) -> Tasks:
+def _tasks(
+    tape: Tape, count: int, queues: int, flows: bool, successors: Sequence[Sequence[int]]
+) -> Tasks:
     flow = tape.column(count, 0, 1).astype(bool) if flows else np.zeros(count, bool)
     zeros = np.zeros(count, np.int64)
     return Tasks(
@@ -200,7 +230,9 @@ def _tasks(tape: Tape, count: int, queues: int, flows: bool, successors: Sequenc
         bytes=tape.column(count, 0, 1, 2, 3, 5) * flow,
         flow=flow,
         resources=Rows.of([] if is_flow else tape.some(2, queues) for is_flow in flow),
-        links=Rows.of(sorted({tape.number(3), tape.number(3)}) if is_flow else [] for is_flow in flow),
+        links=Rows.of(
+            sorted({tape.number(3), tape.number(3)}) if is_flow else [] for is_flow in flow
+        ),
         successors=Rows.of(successors),
     )
 
@@ -211,7 +243,9 @@ def make_task_graph(tape: Tape, policies: Sequence[str], flows: bool) -> TaskGra
     successors = _edges(tape, count)
     found = TaskGraph(
         _tasks(tape, count, queues, flows, successors),
-        tuple(Resource(f"q{i}", "priority" if policy == "priority" else "fifo") for i in range(queues)),
+        tuple(
+            Resource(f"q{i}", "priority" if policy == "priority" else "fifo") for i in range(queues)
+        ),
         _buffers(tape, successors),
         ("d0", "d1"),
         tape.column(2, -1, -1, 0, 2, 4),
@@ -240,7 +274,9 @@ def repeated(task_graph: TaskGraph, copies: int) -> TaskGraph:
             successors=rows(tasks.successors, count),
         ),
         resources=tuple(
-            replace(queue, name=f"{queue.name}/{c}") for c in range(copies) for queue in task_graph.resources
+            replace(queue, name=f"{queue.name}/{c}")
+            for c in range(copies)
+            for queue in task_graph.resources
         ),
         buffers=Buffers((), *np.zeros((4, 0), np.int64), Rows.of([])),
         links=tuple(f"{link}/{c}" for c in range(copies) for link in task_graph.links),
@@ -248,8 +284,12 @@ def repeated(task_graph: TaskGraph, copies: int) -> TaskGraph:
     )
 
 
-def task_graphs(policies: Sequence[str] = POLICIES, flows: bool = False) -> st.SearchStrategy[TaskGraph]:
-    """Up to 12 tasks of 0 to 3 ps on up to 3 queues of one policy; with ``flows`` half of them are flows."""
+def task_graphs(
+    policies: Sequence[str] = POLICIES, flows: bool = False
+) -> st.SearchStrategy[TaskGraph]:
+    """Up to 12 tasks of 0 to 3 ps on up to 3 queues of one policy; with ``flows`` half of them are
+    flows.
+    """
     return drawn(make_task_graph, policies, flows)
 
 
@@ -257,7 +297,11 @@ def make_graph(tape: Tape) -> Graph:
     """Ops of 0 to 3 ps with two outputs of 0 to 2 bytes, listed in either direction."""
     ops: list[Op] = []
     for i in range(1 + tape.number(8)):
-        reads = {(tape.number(i), tape.pick(0, 0, 1, -1)) for _ in range(tape.number(4))} if i else set()
+        reads = (
+            {(tape.number(i), tape.pick(0, 0, 1, -1)) for _ in range(tape.number(4))}
+            if i
+            else set()
+        )
         extra = tape.pick(0, 0, 0, 1, 2)
         ops.append(
             Op(
@@ -276,7 +320,12 @@ def make_graph(tape: Tape) -> Graph:
 
 def _links(tape: Tape, names: Sequence[str], shape: str) -> list[Link]:
     """All to all, or a star around a switch or host of the last name."""
-    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if shape == "all" or b == names[-1]]
+    pairs = [
+        (a, b)
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if shape == "all" or b == names[-1]
+    ]
     hold, duplex = tape.pick(True, False), tape.pick("full", "full", "half")
     return [
         Link(
@@ -292,9 +341,13 @@ def _links(tape: Tape, names: Sequence[str], shape: str) -> list[Link]:
 
 
 def make_cluster(tape: Tape, queues: Sequence[str], transfers: Sequence[str]) -> Cluster:
-    """One to four devices that run ops, joined all to all, through a switch or over a staging host."""
+    """One to four devices that run ops, joined all to all, through a switch or over a staging
+    host.
+    """
     count, shape = 1 + tape.number(4), tape.pick("all", "all", "switch", "host")
-    modes = [mode for mode in transfers if (mode, shape) != ("multicast", "host")] or ["once-per-device"]
+    modes = [mode for mode in transfers if (mode, shape) != ("multicast", "host")] or [
+        "once-per-device"
+    ]
     memory = tape.pick(None, None, 2, 6)
     devices = [Device(f"g{d}", gap=f"{tape.pick(0, 0, 1)} ps", memory=memory) for d in range(count)]
     if shape == "switch":
@@ -311,10 +364,15 @@ def fixed_order(world: World, keys: Sequence[int]) -> Order:
     names = task_graph.tasks.name
     sequences = in_line(task_graph, [keys[i % len(keys)] for i in range(len(names))])
     pairs = zip(task_graph.resources, sequences, strict=True)
-    return Order("fixed", sequence={queue.name: tuple(names[task] for task in tasks) for queue, tasks in pairs})
+    return Order(
+        "fixed",
+        sequence={queue.name: tuple(names[task] for task in tasks) for queue, tasks in pairs},
+    )
 
 
-def make_world(tape: Tape, policies: Sequence[str], queues: Sequence[str], transfers: Sequence[str]) -> World:
+def make_world(
+    tape: Tape, policies: Sequence[str], queues: Sequence[str], transfers: Sequence[str]
+) -> World:
     """See ``worlds``."""
     policy = tape.pick(*policies)
     graph, cluster = make_graph(tape), make_cluster(tape, queues, transfers)
@@ -324,7 +382,8 @@ def make_world(tape: Tape, policies: Sequence[str], queues: Sequence[str], trans
         return world.ordered(Order("priority", {one.name: tape.number(3) for one in graph.ops}))
     if policy == "fixed":
         return world.ordered(fixed_order(world, tape.column(24, 0, 1, 2, 3).tolist()))
-    if policy == "program" and graph.ops[0].name == "o0":  # listed backwards, program order would deadlock
+    # listed backwards, program order would deadlock
+    if policy == "program" and graph.ops[0].name == "o0":
         return world.ordered(Order("program"))
     return world
 
@@ -352,10 +411,21 @@ def dag(tape: Tape) -> Graph:
         before = [f"o{j}" for j in tape.some(3, i)] if i else []
         group = tape.pick(None, None, "x", "y")
         fields = {"param_bytes": tape.pick(0, 0, 2), "workspace_bytes": tape.pick(0, 0, 3)}
-        ops.append(op(f"o{i}", tape.pick(1, 2, 5, 0), *before, size=tape.pick(1, 0, 4), colocate=group, **fields))
+        ops.append(
+            op(
+                f"o{i}",
+                tape.pick(1, 2, 5, 0),
+                *before,
+                size=tape.pick(1, 0, 4),
+                colocate=group,
+                **fields,
+            )
+        )
     return Graph("dag", tuple(ops))
 
 
 def two(memory: int | None = None, queues: str = "half-duplex") -> Cluster:
     """Two devices, with UNIT between them."""
-    return Cluster.all_to_all("two", [Device(f"g{d}", memory=memory) for d in range(2)], queues, bandwidth=UNIT)
+    return Cluster.all_to_all(
+        "two", [Device(f"g{d}", memory=memory) for d in range(2)], queues, bandwidth=UNIT
+    )

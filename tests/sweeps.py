@@ -48,15 +48,18 @@ def kept(journal: Path) -> list[str]:
     return [json.loads(line.rpartition(b"\t")[0])["key"] for line in lines]
 
 
-# Imports everything once, then runs each sweep that it is told in a fork of its own: a kill costs milliseconds, not the
-# second that an interpreter needs to start. "point" ends the fork amid the n-th write, sync, cut or rename.
+# Imports everything once, then runs each sweep that it is told in a fork of its own: a kill costs
+# milliseconds, not the second that an interpreter needs to start. "point" ends the fork amid the
+# n-th write, sync, cut or rename.
 _SERVER = """
 import json, os, signal, sys
 import pandas, tqdm
 from simdev.cli import main
 from simdev.sweep import engine_version
-engine_version()  # one for all: somebody may edit a source meanwhile, and be taken for another engine rightly
-import simdev.sweep.front, simdev.sweep.frame, simdev.scenario, simdev.lowering, simdev.engine.simpy_engine
+# One version for all: a source edited meanwhile would rightly count as another engine.
+engine_version()
+import simdev.sweep.front, simdev.sweep.frame, simdev.scenario, simdev.lowering
+import simdev.engine.simpy_engine
 
 def armed(point, mode):
     left = [point]
@@ -100,7 +103,11 @@ class Sweeper:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._server = subprocess.Popen(
-            [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+            [sys.executable, "-c", _SERVER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
         )
 
     def start(self, *arguments: str, point: int = 0, mode: str = "") -> int:

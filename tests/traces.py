@@ -1,4 +1,6 @@
-"""Traces written by hand: a span a line, in ps, so that what is read from a trace needs no engine."""
+"""Traces written by hand: a span a line, in ps, so that what is read from a trace needs no
+engine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from programs import words
-from simdev.taskgraph import BUFFER_KINDS, PERSISTENT, TRANSFER, Buffers, Resource, Rows, TaskGraph, Tasks
+from simdev.taskgraph import (
+    BUFFER_KINDS,
+    PERSISTENT,
+    TRANSFER,
+    Buffers,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 from simdev.trace import Trace
 
 ACTIVATIONS = BUFFER_KINDS.index("activations")
@@ -63,7 +74,9 @@ def trace_of(
         tuple(links),
         np.full(len(links), 1e12),
     )
-    start, finish = (np.array([getattr(span, end) for span in spans], np.int64) for end in ("start", "finish"))
+    start, finish = (
+        np.array([getattr(span, end) for span in spans], np.int64) for end in ("start", "finish")
+    )
     return Trace(graph, start, finish, "by hand")
 
 
@@ -74,7 +87,9 @@ def _queues(span: Span) -> list[str]:
 def _device(queue: str, devices: Sequence[str]) -> int:
     if queue in devices:
         return devices.index(queue)
-    return next((d for d, name in enumerate(devices) if queue in (f"send {name}", f"recv {name}")), -1)
+    return next(
+        (d for d, name in enumerate(devices) if queue in (f"send {name}", f"recv {name}")), -1
+    )
 
 
 def _tasks(spans: Sequence[Span], row: dict[str, int], queues: list[str]) -> Tasks:
@@ -83,7 +98,9 @@ def _tasks(spans: Sequence[Span], row: dict[str, int], queues: list[str]) -> Tas
         for name in words(span.after):
             successors[row[name]].append(i)
     columns = ("at", "lag", "gap", "size")
-    numbers = {name: np.array([getattr(span, name) for span in spans], np.int64) for name in columns}
+    numbers = {
+        name: np.array([getattr(span, name) for span in spans], np.int64) for name in columns
+    }
     zeros = np.zeros(len(spans), np.int64)
     flow = np.array([bool(span.links) for span in spans], bool)
     return Tasks(
@@ -93,7 +110,9 @@ def _tasks(spans: Sequence[Span], row: dict[str, int], queues: list[str]) -> Tas
         output=zeros,
         source=numbers["at"],
         destination=np.array([span.at if span.to is None else span.to for span in spans], np.int64),
-        duration=np.array([span.held if span.links else span.finish - span.start for span in spans], np.int64),
+        duration=np.array(
+            [span.held if span.links else span.finish - span.start for span in spans], np.int64
+        ),
         lag=numbers["lag"],
         gap=numbers["gap"],
         priority=zeros,
@@ -159,6 +178,9 @@ HOSTILE = (
 def hostile() -> Trace:
     """Names that want to be markup, mathtext, formats or too long; on devices that do, too."""
     devices = (HOSTILE[0], HOSTILE[1])
-    spans = [Span(name, i * 10, i * 10 + 10, devices[i % 2], at=i % 2, kind=name) for i, name in enumerate(HOSTILE)]
+    spans = [
+        Span(name, i * 10, i * 10 + 10, devices[i % 2], at=i % 2, kind=name)
+        for i, name in enumerate(HOSTILE)
+    ]
     spans.append(Span(f"x:0>{devices[1]}", 10, 70, f"send {devices[0]}", HOSTILE[0], to=1, size=5))
     return trace_of(spans, devices, capacity=[2, -1], buffers=[Held(HOSTILE[0], 0, 3, HOSTILE[0])])

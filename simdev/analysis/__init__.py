@@ -1,4 +1,6 @@
-"""What a trace means: Report, the critical path and its blame, utilization, and the rows of a timeline."""
+"""What a trace means: Report, the critical path and its blame, utilization, and the rows of a
+timeline.
+"""
 
 from __future__ import annotations
 

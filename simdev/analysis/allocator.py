@@ -1,11 +1,14 @@
-"""PyTorch's caching allocator for CUDA, replayed: what it reserves to serve the allocations of a step.
+"""PyTorch's caching allocator for CUDA, replayed: what it reserves to serve the allocations of a
+step.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (or with expandable segments), for
-one device and one stream. Sizes round up to 512 bytes. Up to 1 MiB they come from segments of 2 MiB; larger ones from
-segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. The smallest free block that is large
-enough serves (the lowest address where several are), and is split where the rest is worth it: 512 bytes in small
-segments, more than 1 MiB in large ones. A block that is freed merges with its free neighbours; segments stay reserved.
-For want of memory, segments that are free as a whole are given back, and the request is tried again.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (or with
+expandable segments), for one device and one stream. Sizes round up to 512 bytes. Up to 1 MiB they
+come from segments of 2 MiB; larger ones from segments of 20 MiB or, from 10 MiB on, of their own
+size rounded up to 2 MiB. The smallest free block that is large enough serves (the lowest address
+where several are), and is split where the rest is worth it: 512 bytes in small segments, more than
+1 MiB in large ones. A block that is freed merges with its free neighbours; segments stay reserved.
+For want of memory, segments that are free as a whole are given back, and the request is tried
+again.
 """
 
 from __future__ import annotations
@@ -64,7 +67,9 @@ class _Pool:
         return place if place < len(self.free) else None
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """(address, size) of a free block that is large enough, no longer free; None where there is none."""
+        """(address, size) of a free block that is large enough, no longer free; None where there is
+        none.
+        """
         place = self.best(size)
         if place is None:
             return None
@@ -80,7 +85,9 @@ class _Pool:
         return size
 
     def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
-        """(address, size) of a new block, and the bytes reserved for it; None where that is more than ``room``."""
+        """(address, size) of a new block, and the bytes reserved for it; None where that is more
+        than ``room``.
+        """
         segment = self.segment_bytes(size)
         if segment > room:
             return None
@@ -104,7 +111,9 @@ class _Pool:
 
 
 class _Expandable(_Pool):
-    """One segment that grows by pages of 2 MiB (small blocks) or 20 MiB; pages can be unmapped anywhere in it."""
+    """One segment that grows by pages of 2 MiB (small blocks) or 20 MiB; pages can be unmapped
+    anywhere in it.
+    """
 
     def __init__(self, base: int, small: bool) -> None:
         super().__init__(base, small)
@@ -121,12 +130,18 @@ class _Expandable(_Pool):
     def best(self, size: int) -> int | None:
         """A block that could grow is the last choice: it counts with the size to which it could."""
         place = super().best(size)
-        while place is not None and place + 1 < len(self.free) and self.reach(place + 1) < self.reach(place):
+        while (
+            place is not None
+            and place + 1 < len(self.free)
+            and self.reach(place + 1) < self.reach(place)
+        ):
             place += 1
         return place
 
     def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
-        """Map pages at the lowest address where they make, with the free blocks around, a block large enough."""
+        """Map pages at the lowest address where they make, with the free blocks around, a block
+        large enough.
+        """
         begin = next(begin for begin in self._begins() if self._span(begin, size) >= size)
         at, holes = begin, []
         while at - begin < size:
@@ -148,7 +163,9 @@ class _Expandable(_Pool):
         return begin, found, mapped
 
     def _begins(self) -> list[int]:
-        """Where a block could begin that is to be grown: the holes, each with the free block before it."""
+        """Where a block could begin that is to be grown: the holes, each with the free block before
+        it.
+        """
         return [self.start_of.get(start, start) for start in sorted(self.unmapped)]
 
     def _span(self, begin: int, size: int) -> int:
@@ -179,9 +196,10 @@ class _Expandable(_Pool):
 class Allocator:
     """One device's caching allocator; all sizes are bytes.
 
-    ``limit`` is what it may reserve (None: no limit). ``requested``, ``allocated`` (whole blocks, as
-    torch.cuda.memory_allocated tells) and ``reserved`` are levels; ``flushes`` counts how often it gave its cache back
-    for want of memory, ``failures`` the requests that it still could not serve (they are served beyond the limit).
+    ``limit`` is what it may reserve (None: no limit). ``requested``, ``allocated`` (whole blocks,
+    as torch.cuda.memory_allocated tells) and ``reserved`` are levels; ``flushes`` counts how often
+    it gave its cache back for want of memory, ``failures`` the requests that it still could not
+    serve (they are served beyond the limit).
     """
 
     def __init__(self, limit: int | None = None, expandable: bool = False) -> None:
@@ -225,9 +243,9 @@ class Allocator:
 class AllocatorUse:
     """The caching allocator of one device over a step: peaks in bytes.
 
-    ``requested`` <= ``allocated`` (whole blocks) <= ``reserved``; ``outside`` is what no allocator hands out (context,
-    communication). ``flushes`` as in Allocator; ``failed`` is the first request that it could not serve, as (ps,
-    buffer, bytes).
+    ``requested`` <= ``allocated`` (whole blocks) <= ``reserved``; ``outside`` is what no allocator
+    hands out (context, communication). ``flushes`` as in Allocator; ``failed`` is the first request
+    that it could not serve, as (ps, buffer, bytes).
     """
 
     device: str
@@ -242,7 +260,8 @@ class AllocatorUse:
 def allocator_use(trace: Trace, expandable: bool = False) -> tuple[AllocatorUse, ...]:
     """The allocators of all devices, in the order of the cluster.
 
-    At an instant frees come before allocations, and these in the order of the tasks that fill the buffers.
+    At an instant frees come before allocations, and these in the order of the tasks that fill the
+    buffers.
     """
     return tuple(_use(trace, device, expandable) for device in range(len(trace.task_graph.devices)))
 
@@ -265,7 +284,10 @@ def _use(trace: Trace, device: int, expandable: bool) -> AllocatorUse:
         address[row] = allocator.allocate(size_of[row])
         if allocator.failures and failed is None:
             failed = (max(time, 0), buffers.name[row], size_of[row])
-        requested, allocated = max(requested, allocator.requested), max(allocated, allocator.allocated)
+        requested, allocated = (
+            max(requested, allocator.requested),
+            max(allocated, allocator.allocated),
+        )
         reserved = max(reserved, allocator.reserved)
     name = trace.task_graph.devices[device]
     return AllocatorUse(name, requested, allocated, reserved, outside, allocator.flushes, failed)
@@ -276,4 +298,6 @@ def _events(rows: Ints, begin: Ints, end: Ints, filler: Ints) -> list[tuple[int,
     times = np.concatenate((end[rows], begin[rows]))
     both, allocates = np.concatenate((rows, rows)), np.arange(2 * len(rows)) >= len(rows)
     order = np.lexsort((both, filler[both], allocates, times))
-    return list(zip(times[order].tolist(), allocates[order].tolist(), both[order].tolist(), strict=True))
+    return list(
+        zip(times[order].tolist(), allocates[order].tolist(), both[order].tolist(), strict=True)
+    )

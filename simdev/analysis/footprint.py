@@ -1,4 +1,6 @@
-"""What a Report adds where memory is counted otherwise than the contract counts it: tables, notes and JSON."""
+"""What a Report adds where memory is counted otherwise than the contract counts it: tables, notes
+and JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DEVICES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """How memory was counted, and where PyTorch's rounding was asked for, what its allocator reserves, by device."""
+    """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
+    reserves, by device.
+    """
 
     memory: MemoryModel
     allocators: tuple[AllocatorUse, ...]
@@ -28,7 +32,9 @@ def footprint(trace: Trace, memory: MemoryModel) -> Footprint | None:
     """None where memory is counted as the contract counts it."""
     if not memory.changes:
         return None
-    return Footprint(memory, allocator_use(trace, memory.expandable) if memory.rounding == "pytorch" else ())
+    return Footprint(
+        memory, allocator_use(trace, memory.expandable) if memory.rounding == "pytorch" else ()
+    )
 
 
 def footprint_json(found: Footprint) -> dict[str, Any]:
@@ -40,7 +46,8 @@ def footprint_json(found: Footprint) -> dict[str, Any]:
             "reserved_bytes": use.reserved,
             "outside_bytes": use.outside,
             "flushes": use.flushes,
-            "failed": use.failed and dict(zip(("time_ps", "buffer", "bytes"), use.failed, strict=True)),
+            "failed": use.failed
+            and dict(zip(("time_ps", "buffer", "bytes"), use.failed, strict=True)),
         }
         for use in found.allocators
     }
@@ -48,20 +55,31 @@ def footprint_json(found: Footprint) -> dict[str, Any]:
 
 
 def _options(memory: MemoryModel) -> dict[str, Any]:
-    return {name: value if isinstance(value, (str, int)) else _plain(value) for name, value in memory.changes.items()}
+    return {
+        name: value if isinstance(value, (str, int)) else _plain(value)
+        for name, value in memory.changes.items()
+    }
 
 
 def _plain(value: Any) -> Any:
     """Quantities as JSON can hold them."""
-    return {kind: _plain(one) for kind, one in value.items()} if hasattr(value, "items") else str(value)
+    return (
+        {kind: _plain(one) for kind, one in value.items()}
+        if hasattr(value, "items")
+        else str(value)
+    )
 
 
 def footprint_tables(found: Footprint, memories: Sequence[DeviceMemory]) -> Iterator[Table]:
     """What these devices hold at their peaks, by kind, and what their allocators reserve."""
     shown = memories[:DEVICES_SHOWN]
     kinds = [kind for kind in shown[0].at_peak if any(memory.at_peak[kind] for memory in shown)]
-    title = "Held at the peak" + (f" (the first {len(shown)} devices)" if len(shown) < len(memories) else "")
-    body = tuple((kind, *(format_bytes(memory.at_peak[kind]) for memory in shown)) for kind in kinds)
+    title = "Held at the peak" + (
+        f" (the first {len(shown)} devices)" if len(shown) < len(memories) else ""
+    )
+    body = tuple(
+        (kind, *(format_bytes(memory.at_peak[kind]) for memory in shown)) for kind in kinds
+    )
     yield Table(title, ("<kind", *(shorten(memory.device, 20) for memory in shown)), body)
     if found.allocators:
         head = ("<device", "requested", "allocated", "reserved", "outside", "in all")
@@ -84,8 +102,12 @@ def footprint_notes(found: Footprint) -> Iterator[str]:
         if use.failed is not None:
             time_ps, buffer, size = use.failed
             yield (
-                f"{use.device}: at {format_seconds(time_ps / 1e12)} its allocator cannot serve {format_bytes(size)} "
+                f"{use.device}: at {format_seconds(time_ps / 1e12)} its allocator "
+                f"cannot serve {format_bytes(size)} "
                 f"for {buffer}, though cached segments were given back."
             )
         elif use.flushes:
-            yield f"{use.device}: its allocator gives cached segments back {use.flushes} times for want of memory."
+            yield (
+                f"{use.device}: its allocator gives cached segments back {use.flushes} "
+                "times for want of memory."
+            )

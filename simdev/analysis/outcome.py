@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..costs import CostMiss
 from ..memory import MemoryModel
-from ..profile import CostMiss
 from ..trace import Trace
 from .splits import SplitCost
 
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The trace of a scenario with where its op times come from. A trace alone is an outcome too: ``Outcome(trace)``.
+    """The trace of a scenario with where its op times come from.
 
-    ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses`` what had to be
-    estimated (the longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
-    known). ``memory`` is how memory was counted. ``splits`` tells what splitting each op costs. ``synchronised`` counts
-    the gradients that a policy synchronises (None: there is none). ``plan`` tells what the tasks of a large model's
-    step are for.
+    A trace alone is an outcome too: ``Outcome(trace)``.
+
+    ``rungs`` is the share of the op time by the rung of the cost ladder that told it, ``misses``
+    what had to be estimated (the longest first), ``rel_err`` the expected relative error of an op's
+    time, weighted by time (None: not known). ``memory`` is how memory was counted. ``splits`` tells
+    what splitting each op costs. ``synchronised`` counts the gradients that a policy synchronises
+    (None: there is none). ``plan`` tells what the tasks of a large model's step are for.
     """
 
     trace: Trace

@@ -1,11 +1,14 @@
 """The critical path, and what each picosecond of the step is blamed on.
 
-The path is the chain of binding constraints, walked back from the task whose finish + lag ends the step. What let a
-task start when it did is either the predecessor that released it then, or the task that held one of its queues until
-then (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
+The path is the chain of binding constraints, walked back from the task whose finish + lag ends the
+step. What let a task start when it did is either the predecessor that released it then, or the task
+that held one of its queues until then (finish + gap = start). Each piece of time on the chain is
+blamed on what filled it:
 
-    compute   a device computed: an op that the next task depends on, or that it waited behind for the device
-    transfer  a transfer that the next task depends on (held latency and a flow's slower rate included)
+    compute   a device computed: an op that the next task depends on, or that it waited behind for
+    the device
+    transfer  a transfer that the next task depends on (held latency and a flow's slower rate
+    included)
     queueing  another transfer, behind which the next one had to wait for a queue
     launch    only the gap after a task was left (launch overhead, link turnaround)
     latency   on the way to the next task, holding nothing
@@ -35,8 +38,9 @@ NOBODY = -1
 class Segment(NamedTuple):
     """A piece of the critical path: [start_ps, finish_ps) blamed on ``blame`` (one of BLAMES).
 
-    ``task`` is the id of the task that filled it, ``waiter`` of the task that waited behind it in a queue (NOBODY: the
-    next task of the path depends on it). A tuple, because a path may hold as many segments as the trace has tasks.
+    ``task`` is the id of the task that filled it, ``waiter`` of the task that waited behind it in a
+    queue (NOBODY: the next task of the path depends on it). A tuple, because a path may hold as
+    many segments as the trace has tasks.
     """
 
     blame: str
@@ -57,9 +61,11 @@ def path_tasks(trace: Trace) -> list[int]:
 
 
 def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
-    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or NOBODY).
+    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or
+    NOBODY).
 
-    The last is the first that is released when the window ends, the first the one at work when it begins.
+    The last is the first that is released when the window ends, the first the one at work when it
+    begins.
     """
     tasks = trace.task_graph.tasks
     if not len(tasks):
@@ -69,7 +75,8 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
     binding = _binding(trace.task_graph, release, ready)
     holders = _Holders(trace)
     path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
-    on_path = {path[0][0]}  # tasks of no length that let go at one instant must not explain one another
+    # tasks of no length that let go at one instant must not explain one another
+    on_path = {path[0][0]}
     while True:
         task = path[-1][0]
         if window.begin_ps and trace.start[task] <= window.begin_ps:
@@ -85,7 +92,9 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
 
 
 def _binding(task_graph: TaskGraph, release: Ints, ready: Ints) -> Ints:
-    """For each task the predecessor that released it last (the smallest id of several), NOBODY for roots."""
+    """For each task the predecessor that released it last (the smallest id of several), NOBODY for
+    roots.
+    """
     successors, count = task_graph.tasks.successors, len(task_graph.tasks)
     before, after = successors.owners(), successors.ids
     last = release[before] == ready[after]
@@ -105,7 +114,9 @@ class _Holders:
         order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
         # One number at a time is looked at below: lists are faster for that than arrays.
         self.holder, self.until = holder[order].tolist(), until[order].tolist()
-        self.ptr = np.searchsorted(queue[order], np.arange(len(trace.task_graph.resources) + 1)).tolist()
+        self.ptr = np.searchsorted(
+            queue[order], np.arange(len(trace.task_graph.resources) + 1)
+        ).tolist()
 
     def until_start(self, task: int, excluded: set[int]) -> int:
         """The task that held one of the queues of ``task`` until it started."""
@@ -123,7 +134,8 @@ class _Holders:
 
 
 def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, ...]:
-    """The segments of the critical path of a valid trace; they tile the window (None: the whole trace), in ps.
+    """The segments of the critical path of a valid trace; they tile the window (None: the whole
+    trace), in ps.
 
     The window ends with the finish or release of some task.
     """
@@ -133,7 +145,11 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     for task, waiter in _chain(trace, window):
         start, finish = int(trace.start[task]), int(trace.finish[task])
         blame = "compute" if not moves[task] else "transfer" if waiter == NOBODY else "queueing"
-        after, wait = ("latency", int(tasks.lag[task])) if waiter == NOBODY else ("launch", int(tasks.gap[task]))
+        after, wait = (
+            ("latency", int(tasks.lag[task]))
+            if waiter == NOBODY
+            else ("launch", int(tasks.gap[task]))
+        )
         borders = (max(time, window.begin_ps) for time in (start, finish, finish + wait))
         for kind, (begin, end) in zip((blame, after), pairwise(borders), strict=True):
             if begin < end:

@@ -1,9 +1,11 @@
-"""What a pipeline's trace means: its bubble, the activations that live on each rank, and its steady period.
+"""What a pipeline's trace means: its bubble, the activations that live on each rank, and its steady
+period.
 
-The *cost* of a step is the longest time that a rank spans, from its first start to its last finish, and the *bubble
-rate* is the share of it in which the busiest rank would not be busy: (cost - m (f + b + w)) / cost for m microbatches
-and equal stages (Zero Bubble, Qi et al. 2024, section 5.3). Steps that follow one another without a barrier between the
-ranks take the cost each; the step time, from the first start to the last finish, is the time of one step alone.
+The *cost* of a step is the longest time that a rank spans, from its first start to its last finish,
+and the *bubble rate* is the share of it in which the busiest rank would not be busy: (cost - m (f +
+b + w)) / cost for m microbatches and equal stages (Zero Bubble, Qi et al. 2024, section 5.3). Steps
+that follow one another without a barrier between the ranks take the cost each; the step time, from
+the first start to the last finish, is the time of one step alone.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ ROWS_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at once.
+    """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
+    once.
 
-    ``live`` counts activations (one a microbatch and stage), each from the start of its forward to the finish of its
-    backward, that of the weights included. ``peak`` are bytes.
+    ``live`` counts activations (one a microbatch and stage), each from the start of its forward to
+    the finish of its backward, that of the weights included. ``peak`` are bytes.
     """
 
     name: str
@@ -50,8 +53,9 @@ class RankUse:
 class Period:
     """The steady state of an asynchronous pipeline: ``ps`` a microbatch, exact where ``repeats``.
 
-    It repeats where the state of all stages does, every ``cycle`` microbatches; else ``ps`` is the mean over the later
-    half. ``least_ps`` and ``most_ps`` are the extremes of the times that were averaged.
+    It repeats where the state of all stages does, every ``cycle`` microbatches; else ``ps`` is the
+    mean over the later half. ``least_ps`` and ``most_ps`` are the extremes of the times that were
+    averaged.
     """
 
     ps: Fraction
@@ -63,7 +67,10 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """What a pipeline's trace shows; times in ps. ``period`` is None for a synchronous schedule, or too short a run."""
+    """What a pipeline's trace shows; times in ps.
+
+    ``period`` is None for a synchronous schedule, or too short a run.
+    """
 
     schedule: Schedule
     engine: str
@@ -84,7 +91,9 @@ class PipelineReport:
 
     @property
     def bubble_rate(self) -> Fraction:
-        """(cost - ideal) / cost; in an asynchronous steady state, of one period. 0 where nothing takes time."""
+        """(cost - ideal) / cost; in an asynchronous steady state, of one period. 0 where nothing
+        takes time.
+        """
         if self.period is not None:
             ideal = Fraction(self.ideal_ps, self.schedule.microbatches)
             return 1 - ideal / self.period.ps if self.period.ps else Fraction(0)
@@ -111,7 +120,10 @@ class PipelineReport:
         if period is not None:
             found["period_s"] = float(period.ps / PS_PER_SECOND)
             found["period_exact"] = period.repeats
-            found["period_range_s"] = [period.least_ps / PS_PER_SECOND, period.most_ps / PS_PER_SECOND]
+            found["period_range_s"] = [
+                period.least_ps / PS_PER_SECOND,
+                period.most_ps / PS_PER_SECOND,
+            ]
         return found
 
     def __str__(self) -> str:
@@ -126,7 +138,9 @@ def analyze_pipeline(schedule: Schedule, trace: Trace) -> PipelineReport:
         ranks.append(_rank_use(schedule, trace, rank, first, first + count))
         first += count
     period = _period(schedule, trace) if schedule.asynchronous else None
-    return PipelineReport(schedule, trace.engine, trace.step_ps, tuple(ranks), weight_versions(schedule), period)
+    return PipelineReport(
+        schedule, trace.engine, trace.step_ps, tuple(ranks), weight_versions(schedule), period
+    )
 
 
 def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
@@ -136,12 +150,20 @@ def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int
     live = _live(schedule, first, start, finish)
     memory = trace.memory[rank]
     return RankUse(
-        memory.device, stages, int((finish - start).sum()), int(start.min()), int(finish.max()), live, memory.peak
+        memory.device,
+        stages,
+        int((finish - start).sum()),
+        int(start.min()),
+        int(finish.max()),
+        live,
+        memory.peak,
     )
 
 
 def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
-    """The most activations at once; ends at an instant come before begins at it, as for any buffer."""
+    """The most activations at once; ends at an instant come before begins at it, as for any
+    buffer.
+    """
     events = []
     for i, (begin, end) in enumerate(zip(start.tolist(), finish.tolist(), strict=True)):
         kind = schedule.actions[first + i].kind
@@ -159,8 +181,9 @@ def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
 def _period(schedule: Schedule, trace: Trace) -> Period | None:
     """The time between microbatches completed by stage 0, while the pipeline is still being fed.
 
-    In 1F1B what happens between two backwards of each stage follows from what happened between the two before them. So
-    the state repeats for ever once all its times differ by one constant from those of an earlier microbatch.
+    In 1F1B what happens between two backwards of each stage follows from what happened between the
+    two before them. So the state repeats for ever once all its times differ by one constant from
+    those of an earlier microbatch.
     """
     state = _states(schedule, trace)
     if len(state) < 3:
@@ -170,11 +193,15 @@ def _period(schedule: Schedule, trace: Trace) -> Period | None:
     same = np.flatnonzero((shifts == shifts[:, :1]).all(axis=1))
     cycle = len(state) - 1 - int(same[-1]) if len(same) else 0
     gaps = np.diff(ends)[-(cycle or len(ends) // 2) :]
-    return Period(Fraction(int(gaps.sum()), len(gaps)), cycle > 0, cycle, int(gaps.min()), int(gaps.max()))
+    return Period(
+        Fraction(int(gaps.sum()), len(gaps)), cycle > 0, cycle, int(gaps.min()), int(gaps.max())
+    )
 
 
 def _states(schedule: Schedule, trace: Trace) -> Ints:
-    """A line a microbatch while all stages are fed: when each stage ended its backward, and the forward before that."""
+    """A line a microbatch while all stages are fed: when each stage ended its backward, and the
+    forward before that.
+    """
     ends: dict[tuple[int, bool], list[int]] = {}
     ahead: dict[int, int] = {}  # forwards of a stage before its first backward
     for action, finish in zip(schedule.actions, trace.finish.tolist(), strict=False):
@@ -186,7 +213,10 @@ def _states(schedule: Schedule, trace: Trace) -> Ints:
     count = schedule.microbatches + 1 - max(ahead.values())
     columns = []
     for stage, skipped in sorted(ahead.items()):
-        columns += [ends[stage, False][:count], ends[stage, True][skipped - 1 : skipped - 1 + count]]
+        columns += [
+            ends[stage, False][:count],
+            ends[stage, True][skipped - 1 : skipped - 1 + count],
+        ]
     return np.array(columns, np.int64).T
 
 
@@ -205,7 +235,10 @@ def _rank_json(rank: RankUse) -> dict[str, Any]:
 def _headline(report: PipelineReport) -> str:
     schedule = report.schedule
     lines = [
-        f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, {schedule.microbatches} microbatches",
+        (
+            f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "
+            f"{schedule.microbatches} microbatches"
+        ),
         f"Step time {_time(report.step_ps)}  ({report.step_ps:,} ps, engine {report.engine})",
     ]
     if report.period is None:
@@ -223,7 +256,10 @@ def _steady(report: PipelineReport) -> Iterator[str]:
         yield "No steady state: too few microbatches"
         return
     how = f"exact, repeats every {period.cycle}" if period.repeats else "the mean, not yet steady"
-    yield f"Steady period {_time(period.ps)} a microbatch ({how}); bubble rate {float(report.bubble_rate):.4f}"
+    yield (
+        f"Steady period {_time(period.ps)} a microbatch ({how}); bubble rate "
+        f"{float(report.bubble_rate):.4f}"
+    )
 
 
 def _rank_table(report: PipelineReport) -> Table:
@@ -235,10 +271,21 @@ def _rank_table(report: PipelineReport) -> Table:
     body = []
     for rank in report.ranks[:ROWS_SHOWN]:
         idle = 1 - rank.busy_ps / report.step_ps if report.step_ps else 0.0
-        cells = [rank.name, ",".join(map(str, rank.stages)), _time(rank.busy_ps), f"{idle:.1%}", str(rank.live)]
+        cells = [
+            rank.name,
+            ",".join(map(str, rank.stages)),
+            _time(rank.busy_ps),
+            f"{idle:.1%}",
+            str(rank.live),
+        ]
         cells += [",".join(str(report.versions[stage]) for stage in rank.stages)] * stash
         body.append((*cells, *[format_bytes(rank.peak)] * memory))
-    return Table("Ranks (idle: of the step time)", tuple(head), tuple(body), max(len(report.ranks) - ROWS_SHOWN, 0))
+    return Table(
+        "Ranks (idle: of the step time)",
+        tuple(head),
+        tuple(body),
+        max(len(report.ranks) - ROWS_SHOWN, 0),
+    )
 
 
 def _time(ps: int | Fraction) -> str:

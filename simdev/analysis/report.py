@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..costs import CostMiss
 from ..errors import OutOfMemoryError
-from ..profile import CostMiss
 from ..trace import DeviceMemory, Trace
 from .footprint import Footprint, footprint, footprint_json
 from .outcome import Outcome
@@ -27,17 +27,21 @@ LIVE_SHOWN = 10
 
 @dataclass(frozen=True)
 class Report:
-    """The analysis of one trace. Times are integer ps (``..._ps``) or seconds, sizes bytes, shares 0 to 1.
+    """The analysis of one trace.
 
-    ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was given, measured,
-    interpolated, fitted, scaled from another device or taken from a roofline, ``cost_misses`` what had to be estimated,
-    ``cost_rel_err`` the expected relative error of an op's time, weighted by time (None: not known). ``footprint`` is
-    None where memory is counted as the execution contract counts it; ``splits`` tells what splitting each op costs,
-    ``whole`` which ops stay whole beside these although they take time.
-    Where the trace holds several steps, ``steady`` tells how they repeat, and all is told of one step: ``step_ps`` is
-    their period, and the rest what happens in ``window``, whole periods that the critical path tiles, shared out among
-    its steps. Memory is that of the whole trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a
-    policy synchronises (None: there is no policy). ``training`` is the section of a large model's step.
+    Times are integer ps (``..._ps``) or seconds, sizes bytes, shares 0 to 1.
+
+    ``critical_path`` tiles the step (see ``path``); ``costs`` tells which share of the op time was
+    given, measured, interpolated, fitted, scaled from another device or taken from a roofline,
+    ``cost_misses`` what had to be estimated, ``cost_rel_err`` the expected relative error of an
+    op's time, weighted by time (None: not known). ``footprint`` is None where memory is counted as
+    the execution contract counts it; ``splits`` tells what splitting each op costs, ``whole`` which
+    ops stay whole beside these although they take time. Where the trace holds several steps,
+    ``steady`` tells how they repeat, and all is told of one step: ``step_ps`` is their period, and
+    the rest what happens in ``window``, whole periods that the critical path tiles, shared out
+    among its steps. Memory is that of the whole trace, which ``trace_ps`` ends. ``synchronised``
+    counts the gradients that a policy synchronises (None: there is no policy). ``training`` is the
+    section of a large model's step.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -85,13 +89,18 @@ class Report:
 
     @property
     def blame(self) -> dict[str, int]:
-        """The critical path of a step by what it is blamed on, in ps; the values add up to ``step_ps``."""
+        """The critical path of a step by what it is blamed on, in ps; the values add up to
+        ``step_ps``.
+        """
         totals = dict.fromkeys(BLAMES, 0)
         for blame, _, start_ps, finish_ps, _ in self.critical_path:
             totals[blame] += finish_ps - start_ps
         # Sums are shared out, not parts: so what is rounded adds up.
         sums = [self.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
-        return {blame: after - before for blame, (before, after) in zip(BLAMES, pairwise(sums), strict=True)}
+        return {
+            blame: after - before
+            for blame, (before, after) in zip(BLAMES, pairwise(sums), strict=True)
+        }
 
     @property
     def working(self) -> tuple[DeviceUse, ...]:
@@ -100,32 +109,45 @@ class Report:
 
     @property
     def idle(self) -> float:
-        """The share of the working devices' time in which they compute nothing: ``bubble`` + ``exposed``."""
+        """The share of the working devices' time in which they compute nothing: ``bubble`` +
+        ``exposed``.
+        """
         return self._share(sum(self.step_ps - device.busy_ps for device in self.working))
 
     @property
     def exposed(self) -> float:
-        """The share of the working devices' time that goes to exposed communication (see ``usage``)."""
+        """The share of the working devices' time that goes to exposed communication (see
+        ``usage``).
+        """
         return self._share(sum(device.exposed_ps for device in self.working))
 
     @property
     def bubble(self) -> float:
-        """The share of the working devices' time in which they neither compute nor communicate (see ``usage``)."""
+        """The share of the working devices' time in which they neither compute nor communicate (see
+        ``usage``).
+        """
         return self._share(sum(device.bubble_ps for device in self.working))
 
     def _share(self, ps: int) -> float:
         return ps / (self.step_ps * len(self.working)) if ps else 0.0
 
     def require_feasible(self) -> Report:
-        """The report itself. Raises OutOfMemoryError for the device that exceeds its memory first."""
-        overflows = [device.memory.overflow for device in self.devices if device.memory.overflow is not None]
+        """The report itself.
+
+        Raises OutOfMemoryError for the device that exceeds its memory first.
+        """
+        overflows = [
+            device.memory.overflow for device in self.devices if device.memory.overflow is not None
+        ]
         if not overflows:
             return self
         first = min(overflows, key=lambda overflow: overflow.time_ps)
         memory = next(device.memory for device in self.devices if device.name == first.device)
         capacity = memory.capacity or 0
         live = first.live[:LIVE_SHOWN]
-        raise OutOfMemoryError(first.device, first.time_ps, first.task, capacity + first.excess, capacity, live)
+        raise OutOfMemoryError(
+            first.device, first.time_ps, first.task, capacity + first.excess, capacity, live
+        )
 
     def to_json(self) -> dict[str, Any]:
         """What ``simdev simulate --json`` prints, ready for ``json.dumps``."""
@@ -150,7 +172,9 @@ class Report:
 
     def _more_json(self) -> dict[str, Any]:
         """What only some steps have."""
-        found: dict[str, Any] = {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
+        found: dict[str, Any] = (
+            {} if self.footprint is None else {"memory": footprint_json(self.footprint)}
+        )
         found |= {} if self.steady is None else self.steady.to_json()
         found |= {} if self.synchronised is None else {"synchronised_gradients": self.synchronised}
         found |= {} if self.training is None else {"training": self.training.to_json()}
@@ -163,14 +187,19 @@ class Report:
 
     def __repr__(self) -> str:
         fits = "feasible" if self.feasible else f"{self.memory_excess} bytes over"
-        return f"Report({self.seconds:.9g} s, {fits}, {len(self.devices)} devices, engine {self.engine!r})"
+        return (
+            f"Report({self.seconds:.9g} s, {fits}, {len(self.devices)} devices, engine "
+            f"{self.engine!r})"
+        )
 
     def _repr_html_(self) -> str:
         return report_html(self)
 
 
 def analyze(outcome: Outcome) -> Report:
-    """The report of what running a scenario showed; of a trace alone: ``analyze(Outcome(trace))``."""
+    """The report of what running a scenario showed; of a trace alone:
+    ``analyze(Outcome(trace))``.
+    """
     trace, plan = outcome.trace, outcome.plan
     steady, steps = steady_state(trace), trace.task_graph.steps
     window = Window(0, trace.step_ps, steps, steps) if steady is None else steady.window

@@ -19,8 +19,8 @@ LINKS = -1
 class Row:
     """One line of a timeline: its tasks in the order of time, none of which overlap.
 
-    ``device`` is the index of the device to which it belongs (LINKS: a link); ``computes`` tells a compute stream from
-    a queue or lane of transfers.
+    ``device`` is the index of the device to which it belongs (LINKS: a link); ``computes`` tells a
+    compute stream from a queue or lane of transfers.
     """
 
     name: str
@@ -32,13 +32,16 @@ class Row:
 def timeline_rows(trace: Trace) -> tuple[Row, ...]:
     """Each device's compute stream and queues, in the order of the cluster, then the links.
 
-    A task stands in the row of every queue that it holds. What holds none is packed into as few lanes as do not
-    overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``. Queues that nothing held are left out,
-    and so are the compute streams of switches (``told_devices``) and what computes for no time in no queue.
+    A task stands in the row of every queue that it holds. What holds none is packed into as few
+    lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
+    Queues that nothing held are left out, and so are the compute streams of switches
+    (``told_devices``) and what computes for no time in no queue.
     """
     task_graph = trace.task_graph
     rows = task_graph.tasks.resources
-    held = [_in_time(trace, one) for one in group(rows.ids, rows.owners(), len(task_graph.resources))]
+    held = [
+        _in_time(trace, one) for one in group(rows.ids, rows.owners(), len(task_graph.resources))
+    ]
     free, told = _unqueued(trace), told_devices(task_graph)
     found: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]
     for resource, tasks in zip(task_graph.resources, held, strict=True):
@@ -63,7 +66,8 @@ def _unqueued(trace: Trace) -> list[tuple[Ints, Ints]]:
     alone = np.diff(tasks.resources.ptr) == 0
     moves = transfer_mask(trace.task_graph)
     pair = []
-    marks = alone & ~moves & (trace.start == trace.finish)  # that which starts an expanded collective takes no time
+    # that which starts an expanded collective takes no time
+    marks = alone & ~moves & (trace.start == trace.finish)
     for mask in (alone & ~moves & ~marks, alone & moves):
         rows = np.flatnonzero(mask)
         pair.append(group(tasks.source[rows], rows, count))
@@ -76,7 +80,9 @@ def _lanes(trace: Trace, name: str, device: int, computes: bool, tasks: Ints) ->
     lanes: list[list[int]] = []
     busy: list[tuple[int, int]] = []
     idle: list[int] = []
-    spans = zip(tasks.tolist(), trace.start[tasks].tolist(), trace.finish[tasks].tolist(), strict=True)
+    spans = zip(
+        tasks.tolist(), trace.start[tasks].tolist(), trace.finish[tasks].tolist(), strict=True
+    )
     for task, start, finish in spans:
         while busy and busy[0][0] <= start:
             heapq.heappush(idle, heapq.heappop(busy)[1])
@@ -87,4 +93,9 @@ def _lanes(trace: Trace, name: str, device: int, computes: bool, tasks: Ints) ->
         lanes[lane].append(task)
         heapq.heappush(busy, (finish, lane))
     for number, lane_tasks in enumerate(lanes):
-        yield Row(f"{name} #{number + 1}" if number else name, device, computes, np.array(lane_tasks, np.int64))
+        yield Row(
+            f"{name} #{number + 1}" if number else name,
+            device,
+            computes,
+            np.array(lane_tasks, np.int64),
+        )

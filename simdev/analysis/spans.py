@@ -12,7 +12,8 @@ from ..taskgraph import COLLECTIVE, SYNC, TRANSFER, Coded, Ints, Resource, TaskG
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """[begin_ps, end_ps) of a trace of ``traced`` steps: a stretch as long as ``steps`` of them together.
+    """[begin_ps, end_ps) of a trace of ``traced`` steps: a stretch as long as ``steps`` of them
+    together.
 
     What a report tells is what happens there, shared out among the steps.
     """
@@ -41,7 +42,9 @@ class Window:
 
 
 def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
-    """True for each task that moves bytes between devices or adds them up on the way, false for each that computes."""
+    """True for each task that moves bytes between devices or adds them up on the way, false for
+    each that computes.
+    """
     tasks = task_graph.tasks
     moves = _of_kinds(task_graph, (TRANSFER, COLLECTIVE, SYNC)) | tasks.flow
     moves |= tasks.source != tasks.destination
@@ -49,7 +52,9 @@ def transfer_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
 
 
 def sent_mask(task_graph: TaskGraph) -> NDArray[np.bool_]:
-    """True for each task that sends: those of ``transfer_mask`` but for what only adds up or waits."""
+    """True for each task that sends: those of ``transfer_mask`` but for what only adds up or
+    waits.
+    """
     return transfer_mask(task_graph) & ~_of_kinds(task_graph, (SYNC,))
 
 
@@ -66,12 +71,15 @@ def _of_kinds(task_graph: TaskGraph, wanted: tuple[str, ...]) -> NDArray[np.bool
 
 
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
-    """Whether the resource is its device's compute stream: it bears the name of that very device."""
+    """Whether the resource is its device's compute stream: it bears the name of that very
+    device.
+    """
     return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
 
 
 def told_devices(task_graph: TaskGraph) -> NDArray[np.bool_]:
-    """Which devices are worth a row: not those that do nothing and have no memory limit where others have one.
+    """Which devices are worth a row: not those that do nothing and have no memory limit where
+    others have one.
 
     In a cluster of several nodes there are more switches and NICs than devices that run ops.
     """
@@ -100,7 +108,9 @@ def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
 
 
 def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
-    """When each task became ready: the last release (finish + lag) of its predecessors, 0 without any."""
+    """When each task became ready: the last release (finish + lag) of its predecessors, 0 without
+    any.
+    """
     successors = task_graph.tasks.successors
     ready = np.zeros(len(task_graph.tasks), np.int64)
     np.maximum.at(ready, successors.ids, release[successors.owners()])

@@ -1,4 +1,6 @@
-"""What splitting each op costs: its time against that of its parts, and the bytes that its parts fetch and add up."""
+"""What splitting each op costs: its time against that of its parts, and the bytes that its parts
+fetch and add up.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ ADDED = ("sum", "sync", "stored")
 
 @dataclass(frozen=True, slots=True)
 class SplitCost:
-    """One op that is split, or whose partial results are added up; or one that computes and stays whole beside these.
+    """One op that is split, or whose partial results are added up; or one that computes and stays
+    whole beside these.
 
-    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not known), ``summed_ps``
-    and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts (each to whom it serves first),
-    ``sync_bytes`` to add up its partial results and to hand out the sum.
+    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not
+    known), ``summed_ps`` and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts
+    (each to whom it serves first), ``sync_bytes`` to add up its partial results and to hand out the
+    sum.
     """
 
     op: str
@@ -44,17 +48,26 @@ class SplitCost:
 
 
 def split_costs(
-    task_graph: TaskGraph, kinds: Mapping[str, str], origins: Mapping[str, Origin], whole_ps: Mapping[str, int]
+    task_graph: TaskGraph,
+    kinds: Mapping[str, str],
+    origins: Mapping[str, Origin],
+    whole_ps: Mapping[str, int],
 ) -> tuple[SplitCost, ...]:
     """The ops that were split, and those that stay whole although they take time, in program order.
 
-    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what each op of the
-    sharded graph was made from, ``whole_ps`` how long ops take unsplit.
+    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
+    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit.
     """
     tasks = task_graph.tasks
-    of_task = [origins.get(tasks.name[task]) if op == task else None for task, op in enumerate(tasks.op.tolist())]
+    of_task = [
+        origins.get(tasks.name[task]) if op == task else None
+        for task, op in enumerate(tasks.op.tolist())
+    ]
     durations = _durations(task_graph, of_task)
-    boxes, shards = _degrees(origins), {origin.op for origin in origins.values() if origin.role == "shard"}
+    boxes, shards = (
+        _degrees(origins),
+        {origin.op for origin in origins.values() if origin.role == "shard"},
+    )
     bytes_in, sync_bytes = _bytes(task_graph, of_task)
     found = []
     for name, kind in kinds.items():
@@ -92,13 +105,19 @@ def _degrees(origins: Mapping[str, Origin]) -> dict[str, dict[str, int]]:
     for origin in origins.values():
         for axis, interval in origin.box:
             cuts.setdefault(origin.op, {}).setdefault(axis, set()).add(interval)
-    return {op: {axis: len(intervals) for axis, intervals in axes.items()} for op, axes in cuts.items()}
+    return {
+        op: {axis: len(intervals) for axis, intervals in axes.items()} for op, axes in cuts.items()
+    }
 
 
-def _bytes(task_graph: TaskGraph, of_task: list[Origin | None]) -> tuple[dict[str, int], dict[str, int]]:
+def _bytes(
+    task_graph: TaskGraph, of_task: list[Origin | None]
+) -> tuple[dict[str, int], dict[str, int]]:
     """(bytes sent to the parts of each op, bytes sent to add up its partial results)."""
     tasks = task_graph.tasks
-    columns = zip(tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True)
+    columns = zip(
+        tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True
+    )
     bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
     ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph)), strict=True))
     for task, (kind, op, size, successors) in enumerate(columns):
@@ -111,7 +130,9 @@ def _bytes(task_graph: TaskGraph, of_task: list[Origin | None]) -> tuple[dict[st
         if kind != TRANSFER or not readers:
             continue
         ends = of_task[op], of_task[min(readers)]
-        added = next((origin for origin in ends if origin is not None and origin.role in ADDED), None)
+        added = next(
+            (origin for origin in ends if origin is not None and origin.role in ADDED), None
+        )
         if added is not None:
             sync_bytes[added.op] += size
         elif ends[1] is not None:

@@ -54,7 +54,11 @@ class Steady:
     @property
     def later_ps(self) -> tuple[int, ...]:
         """The periods that count: those of the last cycle, else the later half."""
-        return self.periods_ps[-self.cycle :] if self.repeats else self.periods_ps[len(self.periods_ps) // 2 :]
+        return (
+            self.periods_ps[-self.cycle :]
+            if self.repeats
+            else self.periods_ps[len(self.periods_ps) // 2 :]
+        )
 
     @property
     def period_ps(self) -> Fraction:
@@ -86,14 +90,25 @@ class Steady:
 
     def lines(self) -> Iterator[str]:
         """What a person should know of the step time."""
-        first, whole, least, most = map(_time, (self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)))
-        yield f"Steps follow one another: this is their period. First step {first}, all {self.steps} steps {whole}."
+        first, whole, least, most = map(
+            _time, (self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps))
+        )
+        yield (
+            f"Steps follow one another: this is their period. First step {first}, all "
+            f"{self.steps} steps {whole}."
+        )
         if self.cycle == 1:
             yield "The last steps repeat each other in every task."
         elif self.repeats:
-            yield f"Every {self.cycle} steps the same comes again in every task: periods from {least} to {most}."
+            yield (
+                f"Every {self.cycle} steps the same comes again in every task: periods "
+                f"from {least} to {most}."
+            )
         else:
-            yield f"NOT STEADY after {self.steps} steps: periods from {least} to {most}, the mean is given."
+            yield (
+                f"NOT STEADY after {self.steps} steps: periods from {least} to {most}, the "
+                "mean is given."
+            )
         more = ", .." if len(self.periods_ps) > SHOWN else ""
         yield f"From end to end: {', '.join(map(_time, self.periods_ps[:SHOWN]))}{more}."
 
@@ -164,7 +179,8 @@ class _States:
         waiting = np.minimum(self.ready[[last + 1 - cycle, last + 1]] + [[shift], [0]], now)
         columns = self.ends, self.begins, self.start, self.finish, self.ready
         return all(
-            self._later(times[first - cycle : last + 1 - cycle], times[first : last + 1], shift) for times in columns
+            self._later(times[first - cycle : last + 1 - cycle], times[first : last + 1], shift)
+            for times in columns
         ) and self._later(waiting[0] - shift, waiting[1], shift)
 
     def _later(self, before: Ints, after: Ints, shift: int) -> bool:

@@ -35,7 +35,10 @@ def table_text(table: Table) -> str:
     text = [table.title]
     for line in lines:
         cells = zip(line, widths, left, strict=True)
-        text.append("  " + "  ".join(f"{c:<{w}}" if is_left else f"{c:>{w}}" for c, w, is_left in cells).rstrip())
+        text.append(
+            "  "
+            + "  ".join(f"{c:<{w}}" if is_left else f"{c:>{w}}" for c, w, is_left in cells).rstrip()
+        )
     return "\n".join([*text, f"  ... and {table.more:,} more"] if table.more else text)
 
 
@@ -45,10 +48,14 @@ def table_html(table: Table) -> str:
     head = _html_row("th", [title.removeprefix("<") for title in table.head], left)
     body = "".join(_html_row("td", line, left) for line in table.body)
     more = f"<p>... and {table.more:,} more</p>" if table.more else ""
-    return f"<table><caption>{escape(table.title)}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
+    caption = f"<caption>{escape(table.title)}</caption>"
+    return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>{more}"
 
 
 def _html_row(tag: str, cells: Sequence[str], left: Sequence[bool]) -> str:
     pairs = zip(cells, left, strict=True)
-    inner = (f'<{tag} style="text-align:{"left" if side else "right"}">{escape(cell)}</{tag}>' for cell, side in pairs)
+    inner = (
+        f'<{tag} style="text-align:{"left" if side else "right"}">{escape(cell)}</{tag}>'
+        for cell, side in pairs
+    )
     return f"<tr>{''.join(inner)}</tr>"

@@ -36,7 +36,10 @@ def report_html(report: Report) -> str:
     """The report for a notebook; every name is escaped."""
     colour = "#1a7f37" if report.feasible else "#c01c28"
     verdict = escape("\n".join(_verdict(report)))
-    parts = [f"<p><b>{escape(_headline(report))}</b></p>", f'<pre style="color:{colour}">{verdict}</pre>']
+    parts = [
+        f"<p><b>{escape(_headline(report))}</b></p>",
+        f'<pre style="color:{colour}">{verdict}</pre>',
+    ]
     parts += [table_html(table) for table in _tables(report)]
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report)]
     return f"<div>{''.join(parts)}</div>"
@@ -44,7 +47,10 @@ def report_html(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     lines = [] if report.training is None else [*training_lines(report.training)]
-    lines.append(f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine {report.engine})")
+    lines.append(
+        f"Step time {format_seconds(report.seconds)}  ({report.step_ps:,} ps, engine "
+        f"{report.engine})"
+    )
     lines += [] if report.steady is None else report.steady.lines()
     if report.synchronised == 0:
         lines.append("No gradient is synchronised: the strategy makes none on several devices.")
@@ -56,7 +62,11 @@ def _verdict(report: Report) -> Iterator[str]:
     over = [(memory, memory.overflow) for memory in memories if memory.overflow is not None]
     if not over:
         limited = any(memory.capacity is not None for memory in memories)
-        yield "FITS: every device stays within its memory." if limited else "FITS: no device has a memory limit."
+        yield (
+            "FITS: every device stays within its memory."
+            if limited
+            else "FITS: no device has a memory limit."
+        )
         return
     yield f"DOES NOT FIT: {len(over)} of {len(report.devices)} devices exceed their memory."
     for memory, overflow in over[:ROWS_SHOWN]:
@@ -67,9 +77,14 @@ def _verdict(report: Report) -> Iterator[str]:
 
 def _overflow(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
     throughout = overflow.task == PERSISTENT_BUFFERS
-    moment = "by what is held throughout the step" if throughout else f"when {shorten(overflow.task)} starts"
+    moment = (
+        "by what is held throughout the step"
+        if throughout
+        else f"when {shorten(overflow.task)} starts"
+    )
     yield (
-        f"  {shorten(memory.device)}: {overflow.excess:,} bytes ({format_bytes(overflow.excess)}) over at "
+        f"  {shorten(memory.device)}: {overflow.excess:,} bytes "
+        f"({format_bytes(overflow.excess)}) over at "
         f"{format_seconds(overflow.time_ps / 1e12)}, {moment}."
     )
     yield (
@@ -84,7 +99,9 @@ def _overflow(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
 
 
 def _tables(report: Report) -> Iterator[Table]:
-    yield from (_device_table(report),) if report.training is None else training_tables(report.training)
+    yield from (
+        (_device_table(report),) if report.training is None else training_tables(report.training)
+    )
     if report.footprint is not None:
         memories = [device.memory for device in _shown(report)]
         yield from footprint_tables(report.footprint, memories)
@@ -103,7 +120,11 @@ def _tables(report: Report) -> Iterator[Table]:
 
 def _shown(report: Report) -> list[DeviceUse]:
     """The devices worth a row; of too many those that run ops go first."""
-    told = [one for one, worth in zip(report.devices, told_devices(report.trace.task_graph), strict=True) if worth]
+    told = [
+        one
+        for one, worth in zip(report.devices, told_devices(report.trace.task_graph), strict=True)
+        if worth
+    ]
     if len(told) > ROWS_SHOWN:
         told.sort(key=lambda one: (not one.ops, not one.memory.peak))
     return told[:ROWS_SHOWN]
@@ -142,7 +163,12 @@ def _link_table(report: Report) -> Table:
         for link in used[:ROWS_SHOWN]
     )
     title = f"Transfers: {report.transfer_count:,} of {format_bytes(report.transfer_bytes)} in all"
-    return Table(title, ("<queue or link", "transfers", "carried", "busy", "of step"), body, len(used) - len(body))
+    return Table(
+        title,
+        ("<queue or link", "transfers", "carried", "busy", "of step"),
+        body,
+        len(used) - len(body),
+    )
 
 
 def _blame_table(report: Report) -> Table:
@@ -151,12 +177,16 @@ def _blame_table(report: Report) -> Table:
         (blame, format_seconds(ps / 1e12), f"{shares[blame]:.1%}", "█" * round(30 * shares[blame]))
         for blame, ps in report.blame.items()
     )
-    return Table("Critical path: what the step time is spent on", ("<blame", "time", "of step", "<"), body)
+    return Table(
+        "Critical path: what the step time is spent on", ("<blame", "time", "of step", "<"), body
+    )
 
 
 def _path_table(report: Report) -> Table:
     path = report.critical_path
-    longest = sorted(path, key=lambda segment: (-segment.duration_ps, segment.start_ps))[:SEGMENTS_SHOWN]
+    longest = sorted(path, key=lambda segment: (-segment.duration_ps, segment.start_ps))[
+        :SEGMENTS_SHOWN
+    ]
     body = tuple(_segment_row(report, segment) for segment in longest)
     title = f"Its longest segments, of {len(path):,}"
     title += f" in {report.window.steps} steps" if report.window.steps > 1 else ""
@@ -174,8 +204,13 @@ def _segment_row(report: Report, segment: Segment) -> tuple[str, ...]:
 
 def _split_table(report: Report) -> Table:
     """The ops that send most, then those that take longest."""
-    largest = sorted(report.splits, key=lambda one: (-one.bytes_in - one.sync_bytes, -one.summed_ps))[:ROWS_SHOWN]
-    body = tuple((shorten(name, 24), shorten(split, 16), *rest) for name, split, *rest in map(split_text, largest))
+    largest = sorted(
+        report.splits, key=lambda one: (-one.bytes_in - one.sync_bytes, -one.summed_ps)
+    )[:ROWS_SHOWN]
+    body = tuple(
+        (shorten(name, 24), shorten(split, 16), *rest)
+        for name, split, *rest in map(split_text, largest)
+    )
     head = ("<op", "<split", "parts", "whole", "summed", "longest", "fetched", "added up")
     return Table("What splitting costs", head, body, len(report.splits) - len(body))
 
@@ -185,7 +220,12 @@ def _whole_table(report: Report) -> Table:
     longest = sorted(report.whole, key=lambda one: -one.summed_ps)
     step = max(report.step_ps, 1)
     body = tuple(
-        (shorten(one.op, 40), one.kind, format_seconds(one.summed_ps / 1e12), f"{one.summed_ps / step:.1%}")
+        (
+            shorten(one.op, 40),
+            one.kind,
+            format_seconds(one.summed_ps / 1e12),
+            f"{one.summed_ps / step:.1%}",
+        )
         for one in longest[:ROWS_SHOWN]
     )
     total = sum(one.summed_ps for one in longest) / step
@@ -213,7 +253,8 @@ def _miss_table(report: Report) -> Table:
 
 def _notes(report: Report) -> Iterator[str]:
     yield (
-        f"Bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%} of the working devices' time "
+        f"Bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%} of "
+        "the working devices' time "
         f"(idle: {report.idle:.1%})."
     )
     if report.training is not None:

@@ -1,10 +1,11 @@
-"""The section of a report that only a large model's step has: time by what it goes to, use of the peak, memory by rank.
+"""The section of a report that only a large model's step has: time by what it goes to, use of the
+peak, memory by rank.
 
-The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing, exposed communication, and
-the bubble. Exposed communication is told by what it is for (collectives of tp, of experts, of the replicas, copies to
-the host, what goes to or comes from other ranks: the first of these in flight). MFU is the share of the devices' peak
-that the products of the model alone would need; HFU counts what is computed twice, too (Korthikanti et al. 2022,
-section 5).
+The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
+exposed communication, and the bubble. Exposed communication is told by what it is for (collectives
+of tp, of experts, of the replicas, copies to the host, what goes to or comes from other ranks: the
+first of these in flight). MFU is the share of the devices' peak that the products of the model
+alone would need; HFU counts what is computed twice, too (Korthikanti et al. 2022, section 5).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ ROWS_SHOWN = 32
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """A rank of the pipeline: its device, its layers by stage, its time in ps by TERMS, and its memory."""
+    """A rank of the pipeline: its device, its layers by stage, its time in ps by TERMS, and its
+    memory.
+    """
 
     device: str
     layers: tuple[tuple[int, ...], ...]
@@ -47,9 +50,9 @@ class StageUse:
 class Training:
     """The section of a report that only a large model's step has; times in ps, shares 0 to 1.
 
-    ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices' peak that the products
-    of the model alone would need, ``hfu`` that of all products made; ``tokens_per_s`` are words trained on by second,
-    on all devices.
+    ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
+    peak that the products of the model alone would need, ``hfu`` that of all products made;
+    ``tokens_per_s`` are words trained on by second, on all devices.
     """
 
     plan: Plan = field(repr=False, compare=False)
@@ -95,15 +98,22 @@ def training_of(trace: Trace, plan: Plan) -> Training:
     if not seconds:
         return Training(plan, stages, 0.0, 0.0, 0.0)
     most = plan.peak_flops * seconds
-    return Training(plan, stages, once / most, (once + twice) / most, p.samples * plan.model.length / seconds)
+    return Training(
+        plan, stages, once / most, (once + twice) / most, p.samples * plan.model.length / seconds
+    )
 
 
 def _core(plan: Plan) -> str:
-    return "selective" if plan.parallelism.recompute == "selective" and not plan.parallelism.flash else "none"
+    return (
+        "selective"
+        if plan.parallelism.recompute == "selective" and not plan.parallelism.flash
+        else "none"
+    )
 
 
 def tiles(trace: Trace, plan: Plan, rank: int) -> tuple[Ints, Ints, Ints]:
-    """The step of a rank of the pipeline cut into spans: what each goes to (TERMS), its start and its finish in ps.
+    """The step of a rank of the pipeline cut into spans: what each goes to (TERMS), its start and
+    its finish in ps.
 
     They tile the step. Neighbours that go to the same thing are one.
     """
@@ -118,8 +128,16 @@ def tiles(trace: Trace, plan: Plan, rank: int) -> tuple[Ints, Ints, Ints]:
         np.add.at(change, np.searchsorted(times, start[own]), 1)
         np.add.at(change, np.searchsorted(times, finish[own]), -1)
         label[np.cumsum(change)[:-1] > 0] = one
-    first = np.flatnonzero(np.concatenate(([True], label[1:] != label[:-1]))) if len(label) else np.zeros(0, np.int64)
-    return label[first], times[first], np.append(times[first[1:]], times[-1:]) if len(first) else times[:0]
+    first = (
+        np.flatnonzero(np.concatenate(([True], label[1:] != label[:-1])))
+        if len(label)
+        else np.zeros(0, np.int64)
+    )
+    return (
+        label[first],
+        times[first],
+        np.append(times[first[1:]], times[-1:]) if len(first) else times[:0],
+    )
 
 
 def _stage(trace: Trace, plan: Plan, rank: int, device: int) -> StageUse:
@@ -149,7 +167,8 @@ def training_lines(training: Training) -> Iterator[str]:
     plan, p = training.plan, training.plan.parallelism
     yield (
         f"{plan.model.name}: dp {p.dp} x tp {p.tp} x pp {p.pp}" + f" x ep {p.ep}" * (p.ep > 1)
-        + f", {p.microbatches} microbatches of {p.microbatch} ({p.samples:,} samples a step), {plan.schedule.name}"
+        + f", {p.microbatches} microbatches of {p.microbatch} ({p.samples:,} samples a step)"
+        + f", {plan.schedule.name}"
     )  # fmt: skip
     yield f"MFU {training.mfu:.1%}, HFU {training.hfu:.1%}; {training.tokens_per_s:,.0f} tokens/s"
 
@@ -177,7 +196,9 @@ def _layers(stage: StageUse) -> str:
 
 def _memory_table(training: Training) -> Table:
     stages = training.stages
-    kinds = [kind for kind in stages[0].memory.at_peak if any(one.memory.at_peak[kind] for one in stages)]
+    kinds = [
+        kind for kind in stages[0].memory.at_peak if any(one.memory.at_peak[kind] for one in stages)
+    ]
     body = tuple(
         (
             stage.device, format_bytes(stage.memory.peak),
@@ -195,7 +216,8 @@ def training_notes(training: Training) -> Iterator[str]:
     plan, count = training.plan, len(training.plan.role)
     if plan.collapsed and plan.copies > 1:
         yield (
-            f"One device stands for the {plan.copies} of its rank of the pipeline, which are alike: exact, with "
+            f"One device stands for the {plan.copies} of its rank of the pipeline, "
+            "which are alike: exact, with "
             f"{count:,} tasks instead of {plan.counted:,}."
         )
     elif plan.why:
@@ -203,8 +225,14 @@ def training_notes(training: Training) -> Iterator[str]:
     else:
         yield f"{count:,} tasks were simulated."
     if plan.parallelism.recompute == "selective" and plan.parallelism.flash:
-        yield 'recompute "selective" changes nothing with flash attention, which never keeps its scores.'
-    yield "Times of layers are the datasheet's roofline with its stated efficiencies; collectives are modelled."
+        yield (
+            'recompute "selective" changes nothing with flash attention, which never keeps '
+            "its scores."
+        )
+    yield (
+        "Times of layers are the datasheet's roofline with its stated efficiencies; "
+        "collectives are modelled."
+    )
 
 
 __all__ = [

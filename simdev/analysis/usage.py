@@ -1,10 +1,12 @@
-"""How much of a step each device computed and each queue or link carried: what a window shows, a step.
+"""How much of a step each device computed and each queue or link carried: what a window shows, a
+step.
 
-The step of a device is tiled by three things. *Busy*: it computes (its gaps do not count). *Exposed* communication: it
-computes nothing while a transfer from or to it, or a collective that it takes part in, is in flight, from its start to
-its release (finish + lag). The *bubble*: neither, it waits for what others compute. What a trace viewer counts on each
-rank (Holistic Trace Analysis: communication that no computing overlaps) is the second; with transfers that take no time
-the third is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. Both together are its *idle* time.
+The step of a device is tiled by three things. *Busy*: it computes (its gaps do not count).
+*Exposed* communication: it computes nothing while a transfer from or to it, or a collective that it
+takes part in, is in flight, from its start to its release (finish + lag). The *bubble*: neither, it
+waits for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
+communication that no computing overlaps) is the second; with transfers that take no time the third
+is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. Both together are its *idle* time.
 
 A queue or link is busy while it carries a transfer.
 """
@@ -24,7 +26,9 @@ from .spans import Window, collective_mask, group, is_compute_stream, sent_mask,
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its memory."""
+    """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its
+    memory.
+    """
 
     name: str
     ops: int
@@ -37,7 +41,8 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``, ``utilization`` = busy / step.
+    """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``,
+    ``utilization`` = busy / step.
 
     Transfers that hold no queue and share no link are told by their ends, ``gpu:0 -> gpu:1``.
     """
@@ -62,7 +67,9 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
     )
 
 
-def _device(trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory) -> DeviceUse:
+def _device(
+    trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory
+) -> DeviceUse:
     busy = window.covered_ps(trace.start[run], trace.finish[run])
     used = busy + _exposed_ps(trace, window, run, touch, busy)
     # Sums are shared out among the steps, not parts: so what is rounded tiles the step.
@@ -73,11 +80,16 @@ def _device(trace: Trace, window: Window, run: Ints, touch: Ints, memory: Device
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
-    """(device, transfer) for both ends of each transfer, the devices whose queues it holds, and those that it fills.
+    """(device, transfer) for both ends of each transfer, the devices whose queues it holds, and
+    those that it fills.
 
     A multicast, or a collective of one task, has more than two ends.
     """
-    tasks, resources, buffers = trace.task_graph.tasks, trace.task_graph.resources, trace.task_graph.buffers
+    tasks, resources, buffers = (
+        trace.task_graph.tasks,
+        trace.task_graph.resources,
+        trace.task_graph.buffers,
+    )
     holder, held = tasks.resources.owners(), tasks.resources.ids
     device = np.array([resource.device for resource in resources], np.int64)[held]
     queued = (device >= 0) & np.isin(holder, transfers)
@@ -90,9 +102,11 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
 
 
 def _ranks(trace: Trace) -> tuple[Ints, Ints]:
-    """(device, collective) where one queue stands for all ranks of a group: those that compute beside its collectives.
+    """(device, collective) where one queue stands for all ranks of a group: those that compute
+    beside its collectives.
 
-    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have the same ranks.
+    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
+    the same ranks.
     """
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
     grouped = collective_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 1)
@@ -109,7 +123,11 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
     size = np.diff(ranks.ptr)[queue[rows]]
     first = np.cumsum(size) - size
-    at = np.arange(int(size.sum())) - np.repeat(first, size) + np.repeat(ranks.ptr[queue[rows]], size)
+    at = (
+        np.arange(int(size.sum()))
+        - np.repeat(first, size)
+        + np.repeat(ranks.ptr[queue[rows]], size)
+    )
     return ranks.ids[at], np.repeat(rows, size)
 
 
@@ -122,13 +140,17 @@ def _exposed_ps(trace: Trace, window: Window, computes: Ints, transfers: Ints, b
 
 
 def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
-    """Every queue for transfers, then every half-link that flows share, then the transfers that wait for nothing."""
+    """Every queue for transfers, then every half-link that flows share, then the transfers that
+    wait for nothing.
+    """
     return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
-    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each task enters it (ps)."""
+    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each
+    task enters it (ps).
+    """
 
     name: str
     tasks: Ints
@@ -159,16 +181,25 @@ def _half_links(trace: Trace) -> Iterator[Carrier]:
     if not tasks.flow.any():
         return
     for name, flows in zip(names, crossing, strict=True):
-        enters = np.minimum(trace.start[flows] + tasks.duration[flows], trace.finish[flows])  # after the held latency
+        # after the held latency
+        enters = np.minimum(trace.start[flows] + tasks.duration[flows], trace.finish[flows])
         yield Carrier(name, flows, enters)
 
 
 def _unqueued(trace: Trace) -> Iterator[Carrier]:
     tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
-    alone = sent_mask(trace.task_graph) & (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
+    alone = (
+        sent_mask(trace.task_graph)
+        & (np.diff(tasks.resources.ptr) == 0)
+        & (np.diff(tasks.links.ptr) == 0)
+    )
     rows = np.flatnonzero(alone)
-    pairs, where = np.unique(tasks.source[rows] * len(devices) + tasks.destination[rows], return_inverse=True)
-    for pair, members in zip(pairs.tolist(), group(where.astype(np.int64), rows, len(pairs)), strict=True):
+    pairs, where = np.unique(
+        tasks.source[rows] * len(devices) + tasks.destination[rows], return_inverse=True
+    )
+    for pair, members in zip(
+        pairs.tolist(), group(where.astype(np.int64), rows, len(pairs)), strict=True
+    ):
         source, destination = divmod(pair, len(devices))
         yield Carrier(f"{devices[source]} -> {devices[destination]}", members, trace.start[members])
 

@@ -1,4 +1,6 @@
-"""Fitting gaps, latencies, bandwidths and efficiencies of a scenario to a measured trace, by least squares."""
+"""Fitting gaps, latencies, bandwidths and efficiencies of a scenario to a measured trace, by least
+squares.
+"""
 
 from __future__ import annotations
 

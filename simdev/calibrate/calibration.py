@@ -1,4 +1,6 @@
-"""Calibration: the fitted scenario beside the one it came from, and how well each tells the trace."""
+"""Calibration: the fitted scenario beside the one it came from, and how well each tells the
+trace.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from .solve import goodness
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One task: the seconds it took by the trace (mean over the steps), by the scenario before, and as fitted."""
+    """One task: the seconds it took by the trace (mean over the steps), by the scenario before, and
+    as fitted.
+    """
 
     task: str
     kind: str
@@ -42,8 +46,8 @@ class Residual:
 class Quality:
     """How well durations of one kind (op, transfer) are told.
 
-    ``rms`` in seconds, ``relative`` the RMS of the residuals as a share of what was measured, ``r2`` None where all
-    measured durations are one; each as (before, fitted).
+    ``rms`` in seconds, ``relative`` the RMS of the residuals as a share of what was measured,
+    ``r2`` None where all measured durations are one; each as (before, fitted).
     """
 
     kind: str
@@ -57,10 +61,11 @@ class Quality:
 class Calibration:
     """The answer of ``calibrate``.
 
-    ``steps_s`` are the measured steps in seconds, ``before_s`` and ``fitted_s`` the step times of the two scenarios.
-    ``strangers`` are names of the trace that no task has, ``absent`` tasks that the trace does not hold, ``uneven``
-    those that it holds more or less often than the others (and that were left out). ``overlap`` is the share of spans
-    that begin before the one before them on their serial queue has ended; 0 where that is too rare to matter.
+    ``steps_s`` are the measured steps in seconds, ``before_s`` and ``fitted_s`` the step times of
+    the two scenarios. ``strangers`` are names of the trace that no task has, ``absent`` tasks that
+    the trace does not hold, ``uneven`` those that it holds more or less often than the others (and
+    that were left out). ``overlap`` is the share of spans that begin before the one before them on
+    their serial queue has ended; 0 where that is too rare to matter.
     """
 
     scenario: Scenario
@@ -77,23 +82,34 @@ class Calibration:
     overlap: float
 
     def to_json(self) -> dict[str, Any]:
-        """What ``simdev calibrate --json`` prints; times are seconds, bandwidths bytes per second."""
+        """What ``simdev calibrate --json`` prints; times are seconds, bandwidths bytes per
+        second.
+        """
         return {
             "trace": self.source,
             "parameters": [_parameter_json(one) for one in self.parameters],
-            "step_s": {"measured": list(self.steps_s), "before": self.before_s, "fitted": self.fitted_s},
+            "step_s": {
+                "measured": list(self.steps_s),
+                "before": self.before_s,
+                "fitted": self.fitted_s,
+            },
             "quality": [_quality_json(one) for one in self.qualities],
             "overlap": self.overlap,
             "residuals": [_residual_json(one) for one in self.residuals],
-            "unmatched": {"spans": list(self.strangers), "tasks": list(self.absent), "uneven": list(self.uneven)},
+            "unmatched": {
+                "spans": list(self.strangers),
+                "tasks": list(self.absent),
+                "uneven": list(self.uneven),
+            },
         }
 
 
 def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT) -> Calibration:
     """Fit the named quantities of a scenario to a measured trace.
 
-    ``names`` are of gap, latency, bandwidth, efficiency, ``efficiency:KIND/OP`` (patterns). What the trace does not
-    tell keeps its value and says why. Raises InputError, MissingCostError, DeadlockError; SimdevError without scipy.
+    ``names`` are of gap, latency, bandwidth, efficiency, ``efficiency:KIND/OP`` (patterns). What
+    the trace does not tell keeps its value and says why. Raises InputError, MissingCostError,
+    DeadlockError; SimdevError without scipy.
     """
     scene, parameters = fit(scenario, measured, names)
     fitted = with_parameters(scenario, parameters)
@@ -109,7 +125,9 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
         parameters,
         residuals,
         tuple(
-            _quality(kind, same) for kind in ("op", "transfer") if (same := [r for r in residuals if r.kind == kind])
+            _quality(kind, same)
+            for kind in ("op", "transfer")
+            if (same := [r for r in residuals if r.kind == kind])
         ),
         measured.source,
         tuple(lengths),
@@ -128,7 +146,9 @@ def _residuals(scene: Scene, before: Trace, after: Trace) -> Iterator[Residual]:
     lengths: list[Ints] = [trace.finish - trace.start for trace in (before, after)]
     for task in np.flatnonzero(scene.steps.known).tolist():
         times = (float(column[task]) / PS_PER_SECOND for column in (measured, *lengths))
-        yield Residual(tasks.name[task], "transfer" if tasks.kind[task] == TRANSFER else "op", *times)
+        yield Residual(
+            tasks.name[task], "transfer" if tasks.kind[task] == TRANSFER else "op", *times
+        )
 
 
 def _quality(kind: str, residuals: Sequence[Residual]) -> Quality:
@@ -137,7 +157,9 @@ def _quality(kind: str, residuals: Sequence[Residual]) -> Quality:
         goodness(took, [one.before for one in residuals]),
         goodness(took, [one.fitted for one in residuals]),
     )
-    return Quality(kind, len(took), (before[0], fitted[0]), (before[1], fitted[1]), (before[2], fitted[2]))
+    return Quality(
+        kind, len(took), (before[0], fitted[0]), (before[1], fitted[1]), (before[2], fitted[2])
+    )
 
 
 def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scenario:
@@ -146,7 +168,9 @@ def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scen
     for one in parameters:
         if one.fitted and one.quantity != "efficiency":
             cluster = _with_number(cluster, one)
-    efficiencies = {one.of: one.value for one in parameters if one.fitted and one.quantity == "efficiency"}
+    efficiencies = {
+        one.of: one.value for one in parameters if one.fitted and one.quantity == "efficiency"
+    }
     if efficiencies:
         graph = _with_efficiencies(scenario, efficiencies)
     return replace(scenario, cluster=cluster, graph=graph)
@@ -155,26 +179,37 @@ def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scen
 def _with_number(cluster: Cluster, one: Parameter) -> Cluster:
     if one.on_links:
         change: dict[str, Any] = {one.quantity: one.value}
-        links = tuple(replace(link, **change) if row in one.rows else link for row, link in enumerate(cluster.links))
+        links = tuple(
+            replace(link, **change) if row in one.rows else link
+            for row, link in enumerate(cluster.links)
+        )
         return replace(cluster, links=links)
     devices = tuple(
-        replace(device, gap=one.value) if row in one.rows else device for row, device in enumerate(cluster.devices)
+        replace(device, gap=one.value) if row in one.rows else device
+        for row, device in enumerate(cluster.devices)
     )
     return replace(cluster, devices=devices)
 
 
 def _with_efficiencies(scenario: Scenario, efficiencies: dict[str, Fraction]) -> Graph:
     """Ops whose class was fitted carry their times themselves, by kind of device, in whole ps."""
-    kinds = list(dict.fromkeys(device.kind for device in scenario.cluster.devices if device.runs_ops))
+    kinds = list(
+        dict.fromkeys(device.kind for device in scenario.cluster.devices if device.runs_ops)
+    )
     graph = graph_of(scenario)
     ops = tuple(_timed(scenario, i, op, kinds, efficiencies) for i, op in enumerate(graph.ops))
     return replace(graph, ops=ops)
 
 
-def _timed(scenario: Scenario, row: int, op: Op, kinds: Sequence[str], efficiencies: dict[str, Fraction]) -> Op:
+def _timed(
+    scenario: Scenario, row: int, op: Op, kinds: Sequence[str], efficiencies: dict[str, Fraction]
+) -> Op:
     times = {}
     for kind in kinds:
-        efficiency, cost = efficiencies.get(f"{kind}/{op.kind}"), scenario.costs.cost(graph_of(scenario), row, kind)
+        efficiency, cost = (
+            efficiencies.get(f"{kind}/{op.kind}"),
+            scenario.costs.cost(graph_of(scenario), row, kind),
+        )
         if cost is not None and (efficiency is not None or op.seconds_on(kind) is not None):
             times[kind] = Fraction(picoseconds(cost.seconds / (efficiency or 1)), PS_PER_SECOND)
     if not any(f"{kind}/{op.kind}" in efficiencies for kind in times):
@@ -197,7 +232,9 @@ def _parameter_json(one: Parameter) -> dict[str, Any]:
 
 def _quality_json(one: Quality) -> dict[str, Any]:
     pairs = {"rms_s": one.rms, "rms_relative": one.relative, "r2": one.r2}
-    told = {name: dict(zip(("before", "fitted"), pair, strict=True)) for name, pair in pairs.items()}
+    told = {
+        name: dict(zip(("before", "fitted"), pair, strict=True)) for name, pair in pairs.items()
+    }
     return {"kind": one.kind, "count": one.count} | told
 
 

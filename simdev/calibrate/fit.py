@@ -35,17 +35,33 @@ class Wanted:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Wanted:
-        """From ``gap``, ``latency``, ``bandwidth``, ``efficiency`` and ``efficiency:PATTERN``. Raises InputError."""
-        patterns = [name.partition(":")[2] or "*/*" for name in names if name.partition(":")[0] == "efficiency"]
-        unknown = [name for name in names if name not in FIT and name.partition(":")[0] != "efficiency"]
+        """From ``gap``, ``latency``, ``bandwidth``, ``efficiency`` and ``efficiency:PATTERN``.
+
+        Raises InputError.
+        """
+        patterns = [
+            name.partition(":")[2] or "*/*"
+            for name in names
+            if name.partition(":")[0] == "efficiency"
+        ]
+        unknown = [
+            name for name in names if name not in FIT and name.partition(":")[0] != "efficiency"
+        ]
         if unknown or not names:
             known = f"{', '.join(FIT)}, efficiency and efficiency:KIND/OP"
-            raise InputError([f'fit: "{name}" cannot be fitted; there are {known}' for name in unknown or [""]])
+            raise InputError(
+                [f'fit: "{name}" cannot be fitted; there are {known}' for name in unknown or [""]]
+            )
         return cls("gap" in names, "latency" in names, "bandwidth" in names, tuple(patterns))
 
 
-def fit(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT) -> tuple[Scene, tuple[Parameter, ...]]:
-    """The parameters that were asked for, fitted or left alone. Raises InputError, MissingCostError."""
+def fit(
+    scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
+) -> tuple[Scene, tuple[Parameter, ...]]:
+    """The parameters that were asked for, fitted or left alone.
+
+    Raises InputError, MissingCostError.
+    """
     wanted = Wanted.of(names)
     prepared = Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
     scene = scene_of(prepared, scenario.strategy, measured)
@@ -60,12 +76,18 @@ def fit(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT) -> t
         if wanted.gap:
             gaps = [_device_gap(scene, one, found[0]) for one in devices]
             gap_ps = np.array([float(one.value) * PS_PER_SECOND for one in gaps])
-        lines, numbers = fit_links(scene, numbers, found, wanted.gap, wanted.latency, wanted.bandwidth)
+        lines, numbers = fit_links(
+            scene, numbers, found, wanted.gap, wanted.latency, wanted.bandwidth
+        )
     return scene, (*gaps, *lines, *efficiencies)
 
 
 def _beliefs(
-    scene: Scene, devices: Sequence[DeviceClass], gap_ps: Floats, numbers: LinkNumbers, duration: Floats
+    scene: Scene,
+    devices: Sequence[DeviceClass],
+    gap_ps: Floats,
+    numbers: LinkNumbers,
+    duration: Floats,
 ) -> Beliefs:
     tasks = scene.task_graph.tasks
     gap = np.zeros(len(tasks))
@@ -82,13 +104,17 @@ def _beliefs(
 def _device_gap(scene: Scene, devices: DeviceClass, found: Waits) -> Parameter:
     tasks = scene.task_graph.tasks
     computes = np.array([kind != TRANSFER for kind in tasks.kind], np.bool_)
-    here = found.of(np.flatnonzero(computes[found.before] & np.isin(tasks.source[found.before], devices.rows)))
+    here = found.of(
+        np.flatnonzero(computes[found.before] & np.isin(tasks.source[found.before], devices.rows))
+    )
     before = Fraction(devices.gap_ps, PS_PER_SECOND)
     return gap_parameter(devices.name, before, here, devices.rows, False)
 
 
 def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> Iterator[Parameter]:
-    """The efficiency of every class of ops that a pattern names; ``duration`` is corrected by it."""
+    """The efficiency of every class of ops that a pattern names; ``duration`` is corrected by
+    it.
+    """
     classes: dict[str, list[int]] = {}
     graph, cluster = scene.prepared.graph, scene.prepared.cluster
     for task, (op, device) in enumerate(
@@ -104,7 +130,10 @@ def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> It
         yield parameter
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in classes):
-            raise InputError(f'fit: no op that takes time is "{pattern}"; write it like "gpu/matmul" or "*/conv2d"')
+            raise InputError(
+                f'fit: no op that takes time is "{pattern}"; write it like "gpu/matmul" or '
+                '"*/conv2d"'
+            )
 
 
 def _efficiency(scene: Scene, name: str, rows: Ints, duration: Floats) -> Parameter:
@@ -113,7 +142,15 @@ def _efficiency(scene: Scene, name: str, rows: Ints, duration: Floats) -> Parame
     took, predicted = took[took > 0], predicted[took > 0]
     one = Fraction(1)
     if not len(took):
-        return Parameter("efficiency", name, one, one, None, 0, note="left alone: the trace holds none of these ops")
+        return Parameter(
+            "efficiency",
+            name,
+            one,
+            one,
+            None,
+            0,
+            note="left alone: the trace holds none of these ops",
+        )
     # Solved for the inverse, in which the model is linear: measured = predicted / efficiency.
     solution = solve(predicted[:, None], took)
     value = 1 / float(solution.values[0])

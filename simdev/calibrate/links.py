@@ -1,7 +1,8 @@
 """Latency, bandwidth and gap of link classes, from the spans of transfers.
 
-A transfer lasts bytes / the smallest bandwidth of its route plus the latencies that are held; the others are the lag
-after it. Both are linear in the latencies and in the inverse bandwidths, so one system of equations tells all.
+A transfer lasts bytes / the smallest bandwidth of its route plus the latencies that are held; the
+others are the lag after it. Both are linear in the latencies and in the inverse bandwidths, so one
+system of equations tells all.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ class LinkNumbers:
 def numbers_of(links: Sequence[LinkClass]) -> LinkNumbers:
     """The numbers that the cluster tells."""
     rows = [(one.link.latency, 1 / Fraction(one.link.bandwidth), one.link.gap) for one in links]
-    table = np.array([[float(value) * PS_PER_SECOND for value in row] for row in rows]).reshape(-1, 3)
+    table = np.array([[float(value) * PS_PER_SECOND for value in row] for row in rows]).reshape(
+        -1, 3
+    )
     return LinkNumbers(table[:, 0], table[:, 1], table[:, 2])
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a transfer crosses the link classes: how often it holds and how often it only suffers the latency of each.
+    """How a transfer crosses the link classes: how often it holds and how often it only suffers the
+    latency of each.
 
     ``slowest`` is the class whose bandwidth rules, ``stiffest`` the one whose gap does (-1: none).
     """
@@ -78,12 +82,17 @@ def ways(scene: Scene, numbers: LinkNumbers) -> dict[int, Way]:
 
 
 def _way(scene: Scene, routes: Sequence[Route], numbers: LinkNumbers) -> Way:
-    """Of several routes of one multicast the largest latency counts, held and not, and the smallest bandwidth."""
+    """Of several routes of one multicast the largest latency counts, held and not, and the smallest
+    bandwidth.
+    """
     crossed = [[scene.class_of_half_link[half] for half in route.half_links] for route in routes]
     holds = [one.link.hold_latency for one in scene.links]
     counts = []
     for holding in (True, False):
-        each = [[sum(k == c and holds[c] is holding for c in path) for k in range(len(holds))] for path in crossed]
+        each = [
+            [sum(k == c and holds[c] is holding for c in path) for k in range(len(holds))]
+            for path in crossed
+        ]
         counts.append(max(each, key=lambda one: float(numbers.latency @ np.array(one))))
     classes = list(dict.fromkeys(k for path in crossed for k in path))
     slowest = max(classes, key=lambda k: float(numbers.inverse[k]), default=-1)
@@ -93,7 +102,8 @@ def _way(scene: Scene, routes: Sequence[Route], numbers: LinkNumbers) -> Way:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Rows of equations in ps: columns are the inverse bandwidths, then the latencies, of all classes.
+    """Rows of equations in ps: columns are the inverse bandwidths, then the latencies, of all
+    classes.
 
     ``care`` is how much each row counts beside the others.
     """
@@ -116,15 +126,27 @@ def system(scene: Scene, found: dict[int, Way], lags: Waits) -> System:
             row[classes:] = way.held
             rows.append(row)
             target.append(float(finish[task] - start[task]))
-    rows += [np.concatenate((np.zeros(classes), found[task].lagging)) for task in lags.before.tolist()]
-    care = np.concatenate((np.ones(len(target)), np.median(lags.scale) / lags.scale if len(lags.scale) else []))
-    columns, times = np.array(rows).reshape(-1, 2 * classes), np.array(target + lags.length.tolist())
+    rows += [
+        np.concatenate((np.zeros(classes), found[task].lagging)) for task in lags.before.tolist()
+    ]
+    care = np.concatenate(
+        (np.ones(len(target)), np.median(lags.scale) / lags.scale if len(lags.scale) else [])
+    )
+    columns, times = (
+        np.array(rows).reshape(-1, 2 * classes),
+        np.array(target + lags.length.tolist()),
+    )
     telling = (times > 0) & columns.any(axis=1)
     return System(columns[telling], times[telling], care[telling])
 
 
 def fit_links(
-    scene: Scene, numbers: LinkNumbers, found: tuple[Waits, Waits], gap: bool, latency: bool, bandwidth: bool
+    scene: Scene,
+    numbers: LinkNumbers,
+    found: tuple[Waits, Waits],
+    gap: bool,
+    latency: bool,
+    bandwidth: bool,
 ) -> tuple[list[Parameter], LinkNumbers]:
     """The parameters of all link classes that are wanted, and the numbers with what was fitted."""
     parameters: list[Parameter] = []
@@ -134,20 +156,30 @@ def fit_links(
     if gap and scene.prepared.fabric.has_queues:
         gaps = [_gap(scene, k, crossed, found[0]) for k in range(len(scene.links))]
         numbers = LinkNumbers(
-            numbers.latency, numbers.inverse, np.array([float(one.value) * PS_PER_SECOND for one in gaps])
+            numbers.latency,
+            numbers.inverse,
+            np.array([float(one.value) * PS_PER_SECOND for one in gaps]),
         )
         parameters += gaps
     if latency or bandwidth:
-        lines, numbers = _lines(scene, numbers, system(scene, crossed, found[1]), latency, bandwidth)
+        lines, numbers = _lines(
+            scene, numbers, system(scene, crossed, found[1]), latency, bandwidth
+        )
         parameters += lines
     return parameters, numbers
 
 
 def _gap(scene: Scene, k: int, crossed: dict[int, Way], found: Waits) -> Parameter:
     kinds = scene.task_graph.tasks.kind
-    here = [i for i, t in enumerate(found.before.tolist()) if kinds[t] == TRANSFER and crossed[t].stiffest == k]
+    here = [
+        i
+        for i, t in enumerate(found.before.tolist())
+        if kinds[t] == TRANSFER and crossed[t].stiffest == k
+    ]
     one = scene.links[k]
-    return gap_parameter(one.name, Fraction(one.link.gap), found.of(np.array(here, np.int64)), one.rows, True)
+    return gap_parameter(
+        one.name, Fraction(one.link.gap), found.of(np.array(here, np.int64)), one.rows, True
+    )
 
 
 def _lines(
@@ -156,7 +188,8 @@ def _lines(
     classes = len(scene.links)
     values = np.concatenate((numbers.inverse, numbers.latency))
     wanted = [k for k in range(classes) if bandwidth]
-    if latency:  # where two latencies cannot be told apart, the larger one is the one that is fitted
+    # where two latencies cannot be told apart, the larger one is the one that is fitted
+    if latency:
         wanted += sorted(range(classes, 2 * classes), key=lambda k: (-values[k], k))
     solved = _solved(rows, values, wanted)
     for k, (value, _) in solved.items():
@@ -164,12 +197,15 @@ def _lines(
     fitted = LinkNumbers(values[classes:], values[:classes], numbers.gap)
     order = sorted(wanted, key=lambda k: (k % classes, -k))
     return [
-        _line(scene.links[k % classes], k >= classes, solved.get(k), rows, rows.columns[:, k]) for k in order
+        _line(scene.links[k % classes], k >= classes, solved.get(k), rows, rows.columns[:, k])
+        for k in order
     ], fitted
 
 
 def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """(value, standard error) in ps of the columns that the data tell of; none comes out negative."""
+    """(value, standard error) in ps of the columns that the data tell of; none comes out
+    negative.
+    """
     classes, fixed = len(values) // 2, values.copy()
     free, at_least = list(wanted), dict[int, tuple[float, float]]()
     while True:
@@ -178,12 +214,28 @@ def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tu
         if not chosen:
             return at_least
         others = np.setdiff1d(np.arange(2 * classes), chosen)
-        solution = solve(rows.columns[:, chosen], rows.target, rows.columns[:, others] @ fixed[others], care=rows.care)
-        found = dict(zip(chosen, zip(solution.values.tolist(), solution.errors.tolist(), strict=True), strict=True))
-        low = [k for k, (value, _) in found.items() if value < 0 or (k < classes and value <= LEAST_INVERSE)]
+        solution = solve(
+            rows.columns[:, chosen],
+            rows.target,
+            rows.columns[:, others] @ fixed[others],
+            care=rows.care,
+        )
+        found = dict(
+            zip(
+                chosen,
+                zip(solution.values.tolist(), solution.errors.tolist(), strict=True),
+                strict=True,
+            )
+        )
+        low = [
+            k
+            for k, (value, _) in found.items()
+            if value < 0 or (k < classes and value <= LEAST_INVERSE)
+        ]
         if not low:
             return at_least | found
-        # A negative inverse bandwidth means that the latencies told are too long; a negative latency means none.
+        # A negative inverse bandwidth means that the latencies told are too long; a negative
+        # latency means none.
         worst = low[0]
         free.remove(worst)
         if worst >= classes:
@@ -192,26 +244,58 @@ def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tu
 
 
 def _line(
-    one: LinkClass, is_latency: bool, solved: tuple[float, float] | None, rows: System, column: Floats
+    one: LinkClass,
+    is_latency: bool,
+    solved: tuple[float, float] | None,
+    rows: System,
+    column: Floats,
 ) -> Parameter:
     """The parameter of one column, in SI units."""
     quantity = "latency" if is_latency else "bandwidth"
     before = Fraction(one.link.latency if is_latency else one.link.bandwidth)
     count = int(np.count_nonzero(column))
     if solved is None:
-        return Parameter(quantity, one.name, before, before, None, count, one.rows, True, _why_not(quantity, count))
+        return Parameter(
+            quantity,
+            one.name,
+            before,
+            before,
+            None,
+            count,
+            one.rows,
+            True,
+            _why_not(quantity, count),
+        )
     value, error = solved
     if is_latency:
         exact = significant(value, error, ROUNDING_PS) / PS_PER_SECOND
-        return Parameter(quantity, one.name, before, exact, error_of(error / PS_PER_SECOND), count, one.rows, True)
-    rate, rounding = PS_PER_SECOND / value, ROUNDING_PS * float(np.mean(1 / rows.target[column > 0]))
+        return Parameter(
+            quantity,
+            one.name,
+            before,
+            exact,
+            error_of(error / PS_PER_SECOND),
+            count,
+            one.rows,
+            True,
+        )
+    rate, rounding = (
+        PS_PER_SECOND / value,
+        ROUNDING_PS * float(np.mean(1 / rows.target[column > 0])),
+    )
     exact = significant(rate, error * rate / value, rounding * rate)
-    return Parameter(quantity, one.name, before, exact, error_of(error * rate / value), count, one.rows, True)
+    return Parameter(
+        quantity, one.name, before, exact, error_of(error * rate / value), count, one.rows, True
+    )
 
 
 def _why_not(quantity: str, count: int) -> str:
     if not count:
-        reason = "no transfer in the trace is ruled by it" if quantity == "bandwidth" else "no transfer waits for it"
+        reason = (
+            "no transfer in the trace is ruled by it"
+            if quantity == "bandwidth"
+            else "no transfer waits for it"
+        )
     elif quantity == "latency":
         reason = "the sizes sent do not tell it from the bandwidth, or from another latency"
     else:

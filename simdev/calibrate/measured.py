@@ -1,6 +1,8 @@
-"""Measured traces: when the tasks of a step ran, by their names, from a saved run or from Chrome's trace events.
+"""Measured traces: when the tasks of a step ran, by their names, from a saved run or from Chrome's
+trace events.
 
-A trace may hold several steps: the occurrences of a name are taken in the order of time, the k-th belongs to step k.
+A trace may hold several steps: the occurrences of a name are taken in the order of time, the k-th
+belongs to step k.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Start and finish of every task of a task graph in each measured step, in ps: arrays of [steps, tasks].
+    """Start and finish of every task of a task graph in each measured step, in ps: arrays of
+    [steps, tasks].
 
-    A task that was not measured has MISSING as start and finish. ``strangers`` are names of the trace that are no
-    task, ``absent`` tasks that the trace does not hold, ``uneven`` those that it holds more or less often than the
-    others.
+    A task that was not measured has MISSING as start and finish. ``strangers`` are names of the
+    trace that are no task, ``absent`` tasks that the trace does not hold, ``uneven`` those that it
+    holds more or less often than the others.
     """
 
     start: Ints
@@ -60,13 +63,20 @@ class Steps:
 
 
 def read_measured(path: PathLike) -> Measured:
-    """A run that ``simdev simulate --save`` wrote, or Chrome trace events ("X": name, ts, dur in us).
+    """A run that ``simdev simulate --save`` wrote, or Chrome trace events ("X": name, ts, dur in
+    us).
 
     Raises InputError.
     """
     value = read_json(path)
     try:
-        events = value if isinstance(value, list) else value.get("traceEvents") if isinstance(value, dict) else None
+        events = (
+            value
+            if isinstance(value, list)
+            else value.get("traceEvents")
+            if isinstance(value, dict)
+            else None
+        )
         spans = _of_run(value) if events is None else _of_events(events)
     except InputError as error:
         raise error.within(label(path)) from None
@@ -125,13 +135,19 @@ def _picoseconds(event: Mapping[str, Any], key: str) -> Fraction:
 
 
 def matched(measured: Measured, task_graph: TaskGraph) -> Steps:
-    """The spans of the tasks of a task graph, step by step. Raises InputError where no name is that of a task."""
+    """The spans of the tasks of a task graph, step by step.
+
+    Raises InputError where no name is that of a task.
+    """
     names = task_graph.tasks.name
     present = [name for name in names if name in measured.spans]
     if not present:
         example = next(iter(measured.spans), "")
         raise InputError(
-            f'no span bears the name of a task: the trace has "{example}", the scenario "{names[0] if names else ""}"',
+            (
+                f'no span bears the name of a task: the trace has "{example}", the '
+                f'scenario "{names[0] if names else ""}"'
+            ),
             measured.source or None,
         )
     counts = Counter(len(measured.spans[name]) for name in present)
@@ -139,7 +155,9 @@ def matched(measured: Measured, task_graph: TaskGraph) -> Steps:
     # Chrome's clock may start anywhere: only differences are sure to fit.
     first = min(measured.spans[name][0][0] for name in present)
     if max(finish for name in present for _, finish in measured.spans[name]) - first > MAX_PS:
-        raise InputError("the spans of the tasks lie more than 53 days apart", measured.source or None)
+        raise InputError(
+            "the spans of the tasks lie more than 53 days apart", measured.source or None
+        )
     table = np.array(list(_columns(names, measured.spans, steps, first)), np.int64)
     tasks = set(names)
     return Steps(
@@ -157,4 +175,8 @@ def _columns(
     for name in names:
         own = spans.get(name, ())
         even = len(own) == steps
-        yield [(start - first, finish - first) for start, finish in own] if even else [(MISSING, MISSING)] * steps
+        yield (
+            [(start - first, finish - first) for start, finish in own]
+            if even
+            else [(MISSING, MISSING)] * steps
+        )

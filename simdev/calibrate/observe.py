@@ -1,8 +1,10 @@
-"""What a trace tells of a scenario's parameters: rows of linear equations, and waits that are gaps or latencies.
+"""What a trace tells of a scenario's parameters: rows of linear equations, and waits that are gaps
+or latencies.
 
-Under the execution contract a task starts at the latest of its predecessors' releases and, on each resource that it
-holds, the finish + gap of the task before it. So a task that was ready when the one before it finished waited for the
-gap alone; and one that found its resources idle when a transfer to it finished waited for the transfer's lag alone.
+Under the execution contract a task starts at the latest of its predecessors' releases and, on each
+resource that it holds, the finish + gap of the task before it. So a task that was ready when the
+one before it finished waited for the gap alone; and one that found its resources idle when a
+transfer to it finished waited for the transfer's lag alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from .measured import Measured, Steps, matched
 from .solve import Floats
 
 UNKNOWN = -1
-MOST_OVERLAP = 0.02  # of the neighbours on serial resources; beyond it the ends of spans are not believed
+# of the neighbours on serial resources; beyond it the ends of spans are not believed
+MOST_OVERLAP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,11 @@ def _link_class(link: Link, rows: tuple[int, ...], kinds: Sequence[str]) -> Link
     """Named by its kind where that is one class, else by its first link."""
     ends = f"{link.ends[0]} - {link.ends[1]}"
     others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    name = link.kind if link.kind and kinds.count(link.kind) == 1 else f"{link.kind} {ends}{others}".strip()
+    name = (
+        link.kind
+        if link.kind and kinds.count(link.kind) == 1
+        else f"{link.kind} {ends}{others}".strip()
+    )
     return LinkClass(name, link, rows)
 
 
@@ -73,7 +80,11 @@ def device_classes(prepared: Prepared) -> tuple[DeviceClass, ...]:
     kinds = [kind for kind, _ in found]
     names = prepared.cluster.devices
     return tuple(
-        DeviceClass(kind if kinds.count(kind) == 1 else f"{kind} ({names[rows[0]].name}, ...)", gap, tuple(rows))
+        DeviceClass(
+            kind if kinds.count(kind) == 1 else f"{kind} ({names[rows[0]].name}, ...)",
+            gap,
+            tuple(rows),
+        )
         for (kind, gap), rows in found.items()
     )
 
@@ -98,7 +109,9 @@ class Scene:
     @cached_property
     def routes(self) -> dict[int, tuple[Route, ...]]:
         """The routes of each transfer task: one, or those of all destinations of a multicast."""
-        placement = resolve_placement(self.prepared.graph, self.prepared.cluster, self.strategy.placement)
+        placement = resolve_placement(
+            self.prepared.graph, self.prepared.cluster, self.strategy.placement
+        )
         found: list[tuple[Route, ...]] = []
         reads = self.prepared.reads
         for transfer in transfers(self.prepared, placement):
@@ -119,12 +132,18 @@ class Scene:
     @cached_property
     def class_of_half_link(self) -> tuple[int, ...]:
         """The link class of every half-link."""
-        by_ends = {self.prepared.cluster.links[row].ends: k for k, one in enumerate(self.links) for row in one.rows}
+        by_ends = {
+            self.prepared.cluster.links[row].ends: k
+            for k, one in enumerate(self.links)
+            for row in one.rows
+        }
         return tuple(by_ends[half.link.ends] for half in self.prepared.cluster.half_links)
 
     @cached_property
     def overlap(self) -> float:
-        """The share of the neighbours on serial resources of which the second starts before the first has finished."""
+        """The share of the neighbours on serial resources of which the second starts before the
+        first has finished.
+        """
         pairs = overlaps = 0
         for start, finish in zip(self.steps.start, self.steps.finish, strict=True):
             for task, before in _before(self, start, finish.astype(np.float64)).items():
@@ -134,14 +153,20 @@ class Scene:
 
     @cached_property
     def idle(self) -> NDArray[np.bool_]:
-        """Whether nothing is lost where the trace lacks a task: it takes no time and waits for nothing."""
+        """Whether nothing is lost where the trace lacks a task: it takes no time and waits for
+        nothing.
+        """
         tasks = self.task_graph.tasks
-        found: NDArray[np.bool_] = (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
+        found: NDArray[np.bool_] = (
+            (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
+        )
         return found
 
 
 def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scene:
-    """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its tasks."""
+    """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its
+    tasks.
+    """
     sharded, placed, _ = split(prepared, strategy)
     task_graph = lower_prepared(sharded, placed)
     return Scene(sharded, placed, task_graph, matched(measured, task_graph))
@@ -151,8 +176,8 @@ def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scen
 class Waits:
     """Tasks that waited for one thing: ``before`` is the task waited for, one entry a wait.
 
-    ``length`` is how long after its finish, in ps; ``scale`` what the error of that is proportional to; ``believed``
-    whether finishes are what the model makes of starts.
+    ``length`` is how long after its finish, in ps; ``scale`` what the error of that is proportional
+    to; ``believed`` whether finishes are what the model makes of starts.
     """
 
     before: Ints
@@ -177,9 +202,10 @@ class Beliefs:
 def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
     """(for gaps, for lags): what tasks waited for, in all steps.
 
-    Gaps follow transfers and ops that take time. Where the trace lacks a task that held a resource, nothing is
-    concluded from that resource, for the missing task may have run in between. Where the spans of serial resources
-    overlap, starts are taken as measured and finishes as start + duration as believed.
+    Gaps follow transfers and ops that take time. Where the trace lacks a task that held a resource,
+    nothing is concluded from that resource, for the missing task may have run in between. Where the
+    spans of serial resources overlap, starts are taken as measured and finishes as start + duration
+    as believed.
     """
     gaps: list[tuple[int, float, float]] = []
     lags: list[tuple[int, float, float]] = []
@@ -225,7 +251,9 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
 def _cause(
     scene: Scene, beliefs: Beliefs, before: dict[int, list[int] | None], finish: Floats, task: int
 ) -> tuple[int, bool] | None:
-    """What a task waited for last: (the task before it, True) for its gap, (a predecessor, False) for its lag."""
+    """What a task waited for last: (the task before it, True) for its gap, (a predecessor, False)
+    for its lag.
+    """
     others, predecessors = before[task], _predecessors(scene, task)
     if others is None or predecessors is None:
         return None
@@ -236,7 +264,9 @@ def _cause(
     sent = max(predecessors, key=lambda one: (finish[one] + beliefs.lag[one], one), default=UNKNOWN)
     if sent == UNKNOWN or sent not in scene.routes:
         return None
-    rest = max((finish[one] + beliefs.lag[one] for one in predecessors if one != sent), default=-np.inf)
+    rest = max(
+        (finish[one] + beliefs.lag[one] for one in predecessors if one != sent), default=-np.inf
+    )
     free = finish[last] + beliefs.gap[last] if last != UNKNOWN else -np.inf
     return (sent, False) if max(rest, free) <= finish[sent] else None
 
@@ -245,17 +275,27 @@ def _predecessors(scene: Scene, task: int) -> list[int] | None:
     """Those that were measured; None where one that matters was not."""
     found = scene.task_graph.predecessors[task].tolist()
     known, idle = scene.steps.known, scene.idle
-    return [one for one in found if known[one]] if all(known[one] or idle[one] for one in found) else None
+    return (
+        [one for one in found if known[one]]
+        if all(known[one] or idle[one] for one in found)
+        else None
+    )
 
 
 def _leaves_gap(scene: Scene, task: int) -> bool:
-    """Whether a gap of a device or link may follow: not after a collective, whose length holds those of its steps."""
+    """Whether a gap of a device or link may follow: not after a collective, whose length holds
+    those of its steps.
+    """
     tasks = scene.task_graph.tasks
-    return tasks.kind[task] == TRANSFER or (tasks.kind[task] != COLLECTIVE and int(tasks.duration[task]) > 0)
+    return tasks.kind[task] == TRANSFER or (
+        tasks.kind[task] != COLLECTIVE and int(tasks.duration[task]) > 0
+    )
 
 
 def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:
-    """The flows that shared no link with another while they were sent; every transfer, where links are not shared."""
+    """The flows that shared no link with another while they were sent; every transfer, where links
+    are not shared.
+    """
     tasks = scene.task_graph.tasks
     rows, known = tasks.links, scene.steps.known
     shared: set[int] = set()

@@ -1,7 +1,9 @@
-"""Robust least squares for linear models, with standard errors, and numbers as short as their error allows.
+"""Robust least squares for linear models, with standard errors, and numbers as short as their error
+allows.
 
-Noise in a trace is multiplicative (a long transfer varies more than a short one) and has outliers (a step that was
-interrupted). So residuals are relative to the model, and their loss is soft_l1: quadratic near zero, linear far away.
+Noise in a trace is multiplicative (a long transfer varies more than a short one) and has outliers
+(a step that was interrupted). So residuals are relative to the model, and their loss is soft_l1:
+quadratic near zero, linear far away.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ Floats = NDArray[np.float64]
 PASSES = 5
 TINY = 1e-12  # relative: residuals below it are rounding
 OUTLIER = 2.0  # standard deviations from which on a residual counts less
-DEPENDENT = 1e-4  # a column that differs from the others by less of its length tells nothing of its own
+# a column that differs from the others by less of its length tells nothing of its own
+DEPENDENT = 1e-4
 WHOLE_DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Values of the parameters with their standard errors (NaN: no data to spare), from ``count`` residuals."""
+    """Values of the parameters with their standard errors (NaN: no data to spare), from ``count``
+    residuals.
+    """
 
     values: Floats
     errors: Floats
@@ -40,7 +45,9 @@ def _least_squares() -> Any:
     try:
         from scipy.optimize import least_squares
     except ModuleNotFoundError:
-        raise SimdevError('calibrate needs scipy: install the extra "solvers" (pip install simdev[solvers])') from None
+        raise SimdevError(
+            'calibrate needs scipy: install the extra "solvers" (pip install simdev[solvers])'
+        ) from None
     return least_squares
 
 
@@ -68,10 +75,11 @@ def solve(
     scale: Floats | None = None,
     care: Floats | float = 1.0,
 ) -> Solution:
-    """The parameters x of columns @ x + offset ~ target, [n, k] and [n]; columns must be independent.
+    """The parameters x of columns @ x + offset ~ target, [n, k] and [n]; columns must be
+    independent.
 
-    ``scale`` is what the error of each target is proportional to (None: to the value that the model gives it), ``care``
-    how much each counts beside the others.
+    ``scale`` is what the error of each target is proportional to (None: to the value that the model
+    gives it), ``care`` how much each counts beside the others.
     """
     least_squares = _least_squares()
     unit = np.abs(columns).max(axis=0)
@@ -98,7 +106,9 @@ def solve(
 
 
 def _errors(a: Floats, residual: Floats, limit: float) -> Floats:
-    """Standard errors of an M-estimator (Huber, Robust Statistics, 1981, 7.6): outliers count as they pull."""
+    """Standard errors of an M-estimator (Huber, Robust Statistics, 1981, 7.6): outliers count as
+    they pull.
+    """
     spare = len(residual) - a.shape[1]
     if spare <= 0:
         return np.full(a.shape[1], np.nan)
@@ -110,12 +120,16 @@ def _errors(a: Floats, residual: Floats, limit: float) -> Floats:
 
 
 def middle(samples: Floats, scale: Floats | None = None) -> Solution:
-    """The robust mean of samples of one quantity; ``scale`` is what the error of each is proportional to."""
+    """The robust mean of samples of one quantity; ``scale`` is what the error of each is
+    proportional to.
+    """
     spread = float(np.median(np.abs(samples - np.median(samples))))
     if spread <= TINY * float(np.abs(samples).max(initial=0)):  # most are one number: that is it
         error = math.nan if len(samples) < 2 else 0.0
         return Solution(np.array([np.median(samples)]), np.array([error]), len(samples))
-    return solve(np.ones((len(samples), 1)), samples, scale=np.ones(len(samples)) if scale is None else scale)
+    return solve(
+        np.ones((len(samples), 1)), samples, scale=np.ones(len(samples)) if scale is None else scale
+    )
 
 
 def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
@@ -131,11 +145,19 @@ def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
     return found
 
 
-def goodness(measured: Sequence[float], predicted: Sequence[float]) -> tuple[float, float, float | None]:
-    """RMS of the residuals, RMS of the residuals relative to the measured values, and R2 (None without variance)."""
+def goodness(
+    measured: Sequence[float], predicted: Sequence[float]
+) -> tuple[float, float, float | None]:
+    """RMS of the residuals, RMS of the residuals relative to the measured values, and R2 (None
+    without variance).
+    """
     m, p = np.array(measured, np.float64), np.array(predicted, np.float64)
     residual = m - p
     variance = float(((m - m.mean()) ** 2).sum())
     relative = residual[m > 0] / m[m > 0]
     r2 = 1 - float((residual**2).sum()) / variance if variance > 0 else None
-    return math.sqrt(float((residual**2).mean())), math.sqrt(float((relative**2).mean())) if len(relative) else 0.0, r2
+    return (
+        math.sqrt(float((residual**2).mean())),
+        math.sqrt(float((relative**2).mean())) if len(relative) else 0.0,
+        r2,
+    )

@@ -15,8 +15,14 @@ NAMES_SHOWN = 3
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """The parameters, how well they tell the trace, the largest residuals, and what was left out."""
-    tables = [_parameter_table(calibration), _quality_table(calibration), _residual_table(calibration)]
+    """The parameters, how well they tell the trace, the largest residuals, and what was left
+    out.
+    """
+    tables = [
+        _parameter_table(calibration),
+        _quality_table(calibration),
+        _residual_table(calibration),
+    ]
     parts = [_headline(calibration), *(table_text(table) for table in tables if table.body)]
     return "\n\n".join([*parts, *_notes(calibration)])
 
@@ -26,7 +32,8 @@ def _headline(calibration: Calibration) -> str:
     mean = sum(steps) / len(steps)
     several = f", mean of {len(steps)} steps" if len(steps) > 1 else ""
     return (
-        f"Measured step {format_seconds(mean)}{several}; simulated {format_seconds(calibration.before_s)} before, "
+        f"Measured step {format_seconds(mean)}{several}; simulated "
+        f"{format_seconds(calibration.before_s)} before, "
         f"{format_seconds(calibration.fitted_s)} as fitted ({_off(calibration.fitted_s, mean)})"
     )
 
@@ -38,7 +45,9 @@ def _off(value: float, measured: float) -> str:
 def _number(quantity: str, value: Fraction | float) -> str:
     if quantity == "efficiency":
         return f"{float(value):.4g}"
-    return format_bandwidth(float(value)) if quantity == "bandwidth" else format_seconds(float(value))
+    return (
+        format_bandwidth(float(value)) if quantity == "bandwidth" else format_seconds(float(value))
+    )
 
 
 def _parameter_table(calibration: Calibration) -> Table:
@@ -55,7 +64,15 @@ def _parameter_row(one: Parameter) -> tuple[str, ...]:
 
 def _quality_table(calibration: Calibration) -> Table:
     body = tuple(_quality_row(one) for one in calibration.qualities)
-    head = ("<durations of", "count", "RMS before", "RMS fitted", "relative before", "relative fitted", "R2")
+    head = (
+        "<durations of",
+        "count",
+        "RMS before",
+        "RMS fitted",
+        "relative before",
+        "relative fitted",
+        "R2",
+    )
     return Table("Residuals", head, body)
 
 
@@ -89,16 +106,23 @@ def _residual_table(calibration: Calibration) -> Table:
 def _notes(calibration: Calibration) -> Iterator[str]:
     for one in calibration.parameters:
         if not one.fitted:
-            yield f"{one.quantity} of {one.of} (stays {_number(one.quantity, one.value)}): {one.note}."
+            yield (
+                f"{one.quantity} of {one.of} (stays {_number(one.quantity, one.value)}): "
+                f"{one.note}."
+            )
     if calibration.overlap:
         yield (
-            f"{calibration.overlap:.1%} of the spans begin before the one before them on their queue has ended: where "
+            f"{calibration.overlap:.1%} of the spans begin before the one before them "
+            "on their queue has ended: where "
             "waits are told apart, ends of spans are start + duration as fitted."
         )
     lists = (
         ("Names in the trace that are no task", calibration.strangers),
         ("Tasks that the trace lacks", calibration.absent),
-        ("Tasks that the trace holds more or less often than the others, left out", calibration.uneven),
+        (
+            "Tasks that the trace holds more or less often than the others, left out",
+            calibration.uneven,
+        ),
     )
     for told, names in lists:
         if names:

@@ -1,17 +1,21 @@
-"""An independent judge of results: takes a TaskGraph and a Trace, and tells where they break the execution contract.
+"""An independent judge of results: takes a TaskGraph and a Trace, and tells where they break the
+execution contract.
 
-It shares no code with the engines, and none with the trace's own memory: it re-computes everything its own way, from
-the columns of the task graph and the start and finish of every task. The rules come in layers; a layer is judged only
-where the ones below it hold, so that one fault is told once:
+It shares no code with the engines, and none with the trace's own memory: it re-computes everything
+its own way, from the columns of the task graph and the start and finish of every task. The rules
+come in layers; a layer is judged only where the ones below it hold, so that one fault is told once:
 
 1. ``columns`` every task has one start and finish, in range; ``ran`` every task ran.
-2. ``duration``, ``precedence``, ``overlap`` it is a schedule; ``data``, ``bytes`` what is read has arrived,
+2. ``duration``, ``precedence``, ``overlap`` it is a schedule; ``data``, ``bytes`` what is read has
+arrived,
    and all of it.
-3. ``order``, ``waiting`` queues serve in their order and nothing waits needlessly (queues.py); ``flow`` the rates of
+3. ``order``, ``waiting`` queues serve in their order and nothing waits needlessly (queues.py);
+``flow`` the rates of
    fair links are max-min, and deliver the bytes (flows.py).
 4. ``bounds`` the step time lies between what it cannot beat and what it cannot exceed.
 
-What the trace claims (``step``, ``peak``, ``levels``, ``overflow``, ``feasible``) is compared wherever layer 1 holds.
+What the trace claims (``step``, ``peak``, ``levels``, ``overflow``, ``feasible``) is compared
+wherever layer 1 holds.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ __all__ = ["RULES", "Claim", "Violation", "check"]
 def check(task_graph: TaskGraph, trace: Trace, claim: Claim | None = None) -> tuple[Violation, ...]:
     """Every breach of the execution contract, the deepest layer first; empty for a valid result.
 
-    ``claim`` is what the trace is said to show (a saved run brings its own); by default, what the trace itself reports.
+    ``claim`` is what the trace is said to show (a saved run brings its own); by default, what the
+    trace itself reports.
     """
     columns = tuple(column_faults(task_graph, trace.start, trace.finish))
     if columns:

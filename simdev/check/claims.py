@@ -1,7 +1,8 @@
-"""Whether what a trace reports about itself is what its spans imply: the step time, and the memory of every device.
+"""Whether what a trace reports about itself is what its spans imply: the step time, and the memory
+of every device.
 
-Memory is replayed event by event: at each instant first what is freed, then what is allocated, in the order of the
-tasks that fill it.
+Memory is replayed event by event: at each instant first what is freed, then what is allocated, in
+the order of the tasks that fill it.
 """
 
 from __future__ import annotations
@@ -40,30 +41,47 @@ class Claim:
         return cls(
             trace.step_ps,
             {one.device: one.peak for one in memory},
-            {one.device: list(zip(one.time.tolist(), one.level.tolist(), strict=True)) for one in memory},
-            {one.device: (o.time_ps, o.task, o.excess) if (o := one.overflow) else None for one in memory},
+            {
+                one.device: list(zip(one.time.tolist(), one.level.tolist(), strict=True))
+                for one in memory
+            },
+            {
+                one.device: (o.time_ps, o.task, o.excess) if (o := one.overflow) else None
+                for one in memory
+            },
             trace.feasible,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """The memory of one device: settled levels, their maximum, and the first moment over capacity."""
+    """The memory of one device: settled levels, their maximum, and the first moment over
+    capacity.
+    """
 
     timeline: Timeline
     peak: int
     overflow: tuple[int, str, int] | None
 
 
-def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim) -> Iterator[Violation]:
+def claim_faults(
+    task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim
+) -> Iterator[Violation]:
     """Rules ``step``, ``peak``, ``levels``, ``overflow`` and ``feasible``."""
-    end = max((f + lag for f, lag in zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True)), default=0)
+    end = max(
+        (f + lag for f, lag in zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True)),
+        default=0,
+    )
     if claim.trace_ps is not None and claim.trace_ps != end:
-        told = "the step is said to take" if task_graph.steps == 1 else "the steps are said to end at"
+        told = (
+            "the step is said to take" if task_graph.steps == 1 else "the steps are said to end at"
+        )
         yield Violation("step", (), f"{told} {claim.trace_ps} ps; the last release is at {end}")
     events = memory_events(task_graph, start.tolist(), finish.tolist())
     feasible = True
-    for device, own_events, capacity in zip(task_graph.devices, events, task_graph.capacity.tolist(), strict=True):
+    for device, own_events, capacity in zip(
+        task_graph.devices, events, task_graph.capacity.tolist(), strict=True
+    ):
         replay = _replay(task_graph, own_events, capacity)
         feasible &= replay.overflow is None
         yield from _memory_faults(device, replay, claim)
@@ -74,14 +92,20 @@ def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim)
 
 def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Iterator[Violation]:
     if claim.peaks is not None and claim.peaks.get(device, 0) != replay.peak:
-        text = f'"{device}" is said to peak at {claim.peaks.get(device, 0)} bytes; its buffers peak at {replay.peak}'
+        text = (
+            f'"{device}" is said to peak at {claim.peaks.get(device, 0)} bytes; its '
+            f"buffers peak at {replay.peak}"
+        )
         yield Violation("peak", (device,), text)
     if claim.levels is not None:
         levels, found = list(_steps(claim.levels.get(device, ()))), list(_steps(replay.timeline))
         if levels != found:
             time, level = min(set(levels) ^ set(found), default=(0, 0))
             side = "said" if (time, level) in levels else "replayed"
-            text = f'the memory of "{device}" differs from its replay first at {time}: {level} bytes are only {side}'
+            text = (
+                f'the memory of "{device}" differs from its replay first at {time}: '
+                f"{level} bytes are only {side}"
+            )
             yield Violation("levels", (device,), text)
     if claim.overflows is not None and claim.overflows.get(device) != replay.overflow:
         said = claim.overflows.get(device)
@@ -98,14 +122,25 @@ def _steps(timeline: Timeline) -> Iterator[tuple[int, int]]:
             yield int(time), int(now)
 
 
-Event = tuple[int, int, int, int, int]  # ps, 0 frees or 1 allocates, task that fills, buffer, change in bytes
+# ps, 0 frees or 1 allocates, task that fills, buffer, change in bytes
+Event = tuple[int, int, int, int, int]
 
 
-def memory_events(task_graph: TaskGraph, start: Sequence[int], finish: Sequence[int]) -> list[list[Event]]:
-    """For each device what is freed and allocated, in order. What lives throughout is allocated at 0, never freed."""
+def memory_events(
+    task_graph: TaskGraph, start: Sequence[int], finish: Sequence[int]
+) -> list[list[Event]]:
+    """For each device what is freed and allocated, in order.
+
+    What lives throughout is allocated at 0, never freed.
+    """
     buffers = task_graph.buffers
     events: list[list[Event]] = [[] for _ in task_graph.devices]
-    columns = (buffers.device.tolist(), buffers.bytes.tolist(), buffers.filler.tolist(), buffers.readers.lists())
+    columns = (
+        buffers.device.tolist(),
+        buffers.bytes.tolist(),
+        buffers.filler.tolist(),
+        buffers.readers.lists(),
+    )
     for buffer, (device, size, filler, readers) in enumerate(zip(*columns, strict=True)):
         if filler == PERSISTENT:
             events[device].append((0, 1, filler, buffer, size))
@@ -129,6 +164,10 @@ def _replay(task_graph: TaskGraph, events: list[Event], capacity: int) -> _Repla
         timeline.append((time, level))
         peak = max(peak, level)
         if overflow is None and culprit is not None:
-            name = "the persistent buffers" if culprit == PERSISTENT else task_graph.tasks.name[culprit]
+            name = (
+                "the persistent buffers"
+                if culprit == PERSISTENT
+                else task_graph.tasks.name[culprit]
+            )
             overflow = time, name, level - capacity
     return _Replay(timeline, peak, overflow)

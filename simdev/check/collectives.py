@@ -1,8 +1,8 @@
 """Whether collectives send what they must: enough for every rank to have got what it is left with.
 
-What a collective is, the columns do not tell; what it reads and leaves on each device does. One task tells the bytes
-sent for each result that is left; the messages of an expanded collective (tasks of the kind of collectives whose op is
-the task that starts them) tell their own.
+What a collective is, the columns do not tell; what it reads and leaves on each device does. One
+task tells the bytes sent for each result that is left; the messages of an expanded collective
+(tasks of the kind of collectives whose op is the task that starts them) tell their own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
     for task in np.flatnonzero(tasks.op >= len(tasks)).tolist():
         if tasks.kind[task] == COLLECTIVE:
             name = tasks.name[task]
-            yield Violation("bytes", (name,), f'"{name}" is of task {tasks.op[task]}: there is none')
+            yield Violation(
+                "bytes", (name,), f'"{name}" is of task {tasks.op[task]}: there is none'
+            )
     if not members:
         return
     left, read = _operands(task_graph, members)
-    passing = set(task_graph.buffers.filler[task_graph.buffers.kind == BUFFER_KINDS.index("staging")].tolist())
+    passing = set(
+        task_graph.buffers.filler[task_graph.buffers.kind == BUFFER_KINDS.index("staging")].tolist()
+    )
     for op, own in members.items():
         name = tasks.name[op]
         if len({device for device, _ in left[op]}) < len(left[op]):
@@ -47,17 +51,19 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
 
 
 def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
-    """The tasks of each collective, by the task that leaves its buffers: itself, or that which starts its messages.
+    """The tasks of each collective, by the task that leaves its buffers: itself, or that which
+    starts its messages.
 
-    Where steps follow one another the columns tell the op of the first: the n-th part of its messages is the n-th
-    step's.
+    Where steps follow one another the columns tell the op of the first: the n-th part of its
+    messages is the n-th step's.
     """
     tasks = task_graph.tasks
     messages: dict[int, list[int]] = {}
     found: dict[int, list[int]] = {}
     for task, kind in enumerate(tasks.kind):
         op = int(tasks.op[task])
-        if kind != COLLECTIVE or not 0 <= op < len(tasks):  # without an op nothing tells what it reads and leaves
+        # without an op nothing tells what it reads and leaves
+        if kind != COLLECTIVE or not 0 <= op < len(tasks):
             continue
         if tasks.kind[op] == COLLECTIVE:
             found[task] = [task]
@@ -77,11 +83,15 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
 def _operands(
     task_graph: TaskGraph, ops: dict[int, list[int]]
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, Sizes]]:
-    """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it reads."""
+    """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it
+    reads.
+    """
     buffers = task_graph.buffers
     left: dict[int, list[tuple[int, int]]] = {op: [] for op in ops}
     read: dict[int, Sizes] = {op: defaultdict(int) for op in ops}
-    columns = zip(buffers.filler.tolist(), buffers.device.tolist(), buffers.asked.tolist(), strict=True)
+    columns = zip(
+        buffers.filler.tolist(), buffers.device.tolist(), buffers.asked.tolist(), strict=True
+    )
     for row, (filler, device, size) in enumerate(columns):
         if filler in left:
             left[filler].append((device, size))
@@ -94,21 +104,26 @@ def _operands(
 def _needs(left: Sizes, read: Sizes) -> Sizes:
     """The bytes that each device must get at least.
 
-    What it is left with and did not read; of a sum, or an exchange of equal parts, all but one part in n.
+    What it is left with and did not read; of a sum, or an exchange of equal parts, all but one part
+    in n.
     """
     ranks = len({*left, *read})
     return {
-        device: size - read.get(device, 0) if size > read.get(device, 0) else size - -(-size // max(ranks, 1))
+        device: size - read.get(device, 0)
+        if size > read.get(device, 0)
+        else size - -(-size // max(ranks, 1))
         for device, size in left.items()
     }
 
 
 def _forms(left: Sizes, read: Sizes) -> set[int]:
-    """What n ranks may send together, where each reads something and is left with something; else empty.
+    """What n ranks may send together, where each reads something and is left with something; else
+    empty.
 
-    Of parts that make a whole, or the other way, each rank all but its own (padded to the largest). Where all is S
-    bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree 2 (n-1) S in all; all-to-all half
-    of the former; in two levels of m ranks on n / m nodes the sums of their parts. Several rings pad their shares.
+    Of parts that make a whole, or the other way, each rank all but its own (padded to the largest).
+    Where all is S bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree
+    2 (n-1) S in all; all-to-all half of the former; in two levels of m ranks on n / m nodes the
+    sums of their parts. Several rings pad their shares.
     """
     count = len(left)
     if left.keys() != read.keys() or count < 2:
@@ -119,7 +134,8 @@ def _forms(left: Sizes, read: Sizes) -> set[int]:
     found = _spreading(count, size) if set(read.values()) == {sum(left.values())} else set[int]()
     if not alike or not (found or set(read.values()) == {size}):
         return found
-    # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of views.
+    # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of
+    # views.
     part = -(-size // count)
     found |= {2 * (count - 1) * size, count * (count - 1) * part}
     found |= {2 * count * (count - 1) * shares for shares in _shares(part, count)}
@@ -146,33 +162,53 @@ def _two_levels(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _shares(part: int, ranks: int) -> set[int]:
-    """What a part becomes that rings share evenly, each share rounded up; only few ranks have several rings."""
+    """What a part becomes that rings share evenly, each share rounded up; only few ranks have
+    several rings.
+    """
     return {rings * -(-part // rings) for rings in range(1, RINGS + 1 if ranks <= RANKS else 2)}
 
 
-def _task_faults(task_graph: TaskGraph, task: int, needs: Sizes, told: tuple[set[int], int]) -> Iterator[Violation]:
-    """The one task of a collective; the bytes of a flow are told so that it takes its time, and only bounded."""
+def _task_faults(
+    task_graph: TaskGraph, task: int, needs: Sizes, told: tuple[set[int], int]
+) -> Iterator[Violation]:
+    """The one task of a collective; the bytes of a flow are told so that it takes its time, and
+    only bounded.
+    """
     name, sent = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
     forms, count = told
     least = max(needs.values(), default=0)
     if task_graph.tasks.flow[task]:
         if least and not sent:
-            yield Violation("bytes", (name,), f'"{name}" sends nothing, but a rank must get {least} bytes')
+            yield Violation(
+                "bytes", (name,), f'"{name}" sends nothing, but a rank must get {least} bytes'
+            )
     elif sent < least:
-        yield Violation("bytes", (name,), f'"{name}" sends {sent} bytes a rank, but one must get {least}')
+        yield Violation(
+            "bytes", (name,), f'"{name}" sends {sent} bytes a rank, but one must get {least}'
+        )
     elif forms and sent not in {-(-total // count) for total in forms}:
-        yield Violation("bytes", (name,), _form_text(name, sent, {-(-total // count) for total in forms}))
+        yield Violation(
+            "bytes", (name,), _form_text(name, sent, {-(-total // count) for total in forms})
+        )
 
 
 def _form_text(name: str, sent: int, forms: set[int]) -> str:
-    return f'"{name}" sends {sent} bytes; a ring or tree sends one of {", ".join(map(str, sorted(forms)[:6]))}'
+    return (
+        f'"{name}" sends {sent} bytes; a ring or tree sends one of '
+        f"{', '.join(map(str, sorted(forms)[:6]))}"
+    )
 
 
-def _expanded_faults(task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes) -> Iterator[Violation]:
+def _expanded_faults(
+    task_graph: TaskGraph, name: str, messages: list[int], needs: Sizes
+) -> Iterator[Violation]:
     tasks = task_graph.tasks
     got = np.zeros(len(task_graph.devices), np.int64)
     np.add.at(got, tasks.destination[messages], tasks.bytes[messages])
     for device, size in needs.items():
         if got[device] < size:
-            text = f'"{name}" brings {got[device]} bytes to "{task_graph.devices[device]}", which must get {size}'
+            text = (
+                f'"{name}" brings {got[device]} bytes to "{task_graph.devices[device]}", '
+                f"which must get {size}"
+            )
             yield Violation("bytes", (name,), text)

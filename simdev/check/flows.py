@@ -1,10 +1,11 @@
 """Whether flows on fair links got their max-min shares (execution contract, rule 5).
 
-The instants at which a half-link's flows change are those of the trace. Between two of them rates are constant, and
-max-min rates are unique: capacities hold, and each flow has a bottleneck, a saturated half-link on which no flow is
-faster (Bertsekas and Gallager, Data Networks, section 6.5.2). So the rates are found here in one way, proved by that
-condition, and summed up: a flow finishes in the picosecond in which its last byte is sent. Only flows joined to a
-change by shared half-links are visited.
+The instants at which a half-link's flows change are those of the trace. Between two of them rates
+are constant, and max-min rates are unique: capacities hold, and each flow has a bottleneck, a
+saturated half-link on which no flow is faster (Bertsekas and Gallager, Data Networks, section
+6.5.2). So the rates are found here in one way, proved by that condition, and summed up: a flow
+finishes in the picosecond in which its last byte is sent. Only flows joined to a change by shared
+half-links are visited.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ Links = Sequence[int]
 
 
 def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
-    """Rule ``flow``: shares are max-min, and the bytes of each flow are sent when it finishes, not before."""
+    """Rule ``flow``: shares are max-min, and the bytes of each flow are sent when it finishes, not
+    before.
+    """
     tasks = task_graph.tasks
     rows = [task for task in tasks.flow.nonzero()[0].tolist() if tasks.bytes[task]]
     links = tasks.links.lists()
     enter = (start + tasks.duration).tolist()
-    changes: dict[int, tuple[list[int], list[int]]] = {}  # time -> flows that leave, flows that enter
+    # time -> flows that leave, flows that enter
+    changes: dict[int, tuple[list[int], list[int]]] = {}
     for task in rows:
         changes.setdefault(int(finish[task]), ([], []))[0].append(task)
         changes.setdefault(enter[task], ([], []))[1].append(task)
@@ -35,10 +39,14 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
         for text in sending.change(time, leaving, entering):
             yield Violation("flow", (), f"at {time}: {text}")
         for task in leaving:
-            yield from _sent_fault(task_graph, task, time, sending.sent.pop(task), sending.rate.pop(task))
+            yield from _sent_fault(
+                task_graph, task, time, sending.sent.pop(task), sending.rate.pop(task)
+            )
 
 
-def _sent_fault(task_graph: TaskGraph, task: int, time: int, sent: float, rate: float) -> Iterator[Violation]:
+def _sent_fault(
+    task_graph: TaskGraph, task: int, time: int, sent: float, rate: float
+) -> Iterator[Violation]:
     """All bytes are sent at the finish, and were not one picosecond before."""
     name, size = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
     slack = TOLERANCE * max(size, rate)
@@ -46,11 +54,17 @@ def _sent_fault(task_graph: TaskGraph, task: int, time: int, sent: float, rate: 
         text = f'"{name}" finishes at {time}, when its share has sent {sent:.9g} of {size} bytes'
         yield Violation("flow", (name,), text)
     elif sent - rate > size + slack:
-        yield Violation("flow", (name,), f'"{name}" finishes at {time}, but its share has sent all {size} bytes before')
+        yield Violation(
+            "flow",
+            (name,),
+            f'"{name}" finishes at {time}, but its share has sent all {size} bytes before',
+        )
 
 
 class _Sending:
-    """The flows that are in their links: rates in bytes per ps, and the bytes that each has sent."""
+    """The flows that are in their links: rates in bytes per ps, and the bytes that each has
+    sent.
+    """
 
     def __init__(self, links: Sequence[Links], capacity: Sequence[float]) -> None:
         self.links, self.capacity = links, capacity
@@ -60,7 +74,9 @@ class _Sending:
         self.since: dict[int, int] = {}
 
     def change(self, time: int, leaving: list[int], entering: list[int]) -> list[str]:
-        """Let flows leave and enter, set the rates of all that this touches; what is wrong with these rates."""
+        """Let flows leave and enter, set the rates of all that this touches; what is wrong with
+        these rates.
+        """
         touched = self._joined([*leaving, *entering])
         for task in touched:
             self.sent[task] += self.rate[task] * (time - self.since[task])
@@ -79,7 +95,9 @@ class _Sending:
         return list(unfair(flows, rates, self.capacity))
 
     def _joined(self, changing: list[int]) -> set[int]:
-        """Flows in their links that share one, directly or over others, with a flow that enters or leaves."""
+        """Flows in their links that share one, directly or over others, with a flow that enters or
+        leaves.
+        """
         seen: set[int] = set()
         ahead = [link for task in changing for link in self.links[task]]
         visited = set(ahead)
@@ -105,7 +123,9 @@ def fair_rates(flows: Mapping[int, Links], capacity: Sequence[float]) -> dict[in
             for link in links:
                 used[link] = used.get(link, 0.0) + (0.0 if task in open_flows else rates[task])
                 rising[link] = rising.get(link, 0) + (task in open_flows)
-        full_at = {link: (capacity[link] - used[link]) / count for link, count in rising.items() if count}
+        full_at = {
+            link: (capacity[link] - used[link]) / count for link, count in rising.items() if count
+        }
         level = max(level, min(full_at.values()))
         full = {link for link, at in full_at.items() if at <= level * (1 + 1e-14)}
         stopped = {task for task in open_flows if not full.isdisjoint(flows[task])}
@@ -114,8 +134,12 @@ def fair_rates(flows: Mapping[int, Links], capacity: Sequence[float]) -> dict[in
     return rates
 
 
-def unfair(flows: Mapping[int, Links], rates: Mapping[int, float], capacity: Sequence[float]) -> Iterator[str]:
-    """Where rates break the max-min condition, to 1e-9 relative: half-links over capacity, flows without bottleneck."""
+def unfair(
+    flows: Mapping[int, Links], rates: Mapping[int, float], capacity: Sequence[float]
+) -> Iterator[str]:
+    """Where rates break the max-min condition, to 1e-9 relative: half-links over capacity, flows
+    without bottleneck.
+    """
     load: dict[int, float] = {}
     fastest: dict[int, float] = {}
     for task, links in flows.items():
@@ -124,8 +148,14 @@ def unfair(flows: Mapping[int, Links], rates: Mapping[int, float], capacity: Seq
             fastest[link] = max(fastest.get(link, 0.0), rates[task])
     for link, total in load.items():
         if total > capacity[link] * (1 + TOLERANCE):
-            yield f"half-link {link} carries {total:.12g} bytes/ps, more than its {capacity[link]:.12g}"
+            yield (
+                f"half-link {link} carries {total:.12g} bytes/ps, more than its "
+                f"{capacity[link]:.12g}"
+            )
     for task, links in flows.items():
         full = [link for link in links if load[link] >= capacity[link] * (1 - TOLERANCE)]
         if links and not any(rates[task] >= fastest[link] * (1 - TOLERANCE) for link in full):
-            yield f"flow {task} has no bottleneck: on each of its full half-links another flow is faster"
+            yield (
+                f"flow {task} has no bottleneck: on each of its full half-links another "
+                "flow is faster"
+            )

@@ -1,11 +1,13 @@
-"""Whether queues serve in their order and nothing waits needlessly (execution contract, rules 3 and 4).
+"""Whether queues serve in their order and nothing waits needlessly (execution contract, rules 3 and
+4).
 
-The trace tells instants, not rounds, so the rounds are replayed: instant by instant, what the trace says is due is
-applied, ready numbers are given, and every task that the contract starts in a round is held against the start that
-the trace gives it. What starts is always what the trace says, so that one fault is told where it lies and the replay
-goes on from there:
+The trace tells instants, not rounds, so the rounds are replayed: instant by instant, what the trace
+says is due is applied, ready numbers are given, and every task that the contract starts in a round
+is held against the start that the trace gives it. What starts is always what the trace says, so
+that one fault is told where it lies and the replay goes on from there:
 
-- ``waiting``: a task was first in all its queues, all of them idle, and the trace starts it later, for nothing;
+- ``waiting``: a task was first in all its queues, all of them idle, and the trace starts it later,
+  for nothing;
 - ``order``: the trace starts a task at an instant in no round of which it was its turn.
 
 A schedule that passes rules ``precedence`` and ``overlap`` is assumed.
@@ -28,12 +30,16 @@ def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[V
 
 
 class _Queue:
-    """The waiting tasks of one resource; ``first`` is the one before which no other stands, ready or not."""
+    """The waiting tasks of one resource; ``first`` is the one before which no other stands, ready
+    or not.
+    """
 
     def __init__(self, resource: Resource) -> None:
         self.fixed, self.by_priority = resource.policy == "fixed", resource.policy == "priority"
         # (priority, ready number, task); under fixed the whole sequence is there from the beginning
-        self.waiting = [(place, 0, task) for place, task in enumerate(resource.sequence)] if self.fixed else []
+        self.waiting = (
+            [(place, 0, task) for place, task in enumerate(resource.sequence)] if self.fixed else []
+        )
         self.holder = -1
 
     def join(self, task: int, priority: int, number: int) -> None:
@@ -48,7 +54,9 @@ class _Queue:
 
 
 def _in_first_round(when: Ints, start: Ints) -> Iterator[tuple[int, int]]:
-    """(instant, task) in order of time, of what falls in the first round of an instant: all but what takes no time."""
+    """(instant, task) in order of time, of what falls in the first round of an instant: all but
+    what takes no time.
+    """
     rows = np.flatnonzero(when > start)
     rows = rows[np.argsort(when[rows], kind="stable")]
     yield from zip(when[rows].tolist(), rows.tolist(), strict=True)
@@ -68,7 +76,11 @@ class _Replay:
             _in_first_round(free, start),
             _in_first_round(start, start - 1),
         )
-        self.next_release, self.next_free, self.next_start = next(self.releases), next(self.frees), next(self.starts)
+        self.next_release, self.next_free, self.next_start = (
+            next(self.releases),
+            next(self.frees),
+            next(self.starts),
+        )
         self.release_now = (release == start).tolist()  # a round later, in the same instant
         self.free_now = (free == start).tolist()
         self.start: list[int] = start.tolist()
@@ -117,7 +129,10 @@ class _Replay:
             self.next_start = next(self.starts)
 
     def _round(self, now: int, fresh: list[int], candidates: list[int]) -> list[int]:
-        """Apply, number, start. Returns the tasks that should start now and, by the trace, do not."""
+        """Apply, number, start.
+
+        Returns the tasks that should start now and, by the trace, do not.
+        """
         released, freed = self.released, self.freed
         self.released, self.freed = [], []
         for task in released:
@@ -125,7 +140,9 @@ class _Replay:
                 self.missing[successor] -= 1
                 if not self.missing[successor]:
                     fresh.append(successor)
-        touched = [queue for task in freed for queue in self._queues_of(task) if queue.holder == task]
+        touched = [
+            queue for task in freed for queue in self._queues_of(task) if queue.holder == task
+        ]
         for queue in touched:
             queue.holder = -1
         for task in sorted(fresh):
@@ -134,7 +151,9 @@ class _Replay:
             for queue in self._queues_of(task):
                 queue.join(task, self.priority[task], self.number[task])
         heads = (queue.first(self.started) for queue in touched)
-        turn = {task for task in (*fresh, *candidates, *heads) if task >= 0 and self._may_start(task)}
+        turn = {
+            task for task in (*fresh, *candidates, *heads) if task >= 0 and self._may_start(task)
+        }
         late = []
         for task in sorted(turn):
             if self.start[task] == now:
@@ -147,7 +166,10 @@ class _Replay:
         """Ready, its resources idle, and nobody before it on any."""
         if self.started[task] or self.number[task] < 0:
             return False
-        return all(queue.holder < 0 and queue.first(self.started) == task for queue in self._queues_of(task))
+        return all(
+            queue.holder < 0 and queue.first(self.started) == task
+            for queue in self._queues_of(task)
+        )
 
     def _queues_of(self, task: int) -> list[_Queue]:
         return [self.queues[resource] for resource in self.held[task]]
@@ -163,7 +185,9 @@ class _Replay:
             self.freed.append(task)
 
     def _stuck(self) -> list[int]:
-        """Tasks that the trace starts at this instant, whose turn did not come: the ready ones, else all."""
+        """Tasks that the trace starts at this instant, whose turn did not come: the ready ones,
+        else all.
+        """
         self.due = [task for task in self.due if not self.started[task]]
         return [task for task in self.due if self.number[task] >= 0] or list(self.due)
 
@@ -179,7 +203,11 @@ class _Replay:
             first = queue.first(self.started)
             if first != task:
                 others = [*([self.names[first]] if first >= 0 else []), label]
-                why = f'"{others[0]}" stands before it in "{label}"' if first >= 0 else f'it has no place in "{label}"'
+                why = (
+                    f'"{others[0]}" stands before it in "{label}"'
+                    if first >= 0
+                    else f'it has no place in "{label}"'
+                )
                 blocked.add(first)
                 break
         self._begin(task)

@@ -1,6 +1,8 @@
-"""Whether the columns form a schedule: every task ran once, after what it waits for, alone on its resources.
+"""Whether the columns form a schedule: every task ran once, after what it waits for, alone on its
+resources.
 
-All of it is one sweep over sorted columns; nothing here knows what an instant's rounds are (see queues.py).
+All of it is one sweep over sorted columns; nothing here knows what an instant's rounds are (see
+queues.py).
 """
 
 from __future__ import annotations
@@ -19,21 +21,31 @@ LATEST = 2**62  # ps; twice as much still fits in int64
 SLACK = 1e-9  # relative, for what float64 rounds
 
 
-def column_faults(task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike) -> Iterator[Violation]:
+def column_faults(
+    task_graph: TaskGraph, start: ArrayLike, finish: ArrayLike
+) -> Iterator[Violation]:
     """Rules ``columns`` and ``ran``: one whole number from 0 to 2^62 a task, in both columns."""
     names = task_graph.tasks.name
     for label, given in (("start", start), ("finish", finish)):
         column = np.asarray(given)
         if column.shape != (len(names),):
-            yield Violation("columns", (), f"{label} must hold {len(names)} numbers, got shape {column.shape}")
+            yield Violation(
+                "columns", (), f"{label} must hold {len(names)} numbers, got shape {column.shape}"
+            )
         elif len(names) and column.dtype.kind not in "iu":
-            yield Violation("columns", (), f"{label} must hold whole picoseconds, got {column.dtype}")
+            yield Violation(
+                "columns", (), f"{label} must hold whole picoseconds, got {column.dtype}"
+            )
         else:
             for task in np.flatnonzero(column > LATEST).tolist():
                 text = f'{label} of "{names[task]}" is out of range: {column[task]}'
                 yield Violation("columns", (names[task],), text)
             for task in np.flatnonzero(column < 0).tolist():
-                yield Violation("ran", (names[task],), f'"{names[task]}" never ran: its {label} is {column[task]}')
+                yield Violation(
+                    "ran",
+                    (names[task],),
+                    f'"{names[task]}" never ran: its {label} is {column[task]}',
+                )
 
 
 def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
@@ -44,13 +56,18 @@ def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
 
 
 def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
-    """A task takes its duration; a flow its held latency at least, and no more where it has nothing to send."""
+    """A task takes its duration; a flow its held latency at least, and no more where it has nothing
+    to send.
+    """
     tasks = task_graph.tasks
     took, sending = finish - start, tasks.flow & (tasks.bytes > 0)
     wrong = np.where(sending, took <= tasks.duration, took != tasks.duration)
     for task in np.flatnonzero(wrong).tolist():
         name, least = tasks.name[task], "more than " if sending[task] else ""
-        text = f'"{name}" takes {took[task]} ps, from {start[task]}; it should take {least}{tasks.duration[task]}'
+        text = (
+            f'"{name}" takes {took[task]} ps, from {start[task]}; it should take '
+            f"{least}{tasks.duration[task]}"
+        )
         yield Violation("duration", (name,), text)
 
 
@@ -60,7 +77,10 @@ def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iter
     release = (finish + tasks.lag)[before]
     for edge in np.flatnonzero(start[after] < release).tolist():
         first, second = tasks.name[before[edge]], tasks.name[after[edge]]
-        text = f'"{second}" starts at {start[after[edge]]}, but "{first}" releases it at {release[edge]}'
+        text = (
+            f'"{second}" starts at {start[after[edge]]}, but "{first}" releases it at '
+            f"{release[edge]}"
+        )
         yield Violation("precedence", (second, first), text)
 
 
@@ -75,12 +95,17 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
     for i in np.flatnonzero(clash).tolist():
         one, other = tasks.name[task[i]], tasks.name[task[i + 1]]
         resource = task_graph.resources[held[i]].name
-        text = f'"{resource}" serves "{one}" until {end[i]} (gap included), but "{other}" starts at {begin[i + 1]}'
+        text = (
+            f'"{resource}" serves "{one}" until {end[i]} (gap included), but "{other}" '
+            f"starts at {begin[i + 1]}"
+        )
         yield Violation("overlap", (one, other, resource), text)
 
 
 def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
-    """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is received."""
+    """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is
+    received.
+    """
     tasks, buffers = task_graph.tasks, task_graph.buffers
     buffer, reader = buffers.readers.owners(), buffers.readers.ids
     filler = buffers.filler[buffer]
@@ -89,24 +114,35 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     arrival = (finish + tasks.lag)[filler]
     for i in np.flatnonzero(start[reader] < arrival).tolist():
         name, what = tasks.name[reader[i]], buffers.name[buffer[i]]
-        text = f'"{name}" starts at {start[reader[i]]}, but the buffer "{what}" that it reads is there at {arrival[i]}'
+        text = (
+            f'"{name}" starts at {start[reader[i]]}, but the buffer "{what}" that it reads '
+            f"is there at {arrival[i]}"
+        )
         yield Violation("data", (name, what), text)
     yield from _bytes_faults(task_graph)
     yield from collective_faults(task_graph)
 
 
 def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
-    """By tensor and hop: bytes that transfers send to a device = bytes of the buffers that they fill there."""
+    """By tensor and hop: bytes that transfers send to a device = bytes of the buffers that they
+    fill there.
+    """
     tasks, buffers = task_graph.tasks, task_graph.buffers
     if not len(buffers):
         return
     hops = np.stack((tasks.op, tasks.output, tasks.source, tasks.destination), axis=1).tolist()
-    hop_of = {t: tuple(hop) for t, hop in enumerate(hops) if tasks.kind[t] == TRANSFER and min(hop[:2]) >= 0}
+    hop_of = {
+        t: tuple(hop)
+        for t, hop in enumerate(hops)
+        if tasks.kind[t] == TRANSFER and min(hop[:2]) >= 0
+    }
     sent = dict.fromkeys(hop_of.values(), 0)
     received = dict.fromkeys(hop_of.values(), 0)
     for task, hop in hop_of.items():
         sent[hop] += int(tasks.bytes[task])
-    for filler, device, size in np.stack((buffers.filler, buffers.device, buffers.asked), axis=1).tolist():
+    for filler, device, size in np.stack(
+        (buffers.filler, buffers.device, buffers.asked), axis=1
+    ).tolist():
         if filler in hop_of and device == hop_of[filler][3]:
             received[hop_of[filler]] += size
     first = {hop: tasks.name[task] for task, hop in reversed(hop_of.items())}
@@ -117,25 +153,41 @@ def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
 
 
 def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
-    """Rule ``bounds``: no path and no resource allows less than the step time; one task at a time needs no more."""
+    """Rule ``bounds``: no path and no resource allows less than the step time; one task at a time
+    needs no more.
+    """
     tasks = task_graph.tasks
     sending = _sending_ps(task_graph)
-    path, last = longest_path(task_graph, tasks.duration + np.floor(sending * (1 - SLACK)).astype(np.int64))
+    path, last = longest_path(
+        task_graph, tasks.duration + np.floor(sending * (1 - SLACK)).astype(np.int64)
+    )
     if step < path:
         name = tasks.name[last]
-        yield Violation("bounds", (name,), f'the step takes {step} ps, but the longest path, to "{name}", takes {path}')
+        yield Violation(
+            "bounds",
+            (name,),
+            f'the step takes {step} ps, but the longest path, to "{name}", takes {path}',
+        )
     held, task = tasks.resources.ids, tasks.resources.owners()
-    busy, gap = np.zeros(len(task_graph.resources), np.int64), np.zeros(len(task_graph.resources), np.int64)
+    busy, gap = (
+        np.zeros(len(task_graph.resources), np.int64),
+        np.zeros(len(task_graph.resources), np.int64),
+    )
     np.add.at(busy, held, (tasks.duration + tasks.gap)[task])
     np.maximum.at(gap, held, tasks.gap[task])
     for resource in np.flatnonzero(step < busy - gap).tolist():
         name, needed = task_graph.resources[resource].name, busy[resource] - gap[resource]
-        yield Violation("bounds", (name,), f'the step takes {step} ps, but "{name}" alone is busy for {needed}')
-    # One more for each flow: the picosecond in which its last byte is sent is rounded up, and its share unused after.
+        yield Violation(
+            "bounds", (name,), f'the step takes {step} ps, but "{name}" alone is busy for {needed}'
+        )
+    # One more for each flow: the picosecond in which its last byte is sent is rounded up, and its
+    # share unused after.
     alone = np.ceil(sending * (1 + SLACK)).astype(np.int64) + tasks.flow
     most = sum((tasks.duration + alone + tasks.lag + tasks.gap).tolist())
     if step > most:
-        yield Violation("bounds", (), f"the step takes {step} ps, but one task after another would take {most}")
+        yield Violation(
+            "bounds", (), f"the step takes {step} ps, but one task after another would take {most}"
+        )
 
 
 def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:
@@ -148,7 +200,9 @@ def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:
 
 
 def longest_path(task_graph: TaskGraph, length: Ints) -> tuple[int, int]:
-    """The longest path through successors, of lengths and lags in ps, and the task at its end (-1: no tasks)."""
+    """The longest path through successors, of lengths and lags in ps, and the task at its end (-1:
+    no tasks).
+    """
     tasks = task_graph.tasks
     successors, lengths, lags = tasks.successors.lists(), length.tolist(), tasks.lag.tolist()
     missing = np.bincount(tasks.successors.ids, minlength=len(tasks)).tolist()

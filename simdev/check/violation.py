@@ -26,7 +26,9 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Which rule is broken, the names of the tasks, resources and devices concerned, and what is wrong."""
+    """Which rule is broken, the names of the tasks, resources and devices concerned, and what is
+    wrong.
+    """
 
     rule: str
     names: tuple[str, ...]

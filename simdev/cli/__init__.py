@@ -1,7 +1,10 @@
-"""The command line: one verb a module, each with ``add_parser`` and ``run``. Data goes to stdout, talk to stderr.
+"""The command line: one verb a module, each with ``add_parser`` and ``run``.
 
-Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130 interrupted; 141 the
-reader of stdout went away. Modules import what they need when they run, so that ``--help`` is quick.
+Data goes to stdout, talk to stderr.
+
+Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
+interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
+that ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -15,7 +18,20 @@ from contextlib import suppress
 
 from .. import __version__
 from ..errors import OutOfMemoryError, SimdevError
-from . import calibrate, check, clusters, compare, import_, pipeline, profile, report, search, serve, simulate, sweep
+from . import (
+    calibrate,
+    check,
+    clusters,
+    compare,
+    import_,
+    pipeline,
+    profile,
+    report,
+    search,
+    serve,
+    simulate,
+    sweep,
+)
 from .codes import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED
 
 
@@ -23,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all verbs; the chosen verb is ``args.run``."""
     found = argparse.ArgumentParser(
         prog="simdev",
-        description="Simulate a training step spread over devices: how long does it take, and does it fit?",
+        description=(
+            "Simulate a training step spread over devices: how long does it take, and does it fit?"
+        ),
         epilog="exit codes: 0 done, 1 the step does not fit, 2 bad input, 3 a failed check",
         allow_abbrev=False,
     )
@@ -66,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _told("simdev itself ran out of memory", BAD_INPUT)
     except OSError as error:
-        # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes no more.
+        # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes
+        # no more.
         _drop_stdout()
         reason = error.strerror or str(error)
         return _told(f"cannot write: {reason[:1].lower()}{reason[1:]}", BAD_INPUT)
@@ -77,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Names may hold what the terminal's encoding has no sign for, and a stream may have been closed (``>&-``)."""
+    """Names may hold what the terminal's encoding has no sign for, and a stream may have been
+    closed (``>&-``).
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -20,21 +20,36 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "calibrate",
         help="fit gaps, latencies and bandwidths to a measured trace",
-        description="Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals.",
+        description=(
+            "Fit a scenario's numbers to a measured trace by robust least squares, and "
+            "tell the residuals."
+        ),
         allow_abbrev=False,
     )
     found.add_argument("file", metavar="SCENARIO", help="the scenario (JSON, may be gzipped)")
-    found.add_argument("trace", metavar="TRACE", help="a saved run, or Chrome trace events; spans are matched by name")
+    found.add_argument(
+        "trace",
+        metavar="TRACE",
+        help="a saved run, or Chrome trace events; spans are matched by name",
+    )
     found.add_argument(
         "--fit",
         metavar="WHAT",
         default="gap,latency,bandwidth",
-        help="of gap, latency, bandwidth, efficiency, efficiency:KIND/OP (patterns); default: %(default)s",
+        help=(
+            "of gap, latency, bandwidth, efficiency, efficiency:KIND/OP (patterns); "
+            "default: %(default)s"
+        ),
     )
     found.add_argument(
-        "-o", "--output", metavar="OUT", help="write the scenario with what was fitted (.json, .json.gz)"
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="write the scenario with what was fitted (.json, .json.gz)",
     )
-    found.add_argument("--cluster", metavar="OUT", help="write the cluster with what was fitted (.json, .json.gz)")
+    found.add_argument(
+        "--cluster", metavar="OUT", help="write the cluster with what was fitted (.json, .json.gz)"
+    )
     found.add_argument("--json", action="store_true", help="print parameters and residuals as JSON")
     found.set_defaults(run=run)
 
@@ -42,7 +57,13 @@ def add_parser(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     with _outputs(args) as places:
-        from ..calibrate import calibrate, calibration_text, read_measured, write_fitted, write_fitted_cluster
+        from ..calibrate import (
+            calibrate,
+            calibration_text,
+            read_measured,
+            write_fitted,
+            write_fitted_cluster,
+        )
         from ..scenario import load_scenario
 
         scenario, measured = load_scenario(args.file), read_measured(args.trace)
@@ -54,14 +75,25 @@ def run(args: argparse.Namespace) -> int:
             write_fitted(calibration, args.file, places["output"], args.output)
         if "cluster" in places:
             write_fitted_cluster(calibration, places["cluster"])
-    print(json.dumps(calibration.to_json(), indent=1, allow_nan=False) if args.json else calibration_text(calibration))
+    print(
+        json.dumps(calibration.to_json(), indent=1, allow_nan=False)
+        if args.json
+        else calibration_text(calibration)
+    )
     return DONE
 
 
 @contextmanager
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    wanted = {name: getattr(args, name) for name in ("output", "cluster") if getattr(args, name) is not None}
+    """Option -> the temporary file to fill, which takes its place at the end.
+
+    Raises InputError before any work.
+    """
+    wanted = {
+        name: getattr(args, name)
+        for name in ("output", "cluster")
+        if getattr(args, name) is not None
+    }
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
     check_names(wanted, dict.fromkeys(wanted, ENDINGS), {place_of(args.trace): "the trace"})

@@ -1,4 +1,6 @@
-"""``simdev clusters [NAME]``: the machines shipped as presets, and one of them in detail or as a picture."""
+"""``simdev clusters [NAME]``: the machines shipped as presets, and one of them in detail or as a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,32 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "clusters",
         help="list the cluster presets; show and draw one",
-        description="Lists the machines that a scenario can name as its cluster. With NAME (or a cluster file) prints "
+        description="Lists the machines that a scenario can name as its cluster. With NAME (or a "
+        "cluster file) prints "
         "its devices, links and where every number comes from.",
         allow_abbrev=False,
     )
     found.add_argument("name", nargs="?", metavar="NAME", help="a preset, or a cluster file (JSON)")
-    found.add_argument("--nodes", type=int, metavar="N", help="so many machines, joined by the preset's network")
-    found.add_argument("--network", metavar="RATE", help='bandwidth of each network adapter, like "25 Gbit/s"')
+    found.add_argument(
+        "--nodes", type=int, metavar="N", help="so many machines, joined by the preset's network"
+    )
+    found.add_argument(
+        "--network", metavar="RATE", help='bandwidth of each network adapter, like "25 Gbit/s"'
+    )
     found.add_argument("-o", "--output", metavar="OUT", help="draw it (.png, .svg or .pdf)")
     found.add_argument("--json", action="store_true", help="print as JSON")
-    found.add_argument("--markdown", action="store_true", help="print the list as a table for documents")
+    found.add_argument(
+        "--markdown", action="store_true", help="print the list as a table for documents"
+    )
     found.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.name is None:
-        unused = [name for name in ("nodes", "network", "output") if getattr(args, name) is not None]
+        unused = [
+            name for name in ("nodes", "network", "output") if getattr(args, name) is not None
+        ]
         if unused:
             raise InputError(f"NAME: missing, and --{unused[0]} needs it")
         print(_listed(args))
@@ -69,7 +80,10 @@ def preset_rows() -> list[tuple[str, ...]]:
         fields, cluster = preset_fields(name), read_preset(name, 1)
         default = read_preset(name)
         nodes = 1 + max(device.node for device in default.devices if device.runs_ops)
-        counted = [f"{count} {kind}" for kind, count in _counts(d.kind for d in cluster.devices if d.runs_ops)]
+        counted = [
+            f"{count} {kind}"
+            for kind, count in _counts(d.kind for d in cluster.devices if d.runs_ops)
+        ]
         machines = f"{nodes} x " if nodes > 1 else ""
         memory = [_memory(device) for device in cluster.devices if device.runs_ops]
         rows.append(
@@ -91,17 +105,31 @@ def preset_table() -> str:
 
 
 def device_table() -> str:
-    """The kinds of device as a table in Markdown, peaks dense and of one direction: docs/clusters.md holds it too."""
+    """The kinds of device as a table in Markdown, peaks dense and of one direction:
+    docs/clusters.md holds it too.
+    """
     from ..files.device import device_presets
     from ..units import format_bandwidth, format_capacity
 
     rows = []
     for spec in device_presets():
         half = spec.flops.get("bfloat16", spec.flops.get("float16"))
-        peaks = [f"{float(peak) / 1e12:g}" if peak else "-" for peak in (spec.flops.get("float32"), half)]
+        peaks = [
+            f"{float(peak) / 1e12:g}" if peak else "-" for peak in (spec.flops.get("float32"), half)
+        ]
         memory = "-" if spec.memory is None else format_capacity(spec.memory)
-        rows.append((f"`{spec.kind}`", spec.name, *peaks, format_bandwidth(float(spec.memory_bandwidth)), memory))
-    return _markdown(("kind", "device", "float32 TFLOP/s", "float16, bfloat16 TFLOP/s", "memory", "size"), rows)
+        rows.append(
+            (
+                f"`{spec.kind}`",
+                spec.name,
+                *peaks,
+                format_bandwidth(float(spec.memory_bandwidth)),
+                memory,
+            )
+        )
+    return _markdown(
+        ("kind", "device", "float32 TFLOP/s", "float16, bfloat16 TFLOP/s", "memory", "size"), rows
+    )
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -115,7 +143,9 @@ def _listed(args: argparse.Namespace) -> str:
     rows = preset_rows()
     if args.json:
         return json.dumps(
-            [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows], indent=1, ensure_ascii=False
+            [dict(zip(("name", *HEAD[1:]), row, strict=True)) for row in rows],
+            indent=1,
+            ensure_ascii=False,
         )
     return _columns([(row[0], row[2], row[3], row[1]) for row in rows])
 
@@ -140,34 +170,48 @@ def _told(cluster: Cluster) -> str:
     lines += ["", f"{len(nodes)} nodes, each:" if len(nodes) > 1 else "devices:"]
     rows = [(f"  {count} x {what}",) for what, count in _counts(map(_device, first))]
     lines += [_columns(rows), "", "links:"]
-    kinds = [(f"  {count} x {kind}", told) for (kind, told), count in _counts(map(_link, cluster.links))]
+    kinds = [
+        (f"  {count} x {kind}", told) for (kind, told), count in _counts(map(_link, cluster.links))
+    ]
     lines.append(_columns(kinds) or "  none")
     if cluster.collectives:
         lines += [
             "",
-            f"collectives inside a node, measured ({cluster.collectives}): the least time, bus bandwidths by size, and",
+            (
+                f"collectives inside a node, measured ({cluster.collectives}): the least "
+                "time, bus bandwidths by size, and"
+            ),
             "how well the table tells measured sizes that it does not hold:",
         ]
         lines.append(_columns(list(_collectives(cluster.collectives))))
     if cluster.provenance:
         lines += ["", "where the numbers come from:", _columns(list(_sources(cluster)))]
-        notes = [f"  {path}: {one['note']}" for path, one in cluster.provenance.items() if _noted(one)]
+        notes = [
+            f"  {path}: {one['note']}" for path, one in cluster.provenance.items() if _noted(one)
+        ]
         lines += ["", "notes:", *notes] if notes else []
     return "\n".join(lines)
 
 
 def _collectives(name: str) -> Iterable[tuple[str, ...]]:
-    """A row a table: its least time, bus bandwidths, and its error on measured sizes that it does not hold."""
+    """A row a table: its least time, bus bandwidths, and its error on measured sizes that it does
+    not hold.
+    """
     from ..collectives import bus_bandwidth
     from ..files.collectives import collectives_fields, read_collectives
 
     yield "  ", "GPUs", "least", "1 MiB", "16 MiB", "512 MiB", "mean and largest error"
     for table, told in zip(read_collectives(name), collectives_fields(name)["tables"], strict=True):
         sizes = [size for size in (2**20, 2**24, 2**29) if table.source == "measured"]
-        rates = [float(bus_bandwidth(table.collective, table.ranks, size, table.seconds(size))) for size in sizes]
+        rates = [
+            float(bus_bandwidth(table.collective, table.ranks, size, table.seconds(size)))
+            for size in sizes
+        ]
         left = told.get("left_out")
         error = (
-            f"{float(left['mean']):.1%}, {float(left['max']):.0%} on {left['sizes']}" if left else "fitted to one size"
+            f"{float(left['mean']):.1%}, {float(left['max']):.0%} on {left['sizes']}"
+            if left
+            else "fitted to one size"
         )
         least = f"{float(table.anchors[0][1]) * 1e6:.1f} us"
         shown = [f"{rate / 1e9:.1f} GB/s" for rate in rates] or ["-"] * 3
@@ -177,7 +221,13 @@ def _collectives(name: str) -> Iterable[tuple[str, ...]]:
 def _sources(cluster: Cluster) -> Iterable[tuple[str, ...]]:
     for path, one in cluster.provenance.items():
         if isinstance(one, dict) and {"value", "kind", "date", "source"} <= one.keys():
-            yield f"  {path}", str(one["value"]), str(one["kind"]), str(one["date"]), str(one["source"])
+            yield (
+                f"  {path}",
+                str(one["value"]),
+                str(one["kind"]),
+                str(one["date"]),
+                str(one["source"]),
+            )
         else:
             yield f"  {path}", json.dumps(one, ensure_ascii=False, default=str)[:120]
 
@@ -202,7 +252,9 @@ def _link(link: Any) -> tuple[str, str]:
     gap = f", gap {format_seconds(float(link.gap))}" if link.gap else ""
     lanes = f", {link.lanes} lanes" if link.lanes and link.lanes > 1 else ""
     way = {"full": "", "half": ", both ways together", "simplex": ", one way"}[link.duplex]
-    return link.kind or "link", format_bandwidth(float(Fraction(link.bandwidth))) + latency + gap + lanes + way
+    return link.kind or "link", format_bandwidth(
+        float(Fraction(link.bandwidth))
+    ) + latency + gap + lanes + way
 
 
 def _link_kinds(cluster: Cluster) -> list[tuple[str, str]]:

@@ -20,13 +20,22 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "compare",
         help="tell two steps apart: scenarios or saved runs",
-        description="Compares two steps, each a scenario or a saved run, part by part; parts are matched by name.",
+        description=(
+            "Compares two steps, each a scenario or a saved run, part by part; parts are "
+            "matched by name."
+        ),
         allow_abbrev=False,
     )
-    found.add_argument("first", metavar="A", help="a scenario or a saved run (JSON, may be gzipped; - is stdin)")
+    found.add_argument(
+        "first", metavar="A", help="a scenario or a saved run (JSON, may be gzipped; - is stdin)"
+    )
     found.add_argument("second", metavar="B", help="another one")
-    found.add_argument("-o", "--out", metavar="OUT", help="write a page too, with both on one time axis (.html)")
-    found.add_argument("--json", action="store_true", help="print the comparison as JSON (times in ps)")
+    found.add_argument(
+        "-o", "--out", metavar="OUT", help="write a page too, with both on one time axis (.html)"
+    )
+    found.add_argument(
+        "--json", action="store_true", help="print the comparison as JSON (times in ps)"
+    )
     found.set_defaults(run=run)
 
 

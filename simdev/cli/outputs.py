@@ -17,7 +17,10 @@ PICTURES = (".png", ".svg", ".pdf")
 
 @contextmanager
 def place_for(option: str, path: str) -> Iterator[str]:
-    """The temporary file to fill, which takes the place of ``path`` at the end. Raises InputError before any work."""
+    """The temporary file to fill, which takes the place of ``path`` at the end.
+
+    Raises InputError before any work.
+    """
     from ..files.writing import replacing
 
     with ExitStack() as stack:
@@ -25,7 +28,9 @@ def place_for(option: str, path: str) -> Iterator[str]:
             place = stack.enter_context(replacing(path))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"{option}: cannot write {path}: {reason[:1].lower()}{reason[1:]}") from None
+            raise InputError(
+                f"{option}: cannot write {path}: {reason[:1].lower()}{reason[1:]}"
+            ) from None
         yield place
 
 
@@ -34,14 +39,19 @@ def places_for(wanted: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The same for several: name of an option's argument -> the temporary file."""
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(place_for(f"--{name.replace('_', '-')}", path)) for name, path in wanted.items()
+            name: stack.enter_context(place_for(f"--{name.replace('_', '-')}", path))
+            for name, path in wanted.items()
         }
 
 
-def check_names(wanted: Mapping[str, str], endings: Mapping[str, Sequence[str]], taken: Mapping[str, str]) -> None:
-    """Refuse outputs whose names end otherwise than their options allow, and places that are taken or named twice.
+def check_names(
+    wanted: Mapping[str, str], endings: Mapping[str, Sequence[str]], taken: Mapping[str, str]
+) -> None:
+    """Refuse outputs whose names end otherwise than their options allow, and places that are taken
+    or named twice.
 
-    ``wanted`` is by name of an option's argument, ``taken`` tells what a place is. Raises InputError with all problems.
+    ``wanted`` is by name of an option's argument, ``taken`` tells what a place is. Raises
+    InputError with all problems.
     """
     problems, used = [], dict(taken)
     for name, path in wanted.items():

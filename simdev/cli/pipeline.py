@@ -24,32 +24,68 @@ def add_parser(verbs: Any) -> None:
     """Add this verb to the parser's subparsers."""
     found = verbs.add_parser(
         "pipeline",
-        help="simulate a pipeline schedule from the times of its stages: step time, bubble, live activations",
-        description="Simulate a pipeline from what a rank needs for one microbatch. A single time or size is that of a "
+        help=(
+            "simulate a pipeline schedule from the times of its stages: step time, bubble, "
+            "live activations"
+        ),
+        description="Simulate a pipeline from what a rank needs for one microbatch. A single time "
+        "or size is that of a "
         "rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage. "
-        "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, or your own (--csv).",
+        "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, "
+        "PipeDream, or your own (--csv).",
         allow_abbrev=False,
     )
-    found.add_argument("--stages", type=int, metavar="P", help="ranks (devices), each with a stage, or with --chunks")
+    found.add_argument(
+        "--stages",
+        type=int,
+        metavar="P",
+        help="ranks (devices), each with a stage, or with --chunks",
+    )
     found.add_argument("--microbatches", type=int, metavar="M", help="microbatches in a step")
     found.add_argument("--schedule", metavar="NAME", help="default: 1F1B")
-    found.add_argument("--chunks", type=int, metavar="V", help="stages a rank, of interleaved schedules")
-    found.add_argument("--csv", metavar="FILE", help="a table of your own, a line a rank, as PyTorch writes it")
-    found.add_argument("--forward", required=True, metavar="TIME", help="of a forward, like 18.5ms")
-    found.add_argument("--backward", required=True, metavar="TIME", help="of the gradient of the input")
-    found.add_argument("--weight", default="0", metavar="TIME", help="of the gradient of the weights (default 0)")
-    found.add_argument("--comm", default="0", metavar="TIME", help="latency between neighbouring stages (default 0)")
     found.add_argument(
-        "--activation", default="0", metavar="SIZE", help="bytes a microbatch leaves on a rank, like 2GB"
+        "--chunks", type=int, metavar="V", help="stages a rank, of interleaved schedules"
     )
-    found.add_argument("--kept", metavar="SIZE", help="what of it the gradient of the weights needs (default: all)")
-    found.add_argument("--parameters", default="0", metavar="SIZE", help="bytes of the weights of a rank")
-    found.add_argument("--engine", choices=("auto", "simpy", "compiled"), default="auto", help="default: auto")
+    found.add_argument(
+        "--csv", metavar="FILE", help="a table of your own, a line a rank, as PyTorch writes it"
+    )
+    found.add_argument("--forward", required=True, metavar="TIME", help="of a forward, like 18.5ms")
+    found.add_argument(
+        "--backward", required=True, metavar="TIME", help="of the gradient of the input"
+    )
+    found.add_argument(
+        "--weight", default="0", metavar="TIME", help="of the gradient of the weights (default 0)"
+    )
+    found.add_argument(
+        "--comm",
+        default="0",
+        metavar="TIME",
+        help="latency between neighbouring stages (default 0)",
+    )
+    found.add_argument(
+        "--activation",
+        default="0",
+        metavar="SIZE",
+        help="bytes a microbatch leaves on a rank, like 2GB",
+    )
+    found.add_argument(
+        "--kept", metavar="SIZE", help="what of it the gradient of the weights needs (default: all)"
+    )
+    found.add_argument(
+        "--parameters", default="0", metavar="SIZE", help="bytes of the weights of a rank"
+    )
+    found.add_argument(
+        "--engine", choices=("auto", "simpy", "compiled"), default="auto", help="default: auto"
+    )
     found.add_argument("--gantt", metavar="OUT", help="draw the timeline (.png, .svg or .pdf)")
     found.add_argument("--save-csv", metavar="OUT", help="write the schedule as a table (.csv)")
-    found.add_argument("--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)")
+    found.add_argument(
+        "--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)"
+    )
     found.add_argument("--json", action="store_true", help="print the report as JSON")
-    found.add_argument("--check", action="store_true", help="judge the result by the independent checker too")
+    found.add_argument(
+        "--check", action="store_true", help="judge the result by the independent checker too"
+    )
     found.set_defaults(run=run)
 
 
@@ -84,7 +120,11 @@ def _schedule(args: argparse.Namespace) -> Schedule:
 
     if args.csv is not None:
         return _own_schedule(args)
-    absent = [f"--{name}: is needed, or --csv" for name in ("stages", "microbatches") if getattr(args, name) is None]
+    absent = [
+        f"--{name}: is needed, or --csv"
+        for name in ("stages", "microbatches")
+        if getattr(args, name) is None
+    ]
     if absent:
         raise InputError(absent)
     chunks = 1 if args.chunks is None else args.chunks
@@ -103,7 +143,11 @@ def _own_schedule(args: argparse.Namespace) -> Schedule:
         schedule = read_csv(read_text(args.csv), name)
     except InputError as error:
         raise error.within(label(args.csv)) from None
-    shape = {"stages": schedule.ranks, "microbatches": schedule.microbatches, "chunks": max(schedule.chunks)}
+    shape = {
+        "stages": schedule.ranks,
+        "microbatches": schedule.microbatches,
+        "chunks": max(schedule.chunks),
+    }
     what = {"stages": "ranks", "microbatches": "microbatches", "chunks": "stages a rank"}
     wrong = [
         f"--{key}: is {getattr(args, key)}, but {args.csv} has {count} {what[key]}"
@@ -150,8 +194,13 @@ def _write_table(schedule: Schedule, place: str) -> None:
 
 @contextmanager
 def _outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
+    """Option -> the temporary file to fill, which takes its place at the end.
+
+    Raises InputError before any work.
+    """
     wanted = {name: getattr(args, name) for name in OUTPUTS if getattr(args, name) is not None}
-    check_names(wanted, OUTPUTS, {} if args.csv is None else {place_of(args.csv): f"the table {args.csv}"})
+    check_names(
+        wanted, OUTPUTS, {} if args.csv is None else {place_of(args.csv): f"the table {args.csv}"}
+    )
     with places_for(wanted) as places:
         yield places

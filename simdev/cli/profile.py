@@ -1,4 +1,6 @@
-"""``simdev profile``: measure the operators of a PyTorch training step on this machine, or look at profiles."""
+"""``simdev profile``: measure the operators of a PyTorch training step on this machine, or look at
+profiles.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ def add_parser(verbs: Any) -> None:
     parser = verbs.add_parser(
         "profile",
         help="measure the operators of a PyTorch training step, or check profiles",
-        description="Captures the forward, backward and update of a PyTorch model as a graph, measures each distinct "
-        "operator on this machine, and writes DIR/graphs/MODEL-bBATCH.json and DIR/MODEL.DEVICEKIND.jsonl. "
+        description="Captures the forward, backward and update of a PyTorch model as a graph, "
+        "measures each distinct "
+        "operator on this machine, and writes DIR/graphs/MODEL-bBATCH.json and "
+        "DIR/MODEL.DEVICEKIND.jsonl. "
         '"simdev profile doctor FILE ..." looks for times in profiles that cannot be true.',
         allow_abbrev=False,
     )
@@ -26,24 +30,57 @@ def add_parser(verbs: Any) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a name of --list, or path/to/file.py:function returning (module, inputs, loss); or: doctor",
+        help=(
+            "a name of --list, or path/to/file.py:function returning (module, inputs, "
+            "loss); or: doctor"
+        ),
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="profiles that the doctor looks at")
-    parser.add_argument("--list", action="store_true", help="list the models that are ready to be measured")
     parser.add_argument(
-        "--links", metavar="FILE", help="measure transfers between two local processes and write a cluster of 4 cores"
+        "files", nargs="*", metavar="FILE", help="profiles that the doctor looks at"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default cpu)")
-    parser.add_argument("--batch", type=int, metavar="N", help="examples in a batch (default: the model's own)")
     parser.add_argument(
-        "--size", action="append", default=[], metavar="NAME=N", help="another size of the model (length=128)"
+        "--list", action="store_true", help="list the models that are ready to be measured"
     )
-    parser.add_argument("--optimizer", metavar="NAME", help="sgd-momentum or adam (default: the model's own)")
-    parser.add_argument("--seconds", type=float, default=240.0, metavar="S", help="time to measure for (default 240)")
     parser.add_argument(
-        "--compare", action="store_true", help="simulate the step from its operators and compare with the measured one"
+        "--links",
+        metavar="FILE",
+        help="measure transfers between two local processes and write a cluster of 4 cores",
     )
-    parser.add_argument("-o", "--output", default="profiles", metavar="DIR", help="where to write (default profiles)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default cpu)"
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="examples in a batch (default: the model's own)"
+    )
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="another size of the model (length=128)",
+    )
+    parser.add_argument(
+        "--optimizer", metavar="NAME", help="sgd-momentum or adam (default: the model's own)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=240.0,
+        metavar="S",
+        help="time to measure for (default 240)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="simulate the step from its operators and compare with the measured one",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="profiles",
+        metavar="DIR",
+        help="where to write (default profiles)",
+    )
     _add_others(parser)
     parser.set_defaults(run=run)
 
@@ -53,14 +90,23 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grid",
         metavar="CLASS",
-        help="measure random shapes of op classes, by comma: gemm, conv, attention, norm, softmax, elementwise, or all "
+        help="measure random shapes of op classes, by comma: gemm, conv, attention, norm, "
+        "softmax, elementwise, or all "
         "of them; or copies of memory by size",
     )
-    parser.add_argument("--points", type=int, metavar="N", help="random shapes of each class of the grid")
-    parser.add_argument("--dtype", default="float32", metavar="NAME", help="dtype of the grid (default float32)")
-    # argparse gives no positional argument to what stands behind an option, so this one takes the files that follow it.
     parser.add_argument(
-        "--strict", nargs="*", metavar="FILE", help="doctor: exit code 3 where there is a warning (of these files too)"
+        "--points", type=int, metavar="N", help="random shapes of each class of the grid"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", metavar="NAME", help="dtype of the grid (default float32)"
+    )
+    # argparse gives no positional argument to what stands behind an option, so this one takes the
+    # files that follow it.
+    parser.add_argument(
+        "--strict",
+        nargs="*",
+        metavar="FILE",
+        help="doctor: exit code 3 where there is a warning (of these files too)",
     )
 
 
@@ -80,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _doctor(files: Sequence[str], strict: bool) -> int:
-    from ..profiling.doctor import examine
+    from ..measure.doctor import examine
 
     if not files:
         raise InputError("doctor: name the profiles to look at")
@@ -93,7 +139,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from ..profiling import model_names
+    from ..measure import model_names
 
     if args.list:
         for name, batch, optimizer in model_names():
@@ -111,7 +157,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _model(args: argparse.Namespace) -> None:
-    from ..profiling import profile_model
+    from ..measure import profile_model
 
     sizes = dict(_size(text) for text in args.size)
     with _bar(args.model) as progress:
@@ -127,13 +173,14 @@ def _model(args: argparse.Namespace) -> None:
         )
     print(graph, profile, sep="\n")
     if args.compare:
-        from ..profiling.compare import compare
+        from ..measure.compare import compare
         from ..units import format_seconds
 
         found = compare(profile, graph)
         batch = "" if found.batch is None else f", batch {found.batch}"
         print(
-            f"{found.model}{batch}, one {found.device}: simulated {format_seconds(found.simulated_s)}, "
+            f"{found.model}{batch}, one {found.device}: simulated "
+            f"{format_seconds(found.simulated_s)}, "
             f"measured {format_seconds(found.measured_s)}, error {found.error:+.1%}"
             + (" (too noisy to be trusted)" if found.too_noisy else "")
         )
@@ -147,15 +194,25 @@ def _size(text: str) -> tuple[str, int]:
 
 
 def _grid(args: argparse.Namespace) -> None:
-    from ..profiling import profile_grid
+    from ..measure import profile_grid
 
     classes = [] if args.grid == "all" else args.grid.split(",")
     with _bar(f"grid {args.grid}") as progress:
-        print(profile_grid(classes, args.device, args.seconds, args.output, args.points, args.dtype, progress=progress))
+        print(
+            profile_grid(
+                classes,
+                args.device,
+                args.seconds,
+                args.output,
+                args.points,
+                args.dtype,
+                progress=progress,
+            )
+        )
 
 
 def _links(path: str) -> None:
-    from ..profiling.links import write_measured_cluster
+    from ..measure.links import write_measured_cluster
     from ..units import format_bandwidth, format_seconds
 
     fit = write_measured_cluster(path)
@@ -176,7 +233,8 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     def progress(done: int, total: int, what: str) -> None:
         nonlocal bar
         if bar is None:
-            # Not before the first op is measured, so that a refused question leaves nothing but its error.
+            # Not before the first op is measured, so that a refused question leaves nothing but its
+            # error.
             bar = tqdm(desc=title, total=total, unit="op", file=sys.stderr, mininterval=interval)
         bar.set_postfix_str(what, refresh=False)
         bar.update(done - bar.n)

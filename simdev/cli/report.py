@@ -1,4 +1,6 @@
-"""``simdev report FILE -o report.html``: one step, or the results of a sweep, as a page to look at."""
+"""``simdev report FILE -o report.html``: one step, or the results of a sweep, as a page to look
+at.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,23 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "report",
         help="write a step or the results of a sweep as one HTML page",
-        description="Writes one HTML page that needs nothing else: Gantt chart, memory, load, critical path and what "
+        description="Writes one HTML page that needs nothing else: Gantt chart, memory, load, "
+        "critical path and what "
         "if of a scenario or of a saved run; table and scatter plot of the results of a sweep.",
         allow_abbrev=False,
     )
     found.add_argument(
         "file",
         metavar="FILE",
-        help="a scenario, a saved run (JSON, may be gzipped; - is stdin), or results (.csv, .parquet)",
+        help=(
+            "a scenario, a saved run (JSON, may be gzipped; - is stdin), or results (.csv, "
+            ".parquet)"
+        ),
     )
     found.add_argument("-o", "--out", metavar="OUT", required=True, help="the page (.html)")
-    found.add_argument("--no-what-if", action="store_true", help="leave out what takes simulations of its own")
+    found.add_argument(
+        "--no-what-if", action="store_true", help="leave out what takes simulations of its own"
+    )
     found.set_defaults(run=run)
 
 
@@ -51,20 +59,27 @@ def _step(file: str, what_if: bool) -> dict[str, Any]:
     from ..report import read_subject, run_data, what_ifs
 
     subject = read_subject(file)
-    gains = what_ifs(subject.report, subject.kinds, subject.scenario, watch=_watched) if what_if else ()
+    gains = (
+        what_ifs(subject.report, subject.kinds, subject.scenario, watch=_watched) if what_if else ()
+    )
     return run_data(subject, gains)
 
 
 def _watched(cases: Sequence[Any]) -> Sequence[Any]:
     from tqdm import tqdm
 
-    bar: Sequence[Any] = tqdm(cases, delay=2, disable=None, leave=False, desc="what if", file=sys.stderr)
+    bar: Sequence[Any] = tqdm(
+        cases, delay=2, disable=None, leave=False, desc="what if", file=sys.stderr
+    )
     return bar
 
 
 @contextmanager
 def page_place(out: str, sources: Sequence[str]) -> Iterator[str]:
-    """The temporary file to fill, which takes its place at the end. Raises InputError before any work."""
+    """The temporary file to fill, which takes its place at the end.
+
+    Raises InputError before any work.
+    """
     _check_place(out, sources)
     with place_for("--out", out) as place:
         yield place

@@ -26,23 +26,43 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "search",
         help="look for a better placement by the placers and partitioners of the papers",
-        description="Run one method on a scenario. The best strategy is run once more by the reference engine and "
+        description="Run one method on a scenario. The best strategy is run once more by the "
+        "reference engine and "
         "judged by the checker. Exits 1 where nothing was found that fits into memory.",
         allow_abbrev=False,
     )
-    found.add_argument("file", metavar="SCENARIO", help="the scenario (JSON, may be gzipped; - is stdin)")
-    found.add_argument("--method", required=True, metavar="NAME", help="see docs/search.md; a wrong name lists them")
-    found.add_argument("--budget", type=int, metavar="N", help="placements to evaluate at most (default: the method's)")
+    found.add_argument(
+        "file", metavar="SCENARIO", help="the scenario (JSON, may be gzipped; - is stdin)"
+    )
+    found.add_argument(
+        "--method",
+        required=True,
+        metavar="NAME",
+        help="see docs/search.md; a wrong name lists them",
+    )
+    found.add_argument(
+        "--budget",
+        type=int,
+        metavar="N",
+        help="placements to evaluate at most (default: the method's)",
+    )
     found.add_argument("--seconds", type=float, metavar="S", help="time to search at most")
-    found.add_argument("--seed", type=int, default=0, metavar="K", help="of what is random (default 0)")
+    found.add_argument(
+        "--seed", type=int, default=0, metavar="K", help="of what is random (default 0)"
+    )
     found.add_argument(
         "--prepare",
         metavar="LIST",
-        help="of colocate, coplace, pair, fuse, forward, adjust (comma-separated), or none; adjust:RULE chooses "
+        help="of colocate, coplace, pair, fuse, forward, adjust (comma-separated), or none; "
+        "adjust:RULE chooses "
         "by first, frequent, memory, memory-sum, time or time-sum",
     )
-    found.add_argument("-o", "--output", metavar="OUT", help="write the best strategy (.json, .json.gz)")
-    found.add_argument("--json", action="store_true", help="print objectives, provenance and curve as JSON")
+    found.add_argument(
+        "-o", "--output", metavar="OUT", help="write the best strategy (.json, .json.gz)"
+    )
+    found.add_argument(
+        "--json", action="store_true", help="print objectives, provenance and curve as JSON"
+    )
     found.set_defaults(run=run)
 
 
@@ -57,11 +77,23 @@ def run(args: argparse.Namespace) -> int:
         try:
             with _bar(args.budget) as progress:
                 result = search(
-                    scenario, args.method, args.budget, args.seed, args.seconds, _prepare(args.prepare), progress
+                    scenario,
+                    args.method,
+                    args.budget,
+                    args.seed,
+                    args.seconds,
+                    _prepare(args.prepare),
+                    progress,
                 )
             faults = confirm(oracle_of(scenario), result)
         except InputError as error:
-            if error.problems[0].partition(":")[0] in ("method", "budget", "seconds", "seed", "prepare"):
+            if error.problems[0].partition(":")[0] in (
+                "method",
+                "budget",
+                "seconds",
+                "seed",
+                "prepare",
+            ):
                 raise InputError([f"--{problem}" for problem in error.problems]) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
         if place is not None:
@@ -70,7 +102,11 @@ def run(args: argparse.Namespace) -> int:
             write_strategy(result.strategy, place)
     for line in (*map(str, faults), *result.obstacles):
         print(line, file=sys.stderr)
-    print(json.dumps(result.to_json(), indent=1, allow_nan=False) if args.json else _text(result, not faults))
+    print(
+        json.dumps(result.to_json(), indent=1, allow_nan=False)
+        if args.json
+        else _text(result, not faults)
+    )
     if faults:
         return FAILED_CHECK
     return DONE if result.cost.feasible else INFEASIBLE
@@ -85,7 +121,10 @@ def _prepare(text: str | None) -> list[str] | None:
 
 @contextmanager
 def _output(args: argparse.Namespace) -> Iterator[str | None]:
-    """The temporary file to fill, which takes its place at the end. Raises InputError before any work."""
+    """The temporary file to fill, which takes its place at the end.
+
+    Raises InputError before any work.
+    """
     path = args.output
     if path is None:
         yield None
@@ -105,20 +144,38 @@ def _bar(budget: int | None) -> Iterator[Callable[[int], object]]:
     """A bar on stderr for what takes longer than two seconds, where somebody watches."""
     from tqdm import tqdm
 
-    with tqdm(total=budget, delay=DELAY, disable=None, leave=False, desc="search", unit="ev", file=sys.stderr) as bar:
+    with tqdm(
+        total=budget,
+        delay=DELAY,
+        disable=None,
+        leave=False,
+        desc="search",
+        unit="ev",
+        file=sys.stderr,
+    ) as bar:
         yield lambda count: bar.update(count - bar.n)
 
 
 def _text(result: Result, confirmed: bool) -> str:
     told = result.provenance
     lines = [f"{told['method']}: step time {_seconds(result.objectives['step_time_s'])}"]
-    lines += [f"{name}: {value:.6g}" for name, value in result.objectives.items() if name != "step_time_s"]
+    lines += [
+        f"{name}: {value:.6g}" for name, value in result.objectives.items() if name != "step_time_s"
+    ]
     lines.append(_fit(result))
     first = result.points[0]
     lines.append(f"first placement tried: {_seconds(first.step_ps / 1e12)}")
     evaluations = told["evaluations"]
-    counted = f"{evaluations:,} evaluation{'s' * (evaluations != 1)}, {told['cpu_seconds']:.2f} CPU seconds"
-    ends = {"done": "ended by itself", "budget": "budget spent", "time": "time is up", "interrupted": "interrupted"}
+    counted = (
+        f"{evaluations:,} evaluation{'s' * (evaluations != 1)}, {told['cpu_seconds']:.2f} "
+        "CPU seconds"
+    )
+    ends = {
+        "done": "ended by itself",
+        "budget": "budget spent",
+        "time": "time is up",
+        "interrupted": "interrupted",
+    }
     lines.append(f"{counted}; {ends[told['ended']]}; seed {told['seed']}")
     if "bound_s" in result.details:
         lines.append(_proved(result.details))
@@ -142,7 +199,11 @@ def _proved(details: Mapping[str, Any]) -> str:
     if details["exact"]:
         return f"proved to be the best of {details['space']:,} strategies"
     bound = details["bound_s"]
-    return f"not proved to be the best: no strategy is under {_seconds(bound)}" if bound else "nothing is proved yet"
+    return (
+        f"not proved to be the best: no strategy is under {_seconds(bound)}"
+        if bound
+        else "nothing is proved yet"
+    )
 
 
 def _seconds(value: float) -> str:

@@ -27,14 +27,26 @@ def add_parser(verbs: Any) -> None:
         description="Simulate one training step. Exits 1 where the step does not fit into memory.",
         allow_abbrev=False,
     )
-    found.add_argument("file", nargs="?", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)")
-    found.add_argument("--engine", choices=("auto", "simpy", "compiled"), help="default: what the scenario says")
+    found.add_argument(
+        "file", nargs="?", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)"
+    )
+    found.add_argument(
+        "--engine", choices=("auto", "simpy", "compiled"), help="default: what the scenario says"
+    )
     found.add_argument("--gantt", metavar="OUT", help="draw the timeline (.png, .svg or .pdf)")
-    found.add_argument("--trace", metavar="OUT", help="write a trace for Perfetto (.json or .json.gz)")
-    found.add_argument("--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)")
+    found.add_argument(
+        "--trace", metavar="OUT", help="write a trace for Perfetto (.json or .json.gz)"
+    )
+    found.add_argument(
+        "--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)"
+    )
     found.add_argument("--json", action="store_true", help="print the report as JSON")
-    found.add_argument("--check", action="store_true", help="judge the result by the independent checker too")
-    found.add_argument("--strict", action="store_true", help="refuse op times that are estimates and name the ops")
+    found.add_argument(
+        "--check", action="store_true", help="judge the result by the independent checker too"
+    )
+    found.add_argument(
+        "--strict", action="store_true", help="refuse op times that are estimates and name the ops"
+    )
     training.add_arguments(found)
     found.set_defaults(run=run)
 
@@ -51,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
         try:
             outcome = execute(scenario)
         except (DeadlockError, InputError) as error:
-            raise training.told_by_options(args, error) or error.within(shown_name(args.file)) from None
+            raise training.told_by_options(args, error) or error.within(
+                shown_name(args.file)
+            ) from None
         progress.next("analyze")
         report = analyze(outcome)
         code = DONE if report.feasible else INFEASIBLE
@@ -86,7 +100,8 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     try:
         scenario = load_scenario(source)
     except InputError as error:
-        told = error.within("<stdin>") if args.file == "-" else error  # a file is named by its reader
+        # a file is named by its reader
+        told = error.within("<stdin>") if args.file == "-" else error
         raise training.told_by_options(args, error) or told from None
     changes: dict[str, Any] = {} if args.engine is None else {"engine": args.engine}
     changes |= {"costs": replace(scenario.costs, strict=True)} if args.strict else {}
@@ -96,7 +111,9 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     except InputError as error:
         names = {"costs": "--strict", "symmetry": "--no-symmetry", "engine": "--engine"}
         parts = (problem.partition(":") for problem in error.problems)
-        raise InputError([f"{names.get(name, name)}:{reason}" for name, _, reason in parts]) from None
+        raise InputError(
+            [f"{names.get(name, name)}:{reason}" for name, _, reason in parts]
+        ) from None
 
 
 def _figure(report: Report) -> Figure:
@@ -105,7 +122,11 @@ def _figure(report: Report) -> Figure:
 
     if report.training is not None:
         return training_figure(report)
-    return gantt_figure(report.trace) if report.steady is None else sync_figure(report.trace, report.steady)
+    return (
+        gantt_figure(report.trace)
+        if report.steady is None
+        else sync_figure(report.trace, report.steady)
+    )
 
 
 class _Progress:
@@ -114,7 +135,9 @@ class _Progress:
     def __init__(self, steps: int) -> None:
         from tqdm import tqdm
 
-        self._bar = tqdm(total=steps, delay=2, disable=None, leave=False, desc="load", file=sys.stderr)
+        self._bar = tqdm(
+            total=steps, delay=2, disable=None, leave=False, desc="load", file=sys.stderr
+        )
 
     def next(self, step: str) -> None:
         """The next step begins."""

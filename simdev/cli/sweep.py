@@ -21,25 +21,41 @@ def add_parser(verbs: Any) -> None:
     found = verbs.add_parser(
         "sweep",
         help="simulate many scenarios, or one with many settings, into one table",
-        description="Simulates every scenario at every combination of settings: a row each. What does not fit is a "
-        "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was.",
+        description="Simulates every scenario at every combination of settings: a row each. What "
+        "does not fit is a "
+        "row too; exits 2 where a scenario failed. Killed and started again, it goes "
+        "on where it was.",
         allow_abbrev=False,
     )
-    found.add_argument("files", nargs="+", metavar="FILE", help="scenarios (JSON, may be gzipped; - is stdin)")
+    found.add_argument(
+        "files", nargs="+", metavar="FILE", help="scenarios (JSON, may be gzipped; - is stdin)"
+    )
     found.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="PATH=V,V",
-        help="values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; every combination is run",
+        help=(
+            "values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; "
+            "every combination is run"
+        ),
     )
     found.add_argument("--grid", metavar="GRID", help="more fields and values, from a file (JSON)")
     found.add_argument(
-        "-j", "--jobs", type=int, default=1, metavar="N", help="so many at once, -1 on all cores (default 1)"
+        "-j",
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so many at once, -1 on all cores (default 1)",
     )
-    found.add_argument("-o", "--out", metavar="OUT", help="write the table (.csv or .parquet; - is CSV on stdout)")
     found.add_argument(
-        "--journal", metavar="FILE", help="where finished rows are kept for the next run (default: OUT.journal)"
+        "-o", "--out", metavar="OUT", help="write the table (.csv or .parquet; - is CSV on stdout)"
+    )
+    found.add_argument(
+        "--journal",
+        metavar="FILE",
+        help="where finished rows are kept for the next run (default: OUT.journal)",
     )
     found.set_defaults(run=run)
 
@@ -67,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
         write_results(results, args.out)
     else:
         print(
-            csv_text(results) if args.out == "-" else _table(results, {field for one in grid for field in one}), end=""
+            csv_text(results)
+            if args.out == "-"
+            else _table(results, {field for one in grid for field in one}),
+            end="",
         )
     told = counts(results)
     shown = ", ".join(f"{count:,} {status}" for status, count in told.items())
@@ -79,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _written(path: str | None) -> tuple[int, int] | None:
-    """What tells one version of a file from the next: its number and time; None where there is none."""
+    """What tells one version of a file from the next: its number and time; None where there is
+    none.
+    """
     if path is None or not os.path.exists(path):
         return None
     found = os.stat(path)
@@ -132,7 +153,13 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
             _cell(row["reason"]).replace("\n", "; "),
         )
         body.append(tuple(map(printable, cells)))
-    head = "<scenario", *(f"<{printable(name)}" for name in settings), "step time", "<fits", "<reason"
+    head = (
+        "<scenario",
+        *(f"<{printable(name)}" for name in settings),
+        "step time",
+        "<fits",
+        "<reason",
+    )
     return table_text(Table("sweep", head, tuple(body))) + "\n"
 
 

@@ -1,4 +1,6 @@
-"""What the verbs that simulate write: a picture, a trace, the saved run; and what the checker says of it."""
+"""What the verbs that simulate write: a picture, a trace, the saved run; and what the checker says
+of it.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,20 @@ ENDINGS = {"gantt": PICTURES, "trace": (".json", ".json.gz"), "save": (".json", 
 
 @contextmanager
 def outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """Option -> the temporary file to fill, which takes its place at the end. Raises InputError before any work."""
-    wanted = {name: getattr(args, name) for name in ("gantt", "trace", "save") if getattr(args, name) is not None}
-    _check_names(wanted, args.file or "", [one for one in (args.cluster, args.csv) if one and os.path.isfile(one)])
+    """Option -> the temporary file to fill, which takes its place at the end.
+
+    Raises InputError before any work.
+    """
+    wanted = {
+        name: getattr(args, name)
+        for name in ("gantt", "trace", "save")
+        if getattr(args, name) is not None
+    }
+    _check_names(
+        wanted,
+        args.file or "",
+        [one for one in (args.cluster, args.csv) if one and os.path.isfile(one)],
+    )
     with places_for(wanted) as places:
         yield places
 
@@ -31,7 +44,11 @@ def outputs(args: argparse.Namespace) -> Iterator[dict[str, str]]:
 def _check_names(wanted: dict[str, str], source: str, inputs: list[str]) -> None:
     taken = {place_of(source): f"the scenario {source}"}
     taken |= {place_of(path): f"the input {path}" for path in inputs}
-    taken |= {place_of(path): f"a file of the scenario {source}" for path in files_of(source)} if wanted else {}
+    taken |= (
+        {place_of(path): f"a file of the scenario {source}" for path in files_of(source)}
+        if wanted
+        else {}
+    )
     check_names(wanted, ENDINGS, taken)
 
 
@@ -57,7 +74,13 @@ def is_faulty(trace: Trace) -> bool:
     for violation in violations:
         print(violation, file=sys.stderr)
     count = len(trace.task_graph.tasks)
-    print(f"check: {count:,} tasks, {len(violations) or 'no'} violation{'s' * (len(violations) > 1)}", file=sys.stderr)
+    print(
+        (
+            f"check: {count:,} tasks, {len(violations) or 'no'} "
+            f"violation{'s' * (len(violations) > 1)}"
+        ),
+        file=sys.stderr,
+    )
     return bool(violations)
 
 

@@ -1,4 +1,6 @@
-"""``simdev simulate --model NAME --cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line."""
+"""``simdev simulate --model NAME --cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model,
+in one line.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +40,22 @@ def add_arguments(found: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="like llama3-70b; see docs/large-models.md")
     group.add_argument("--cluster", metavar="NAME", help="a preset or a file")
     group.add_argument("--nodes", type=int, metavar="N", help="machines, of a preset")
-    group.add_argument("--length", type=int, metavar="N", help="words of a sample (default: the model's)")
+    group.add_argument(
+        "--length", type=int, metavar="N", help="words of a sample (default: the model's)"
+    )
     for name, text in COUNTS.items():
         group.add_argument(_option(name), type=int, metavar="N", help=text)
     for name, text in TEXTS.items():
         group.add_argument(_option(name), metavar="TEXT", help=text)
-    group.add_argument("--csv", metavar="FILE", help="a schedule of your own, a line a rank, as PyTorch writes it")
+    group.add_argument(
+        "--csv", metavar="FILE", help="a schedule of your own, a line a rank, as PyTorch writes it"
+    )
     for name, text in SWITCHES.items():
         group.add_argument(_option(name), dest=name, action="store_false", default=None, help=text)
     found.set_defaults(usage_error=found.error)
-    group.add_argument("--no-symmetry", action="store_true", help="simulate all devices, alike or not")
+    group.add_argument(
+        "--no-symmetry", action="store_true", help="simulate all devices, alike or not"
+    )
 
 
 def _option(name: str) -> str:
@@ -57,7 +65,8 @@ def _option(name: str) -> str:
 def document(args: argparse.Namespace) -> dict[str, Any] | None:
     """The scenario that the options describe, None where a file does.
 
-    Exits with the usage where there is neither. Raises InputError where options contradict one another.
+    Exits with the usage where there is neither. Raises InputError where options contradict one
+    another.
     """
     if args.model is None:
         if args.file is None:
@@ -70,7 +79,11 @@ def document(args: argparse.Namespace) -> dict[str, Any] | None:
         raise InputError(f"--model: {args.file} is the scenario; give one of them")
     if args.cluster is None:
         raise InputError("--cluster: is needed with --model; `simdev clusters` lists the presets")
-    pipeline = {name: getattr(args, name) for name in (*COUNTS, *TEXTS, *SWITCHES) if getattr(args, name) is not None}
+    pipeline = {
+        name: getattr(args, name)
+        for name in (*COUNTS, *TEXTS, *SWITCHES)
+        if getattr(args, name) is not None
+    }
     if "offload" in pipeline:
         pipeline["offload"] = [one.strip() for one in pipeline["offload"].split(",")]
     if args.csv is not None:
@@ -80,8 +93,12 @@ def document(args: argparse.Namespace) -> dict[str, Any] | None:
     return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
 
-def told_by_options(args: argparse.Namespace, error: InputError | DeadlockError) -> InputError | None:
-    """What is wrong, told of the options that describe the scenario; None where a file describes it."""
+def told_by_options(
+    args: argparse.Namespace, error: InputError | DeadlockError
+) -> InputError | None:
+    """What is wrong, told of the options that describe the scenario; None where a file describes
+    it.
+    """
     if args.model is None or not isinstance(error, InputError):
         return None
     return type(error)([_as_option(problem) for problem in error.problems], error.file)
@@ -90,6 +107,11 @@ def told_by_options(args: argparse.Namespace, error: InputError | DeadlockError)
 def _as_option(problem: str) -> str:
     """``strategy.pipeline.tp: ...`` as ``--tp: ...``."""
     path, _, reason = problem.partition(":")
-    name = path.removeprefix("strategy.pipeline.").removeprefix("graph.").removeprefix("cluster.").partition("[")[0]
+    name = (
+        path.removeprefix("strategy.pipeline.")
+        .removeprefix("graph.")
+        .removeprefix("cluster.")
+        .partition("[")[0]
+    )
     name = {"table": "csv", "preset": "cluster"}.get(name, name)
     return f"{_option(name)}:{reason}" if name in (*OPTIONS, "model") else problem

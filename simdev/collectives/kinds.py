@@ -23,7 +23,9 @@ LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction:
-    """Bytes that each rank's link carries, per byte of the buffer (nccl-tests): bus bandwidth = factor x S / time."""
+    """Bytes that each rank's link carries, per byte of the buffer (nccl-tests): bus bandwidth =
+    factor x S / time.
+    """
     _check(collective, ranks)
     if collective == "all_reduce":
         return Fraction(2 * (ranks - 1), ranks)
@@ -31,7 +33,9 @@ def bus_factor(collective: str, ranks: int) -> Fraction:
 
 
 def bus_bandwidth(collective: str, ranks: int, size: int, seconds: Fraction) -> Fraction:
-    """Bus bandwidth in bytes per second of a collective of ``size`` bytes that took so long (nccl-tests)."""
+    """Bus bandwidth in bytes per second of a collective of ``size`` bytes that took so long
+    (nccl-tests).
+    """
     if seconds <= 0:
         raise InputError(f"seconds: must be > 0, got {float(seconds):g}")
     return bus_factor(collective, ranks) * size / seconds
@@ -46,7 +50,9 @@ def best_chunks(stations: int, size: Fraction | int, wire: Wire) -> int:
     most = max(1, int(size) // LEAST_CHUNK)
     if wire.latency == 0:
         return most
-    return min(most, max(1, isqrt(int((stations - 1) * Fraction(size) / (wire.latency * wire.bandwidth)))))
+    return min(
+        most, max(1, isqrt(int((stations - 1) * Fraction(size) / (wire.latency * wire.bandwidth))))
+    )
 
 
 def _check(collective: str, ranks: int) -> None:

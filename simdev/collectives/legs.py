@@ -1,6 +1,8 @@
-"""The ways of many messages at once, without a Route for each: an all-to-all of 1,000 ranks has a million.
+"""The ways of many messages at once, without a Route for each: an all-to-all of 1,000 ranks has a
+million.
 
-Where only one shortest route leads from one device to another, walking outwards from the first finds it.
+Where only one shortest route leads from one device to another, walking outwards from the first
+finds it.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from ..routes import Route
 
 MANY = 8
 """From so many destinations of one source on, one walk is faster than a route each."""
-Way = tuple[tuple[int, ...], int]  # half-links, and a number that ways over links of the same quantities share
+# half-links, and a number that ways over links of the same quantities share
+Way = tuple[tuple[int, ...], int]
 
 
 class Leg(NamedTuple):
-    """A piece of a message's way; ``like`` is a route of the same bandwidth, latencies and gap, itself or another."""
+    """A piece of a message's way; ``like`` is a route of the same bandwidth, latencies and gap,
+    itself or another.
+    """
 
     source: int
     destination: int
@@ -28,7 +33,8 @@ class Leg(NamedTuple):
 
 
 def legs(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
-    """The number of each flow (source, destination: device indices) with its pieces, source by source.
+    """The number of each flow (source, destination: device indices) with its pieces, source by
+    source.
 
     Raises InputError where a flow has no route.
     """
@@ -44,7 +50,10 @@ def legs(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[int
             way = ways.get(destination)
             if way is None:
                 pieces = pieces_of(fabric, source, destination)
-                yield number, tuple(Leg(one.source, one.destination, one.half_links, one) for one in pieces)
+                yield (
+                    number,
+                    tuple(Leg(one.source, one.destination, one.half_links, one) for one in pieces),
+                )
                 continue
             half_links, kind = way
             if kind not in like:
@@ -57,12 +66,16 @@ def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...
     pieces = fabric.routes.pieces(source, destination)
     if pieces is None:
         names = [fabric.cluster.devices[device].name for device in (source, destination)]
-        raise InputError(f'a collective sends from "{names[0]}" to "{names[1]}", but no route joins them')
+        raise InputError(
+            f'a collective sends from "{names[0]}" to "{names[1]}", but no route joins them'
+        )
     return pieces
 
 
 def _ways(cluster: Cluster, source: int, numbers: dict[tuple[int, int], int]) -> dict[int, Way]:
-    """The ways to all devices that one shortest route leads to; ``numbers`` counts what ways are like, for all."""
+    """The ways to all devices that one shortest route leads to; ``numbers`` counts what ways are
+    like, for all.
+    """
     found: dict[int, Way] = {source: ((), -1)}
     several: set[int] = set()
     front = [source]

@@ -102,7 +102,9 @@ class CollectiveModel:
     def __post_init__(self) -> None:
         freeze(self, "tables")
         if self.algorithm not in ALGORITHMS:
-            raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{self.algorithm}"')
+            raise InputError(
+                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{self.algorithm}"'
+            )
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -141,7 +143,9 @@ class CollectiveModel:
         holds is busy for all of them: it takes longer by so much as the busiest of that is busier.
         Raises InputError.
         """
-        ranks = tuple(self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices)
+        ranks = tuple(
+            self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices
+        )
         self._check(collective, devices, ranks, size)
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", "roofline")
@@ -189,7 +193,11 @@ class CollectiveModel:
 
     def _alike(self, form: Form, question: Question) -> Form:
         """The same algorithm among other ranks, or a ring where their nodes have none."""
-        return self.form(question if self._fits(question, form.algorithm) else replace(question, algorithm="ring"))
+        return self.form(
+            question
+            if self._fits(question, form.algorithm)
+            else replace(question, algorithm="ring")
+        )
 
     def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
         """The form of least time, its parts as measured inside nodes where there are tables."""
@@ -225,18 +233,26 @@ class CollectiveModel:
 
     def _at_least(self, form: Form) -> Fraction:
         """Seconds that the messages of all rounds, one of each, take over the fastest link."""
-        return sum((phase.size * phase.round_count() for phase in form.phases), Fraction(0)) / self._fastest_link
+        return (
+            sum((phase.size * phase.round_count() for phase in form.phases), Fraction(0))
+            / self._fastest_link
+        )
 
     @cached_property
     def _fastest_link(self) -> Fraction:
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
-        return max((Fraction(half_link.link.bandwidth) for half_link in alike.values()), default=UNLIMITED)
+        return max(
+            (Fraction(half_link.link.bandwidth) for half_link in alike.values()), default=UNLIMITED
+        )
 
     def _partly_measured(self, form: Form, question: Question) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""
         nodes = {self.cluster.devices[rank].node for rank in question.ranks}
         each = len(question.ranks) // len(nodes)
-        costs = [self._measured(one.collective, each, one.size) if one.inside else None for one in form.levels]
+        costs = [
+            self._measured(one.collective, each, one.size) if one.inside else None
+            for one in form.levels
+        ]
         if not any(costs):
             return self._seconds(form.phases)
         parts = zip(costs, form.levels, strict=True)
@@ -257,7 +273,11 @@ class CollectiveModel:
         """Whether an algorithm has a form of its own for these ranks."""
         if name == "hierarchical":
             groups = self._nodes(question.ranks)
-            return len(groups) > 1 and len(groups[0]) > 1 and len({len(group) for group in groups}) == 1
+            return (
+                len(groups) > 1
+                and len(groups[0]) > 1
+                and len({len(group) for group in groups}) == 1
+            )
         return name != "tree" or question.kind != "all_to_all"
 
     def _form(self, question: Question, name: str, rings: tuple[Rings, ...]) -> Form:
@@ -328,7 +348,9 @@ class CollectiveModel:
         if fewer is None or more is None:
             return None
         low, high = tables[fewer].seconds(size), tables[more].seconds(size)
-        return CollectiveCost(low + (high - low) * (ranks - fewer) / (more - fewer), "table", "interpolated")
+        return CollectiveCost(
+            low + (high - low) * (ranks - fewer) / (more - fewer), "table", "interpolated"
+        )
 
     @cached_property
     def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
@@ -340,16 +362,30 @@ class CollectiveModel:
             of_ranks[table.ranks] = table
         return found
 
-    def _check(self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int) -> None:
+    def _check(
+        self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int
+    ) -> None:
         count = len(self.cluster.devices)
         problems = []
         if collective not in COLLECTIVES:
-            problems.append(f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"')
+            problems.append(
+                f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"'
+            )
         if not ranks or len(set(ranks)) < len(ranks) or any(not 0 <= d < count for d in ranks):
-            problems.append(f"devices: must be names or indices below {count}, each once, got {list(devices)[:20]}")
+            problems.append(
+                f"devices: must be names or indices below {count}, each once, got "
+                f"{list(devices)[:20]}"
+            )
         else:
-            switches = [device for device in map(self.cluster.devices.__getitem__, ranks) if not device.runs_ops]
-            problems += [f'devices: "{one.name}" is a switch and takes no part; name the devices' for one in switches]
+            switches = [
+                device
+                for device in map(self.cluster.devices.__getitem__, ranks)
+                if not device.runs_ops
+            ]
+            problems += [
+                f'devices: "{one.name}" is a switch and takes no part; name the devices'
+                for one in switches
+            ]
         if collective == "p2p" and len(devices) != 2:
             problems.append(f"devices: p2p joins two, got {len(devices)}")
         if not is_count(size):

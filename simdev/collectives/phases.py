@@ -43,7 +43,9 @@ class Phase:
 
     def by_first(self) -> list[list[tuple[int, int]]]:
         """The messages (source, destination) by the round in which they are first sent."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(1 + max(first for _, _, first in self.messages))]
+        found: list[list[tuple[int, int]]] = [
+            [] for _ in range(1 + max(first for _, _, first in self.messages))
+        ]
         for source, destination, first in self.messages:
             found[first].append((source, destination))
         return found
@@ -89,9 +91,15 @@ def phases(
         case "direct":
             return _direct(collective, ranks, size)
         case "hierarchical":
-            return tuple(one for level in levels(collective, groups, size, chunks, rings) for one in level.phases)
+            return tuple(
+                one
+                for level in levels(collective, groups, size, chunks, rings)
+                for one in level.phases
+            )
         case _:
-            raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
+            raise InputError(
+                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"'
+            )
 
 
 def bytes_sent(found: Sequence[Phase]) -> int:
@@ -99,7 +107,9 @@ def bytes_sent(found: Sequence[Phase]) -> int:
     return sum(phase.size * phase.count() for phase in found)
 
 
-def _ring(collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()) -> tuple[Phase, ...]:
+def _ring(
+    collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()
+) -> tuple[Phase, ...]:
     """Every rank to the next, n - 1 times.
 
     In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
@@ -139,16 +149,22 @@ def _around(ranks: Sequence[int], by: int = 1) -> tuple[tuple[int, int, int], ..
 def _pairs(ranks: Sequence[int], apart: bool) -> tuple[tuple[int, int, int], ...]:
     """Every rank to every other, first all to the next; in rounds of their own, or at once."""
     shifts = range(1, len(ranks))
-    return tuple((a, b, shift - 1 if apart else 0) for shift in shifts for a, b, _ in _around(ranks, shift))
+    return tuple(
+        (a, b, shift - 1 if apart else 0) for shift in shifts for a, b, _ in _around(ranks, shift)
+    )
 
 
 def _tree(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
-    """Binomial trees for what has a root and for all_reduce; doubling distances (Bruck) for gather and scatter."""
+    """Binomial trees for what has a root and for all_reduce; doubling distances (Bruck) for gather
+    and scatter.
+    """
     match collective:
         case "all_reduce":
             return (*_tree("reduce", ranks, size), *_tree("broadcast", ranks, size))
         case "broadcast":
-            return tuple(Phase(tuple((a, b, 0) for a, b in level), size) for level in _levels(ranks))
+            return tuple(
+                Phase(tuple((a, b, 0) for a, b in level), size) for level in _levels(ranks)
+            )
         case "reduce":
             levels = list(_levels(ranks))[::-1]
             return tuple(Phase(tuple((b, a, 0) for a, b in level), size) for level in levels)
@@ -159,7 +175,9 @@ def _tree(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]
 
 
 def _levels(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """The edges of a binomial tree from the first rank, level by level: who has the message passes it on."""
+    """The edges of a binomial tree from the first rank, level by level: who has the message passes
+    it on.
+    """
     reach = 1
     while reach < len(ranks):
         yield [(ranks[i], ranks[i + reach]) for i in range(min(reach, len(ranks) - reach))]
@@ -212,7 +230,9 @@ def levels(
     local, nodes = len(groups[0]), len(groups)
     if any(len(group) != local for group in groups):
         counts = ", ".join(map(str, [len(group) for group in groups][:8]))
-        raise InputError(f"algorithm: hierarchical needs equally many ranks on each node; there are {counts}")
+        raise InputError(
+            f"algorithm: hierarchical needs equally many ranks on each node; there are {counts}"
+        )
     if local == 1 or nodes == 1:
         ranks = [rank for group in groups for rank in group]
         whole = _ring(collective, ranks, size, chunks, rings[0] if rings and nodes == 1 else ())
@@ -222,20 +242,29 @@ def levels(
     share = -(-size // local)
 
     def inside(part: str, whole: int) -> Level:
-        each = [_ring(part, group, whole, chunks, several) for group, several in zip(groups, own, strict=True)]
+        each = [
+            _ring(part, group, whole, chunks, several)
+            for group, several in zip(groups, own, strict=True)
+        ]
         return Level(True, part, whole, _together(each))
 
     def between(part: str, whole: int, meeting: Groups = places) -> Level:
-        return Level(False, part, whole, _together([_ring(part, place, whole, chunks) for place in meeting]))
+        return Level(
+            False, part, whole, _together([_ring(part, place, whole, chunks) for place in meeting])
+        )
 
     match collective:
         case "all_reduce":
             ends = inside("reduce_scatter", local * share), inside("all_gather", local * share)
             return ends[0], between("all_reduce", share), ends[1]
         case "all_gather":
-            return between("all_gather", share), inside("all_gather", nodes * local * -(-share // nodes))
+            return between("all_gather", share), inside(
+                "all_gather", nodes * local * -(-share // nodes)
+            )
         case "reduce_scatter":
-            return inside("reduce_scatter", nodes * local * -(-share // nodes)), between("reduce_scatter", share)
+            return inside("reduce_scatter", nodes * local * -(-share // nodes)), between(
+                "reduce_scatter", share
+            )
         case "broadcast":
             return between("broadcast", size, places[:1]), inside("broadcast", size)
         case "reduce":

@@ -48,7 +48,9 @@ def _most_rings(lanes: Lanes) -> Rings:
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """The most rings: pairs of opposite ones first, which are found soon; then single ones, if more."""
+    """The most rings: pairs of opposite ones first, which are found soon; then single ones, if
+    more.
+    """
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
     opposite = lanes == tuple(zip(*lanes, strict=True))
     for pairs in range(most // 2 if opposite else 0, 0, -1):
@@ -66,7 +68,9 @@ def _rings(lanes: Lanes) -> Rings:
 
 
 class _Search:
-    """Depth first for so many rings, each over lanes of its own; ``paired`` takes both directions."""
+    """Depth first for so many rings, each over lanes of its own; ``paired`` takes both
+    directions.
+    """
 
     def __init__(self, lanes: Lanes, count: int, paired: bool) -> None:
         self.left = [list(row) for row in lanes]
@@ -74,7 +78,9 @@ class _Search:
         self.rings: list[tuple[int, ...]] = []
 
     def run(self) -> Rings:
-        """The rings, each from place 0; empty where there are fewer, or the search takes too long."""
+        """The rings, each from place 0; empty where there are fewer, or the search takes too
+        long.
+        """
         return tuple(self.rings) if self._extend((0,)) else ()
 
     def _extend(self, path: tuple[int, ...]) -> bool:
@@ -84,7 +90,9 @@ class _Search:
         if len(path) == len(self.left):
             return self._close(path)
         ahead = (b for b, lanes in enumerate(self.left[path[-1]]) if lanes and b not in path)
-        for place in sorted(ahead, key=lambda b: (sum(map(bool, self.left[b])), -self.left[path[-1]][b], b)):
+        for place in sorted(
+            ahead, key=lambda b: (sum(map(bool, self.left[b])), -self.left[path[-1]][b], b)
+        ):
             # Rings in the order of their second places: the other orders are the same rings.
             if len(path) == 1 and self.rings and place < self.rings[-1][1]:
                 continue

@@ -40,7 +40,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Messages alike: the numbers of their pieces' rates, in ps their latency and what a gap adds."""
+    """Messages alike: the numbers of their pieces' rates, in ps their latency and what a gap
+    adds.
+    """
 
     rates: tuple[int, ...]
     chunked: bool
@@ -48,7 +50,9 @@ class Kind:
     wait: int
 
     def arrival(self, sending: Sequence[int]) -> int:
-        """When a message that shares nothing has arrived; chunks keep all pieces of a route busy."""
+        """When a message that shares nothing has arrived; chunks keep all pieces of a route
+        busy.
+        """
         times = [sending[rate] for rate in self.rates]
         return self.latency + (max(times) if self.chunked else sum(times))
 
@@ -86,7 +90,10 @@ class Rounds:
         busy = np.zeros(0, np.int64)
         if len(self.first):
             each = np.array(sending, np.int64)[self.crossings[:, 1]]
-            if np.add.reduceat(self.crossings[:, 0] * each.astype(np.float64), self.first).max() > MAX_PS:
+            if (
+                np.add.reduceat(self.crossings[:, 0] * each.astype(np.float64), self.first).max()
+                > MAX_PS
+            ):
                 raise InputError("a step of a collective takes more than 53 days")
             busy = np.add.reduceat(self.crossings[:, 0] * each, self.first)
             steps, latency, wait = self.held[:, 0], self.held[:, 3], self.held[:, 4]
@@ -118,7 +125,9 @@ def rounds_of(fabric: Fabric, steps: Sequence[Sequence[Flow]]) -> Rounds:
     seen: set[tuple[int, int]] = set()
     count = fabric.carrier_count
     for flow, pieces in legs(fabric, [flow for flows in steps for flow in flows]):
-        kind, row = alike.setdefault(tuple([id(piece.like) for piece in pieces]), (len(kinds), len(pieces_like)))
+        kind, row = alike.setdefault(
+            tuple([id(piece.like) for piece in pieces]), (len(kinds), len(pieces_like))
+        )
         if kind == len(kinds):
             kinds.append(pieces)
             pieces_like += pieces
@@ -131,7 +140,9 @@ def rounds_of(fabric: Fabric, steps: Sequence[Sequence[Flow]]) -> Rounds:
     rates: dict[Fraction, int] = {}
     alike_kinds = tuple(_kind(fabric, pieces, rates) for pieces in kinds)
     owner = [kind for kind, pieces in zip(alike_kinds, kinds, strict=True) for _ in pieces]
-    crossings, first, table = _crossings(fabric, np.array(keys), np.array(rows), (pieces_like, owner, rates), count)
+    crossings, first, table = _crossings(
+        fabric, np.array(keys), np.array(rows), (pieces_like, owner, rates), count
+    )
     own = np.array(sorted(seen), np.int64).reshape(-1, 2)
     return Rounds(len(steps), tuple(rates), alike_kinds, own, crossings, first, table)
 

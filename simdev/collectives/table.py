@@ -1,7 +1,7 @@
 """Tables of measured collectives: anchors in bytes, straight lines between them.
 
-A line of latency and bandwidth misses measured NCCL curves by 4 to 27 % in the mean, for NCCL changes its protocol
-with the size; eight to ten anchors miss them by 3 to 7 %.
+A line of latency and bandwidth misses measured NCCL curves by 4 to 27 % in the mean, for NCCL
+changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from .kinds import COLLECTIVES, bus_factor
 ANCHORS = 10
 CANDIDATES = 64
 NEAR = 0.05
-"""Measurements within 5 % of an anchor's size tell its time together: the median of their bytes per second."""
+"""Measurements within 5 % of an anchor's size tell its time together: the median of their bytes per
+second.
+"""
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTable:
-    """The time of one collective over so many ranks: ``anchors`` are (bytes, seconds) by increasing bytes.
+    """The time of one collective over so many ranks: ``anchors`` are (bytes, seconds) by increasing
+    bytes.
 
     ``source`` is "measured", or "fitted" where the anchors come from a fit. Raises InputError.
     """
@@ -45,7 +48,9 @@ class CollectiveTable:
         if self.source not in ("measured", "fitted"):
             problems.append(f'source: must be one of measured, fitted, got "{self.source}"')
         if self.collective not in COLLECTIVES:
-            problems.append(f'collective: must be one of {", ".join(COLLECTIVES)}, got "{self.collective}"')
+            problems.append(
+                f'collective: must be one of {", ".join(COLLECTIVES)}, got "{self.collective}"'
+            )
         if self.ranks < 2:
             problems.append(f"ranks: must be at least 2, got {self.ranks}")
         if len(self.anchors) < 2:
@@ -53,9 +58,13 @@ class CollectiveTable:
         last = 0
         for i, (size, seconds) in enumerate(self.anchors):
             if not last < size <= MAX_BYTES:
-                problems.append(f"anchors[{i}]: bytes must be > 0 and grow from anchor to anchor, got {size}")
+                problems.append(
+                    f"anchors[{i}]: bytes must be > 0 and grow from anchor to anchor, got {size}"
+                )
             if not 0 < seconds * PS_PER_SECOND <= MAX_PS:
-                problems.append(f"anchors[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}")
+                problems.append(
+                    f"anchors[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}"
+                )
             last = size
         if problems:
             raise InputError(problems)
@@ -63,22 +72,30 @@ class CollectiveTable:
     def seconds(self, size: Fraction | int) -> Fraction:
         """Time of ``size`` bytes: exact at anchors, a line between them.
 
-        Below the first anchor its time (nothing is faster than the smallest message), above the last the bandwidth
-        between the last two, or that of the last where the time did not grow.
+        Below the first anchor its time (nothing is faster than the smallest message), above the
+        last the bandwidth between the last two, or that of the last where the time did not grow.
         """
         first, last = self.anchors[0], self.anchors[-1]
         if size <= first[0]:
             return first[1]
-        i = min(bisect_left(self.anchors, size, key=lambda anchor: anchor[0]), len(self.anchors) - 1)
+        i = min(
+            bisect_left(self.anchors, size, key=lambda anchor: anchor[0]), len(self.anchors) - 1
+        )
         (low, start), (high, end) = self.anchors[i - 1], self.anchors[i]
         if size > last[0] and end <= start:
             return end * size / high
         return start + (end - start) * (size - low) / (high - low)
 
     def error(self, rows: Iterable[tuple[int, Number]]) -> tuple[float, float]:
-        """Mean and largest relative error over measured (bytes, seconds), the anchors' own sizes left out."""
+        """Mean and largest relative error over measured (bytes, seconds), the anchors' own sizes
+        left out.
+        """
         own = {size for size, _ in self.anchors}
-        found = [abs(float(self.seconds(size) / exact(time)) - 1) for size, time in rows if size not in own]
+        found = [
+            abs(float(self.seconds(size) / exact(time)) - 1)
+            for size, time in rows
+            if size not in own
+        ]
         if not found:
             raise InputError("rows: none was left out of the table")
         return sum(found) / len(found), max(found)
@@ -89,8 +106,9 @@ def table_of_rows(
 ) -> CollectiveTable:
     """A table from measured (bytes, seconds), in any order, as nccl-tests prints them.
 
-    Half of the anchors are spread evenly over the logarithm of the sizes; each further one goes where it lessens the
-    mean error over all rows most, every octave of sizes counting alike. Raises InputError.
+    Half of the anchors are spread evenly over the logarithm of the sizes; each further one goes
+    where it lessens the mean error over all rows most, every octave of sizes counting alike. Raises
+    InputError.
     """
     sizes, times, exact_times = _columns(rows)
     if anchors < 2:
@@ -104,7 +122,8 @@ def table_of_rows(
     while len(picked) < min(anchors, len(candidates)):
         left = [i for i in candidates if i not in picked]
         picked = min(
-            (sorted([*picked, i]) for i in left), key=lambda trial: _misfit(sizes, times, weights, trial, values)
+            (sorted([*picked, i]) for i in left),
+            key=lambda trial: _misfit(sizes, times, weights, trial, values),
         )
     found = []
     for i in picked:
@@ -114,12 +133,17 @@ def table_of_rows(
 
 
 def table_of_bus_bandwidth(
-    collective: str, ranks: int, floor: Number, points: Sequence[tuple[int, Number]], source: str = "fitted"
+    collective: str,
+    ranks: int,
+    floor: Number,
+    points: Sequence[tuple[int, Number]],
+    source: str = "fitted",
 ) -> CollectiveTable:
-    """A table from bus bandwidths: ``points`` are (bytes, bus bandwidth in bytes/s), ``floor`` the least time.
+    """A table from bus bandwidths: ``points`` are (bytes, bus bandwidth in bytes/s), ``floor`` the
+    least time.
 
-    The floor stands at the size that the first bandwidth would send in it, so that small messages cost no less.
-    Raises InputError.
+    The floor stands at the size that the first bandwidth would send in it, so that small messages
+    cost no less. Raises InputError.
     """
     if ranks < 2 or not points or any(exact(rate) <= 0 for _, rate in points):
         raise InputError("table: needs two ranks and a point at least, and bus bandwidths > 0")
@@ -150,7 +174,9 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
         if not (_is_whole(size) and 0 < size <= MAX_BYTES):
             problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {size!r}")
         elif not 0 < seconds * PS_PER_SECOND <= MAX_PS:
-            problems.append(f"rows[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}")
+            problems.append(
+                f"rows[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}"
+            )
         else:
             by_size.setdefault(int(size), []).append(seconds)
     if not problems and len(by_size) < 2:
@@ -173,6 +199,8 @@ def _smoothed(sizes: Floats, times: Floats, i: int) -> float:
     return float(np.median(times[near] / sizes[near]) * sizes[i])
 
 
-def _misfit(sizes: Floats, times: Floats, weights: Floats, picked: list[int], values: dict[int, float]) -> float:
+def _misfit(
+    sizes: Floats, times: Floats, weights: Floats, picked: list[int], values: dict[int, float]
+) -> float:
     told = np.interp(sizes, sizes[picked], [values[i] for i in picked])
     return float(np.average(np.abs(told / times - 1), weights=weights))

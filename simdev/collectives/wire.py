@@ -15,7 +15,9 @@ from .legs import Leg, legs
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The latency of a step in seconds, and the bandwidth of each flow in bytes per second while all of them run."""
+    """The latency of a step in seconds, and the bandwidth of each flow in bytes per second while
+    all of them run.
+    """
 
     latency: Fraction
     bandwidth: Fraction
@@ -41,20 +43,25 @@ def flows_wire(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Wire:
     latency, slowest = Fraction(0), 1 / UNLIMITED
     for pieces in alike.values():
         routes = [piece.like for piece in pieces]
-        latency = max(latency, sum((route.held + route.lag + route.gap for route in routes), Fraction(0)))
+        latency = max(
+            latency, sum((route.held + route.lag + route.gap for route in routes), Fraction(0))
+        )
         times = [1 / route.bandwidth for route in routes]
         slowest = max(slowest, max(times) if chunked(fabric, pieces) else sum(times, Fraction(0)))
     like = {id(piece.like): piece.like for pieces in alike.values() for piece in pieces}
     return Wire(latency, 1 / max(slowest, _most_loaded(fabric, crossing, like)))
 
 
-def _most_loaded(fabric: Fabric, crossing: Mapping[int, Mapping[int, int]], like: Mapping[int, Route]) -> Fraction:
+def _most_loaded(
+    fabric: Fabric, crossing: Mapping[int, Mapping[int, int]], like: Mapping[int, Route]
+) -> Fraction:
     """The largest time per byte of a resource: the sum over the flows that cross it."""
     mixes: dict[int, list[tuple[int, Fraction]]] = {}
     for route, counts in crossing.items():
         for carrier, count in counts.items():
             mixes.setdefault(carrier, []).append((count, fabric.rate(carrier, like[route])))
-    different = {tuple((count, id(rate)) for count, rate in mix): mix for mix in mixes.values()}  # Fractions are slow
+    # Fractions are slow
+    different = {tuple((count, id(rate)) for count, rate in mix): mix for mix in mixes.values()}
     loads = (sum((count / rate for count, rate in mix), Fraction(0)) for mix in different.values())
     return max(loads, default=Fraction(0))
 

@@ -10,15 +10,19 @@ from ..taskgraph import TaskGraph
 from ..trace import Trace
 
 ENGINES = ("simpy", "compiled")
-# The reference engine does 150,000 tasks a second or more; loading compiled kernels takes about half a second.
+# The reference engine does 150,000 tasks a second or more; loading compiled kernels takes about
+# half a second.
 WORTH_COMPILING = 100_000
 
 
 def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
-    """Execute a task graph. ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
+    """Execute a task graph.
 
-    Where computation and collectives slow each other, the trace is that of a task graph with longer durations.
-    Raises DeadlockError where fixed sequences contradict, InputError for an engine that is unknown or not installed.
+    ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
+
+    Where computation and collectives slow each other, the trace is that of a task graph with longer
+    durations. Raises DeadlockError where fixed sequences contradict, InputError for an engine that
+    is unknown or not installed.
     """
     name = choose(engine, len(task_graph.tasks))
     if task_graph.sharing is not None:
@@ -34,7 +38,10 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
 
 
 def choose(engine: str, tasks: int) -> str:
-    """The engine that "auto" means for so many tasks; any other name as it is. Raises InputError."""
+    """The engine that "auto" means for so many tasks; any other name as it is.
+
+    Raises InputError.
+    """
     if engine not in ("auto", *ENGINES):
         raise InputError(f'engine: must be auto or one of {", ".join(ENGINES)}, got "{engine}"')
     has_numba = find_spec("numba") is not None

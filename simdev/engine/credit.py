@@ -1,6 +1,8 @@
-"""The reference engine with senders that have a credit: which message goes next is decided while the graph runs.
+"""The reference engine with senders that have a credit: which message goes next is decided while
+the graph runs.
 
-Rule and meaning are told in ``lowering.sync.credit``, which writes the decisions as edges that any engine follows.
+Rule and meaning are told in ``lowering.sync.credit``, which writes the decisions as edges that any
+engine follows.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from .simpy_engine import _Run
 
 
 class Sent(NamedTuple):
-    """A message under credit: its first task, the one that arrives last, bytes, priority, and its sender."""
+    """A message under credit: its first task, the one that arrives last, bytes, priority, and its
+    sender.
+    """
 
     first: int
     last: int
@@ -23,8 +27,12 @@ class Sent(NamedTuple):
     sender: int
 
 
-def decisions(task_graph: TaskGraph, messages: Iterable[Sent], limit: int, skip: bool) -> frozenset[tuple[int, int]]:
-    """The arrival that let each message go that had to wait for credit: pairs (last task of that, first task)."""
+def decisions(
+    task_graph: TaskGraph, messages: Iterable[Sent], limit: int, skip: bool
+) -> frozenset[tuple[int, int]]:
+    """The arrival that let each message go that had to wait for credit: pairs (last task of that,
+    first task).
+    """
     run = _Credited(task_graph, list(messages), limit, skip)
     run.arrive([task for task, count in enumerate(run.missing) if count == 0])
     run.env.run()

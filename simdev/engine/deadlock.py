@@ -1,4 +1,6 @@
-"""What the tasks that never started wait for, from the starts alone: one message for every engine."""
+"""What the tasks that never started wait for, from the starts alone: one message for every
+engine.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def require_finished(task_graph: TaskGraph, start: Ints) -> None:
     lines = []
     for task in stuck:
         before = [p for p in task_graph.predecessors[task].tolist() if start[p] < 0]
-        reasons = [f'"{names[p]}"' for p in before[:2]] + [f"{len(before) - 2} more"] * (len(before) > 2)
+        reasons = [f'"{names[p]}"' for p in before[:2]] + [f"{len(before) - 2} more"] * (
+            len(before) > 2
+        )
         for row in task_graph.tasks.resources[task].tolist():
             if heads[row] not in (-1, task):
                 reasons.append(f'"{names[heads[row]]}", next in "{task_graph.resources[row].name}"')

@@ -1,6 +1,8 @@
-"""Max-min fair shares of half-links: the functions that every engine calls (execution contract, rule 5).
+"""Max-min fair shares of half-links: the functions that every engine calls (execution contract,
+rule 5).
 
-Plain loops over indexed columns, on lists as on arrays, so that the compiled engine compiles this very source.
+Plain loops over indexed columns, on lists as on arrays, so that the compiled engine compiles this
+very source.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ def max_min_rates(
 ) -> None:
     """Write the rate of each of the first ``count`` ``flows`` (task rows, ascending) to ``rate``.
 
-    The flow ``f`` crosses the half-links ``ids[ptr[f]:ptr[f + 1]]``; ``capacity`` is by half-link and gives the unit
-    of the rates; ``left``, ``waiting`` and ``used`` are scratch by half-link (``waiting`` all 0 before and after).
-    Progressive filling (Bertsekas and Gallager, Data Networks, section 6.5.2): the half-link with the smallest equal
-    share is the bottleneck of its flows; fix them, take their rates away, repeat. Ties go to the first half-link and
-    flows are visited in their order, so that float64 sums come out the same wherever this runs.
+    The flow ``f`` crosses the half-links ``ids[ptr[f]:ptr[f + 1]]``; ``capacity`` is by half-link
+    and gives the unit of the rates; ``left``, ``waiting`` and ``used`` are scratch by half-link
+    (``waiting`` all 0 before and after). Progressive filling (Bertsekas and Gallager, Data
+    Networks, section 6.5.2): the half-link with the smallest equal share is the bottleneck of its
+    flows; fix them, take their rates away, repeat. Ties go to the first half-link and flows are
+    visited in their order, so that float64 sums come out the same wherever this runs.
     """
     links = 0
     for k in range(count):
@@ -51,8 +54,12 @@ def max_min_rates(
         bottleneck = smallest_share(left, waiting, used, links)
 
 
-def smallest_share(left: Sequence[float], waiting: Sequence[int], used: Sequence[int], links: int) -> int:
-    """The half-link whose equal share is smallest (the first of several) of those with flows to fix; else -1."""
+def smallest_share(
+    left: Sequence[float], waiting: Sequence[int], used: Sequence[int], links: int
+) -> int:
+    """The half-link whose equal share is smallest (the first of several) of those with flows to
+    fix; else -1.
+    """
     best, smallest = -1, math.inf
     for k in range(links):
         link = used[k]
@@ -77,5 +84,7 @@ def advance(remaining: float, rate: float, elapsed: int) -> float:
 
 
 def time_left(remaining: float, rate: float) -> int:
-    """Whole ps until the last byte is sent, rounded up; at least 1, so that no finish falls on a closed round."""
+    """Whole ps until the last byte is sent, rounded up; at least 1, so that no finish falls on a
+    closed round.
+    """
     return max(math.ceil(remaining / rate), 1)

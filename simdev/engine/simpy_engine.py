@@ -1,10 +1,11 @@
-"""The reference engine: the execution contract on SimPy's clock, with callbacks instead of a process for each op.
+"""The reference engine: the execution contract on SimPy's clock, with callbacks instead of a
+process for each op.
 
-SimPy orders events by (time, priority, counter). Everything due at an instant (finishes, releases, ends of gaps, flows
-entering their links) has priority DUE; one settle event for each round has priority SETTLE, so it comes after all of
-them. The settle numbers the tasks that became ready, in the order of their ids, and decides starts; a zero-length
-task that it starts is due at once, before the next settle: rounds follow by themselves, and the counter decides
-nothing.
+SimPy orders events by (time, priority, counter). Everything due at an instant (finishes, releases,
+ends of gaps, flows entering their links) has priority DUE; one settle event for each round has
+priority SETTLE, so it comes after all of them. The settle numbers the tasks that became ready, in
+the order of their ids, and decides starts; a zero-length task that it starts is due at once, before
+the next settle: rounds follow by themselves, and the counter decides nothing.
 """
 
 from __future__ import annotations
@@ -92,13 +93,21 @@ class _Run:
     def __init__(self, task_graph: TaskGraph) -> None:
         tasks = task_graph.tasks
         self.task_graph, self.env = task_graph, simpy.Environment(initial_time=0)
-        self.duration, self.lag, self.gap = tasks.duration.tolist(), tasks.lag.tolist(), tasks.gap.tolist()
+        self.duration, self.lag, self.gap = (
+            tasks.duration.tolist(),
+            tasks.lag.tolist(),
+            tasks.gap.tolist(),
+        )
         self.priority, self.flow = tasks.priority.tolist(), tasks.flow.tolist()
         self.held, self.successors = tasks.resources.lists(), tasks.successors.lists()
         self.missing: list[int] = task_graph.predecessor_count.tolist()
         self.start, self.finish = [-1] * len(tasks), [-1] * len(tasks)
         self.queues = [
-            _Fixed(one.sequence) if one.policy == "fixed" else _Priority() if one.policy == "priority" else _Fifo()
+            _Fixed(one.sequence)
+            if one.policy == "fixed"
+            else _Priority()
+            if one.policy == "priority"
+            else _Fifo()
             for one in task_graph.resources
         ]
         self.idle = [True] * len(self.queues)
@@ -129,7 +138,9 @@ class _Run:
         self.settle_soon()
 
     def on_finish(self, event: Event) -> None:
-        """Rule 3 (a): a finish, with the release and the end of the gap where these fall on the same instant."""
+        """Rule 3 (a): a finish, with the release and the end of the gap where these fall on the
+        same instant.
+        """
         task: int = event._value
         self.finish[task] = self.env.now  # type: ignore[assignment]
         if self.lag[task]:
@@ -207,12 +218,18 @@ class _Run:
 
 
 class _Flows:
-    """Rule 5: the flows that are in their links, their rates, and the instant at which the next one ends."""
+    """Rule 5: the flows that are in their links, their rates, and the instant at which the next one
+    ends.
+    """
 
     def __init__(self, run: _Run, task_graph: TaskGraph) -> None:
         self.run, count = run, len(task_graph.tasks)
         links = task_graph.tasks.links
-        self.bytes, self.ptr, self.ids = task_graph.tasks.bytes.tolist(), links.ptr.tolist(), links.ids.tolist()
+        self.bytes, self.ptr, self.ids = (
+            task_graph.tasks.bytes.tolist(),
+            links.ptr.tolist(),
+            links.ids.tolist(),
+        )
         self.capacity: list[float] = (task_graph.bandwidth / RATE_UNIT).tolist()
         self.left, self.waiting = [0.0] * len(self.capacity), [0] * len(self.capacity)
         self.used = [0] * len(self.capacity)

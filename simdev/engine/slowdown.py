@@ -1,10 +1,12 @@
-"""Computation and collectives that share a device slow each other: the durations at which everything fits together.
+"""Computation and collectives that share a device slow each other: the durations at which
+everything fits together.
 
-While a device computes and takes part in a collective, both advance at 1 / k of their speed; a collective is as slow as
-its slowest rank. Two that overlap from the start then take max(c, d) + (k - 1) min(c, d) together (Galvatron, VLDB
-2022). The execution contract knows no such rates, but it need not: a task that works d and is slowed for o lasts
-D = d + (k - 1) / k x o, so a schedule whose durations are these D is the schedule under rates. It is found by executing
-the step with the last durations until none changes. The result is an ordinary trace: its task graph holds the longer
+While a device computes and takes part in a collective, both advance at 1 / k of their speed; a
+collective is as slow as its slowest rank. Two that overlap from the start then take max(c, d) + (k
+- 1) min(c, d) together (Galvatron, VLDB 2022). The execution contract knows no such rates, but it
+need not: a task that works d and is slowed for o lasts D = d + (k - 1) / k x o, so a schedule whose
+durations are these D is the schedule under rates. It is found by executing the step with the last
+durations until none changes. The result is an ordinary trace: its task graph holds the longer
 durations, and whoever executes or checks it needs to know nothing of this.
 """
 
@@ -23,10 +25,13 @@ from ..trace import Trace
 MOST_ROUNDS = 200
 
 
-def slowed(task_graph: TaskGraph, sharing: Sharing, simulate: Callable[[TaskGraph], Trace]) -> Trace:
+def slowed(
+    task_graph: TaskGraph, sharing: Sharing, simulate: Callable[[TaskGraph], Trace]
+) -> Trace:
     """The trace with the slowed durations; ``simulate`` executes a task graph.
 
-    Raises InputError under fair links, whose rates hang on the flows alone, and where the step does not settle.
+    Raises InputError under fair links, whose rates hang on the flows alone, and where the step does
+    not settle.
     """
     tasks = task_graph.tasks
     if tasks.flow.any():
@@ -45,13 +50,17 @@ def slowed(task_graph: TaskGraph, sharing: Sharing, simulate: Callable[[TaskGrap
 
 
 def _ceil_share(times: Ints, share: Fraction) -> Ints:
-    """A share of each of the times in ps, rounded up; on Python integers, for the products may not overflow."""
+    """A share of each of the times in ps, rounded up; on Python integers, for the products may not
+    overflow.
+    """
     over, under = share.numerator, share.denominator
     return np.array([-(-time * over // under) for time in times.tolist()], np.int64)
 
 
 def _overlap(trace: Trace, computes: Ints, sharing: Sharing) -> Ints:
-    """For how long (ps) each task ran while its device was shared; 0 for what is neither computation nor collective."""
+    """For how long (ps) each task ran while its device was shared; 0 for what is neither
+    computation nor collective.
+    """
     found = np.zeros(len(trace.start), np.int64)
     task, device = sharing.devices.owners(), sharing.devices.ids
     where = trace.task_graph.tasks.source[computes]

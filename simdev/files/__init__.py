@@ -1,6 +1,8 @@
-"""The door for files: JSON in and out, every value checked, every error with its file and path, all at once.
+"""The door for files: JSON in and out, every value checked, every error with its file and path, all
+at once.
 
-Nothing else of simdev reads or writes these formats; DESIGN.md describes them. Numbers are decimals as written.
+Nothing else of simdev reads or writes these formats; DESIGN.md describes them. Numbers are decimals
+as written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Clusters from and to JSON: devices and links one by one, by kinds, or one machine repeated on several nodes."""
+"""Clusters from and to JSON: devices and links one by one, by kinds, or one machine repeated on
+several nodes.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,13 @@ class _PresetShape(TypedDict, total=False):
 
 _OPTIONS = ("queues", "transfer", "collectives", "provenance")
 _KEYS = frozenset(
-    {*_ClusterShape.__annotations__, *_DeviceShape.__annotations__, *_LinkShape.__annotations__, "version", "preset"}
+    {
+        *_ClusterShape.__annotations__,
+        *_DeviceShape.__annotations__,
+        *_LinkShape.__annotations__,
+        "version",
+        "preset",
+    }
 )
 
 
@@ -138,8 +146,8 @@ def _preset_adapter() -> TypeAdapter[Any]:
 def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:
     """The cluster of a file, or of an object already parsed (which may leave out the version).
 
-    ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see ``read_preset``. Raises
-    InputError with every problem at once.
+    ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
+    ``read_preset``. Raises InputError with every problem at once.
     """
     with opened(source) as (value, is_file):
         if isinstance(value, dict) and "preset" in value:
@@ -177,9 +185,15 @@ def _cluster(shaped: dict[str, Any]) -> Cluster:
 
 def _node(shaped: dict[str, Any]) -> Cluster:
     """One node: the devices and links as they are written, with what their kinds say of them."""
-    name, links, kinds = shaped.get("name", "cluster"), shaped.get("links", ()), shaped.get("device_kinds", {})
+    name, links, kinds = (
+        shaped.get("name", "cluster"),
+        shaped.get("links", ()),
+        shaped.get("device_kinds", {}),
+    )
     options = {key: shaped[key] for key in _OPTIONS if key in shaped}
-    devices = tuple(Device(**{**kinds.get(one.get("kind"), {}), **one}) for one in shaped["devices"])
+    devices = tuple(
+        Device(**{**kinds.get(one.get("kind"), {}), **one}) for one in shaped["devices"]
+    )
     if isinstance(links, dict):
         return _all_to_all(name, devices, options, links["all_to_all"])
     return Cluster(name, devices, _links(links, shaped.get("link_kinds", {})), **options)
@@ -187,15 +201,20 @@ def _node(shaped: dict[str, Any]) -> Cluster:
 
 def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tuple[Link, ...]:
     whole = [{**kinds.get(one.get("kind", ""), {}), **one} for one in links]
-    problems = [f"links[{i}].bandwidth: missing" for i, one in enumerate(whole) if "bandwidth" not in one]
+    problems = [
+        f"links[{i}].bandwidth: missing" for i, one in enumerate(whole) if "bandwidth" not in one
+    ]
     if problems:
         raise InputError(problems)
     return tuple(Link(**{**one, "ends": tuple(one["ends"])}) for one in whole)
 
 
-def _all_to_all(name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]) -> Cluster:
+def _all_to_all(
+    name: str, devices: tuple[Device, ...], options: dict[str, Any], link: dict[str, Any]
+) -> Cluster:
     require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
-    # The devices are judged first, alone: a name that stands twice is not also a hundred faulty links.
+    # The devices are judged first, alone: a name that stands twice is not also a hundred faulty
+    # links.
     alone = Cluster(name, devices, (), **options)
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)
 
@@ -216,8 +235,9 @@ def read_preset(
 ) -> Cluster:
     """A cluster shipped with simdev, as it is or with settings. Raises InputError.
 
-    ``nodes`` is how many machines, ``network`` the bandwidth of each of their NICs (per direction, as sold: the
-    preset's efficiency applies), ``queues`` and ``transfer`` as in a cluster. A setting changes the cluster's name.
+    ``nodes`` is how many machines, ``network`` the bandwidth of each of their NICs (per direction,
+    as sold: the preset's efficiency applies), ``queues`` and ``transfer`` as in a cluster. A
+    setting changes the cluster's name.
     """
     if name not in preset_names():
         raise InputError(_no_preset(name))
@@ -250,7 +270,10 @@ def _network_at(bandwidth: Number, shaped: dict[str, Any]) -> dict[str, Any]:
 
 
 def preset_fields(name: str) -> dict[str, Any]:
-    """The fields of a preset's file, checked one by one; quantities are numbers. Raises InputError."""
+    """The fields of a preset's file, checked one by one; quantities are numbers.
+
+    Raises InputError.
+    """
     with opened(PRESETS / f"{name}.json") as (value, _):
         return _shaped(value, True)
 
@@ -262,7 +285,9 @@ def preset_hint(name: str) -> str:
 
 
 def cluster_object(cluster: Cluster) -> dict[str, Any]:
-    """The cluster as its file has it, ready for JSON: every device and link by itself, the provenance last."""
+    """The cluster as its file has it, ready for JSON: every device and link by itself, the
+    provenance last.
+    """
     found: dict[str, Any] = {
         "version": 1,
         "name": cluster.name,
@@ -273,11 +298,18 @@ def cluster_object(cluster: Cluster) -> dict[str, Any]:
         "links": list(map(_object, cluster.links)),
         "provenance": plain(cluster.provenance),
     }
-    return {key: value for key, value in found.items() if value or key not in ("collectives", "provenance")}
+    return {
+        key: value
+        for key, value in found.items()
+        if value or key not in ("collectives", "provenance")
+    }
 
 
 def write_cluster(cluster: Cluster, path: PathLike) -> None:
-    """Write a cluster, a device or link a line, its provenance last. Raises InputError, or OSError."""
+    """Write a cluster, a device or link a line, its provenance last.
+
+    Raises InputError, or OSError.
+    """
     write_text(path, cluster_text(cluster))
 
 
@@ -286,7 +318,9 @@ def cluster_text(cluster: Cluster) -> str:
     found = cluster_object(cluster)
     head = {key: value for key, value in found.items() if isinstance(value, (str, int))}
     parts = [_json(head)[:-1]]
-    parts += [_listed(key, "[]", [_json(one) for one in found[key]]) for key in ("devices", "links")]
+    parts += [
+        _listed(key, "[]", [_json(one) for one in found[key]]) for key in ("devices", "links")
+    ]
     if "provenance" in found:
         told = [f"{_json(key)}: {_json(one)}" for key, one in found["provenance"].items()]
         parts.append(_listed("provenance", "{}", told))

@@ -67,20 +67,28 @@ def _choice_adapter() -> TypeAdapter[Any]:
 
 
 def read_choice(value: Any) -> Collectives:
-    """What a strategy says of collectives; its tables are a shipped collection, or an object of its shape.
+    """What a strategy says of collectives; its tables are a shipped collection, or an object of its
+    shape.
 
     Raises InputError with every problem at once.
     """
     if not isinstance(value, dict):
         raise InputError(f"collectives: must be an object, got {shown(value)}")
-    shaped = validate(_choice_adapter(), value, frozenset(_ChoiceShape.__annotations__), "collectives.")
+    shaped = validate(
+        _choice_adapter(), value, frozenset(_ChoiceShape.__annotations__), "collectives."
+    )
     named = shaped.pop("tables", None)
     if isinstance(named, str):
         if named not in collective_names():
             choice = ", ".join(collective_names())
-            raise InputError(f"collectives.tables: none are shipped as {shown(named)}; there are those of {choice}")
+            raise InputError(
+                f"collectives.tables: none are shipped as {shown(named)}; there are those "
+                f"of {choice}"
+            )
     elif named is not None and not isinstance(named, dict):
-        raise InputError(f"collectives.tables: must be the name of a collection or an object, got {shown(named)}")
+        raise InputError(
+            f"collectives.tables: must be the name of a collection or an object, got {shown(named)}"
+        )
     try:
         tables = () if named is None else read_collectives(named)
     except InputError as error:
@@ -92,17 +100,29 @@ def choice_object(choice: Collectives) -> dict[str, Any]:
     """What a strategy's file says of collectives: what differs from the defaults."""
     default = Collectives()
     names = ("algorithm", "cost", "chunks")
-    found = {name: getattr(choice, name) for name in names if getattr(choice, name) != getattr(default, name)}
+    found = {
+        name: getattr(choice, name)
+        for name in names
+        if getattr(choice, name) != getattr(default, name)
+    }
     if choice.slowdown != default.slowdown:
         found["slowdown"] = decimal_text(choice.slowdown)
     if choice.tables:
-        found["tables"] = {"version": 1, "tables": [_table_object(table) for table in choice.tables]}
+        found["tables"] = {
+            "version": 1,
+            "tables": [_table_object(table) for table in choice.tables],
+        }
     return found
 
 
 def _table_object(table: Any) -> dict[str, Any]:
     anchors = [[size, time_text(Fraction(seconds))] for size, seconds in table.anchors]
-    return {"collective": table.collective, "ranks": table.ranks, "source": table.source, "anchors": anchors}
+    return {
+        "collective": table.collective,
+        "ranks": table.ranks,
+        "source": table.source,
+        "anchors": anchors,
+    }
 
 
 def with_tables(choice: Collectives, cluster: Cluster) -> Collectives:
@@ -118,11 +138,16 @@ def collective_names() -> tuple[str, ...]:
 
 
 def read_collectives(source: PathLike | Mapping[str, Any]) -> tuple[CollectiveTable, ...]:
-    """The tables of a file, of a shipped collection (by name), or of an object already parsed. Raises InputError."""
+    """The tables of a file, of a shipped collection (by name), or of an object already parsed.
+
+    Raises InputError.
+    """
     if isinstance(source, str) and source in collective_names():
         source = COLLECTIVE_PRESETS / f"{source}.json"
     with opened(source) as (value, is_file):
-        return _tables(read_shape(_adapter(), value, _KEYS, is_file, "tables of collectives")["tables"])
+        return _tables(
+            read_shape(_adapter(), value, _KEYS, is_file, "tables of collectives")["tables"]
+        )
 
 
 def collectives_fields(name: str) -> dict[str, Any]:
@@ -132,15 +157,22 @@ def collectives_fields(name: str) -> dict[str, Any]:
 
 
 def collective_model(cluster: Cluster, algorithm: str = "auto") -> CollectiveModel:
-    """The collectives of a cluster: the shipped tables that it names, closed forms elsewhere. Raises InputError."""
+    """The collectives of a cluster: the shipped tables that it names, closed forms elsewhere.
+
+    Raises InputError.
+    """
     require_collectives(cluster.collectives)
-    return CollectiveModel(cluster, read_collectives(cluster.collectives) if cluster.collectives else (), algorithm)
+    return CollectiveModel(
+        cluster, read_collectives(cluster.collectives) if cluster.collectives else (), algorithm
+    )
 
 
 def require_collectives(name: str) -> None:
     """Raises InputError unless tables of that name are shipped, or none are named ("")."""
     if name and name not in collective_names():
-        raise InputError(f'collectives: no tables "{name}"; there are those of {", ".join(collective_names())}')
+        raise InputError(
+            f'collectives: no tables "{name}"; there are those of {", ".join(collective_names())}'
+        )
 
 
 def _tables(shaped: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
@@ -148,7 +180,11 @@ def _tables(shaped: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
     for i, one in enumerate(shaped):
         try:
             anchors = tuple((parse_bytes(size), parse_time(time)) for size, time in one["anchors"])
-            found.append(CollectiveTable(one["collective"], one["ranks"], anchors, one.get("source", "measured")))
+            found.append(
+                CollectiveTable(
+                    one["collective"], one["ranks"], anchors, one.get("source", "measured")
+                )
+            )
         except InputError as error:
             problems += [f"tables[{i}].{problem}" for problem in error.problems]
         except ValueError as error:
@@ -158,7 +194,8 @@ def _tables(shaped: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
         first = taken.setdefault((table.collective, table.ranks), i)
         if first != i and not problems:
             problems.append(
-                f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in tables[{first}] already"
+                f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in "
+                f"tables[{first}] already"
             )
     if problems:
         raise InputError(problems)

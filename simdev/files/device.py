@@ -11,8 +11,8 @@ from typing import Any, Required
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from ..costs import DeviceSpec, Efficiency
 from ..errors import InputError
-from ..profile import DeviceSpec, Efficiency
 from .reading import PathLike
 from .shape import STRICT, Bandwidth, Flops, OptionalBytes, Seconds, Share, read_shape
 from .source import opened
@@ -58,10 +58,17 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def read_device(source: PathLike | Mapping[str, Any]) -> DeviceSpec:
-    """The datasheet of a file, of a shipped kind (by name), or of an object already parsed. Raises InputError."""
+    """The datasheet of a file, of a shipped kind (by name), or of an object already parsed.
+
+    Raises InputError.
+    """
     if isinstance(source, str) and source in device_names():
         source = DEVICE_PRESETS / f"{source}.json"
-    elif isinstance(source, str) and not source.endswith((".json", ".json.gz")) and not Path(source).exists():
+    elif (
+        isinstance(source, str)
+        and not source.endswith((".json", ".json.gz"))
+        and not Path(source).exists()
+    ):
         close = get_close_matches(source, device_names(), 1)
         hint = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(device_names())}"
         raise InputError(f'neither a file nor a kind of device: "{source}"; {hint}')

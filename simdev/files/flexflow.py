@@ -1,8 +1,9 @@
 """FlexFlow's strategy files (its text format since 2021), read into configurations.
 
-Words parted by white space: how many ops; then for each its name, the type of device (0 GPU, 1 CPU), how many
-dimensions, the degree of each (innermost first, the sample last), how many device ids, the ids. No ids: the first
-devices. An op that the file leaves out is data parallel over all devices, as in FlexFlow.
+Words parted by white space: how many ops; then for each its name, the type of device (0 GPU, 1
+CPU), how many dimensions, the degree of each (innermost first, the sample last), how many device
+ids, the ids. No ids: the first devices. An op that the file leaves out is data parallel over all
+devices, as in FlexFlow.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ GPU, CPU = 0, 1
 def read_flexflow_strategy(path: PathLike, graph: Graph, cluster: Cluster) -> Strategy:
     """The strategy of a file for the forward ops of a graph; their backward ops follow them.
 
-    Device id i is the i-th device of the cluster that runs ops and is of the asked type (kinds that begin with "cpu"
-    are CPUs; where all are or none is, all count). Raises InputError with the file's name.
+    Device id i is the i-th device of the cluster that runs ops and is of the asked type (kinds that
+    begin with "cpu" are CPUs; where all are or none is, all count). Raises InputError with the
+    file's name.
     """
     try:
         return _strategy(_Words(read_text(path).split()), graph, cluster)
@@ -67,15 +69,22 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
         name = words.text("the name of an op")
         where = f'op "{name}"'
         kind = words.number(f"the device type of {where}")
-        degrees = words.numbers(words.number(f"the number of dimensions of {where}"), f"a dimension of {where}")
-        ids = words.numbers(words.number(f"the number of device ids of {where}"), f"a device id of {where}")
+        degrees = words.numbers(
+            words.number(f"the number of dimensions of {where}"), f"a dimension of {where}"
+        )
+        ids = words.numbers(
+            words.number(f"the number of device ids of {where}"), f"a device id of {where}"
+        )
         if name in found:
             problems.append(f"{where}: stands there twice")
         problems += _problems(graph, cluster, name, kind, degrees, ids)
         if not problems:
             found[name] = _configuration(graph, cluster, name, kind, degrees, ids)
     if words.at < len(words.words):
-        problems.append(f"word {words.at + 1}: nothing may follow the last op, got {words.words[words.at][:40]!r}")
+        problems.append(
+            f"word {words.at + 1}: nothing may follow the last op, got "
+            f"{words.words[words.at][:40]!r}"
+        )
     if problems:
         raise InputError(problems)
     return Strategy(partition=found | _data_parallel(graph, cluster, found))
@@ -104,19 +113,30 @@ def _problems(
         return
     for dimension, (degree, axis) in enumerate(zip(reversed(degrees), axes, strict=True)):
         if degree < 1 or (degree > 1 and axis is None):
-            yield f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot be cut into {degree} parts'
+            yield (
+                f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot '
+                f"be cut into {degree} parts"
+            )
     if ids and len(ids) != prod(degrees):
         yield f'op "{name}": has {prod(degrees)} parts and {len(ids)} device ids'
     count = len(_devices(cluster, kind))
-    yield from (f'op "{name}": device id {one} is not in 0..{count - 1}' for one in ids if one >= count)
+    yield from (
+        f'op "{name}": device id {one} is not in 0..{count - 1}' for one in ids if one >= count
+    )
 
 
 def _configuration(
     graph: Graph, cluster: Cluster, name: str, kind: int, degrees: list[int], ids: list[int]
 ) -> Configuration:
-    """Row-major order over the dimensions of the output is FlexFlow's order of points: the innermost runs fastest."""
+    """Row-major order over the dimensions of the output is FlexFlow's order of points: the
+    innermost runs fastest.
+    """
     axes = output_axes(op_semantics(graph, graph.index[name]))
-    split = {axis: degree for axis, degree in zip(axes, reversed(degrees), strict=True) if axis and degree > 1}
+    split = {
+        axis: degree
+        for axis, degree in zip(axes, reversed(degrees), strict=True)
+        if axis and degree > 1
+    }
     devices = _devices(cluster, kind)
     each = next((n for n in range(1, len(ids) + 1) if len(ids) % n == 0 and _in_runs(ids, n)), 1)
     shared = [ids[at] for at in range(0, len(ids), max(each, 1))]
@@ -137,8 +157,12 @@ def _devices(cluster: Cluster, kind: int) -> list[str]:
     return [cluster.devices[i].name for i in cluster.workers]
 
 
-def _data_parallel(graph: Graph, cluster: Cluster, told: dict[str, Configuration]) -> dict[str, Configuration]:
-    """Forward ops that the file leaves out: their samples spread over all devices, where these divide them."""
+def _data_parallel(
+    graph: Graph, cluster: Cluster, told: dict[str, Configuration]
+) -> dict[str, Configuration]:
+    """Forward ops that the file leaves out: their samples spread over all devices, where these
+    divide them.
+    """
     names, found = tuple(_devices(cluster, GPU)), {}
     weights = weights_of(graph)
     for position, op in enumerate(graph.ops):

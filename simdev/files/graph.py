@@ -52,7 +52,14 @@ class _GraphShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_GraphShape.__annotations__, *_OpShape.__annotations__, *_TensorShape.__annotations__, "version"})
+_KEYS = frozenset(
+    {
+        *_GraphShape.__annotations__,
+        *_OpShape.__annotations__,
+        *_TensorShape.__annotations__,
+        "version",
+    }
+)
 
 
 @cache
@@ -67,7 +74,11 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
     """
     with opened(source) as (value, is_file):
         shaped = read_shape(_adapter(), value, _KEYS, is_file, "a graph")
-        problems = [problem for i, fields in enumerate(shaped["ops"]) for problem in _dtype_problems(i, fields)]
+        problems = [
+            problem
+            for i, fields in enumerate(shaped["ops"])
+            for problem in _dtype_problems(i, fields)
+        ]
         if problems:
             raise InputError(problems)
         return Graph(shaped.get("name", "graph"), tuple(map(_op, shaped["ops"])))
@@ -91,13 +102,18 @@ def _op(fields: dict[str, Any]) -> Op:
         )
         for one in fields.get("outputs", ())
     )
-    lists: dict[str, Any] = {str(name): tuple(fields[name]) for name in ("inputs", "control_inputs") if name in fields}
+    lists: dict[str, Any] = {
+        str(name): tuple(fields[name]) for name in ("inputs", "control_inputs") if name in fields
+    }
     changed: dict[str, Any] = {**lists, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))}
     return Op(**(fields | changed))
 
 
 def write_graph(graph: Graph, path: PathLike) -> None:
-    """Write a graph, an op a line. Raises InputError where an attribute is no JSON, OSError where it cannot write."""
+    """Write a graph, an op a line.
+
+    Raises InputError where an attribute is no JSON, OSError where it cannot write.
+    """
     write_text(path, graph_text(graph) + "\n")
 
 
@@ -119,7 +135,9 @@ def graph_text(graph: Graph) -> str:
 def _op_object(op: Op) -> dict[str, Any]:
     """The fields of an op that differ from their defaults."""
     found: dict[str, Any] = {"name": op.name, "kind": op.kind, "phase": op.phase}
-    found |= {name: list(getattr(op, name)) for name in ("inputs", "control_inputs") if getattr(op, name)}
+    found |= {
+        name: list(getattr(op, name)) for name in ("inputs", "control_inputs") if getattr(op, name)
+    }
     if op.outputs:
         found["outputs"] = [_tensor_object(tensor) for tensor in op.outputs]
     if op.attrs:

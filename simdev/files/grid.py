@@ -32,7 +32,8 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
-    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after another.
+    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after
+    another.
 
     Raises InputError with every problem at once.
     """
@@ -51,7 +52,9 @@ def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
 
 def _problems(product: Any, at: str) -> list[str]:
     if not isinstance(product, dict):
-        return [f"{at}: must be an object of lists, or a list of such objects, got {shown(product)}"]
+        return [
+            (f"{at}: must be an object of lists, or a list of such objects, got {shown(product)}")
+        ]
     return [
         f'{at}["{field}"]: must be a list of values, got {shown(values)}'
         for field, values in product.items()

@@ -1,7 +1,7 @@
 """What a shipped preset must tell of its numbers, and what they must not contradict.
 
-Each rule has caught something in published tables: a memory bandwidth of another card, 141 GiB for 141 GB, one table
-copied under two names.
+Each rule has caught something in published tables: a memory bandwidth of another card, 141 GiB for
+141 GB, one table copied under two names.
 """
 
 from __future__ import annotations
@@ -44,9 +44,15 @@ _CLUSTER_NUMBERS = ("bandwidth", "latency", "gap", "lanes")
 
 
 def lint_presets() -> list[str]:
-    """What is wrong with the presets shipped, each as ``file: path: reason``; empty where all is well."""
+    """What is wrong with the presets shipped, each as ``file: path: reason``; empty where all is
+    well.
+    """
     found: list[str] = []
-    folders = ((DEVICE_PRESETS, lint_device), (PRESETS, lint_cluster), (COLLECTIVE_PRESETS, lint_collectives))
+    folders = (
+        (DEVICE_PRESETS, lint_device),
+        (PRESETS, lint_cluster),
+        (COLLECTIVE_PRESETS, lint_collectives),
+    )
     for folder, lint in folders:
         files = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
         for name, value in files.items():
@@ -71,7 +77,9 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
             numbers[f"efficiency.{op_class}.{scalar}"] = share
             if scalar != "overhead" and not 0 < exact(share) <= MOST_EFFICIENCY:
                 yield f"efficiency.{op_class}.{scalar}: must be in (0, 1.1], got {share}"
-    yield from _provenance(numbers | {f"measured.{path}": rate for path, rate in best.items()}, value)
+    yield from _provenance(
+        numbers | {f"measured.{path}": rate for path, rate in best.items()}, value
+    )
     for path, rate in best.items():
         if path not in numbers:
             yield f"measured.{path}: measured, but not specified"
@@ -128,7 +136,10 @@ def lint_collectives(name: str, value: Mapping[str, Any]) -> Iterator[str]:
         if entry is None:
             yield f"{path}: no provenance"
         elif entry.get("kind") != table.get("source", "measured"):
-            yield f"{path}: its source is {table.get('source', 'measured')}, its provenance says {entry.get('kind')}"
+            yield (
+                f"{path}: its source is {table.get('source', 'measured')}, its provenance "
+                f"says {entry.get('kind')}"
+            )
         bare = [anchor for anchor in table["anchors"] if not all(map(_has_unit, anchor))]
         if bare:
             yield f"{path}: anchors without units: {bare[0]}"
@@ -147,18 +158,28 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for device in value["devices"]:
         whole = {**kinds.get(device.get("kind"), {}), **device}
         for key in ("memory", "gap", "chunk"):
-            if key in whole and found.setdefault(f"devices.{whole['kind']}.{key}", whole[key]) != whole[key]:
-                problems.append(f"devices.{whole['kind']}.{key}: differs between devices of one kind")
+            if (
+                key in whole
+                and found.setdefault(f"devices.{whole['kind']}.{key}", whole[key]) != whole[key]
+            ):
+                problems.append(
+                    f"devices.{whole['kind']}.{key}: differs between devices of one kind"
+                )
     for kind, link in _link_kinds(value).items():
         found |= {f"links.{kind}.{key}": link[key] for key in _CLUSTER_NUMBERS if key in link}
     if isinstance(value.get("links"), list):
         known = value.get("link_kinds", {})
         for i, link in enumerate(value["links"]):
             if link.get("kind") not in known or set(link) != {"ends", "kind"}:
-                problems.append(f"links[{i}]: in a preset a link has ends and a kind of link_kinds, nothing else")
+                problems.append(
+                    f"links[{i}]: in a preset a link has ends and a kind of link_kinds, "
+                    "nothing else"
+                )
     network = value.get("network", {})
     return found | {
-        f"network.{key}": network[key] for key in ("bandwidth", "efficiency", "latency") if key in network
+        f"network.{key}": network[key]
+        for key in ("bandwidth", "efficiency", "latency")
+        if key in network
     }, problems
 
 
@@ -187,9 +208,15 @@ def _ports(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _provenance(numbers: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers without provenance, provenance without a number, values that differ, and bad entries."""
+    """Numbers without provenance, provenance without a number, values that differ, and bad
+    entries.
+    """
     told = value.get("provenance", {})
-    yield from (f"provenance: {path}: tells of a number that is not there" for path in told if path not in numbers)
+    yield from (
+        f"provenance: {path}: tells of a number that is not there"
+        for path in told
+        if path not in numbers
+    )
     for path, number in numbers.items():
         if not _is_plain(path) and not _has_unit(number):
             yield f"{path}: must be text with a unit, got {number}"
@@ -217,12 +244,19 @@ def _entry(path: str, entry: Entry) -> Iterator[str]:
         if not all(limit.get(key) for key in ("value", "date", "source")):
             yield f"{where}: specification must tell value, date and source"
         elif _parsed(path, entry["value"]) > LENIENT * _parsed(path, limit["value"]):
-            yield f"{where}: {entry['value']} is more than 1.05 times the specification, {limit['value']}"
+            yield (
+                f"{where}: {entry['value']} is more than 1.05 times the specification, "
+                f"{limit['value']}"
+            )
 
 
 def _is_plain(path: str) -> bool:
     parts = path.split(".")
-    return parts[-1] in _PLAIN or parts[0] == "ports" or (parts[0] == "efficiency" and parts[-1] != "overhead")
+    return (
+        parts[-1] in _PLAIN
+        or parts[0] == "ports"
+        or (parts[0] == "efficiency" and parts[-1] != "overhead")
+    )
 
 
 def _has_unit(number: Any) -> bool:
@@ -248,7 +282,9 @@ def _copies(files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     seen: dict[str, str] = {}
     for name, value in files.items():
         content = {
-            key: item for key, item in value.items() if key not in ("name", "kind", "title", "about", "provenance")
+            key: item
+            for key, item in value.items()
+            if key not in ("name", "kind", "title", "about", "provenance")
         }
         first = seen.setdefault(_digest(content), name)
         if first != name:

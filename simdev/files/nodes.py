@@ -1,7 +1,8 @@
-"""One machine repeated on several nodes, joined by a network: what ``"nodes": 8`` in a cluster means.
+"""One machine repeated on several nodes, joined by a network: what ``"nodes": 8`` in a cluster
+means.
 
-Names in a node end in ``:`` and a number; they are numbered on through the nodes, so that the GPUs of eight machines
-with eight GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
+Names in a node end in ``:`` and a number; they are numbered on through the nodes, so that the GPUs
+of eight machines with eight GPUs each are ``gpu:0`` to ``gpu:63``, as ranks are.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ _NUMBERED = re.compile(r"(.*:)([0-9]{1,6})\Z", re.DOTALL)
 
 
 def require_joinable(path: str, devices: int) -> None:
-    """Refuse more devices, each linked with every other, than a cluster may have. Raises InputError."""
+    """Refuse more devices, each linked with every other, than a cluster may have.
+
+    Raises InputError.
+    """
     links = devices * (devices - 1) // 2
     if links > MOST_LINKS:
-        raise InputError(f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed")
+        raise InputError(
+            f"{path}: joins {devices} devices by {links} links; at most {MOST_LINKS} are allowed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
     """What joins the nodes: NICs, and one switch that never blocks.
 
-    ``attach`` has an entry for each NIC of a node: the devices that it is linked with. ``bandwidth`` is that of a NIC,
-    bytes per second and direction, of which ``efficiency`` is reached; ``latency`` in seconds from NIC to NIC.
+    ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
+    ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
+    reached; ``latency`` in seconds from NIC to NIC.
     """
 
     attach: tuple[tuple[str, ...], ...]
@@ -55,7 +62,9 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
     rate = network.bandwidth * network.efficiency
     devices, links = list[Device](), list[Link]()
     to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
-    to_switch = Link(("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK)
+    to_switch = Link(
+        ("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK
+    )
     for k in range(nodes):
         names = {device.name: _renamed(device.name, k, strides) for device in node.devices}
         devices += [replace(device, name=names[device.name], node=k) for device in node.devices]
@@ -75,23 +84,36 @@ def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[st
         yield "nodes: several nodes need a network that joins them"
         return
     links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
-    if nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES or nodes * links > MOST_LINKS:
+    if (
+        nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
+        or nodes * links > MOST_LINKS
+    ):
         yield f"nodes: {nodes} make more than {MOST_DEVICES} devices or {MOST_LINKS} links"
     for i, device in enumerate(node.devices):
         if _NUMBERED.match(device.name) is None:
-            yield f'devices[{i}].name: must end in ":" and a number, for it is repeated on each node: "{device.name}"'
+            yield (
+                f'devices[{i}].name: must end in ":" and a number, for it is repeated on '
+                f'each node: "{device.name}"'
+            )
         if device.node:
-            yield f"devices[{i}].node: must be 0 where the devices are repeated on each node, got {device.node}"
+            yield (
+                f"devices[{i}].node: must be 0 where the devices are repeated on each "
+                f"node, got {device.node}"
+            )
 
 
 def network_problems(node: Cluster, network: Network) -> Iterator[str]:
-    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is one node only."""
+    """What is wrong with a network of nodes like this one, as ``path: reason``, even where there is
+    one node only.
+    """
     if network.efficiency > 1:
         yield f"network.efficiency: must be at most 1, got {float(network.efficiency):g}"
     if not network.attach:
         yield "network.attach: must name at least one device"
     for i, ends in enumerate(network.attach):
-        yield from (f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index)
+        yield from (
+            f'network.attach[{i}]: no device named "{end}"' for end in ends if end not in node.index
+        )
         if not ends or len(set(ends)) < len(ends):
             yield f"network.attach[{i}]: must name devices, each once"
 

@@ -9,14 +9,27 @@ from typing import Any
 
 # Objects whose keys are names of the user's and not fields of the format.
 _KEYED_BY_NAME = frozenset(
-    {"placement", "priority", "sequence", "attrs", "time", "provenance", "memory", "partition", "tensors", "split"}
+    {
+        "placement",
+        "priority",
+        "sequence",
+        "attrs",
+        "time",
+        "provenance",
+        "memory",
+        "partition",
+        "tensors",
+        "split",
+    }
 )
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
 _MOST = 40
 
 
 def _keyed(path: Sequence[str | int]) -> bool:
-    """Whether the keys of the object at this path are names (those of ``options.memory`` are fields)."""
+    """Whether the keys of the object at this path are names (those of ``options.memory`` are
+    fields).
+    """
     return bool(path) and path[-1] in _KEYED_BY_NAME and list(path) != ["options", "memory"]
 
 
@@ -34,12 +47,18 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in JSON, cut after 40 characters; a list or an object by its sort only."""
+    """A value as it is written in JSON, cut after 40 characters; a list or an object by its sort
+    only.
+    """
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, (list, tuple)):
         return "a list"
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, bool)) or value is None else str(value)
+    text = (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, (str, bool)) or value is None
+        else str(value)
+    )
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 

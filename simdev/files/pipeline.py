@@ -55,7 +55,10 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism | None:
-    """The pipeline of a strategy; a table's path is relative to ``folder``. What is wrong joins ``problems``."""
+    """The pipeline of a strategy; a table's path is relative to ``folder``.
+
+    What is wrong joins ``problems``.
+    """
     if not isinstance(value, Mapping):
         problems.append(f"pipeline: must be an object, got {shown(value)}")
         return None
@@ -70,7 +73,9 @@ def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism |
         return Parallelism(**shaped)
     except InputError as error:
         if error.file is not None:
-            problems.extend(f"pipeline.table: {error.file}: {problem}" for problem in error.problems)
+            problems.extend(
+                f"pipeline.table: {error.file}: {problem}" for problem in error.problems
+            )
         else:
             problems.extend(f"pipeline.{problem}" for problem in error.problems)
         return None
@@ -88,7 +93,8 @@ def _table(shaped: Mapping[str, Any], folder: str) -> str:
 
 
 def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
-    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it names none.
+    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it
+    names none.
 
     ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
     """
@@ -110,7 +116,10 @@ def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
     Raises InputError for a table of its own, which is a file beside the strategy's.
     """
     if pipeline.table is not None:
-        raise InputError("pipeline.table: a schedule of one's own is a file; name it in the strategy's file by hand")
+        raise InputError(
+            "pipeline.table: a schedule of one's own is a file; name it in the strategy's "
+            "file by hand"
+        )
     default, found = Parallelism(), dict[str, Any]()
     for field in fields(pipeline):
         value = getattr(pipeline, field.name)

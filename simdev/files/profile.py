@@ -1,8 +1,10 @@
-"""Profiles from and to JSON lines: one header line (optional, first), then a measured operator a line.
+"""Profiles from and to JSON lines: one header line (optional, first), then a measured operator a
+line.
 
-A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as that of an op of a
-graph; ``acc`` and everything else is kept as details and tells no rows apart. Rows with ``coll`` (collectives) are
-checked to be objects of version 1 and left to whoever models them.
+A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as
+that of an op of a graph; ``acc`` and everything else is kept as details and tells no rows apart.
+Rows with ``coll`` (collectives) are checked to be objects of version 1 and left to whoever models
+them.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Annotated, Any, Literal, Required, get_args
 from pydantic import ConfigDict, PlainValidator, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from ..costs import Profile, Row, profile_key
 from ..errors import InputError
-from ..profile import Profile, Row, profile_key
 from ..units import MAX_BYTES, MAX_PS, exact, is_count
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
@@ -117,7 +119,10 @@ def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
     """
     if isinstance(source, (str, os.PathLike)):
         try:
-            return _profile((f"line {number}", value, faults) for number, value, faults in read_json_lines(source))
+            return _profile(
+                (f"line {number}", value, faults)
+                for number, value, faults in read_json_lines(source)
+            )
         except InputError as error:
             raise error.within(label(source)) from None
     unknown = [f"{key}: unknown key" for key in source if key not in ("header", "rows")]
@@ -166,7 +171,9 @@ def _require_version(value: dict[str, Any], required: bool) -> None:
     if required and "v" not in value:
         raise InputError(f'v: missing; write "v": {VERSION}')
     if "v" in value and (type(version) is not int or version != VERSION):
-        raise InputError(f"v: must be {VERSION}, the only one that this simdev reads; got {shown(version)}")
+        raise InputError(
+            f"v: must be {VERSION}, the only one that this simdev reads; got {shown(version)}"
+        )
 
 
 def _row(value: Any) -> Row | None:
@@ -182,19 +189,35 @@ def _row(value: Any) -> Row | None:
         # Half of the time of reading would go into the shape of rows that are plainly right.
         median, error = value["t_ns"]["p50"], value.get("rel_err")
     else:
-        shaped = validate(_adapter(), {name: item for name, item in value.items() if name != "v"}, _KEYS)
+        shaped = validate(
+            _adapter(), {name: item for name, item in value.items() if name != "v"}, _KEYS
+        )
         median, error = shaped["t_ns"]["p50"], shaped.get("rel_err")
     attrs = plain(value.get("attrs", {}))
-    key = profile_key(value["op"], attrs, value["in"], value.get("dt", ()), value["out"], value["phase"], value["dev"])
+    key = profile_key(
+        value["op"],
+        attrs,
+        value["in"],
+        value.get("dt", ()),
+        value["out"],
+        value["phase"],
+        value["dev"],
+    )
     numerator, denominator = median.as_integer_ratio()
     seconds = Fraction(numerator, denominator * NS_PER_SECOND)
-    return Row(key, seconds, value.get("src", "measured"), None if error is None else float(error), value)
+    return Row(
+        key, seconds, value.get("src", "measured"), None if error is None else float(error), value
+    )
 
 
 def _surely_right(row: dict[str, Any]) -> bool:
-    """Whether a row has the shape of _WholeRow, told quickly; False only means that pydantic has to look."""
+    """Whether a row has the shape of _WholeRow, told quickly; False only means that pydantic has to
+    look.
+    """
     times, error, phase = row.get("t_ns"), row.get("rel_err"), row.get("phase")
-    if not (row.keys() <= _KEYS and type(times) is dict and type(phase) is str and phase in _PHASES):
+    if not (
+        row.keys() <= _KEYS and type(times) is dict and type(phase) is str and phase in _PHASES
+    ):
         return False
     median = times.get("p50")
     return (
@@ -216,11 +239,16 @@ def _are_shapes(value: Any) -> bool:
     if type(value) is not list or not {list}.issuperset(map(type, value)):
         return False
     extents = list(chain.from_iterable(value))
-    return {int}.issuperset(map(type, extents)) and (not extents or (min(extents) >= 0 and max(extents) <= MAX_BYTES))
+    return {int}.issuperset(map(type, extents)) and (
+        not extents or (min(extents) >= 0 and max(extents) <= MAX_BYTES)
+    )
 
 
 def write_profile(profile: Profile, path: PathLike) -> None:
-    """Write a profile as JSON lines: its header, if any, then its rows. Raises OSError where it cannot write."""
+    """Write a profile as JSON lines: its header, if any, then its rows.
+
+    Raises OSError where it cannot write.
+    """
     lines = [json.dumps(plain(profile.header), ensure_ascii=False)] if profile.header else []
     lines += [_row_line(row) for row in profile.rows.values()]
     write_text(path, "".join(line + "\n" for line in lines))
@@ -239,9 +267,18 @@ def _row_line(row: Row) -> str:
         "phase": phase,
     }
     details = plain(row.details)
-    found = key | details | {"src": row.source} | ({} if row.rel_err is None else {"rel_err": row.rel_err})
+    found = (
+        key
+        | details
+        | {"src": row.source}
+        | ({} if row.rel_err is None else {"rel_err": row.rel_err})
+    )
     found.pop("t_ns", None)
-    others = [f", {json.dumps(name)}: {json.dumps(v)}" for name, v in details.get("t_ns", {}).items() if name != "p50"]
+    others = [
+        f", {json.dumps(name)}: {json.dumps(v)}"
+        for name, v in details.get("t_ns", {}).items()
+        if name != "p50"
+    ]
     # The median is the one number that must come back exactly; json knows no decimals.
     times = f'"t_ns": {{"p50": {decimal_text(row.seconds * NS_PER_SECOND)}{"".join(others)}}}'
     return f"{json.dumps(found, ensure_ascii=False)[:-1]}, {times}}}"

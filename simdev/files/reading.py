@@ -1,8 +1,10 @@
-"""Safe reading of JSON: what a hostile or broken file can do is refused here, before anything looks at its meaning.
+"""Safe reading of JSON: what a hostile or broken file can do is refused here, before anything looks
+at its meaning.
 
-Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16 MiB, 20 million
-values, 64 levels, 400 digits a number. Numbers with a point or an exponent become Decimal, exactly as written. A
-byte order mark is skipped; a name that ends in ``.gz`` or the gzip magic means gzip; "-" is stdin.
+Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16
+MiB, 20 million values, 64 levels, 400 digits a number. Numbers with a point or an exponent become
+Decimal, exactly as written. A byte order mark is skipped; a name that ends in ``.gz`` or the gzip
+magic means gzip; "-" is stdin.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def text_of(data: bytes, path: PathLike) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", label(path)) from None
+        raise InputError(
+            f"not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}", label(path)
+        ) from None
 
 
 def _reason(error: Exception) -> str:
@@ -99,7 +103,9 @@ def _unpacked(data: bytes, compressed: bool) -> bytes:
             parts.append(part)
             size += len(part)
             if size > limit:
-                raise InputError(f"unpacks to more than {limit} bytes: refused as a decompression bomb")
+                raise InputError(
+                    f"unpacks to more than {limit} bytes: refused as a decompression bomb"
+                )
     return b"".join(parts)
 
 
@@ -120,7 +126,8 @@ def parse_json(text: str) -> Any:
 
 
 def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]]:
-    """(line number, value, problems) of every line that is not blank; the value is None where problems are.
+    """(line number, value, problems) of every line that is not blank; the value is None where
+    problems are.
 
     Raises InputError where the file cannot be read as text at all.
     """
@@ -131,7 +138,11 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
             try:
                 yield number, parser.parse(line), ()
             except InputError as error:
-                yield number, None, tuple(problem.removeprefix("line 1, ") for problem in error.problems)
+                yield (
+                    number,
+                    None,
+                    tuple(problem.removeprefix("line 1, ") for problem in error.problems),
+                )
 
 
 class _Bad:
@@ -154,7 +165,10 @@ class _Parser:
 
     def _decoder(self, integer: Callable[[str], Any] | None) -> Callable[[str], Any]:
         return json.JSONDecoder(
-            object_pairs_hook=self._object, parse_float=self._decimal, parse_int=integer, parse_constant=self._constant
+            object_pairs_hook=self._object,
+            parse_float=self._decimal,
+            parse_int=integer,
+            parse_constant=self._constant,
         ).decode
 
     def parse(self, text: str) -> Any:
@@ -177,7 +191,8 @@ class _Parser:
             except ValueError as error:
                 if isinstance(error, json.JSONDecodeError):
                     raise
-                # Python refuses to read an integer this long; a call for every integer (slow) finds its path.
+                # Python refuses to read an integer this long; a call for every integer (slow) finds
+                # its path.
                 return self._decoder(self._integer)(text)
         except json.JSONDecodeError as error:
             raise InputError(
@@ -206,7 +221,11 @@ class _Parser:
         return value
 
     def _integer(self, text: str) -> int | _Bad:
-        return int(text) if len(text) <= MAX_DIGITS else self._refuse(f"a number of more than {MAX_DIGITS} digits")
+        return (
+            int(text)
+            if len(text) <= MAX_DIGITS
+            else self._refuse(f"a number of more than {MAX_DIGITS} digits")
+        )
 
     def _constant(self, text: str) -> _Bad:
         return self._refuse(f"{text} is not a number in JSON")
@@ -243,7 +262,9 @@ def _in_our_words(message: str) -> str:
 
 
 def _too_deep(value: Any) -> bool:
-    """Whether lists and objects nest beyond the limit; level by level, so that depth costs no recursion."""
+    """Whether lists and objects nest beyond the limit; level by level, so that depth costs no
+    recursion.
+    """
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

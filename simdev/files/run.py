@@ -1,10 +1,12 @@
-"""Saved runs: a task graph with the spans and the memory that an engine answered, complete enough to be judged.
+"""Saved runs: a task graph with the spans and the memory that an engine answered, complete enough
+to be judged.
 
-Tables are objects of columns of one length; a task, resource, buffer or device is named by its row. ``spans`` may
-list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are claims: reading does not believe them,
-it hands them to the checker. What the checker is there to find (a span too short, a claim too low) is no error here;
-what makes no sense (a row that is not there, a negative duration) is. A run of several ``steps``
-that follow one another claims when the last of them ends, ``trace_ps``, in place of ``step_time_ps``.
+Tables are objects of columns of one length; a task, resource, buffer or device is named by its row.
+``spans`` may list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are claims:
+reading does not believe them, it hands them to the checker. What the checker is there to find (a
+span too short, a claim too low) is no error here; what makes no sense (a row that is not there, a
+negative duration) is. A run of several ``steps`` that follow one another claims when the last of
+them ends, ``trace_ps``, in place of ``step_time_ps``.
 """
 
 from __future__ import annotations
@@ -143,8 +145,9 @@ def _adapter() -> TypeAdapter[Any]:
 class SavedRun:
     """A run as a file tells it, and what it claims: None where the file says nothing.
 
-    ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at which
-    memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it fits.
+    ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at
+    which memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it
+    fits.
     """
 
     trace: Trace
@@ -161,7 +164,10 @@ class SavedRun:
 
 
 def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
-    """The run of a file, or of an object already parsed. Raises InputError with every problem at once."""
+    """The run of a file, or of an object already parsed.
+
+    Raises InputError with every problem at once.
+    """
     with opened(source) as (value, is_file):
         shaped = read_shape(_adapter(), value, _KEYS, is_file, "a run")
         problems: list[str] = []
@@ -212,7 +218,11 @@ def _check_rows(run: dict[str, Any], problems: list[str]) -> None:
         ("resources", "sequence", 0, counts["tasks"] - 1),
         ("buffers", "device", 0, counts["devices"] - 1),
         ("buffers", "bytes", 0, MAX_BYTES),
-        *([("buffers", "requested_bytes", 0, MAX_BYTES)] if "requested_bytes" in run["buffers"] else []),
+        *(
+            [("buffers", "requested_bytes", 0, MAX_BYTES)]
+            if "requested_bytes" in run["buffers"]
+            else []
+        ),
         ("buffers", "filler", PERSISTENT, counts["tasks"] - 1),
         ("buffers", "readers", 0, counts["tasks"] - 1),
         *(("spans", name, -big, big) for name in ("start_ps", "finish_ps")),
@@ -223,10 +233,18 @@ def _check_rows(run: dict[str, Any], problems: list[str]) -> None:
     _check_range("devices.capacity_bytes", capacities, 0, MAX_BYTES, problems)
     for i, kind in enumerate(run["buffers"]["kind"]):
         if kind not in BUFFER_KINDS:
-            problems.append(f"buffers.kind[{i}]: must be one of {', '.join(BUFFER_KINDS)}, got {shown(kind)}")
+            problems.append(
+                f"buffers.kind[{i}]: must be one of {', '.join(BUFFER_KINDS)}, got {shown(kind)}"
+            )
     for i, rate in enumerate(run["links"]["bandwidth"]):
-        if isinstance(rate, (bool, str)) or not hasattr(rate, "__float__") or not 0 < float(rate) <= MAX_BYTES:
-            problems.append(f"links.bandwidth[{i}]: must be bytes per second, from 0 to 2^60, got {shown(rate)}")
+        if (
+            isinstance(rate, (bool, str))
+            or not hasattr(rate, "__float__")
+            or not 0 < float(rate) <= MAX_BYTES
+        ):
+            problems.append(
+                f"links.bandwidth[{i}]: must be bytes per second, from 0 to 2^60, got {shown(rate)}"
+            )
 
 
 def _check_range(path: str, column: list[Any], least: int, most: int, problems: list[str]) -> None:
@@ -235,7 +253,9 @@ def _check_range(path: str, column: list[Any], least: int, most: int, problems: 
         for j, number in numbers:
             if not least <= number <= most:
                 place = f"{path}[{i}]" + (f"[{j}]" if j >= 0 else "")
-                reason = f"must be from {least} to {most}" if most >= least else "there is none to name"
+                reason = (
+                    f"must be from {least} to {most}" if most >= least else "there is none to name"
+                )
                 problems.append(f"{place}: {reason}, got {shown(number)}")
 
 
@@ -250,7 +270,8 @@ def _trace(run: dict[str, Any]) -> Trace:
     task_graph = TaskGraph(
         tasks,
         tuple(
-            Resource(name, policy, tuple(tasks), device) for name, policy, tasks, device in zip(*columns, strict=True)
+            Resource(name, policy, tuple(tasks), device)
+            for name, policy, tasks, device in zip(*columns, strict=True)
         ),
         _buffers(run["buffers"]),
         tuple(run["devices"]["name"]),
@@ -266,7 +287,8 @@ def _trace(run: dict[str, Any]) -> Trace:
 
 def _tasks(columns: dict[str, Any]) -> Tasks:
     numbers: dict[str, Any] = {
-        name: _ints(columns[name]) for name in ("op", "output", "source", "destination", "priority", "bytes")
+        name: _ints(columns[name])
+        for name in ("op", "output", "source", "destination", "priority", "bytes")
     }
     numbers |= {name: _ints(columns[f"{name}_ps"]) for name in ("duration", "lag", "gap")}
     numbers |= {name: Rows.of(columns[name]) for name in ("resources", "links", "successors")}
@@ -291,18 +313,39 @@ def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
     end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
     if memory is None:
         return SavedRun(trace, end, feasible, None, None, None)
-    levels = {name: list(zip(one["time_ps"], one["level_bytes"], strict=False)) for name, one in memory.items()}
-    overflows = {name: tuple(one["overflow"].values()) if one["overflow"] else None for name, one in memory.items()}
-    return SavedRun(trace, end, feasible, {name: one["peak_bytes"] for name, one in memory.items()}, levels, overflows)
+    levels = {
+        name: list(zip(one["time_ps"], one["level_bytes"], strict=False))
+        for name, one in memory.items()
+    }
+    overflows = {
+        name: tuple(one["overflow"].values()) if one["overflow"] else None
+        for name, one in memory.items()
+    }
+    return SavedRun(
+        trace,
+        end,
+        feasible,
+        {name: one["peak_bytes"] for name, one in memory.items()},
+        levels,
+        overflows,
+    )
 
 
 def write_run(trace: Trace, path: PathLike) -> None:
     """Write a run; same trace, same bytes. Raises OSError where it cannot write."""
     task_graph = trace.task_graph
     capacities = [None if size < 0 else size for size in task_graph.capacity.tolist()]
-    spans = {"id": list(range(len(trace.start))), "start_ps": trace.start.tolist(), "finish_ps": trace.finish.tolist()}
+    spans = {
+        "id": list(range(len(trace.start))),
+        "start_ps": trace.start.tolist(),
+        "finish_ps": trace.finish.tolist(),
+    }
     steps = task_graph.steps
-    length = {"step_time_ps": trace.step_ps} if steps == 1 else {"steps": steps, "trace_ps": trace.step_ps}
+    length = (
+        {"step_time_ps": trace.step_ps}
+        if steps == 1
+        else {"steps": steps, "trace_ps": trace.step_ps}
+    )
     found = {
         "version": VERSION,
         "engine": trace.engine,
@@ -316,21 +359,31 @@ def write_run(trace: Trace, path: PathLike) -> None:
         "spans": spans,
         "memory": _memory_claims(trace),
     }
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in found.items())
+    lines = ",\n".join(
+        f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in found.items()
+    )
     write_text(path, f"{{{lines}}}\n")
 
 
 def _resource_columns(resources: tuple[Resource, ...]) -> dict[str, Any]:
-    columns: dict[str, Any] = {name: [getattr(one, name) for one in resources] for name in ("name", "policy", "device")}
+    columns: dict[str, Any] = {
+        name: [getattr(one, name) for one in resources] for name in ("name", "policy", "device")
+    }
     return columns | {"sequence": [list(one.sequence) for one in resources]}
 
 
 def _task_columns(tasks: Tasks) -> dict[str, Any]:
-    columns = {name: getattr(tasks, name).tolist() for name in ("op", "output", "source", "destination")}
+    columns = {
+        name: getattr(tasks, name).tolist() for name in ("op", "output", "source", "destination")
+    }
     columns |= {f"{name}_ps": getattr(tasks, name).tolist() for name in ("duration", "lag", "gap")}
     columns |= {name: getattr(tasks, name).tolist() for name in ("priority", "bytes", "flow")}
     columns |= {name: getattr(tasks, name).lists() for name in ("resources", "links", "successors")}
-    return {"id": list(range(len(tasks))), "name": list(tasks.name), "kind": list(tasks.kind)} | columns
+    return {
+        "id": list(range(len(tasks))),
+        "name": list(tasks.name),
+        "kind": list(tasks.kind),
+    } | columns
 
 
 def _buffer_columns(buffers: Buffers) -> dict[str, Any]:
@@ -349,6 +402,7 @@ def _memory_claims(trace: Trace) -> dict[str, Any]:
             "peak_bytes": memory.peak,
             "time_ps": memory.time.tolist(),
             "level_bytes": memory.level.tolist(),
-            "overflow": over and {"time_ps": over.time_ps, "task": over.task, "excess_bytes": over.excess},
+            "overflow": over
+            and {"time_ps": over.time_ps, "task": over.task, "excess_bytes": over.excess},
         }
     return found

@@ -1,7 +1,9 @@
-"""The shape of files, checked by pydantic; its complaints are told in our own words, all of them at once.
+"""The shape of files, checked by pydantic; its complaints are told in our own words, all of them at
+once.
 
-Only this package imports pydantic. A shape is a TypedDict: strict types, no unknown keys. Quantities are parsed on the
-way (``Seconds``, ``Bytes``, ``Bandwidth``), so that a wrong unit is told with its path like any wrong type.
+Only this package imports pydantic. A shape is a TypedDict: strict types, no unknown keys.
+Quantities are parsed on the way (``Seconds``, ``Bytes``, ``Bandwidth``), so that a wrong unit is
+told with its path like any wrong type.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def _bytes(value: Any) -> int:
 
 
 def _number(value: Any) -> Any:
-    """The value, where it can be a quantity at all: the parsers of units know numbers and texts only."""
+    """The value, where it can be a quantity at all: the parsers of units know numbers and texts
+    only.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal, Fraction)):
         raise ValueError(f"must be a number or a text with a unit, got {shown(value)}")
     return value
@@ -93,7 +97,9 @@ def _priority(value: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """The value with Decimals as floats: attributes are labels, and must read as they do in Python."""
+    """The value with Decimals as floats: attributes are labels, and must read as they do in
+    Python.
+    """
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, dict):
@@ -126,14 +132,24 @@ _REASONS: dict[str, str] = {
 }
 
 
-def validate(adapter: TypeAdapter[Any], value: Any, keys: frozenset[str] = frozenset(), prefix: str = "") -> Any:
-    """The value in the adapter's shape. Raises InputError with every problem; ``keys`` are known, for suggestions."""
+def validate(
+    adapter: TypeAdapter[Any], value: Any, keys: frozenset[str] = frozenset(), prefix: str = ""
+) -> Any:
+    """The value in the adapter's shape.
+
+    Raises InputError with every problem; ``keys`` are known, for suggestions.
+    """
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         details = error.errors(include_url=False)
     problems = (problem for detail in details for problem in _problems(detail, keys))
-    raise InputError([prefix + problem if problem[0] != "[" else prefix.rstrip(".") + problem for problem in problems])
+    raise InputError(
+        [
+            prefix + problem if problem[0] != "[" else prefix.rstrip(".") + problem
+            for problem in problems
+        ]
+    )
 
 
 def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
@@ -145,13 +161,16 @@ def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
     if isinstance(cause, InputError):
         yield from (path_text(path) + problem for problem in cause.problems)
     elif detail["type"] == "extra_forbidden":
-        close = get_close_matches(str(path[-1]), sorted(keys - {path[-1]}), 1)  # one known elsewhere is no help here
+        # one known elsewhere is no help here
+        close = get_close_matches(str(path[-1]), sorted(keys - {path[-1]}), 1)
         yield at(path, f'unknown key; did you mean "{close[0]}"?' if close else "unknown key")
     elif cause is not None:
         yield at(path, str(cause))
     else:
         reason = _REASONS.get(detail["type"], detail["msg"])
-        context = context | {"expected": str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")}
+        context = context | {
+            "expected": str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
+        }
         yield at(path, reason.format(shown(detail["input"]), **context))
 
 
@@ -163,7 +182,12 @@ def _version_problems(value: Any, required: bool, what: str) -> list[str]:
         return [f'version: missing; write "version": {VERSION}'] if required else []
     version = value["version"]
     if type(version) is not int or version != VERSION:
-        return [f"version: must be {VERSION}, the only one that this simdev reads; got {shown(version)}"]
+        return [
+            (
+                f"version: must be {VERSION}, the only one that this simdev reads; got "
+                f"{shown(version)}"
+            )
+        ]
     return []
 
 
@@ -178,7 +202,9 @@ def read_shape(
     if problems and "version" in value:
         raise InputError(problems)
     try:
-        shaped = validate(adapter, {key: item for key, item in value.items() if key != "version"}, keys)
+        shaped = validate(
+            adapter, {key: item for key, item in value.items() if key != "version"}, keys
+        )
     except InputError as error:
         raise InputError([*problems, *error.problems]) from None
     if problems:

@@ -1,8 +1,8 @@
 """Strategies from and to JSON.
 
-An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1": "gpu:0"}``. So is one
-that has neither ``version`` nor an object under a key of the format. An object whose ``short`` names a short form and
-that has no key beside those of the format is none.
+An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
+"gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An
+object whose ``short`` names a short form and that has no key beside those of the format is none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
-from ..strategy import POLICIES, SHORT_FORMS, Collectives, Configuration, Order, Strategy, Sync, default_sync
+from ..strategy import (
+    POLICIES,
+    SHORT_FORMS,
+    Collectives,
+    Configuration,
+    Order,
+    Strategy,
+    Sync,
+    default_sync,
+)
 from .collectives import choice_object, read_choice
 from .paths import shown
 from .pipeline import KEYS as PIPELINE_KEYS
@@ -58,7 +67,14 @@ class _StrategyShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_StrategyShape.__annotations__, *_ConfigurationShape.__annotations__, *PIPELINE_KEYS, "version"})
+_KEYS = frozenset(
+    {
+        *_StrategyShape.__annotations__,
+        *_ConfigurationShape.__annotations__,
+        *PIPELINE_KEYS,
+        "version",
+    }
+)
 
 
 @cache
@@ -69,8 +85,8 @@ def _adapters() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
 def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Strategy:
     """The strategy of a file, or of an object already parsed; the version may be left out.
 
-    A pipeline's table is relative to the file, in an object to ``folder``. Raises InputError with every problem at
-    once.
+    A pipeline's table is relative to the file, in an object to ``folder``. Raises InputError with
+    every problem at once.
     """
     folder = os.path.dirname(source) if isinstance(source, (str, os.PathLike)) else folder
     with opened(source) as (value, _):
@@ -80,7 +96,9 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         try:
             shaped = read_shape(_adapters()[0], value, _KEYS, False, "a strategy or a placement")
         except InputError as error:
-            if not isinstance(value, dict) or any(problem.startswith("version") for problem in error.problems):
+            if not isinstance(value, dict) or any(
+                problem.startswith("version") for problem in error.problems
+            ):
                 raise
             problems, shaped = list(error.problems), value
             read_sync(value.get("sync"), problems)
@@ -99,7 +117,11 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
 
 def _split_fields(shaped: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """What a strategy tells of splits, with what is wrong with it."""
-    found: dict[str, Any] = {"partition": {}, "tensors": {}, "devices": tuple(shaped.get("devices", ()))}
+    found: dict[str, Any] = {
+        "partition": {},
+        "tensors": {},
+        "devices": tuple(shaped.get("devices", ())),
+    }
     for key, one in shaped.get("partition", {}).items():
         try:
             found["partition"][key] = Configuration(**one)
@@ -109,7 +131,9 @@ def _split_fields(shaped: Mapping[str, Any], problems: list[str]) -> dict[str, A
         found["tensors"][key] = {}
         for dimension, degree in one.items():
             if not dimension.isdecimal() or not dimension.isascii():
-                problems.append(f'tensors["{key}"]["{dimension}"]: must be the number of a dimension')
+                problems.append(
+                    f'tensors["{key}"]["{dimension}"]: must be the number of a dimension'
+                )
             else:
                 found["tensors"][key][int(dimension)] = degree
     found["sync"] = read_sync(shaped.get("sync"), problems)
@@ -145,7 +169,9 @@ def _order(value: Any, problems: list[str]) -> Order:
         if isinstance(value, str):
             return Order(value)
         if not isinstance(value, dict):
-            raise InputError(f"order: must be the name of a policy or an object, got {shown(value)}")
+            raise InputError(
+                f"order: must be the name of a policy or an object, got {shown(value)}"
+            )
         shaped = validate(_adapters()[1], value, frozenset(_OrderShape.__annotations__), "order.")
         sequence = {queue: tuple(entries) for queue, entries in shaped.get("sequence", {}).items()}
         return Order(shaped["policy"], shaped.get("priority", {}), sequence)
@@ -161,8 +187,13 @@ def write_strategy(strategy: Strategy, path: PathLike) -> None:
     if order.policy == "priority":
         told = {"policy": order.policy, "priority": dict(order.priority)}
     elif order.policy == "fixed":
-        told = {"policy": order.policy, "sequence": {queue: list(entries) for queue, entries in order.sequence.items()}}
-    found = {"version": 1, "placement": dict(strategy.placement), "order": told} | _split_object(strategy)
+        told = {
+            "policy": order.policy,
+            "sequence": {queue: list(entries) for queue, entries in order.sequence.items()},
+        }
+    found = {"version": 1, "placement": dict(strategy.placement), "order": told} | _split_object(
+        strategy
+    )
     write_text(path, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -170,11 +201,17 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
     """What is split, as far as anything is."""
     found: dict[str, Any] = {}
     if strategy.partition:
-        found["partition"] = {key: _configuration_object(one) for key, one in strategy.partition.items()}
+        found["partition"] = {
+            key: _configuration_object(one) for key, one in strategy.partition.items()
+        }
     if strategy.tensors:
-        found["tensors"] = {key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()}
+        found["tensors"] = {
+            key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()
+        }
     if strategy.sync != default_sync(strategy.short):
-        found["sync"] = sync_object(strategy.sync) if isinstance(strategy.sync, Sync) else strategy.sync
+        found["sync"] = (
+            sync_object(strategy.sync) if isinstance(strategy.sync, Sync) else strategy.sync
+        )
     if strategy.short is not None:
         found |= {"short": strategy.short, "devices": list(strategy.devices)}
     if strategy.collectives != Collectives():

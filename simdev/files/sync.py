@@ -1,4 +1,6 @@
-"""Synchronisation policies from and to JSON: ``{"policy": "p3", "aggregation": "0.8 GB/s"}`` (docs/sync.md)."""
+"""Synchronisation policies from and to JSON: ``{"policy": "p3", "aggregation": "0.8 GB/s"}``
+(docs/sync.md).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 def read_sync(value: Any, problems: list[str]) -> str | Sync:
-    """How gradients are added up: one of SYNCS, the object of a policy, or "" where nothing is told.
+    """How gradients are added up: one of SYNCS, the object of a policy, or "" where nothing is
+    told.
 
     What is wrong joins ``problems``.
     """
@@ -55,7 +58,11 @@ def read_sync(value: Any, problems: list[str]) -> str | Sync:
     try:
         if not isinstance(value, Mapping):
             choice = f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy"
-            policy = f'; write {{"policy": "{value}"}}' if isinstance(value, str) and value in PRESETS else ""
+            policy = (
+                f'; write {{"policy": "{value}"}}'
+                if isinstance(value, str) and value in PRESETS
+                else ""
+            )
             raise InputError(f"{choice}, got {shown(value)}{policy}")
         shaped = dict(validate(_adapter(), value, frozenset(_SyncShape.__annotations__), "sync."))
         if "servers" in shaped:
@@ -67,10 +74,14 @@ def read_sync(value: Any, problems: list[str]) -> str | Sync:
 
 
 def _servers(value: Any) -> str | tuple[str, ...]:
-    """A way to spread servers, or the machines: {"machine": "host:0"}, {"machine": ["host:0", "host:1"]}."""
+    """A way to spread servers, or the machines: {"machine": "host:0"}, {"machine": ["host:0",
+    "host:1"]}.
+    """
     if isinstance(value, str):
         return value
-    machine = value.get("machine") if isinstance(value, Mapping) and set(value) == {"machine"} else None
+    machine = (
+        value.get("machine") if isinstance(value, Mapping) and set(value) == {"machine"} else None
+    )
     names = [machine] if isinstance(machine, str) else machine
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         told = 'must be "sharded", "star" or {"machine": NAME}'

@@ -1,7 +1,7 @@
 """Writing files whole or not at all, and numbers exactly.
 
-A file is written beside its place and renamed into it; what is no regular file (``/dev/null``, a pipe) is written to
-directly, for it cannot be replaced.
+A file is written beside its place and renamed into it; what is no regular file (``/dev/null``, a
+pipe) is written to directly, for it cannot be replaced.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from .reading import PathLike
 
 @contextmanager
 def replacing(path: PathLike) -> Iterator[str]:
-    """The name of an empty file to fill, which becomes ``path`` when the block succeeds and vanishes when it fails.
+    """The name of an empty file to fill, which becomes ``path`` when the block succeeds and
+    vanishes when it fails.
 
-    It exists from the start, so a place that cannot be written raises OSError before any work is done.
+    It exists from the start, so a place that cannot be written raises OSError before any work is
+    done.
     """
     if os.path.isdir(path):
         raise IsADirectoryError(21, "is a directory", os.fspath(path))
@@ -45,7 +47,8 @@ def _beside(target: str) -> Iterator[str]:
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise PermissionError(13, "permission denied", target)
     folder, name = os.path.split(target)
-    # The same ending: writers choose the format by it. Short, for the name may be at the limit of the file system.
+    # The same ending: writers choose the format by it. Short, for the name may be at the limit of
+    # the file system.
     temporary = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}-{name[-100:]}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -56,7 +59,9 @@ def _beside(target: str) -> Iterator[str]:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends in .gz."""
+    """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends
+    in .gz.
+    """
     data = text.encode()
     if os.fspath(path).endswith(".gz"):
         data = gzip.compress(data, 6, mtime=0)
@@ -75,13 +80,17 @@ def rate_text(rate: Fraction) -> str:
 
 
 def _text(value: Fraction, units: dict[str, int]) -> str:
-    unit = next((name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1])
+    unit = next(
+        (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
+    )
     unit = next(iter(units)) if value == 0 else unit
     return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
 
 
 def decimal_text(value: Fraction) -> str:
-    """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30 significant ones."""
+    """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30
+    significant ones.
+    """
     digits, rest = 0, value.denominator
     for factor in (2, 5):
         power = 0

@@ -1,10 +1,19 @@
-"""Readers of the field's public formats: scenarios, clusters and tables of collectives with their provenance."""
+"""Readers of the field's public formats: scenarios, clusters and tables of collectives with their
+provenance.
+"""
 
 from __future__ import annotations
 
 from .chakra import parse_trace, traces_scenario
 from .dnn_partitioning import Workload, read_workload, workload_scenario
-from .imported import AnyImported, Imported, ImportedCluster, ImportedTables, imported_text, write_imported
+from .imported import (
+    AnyImported,
+    Imported,
+    ImportedCluster,
+    ImportedTables,
+    imported_text,
+    write_imported,
+)
 from .machine import Machine
 from .nccl import log_tables, parse_log
 from .networks import network_scenario, parse_network

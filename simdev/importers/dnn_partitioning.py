@@ -1,4 +1,6 @@
-"""Workloads of dnn-partitioning (Tarnawski et al., NeurIPS 2020): JSON of nodes with times on two kinds of device."""
+"""Workloads of dnn-partitioning (Tarnawski et al., NeurIPS 2020): JSON of nodes with times on two
+kinds of device.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ GRADIENT = "grad"  # what the name of a backward node adds to that of its forwar
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: ms on an accelerator (None: it cannot run there) and on a CPU, bytes, and its class (None: free)."""
+    """One node: ms on an accelerator (None: it cannot run there) and on a CPU, bytes, and its class
+    (None: free).
+    """
 
     id: int
     name: str
@@ -38,7 +42,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Positions of two nodes; the cost of moving the first's output, as the file has it, and its bytes."""
+    """Positions of two nodes; the cost of moving the first's output, as the file has it, and its
+    bytes.
+    """
 
     source: int
     end: int
@@ -74,13 +80,17 @@ def parse_workload(text: str) -> Workload:
         or not isinstance(value.get("nodes"), list)
         or not isinstance(value.get("edges"), list)
     ):
-        raise InputError("not a dnn-partitioning workload: needs an object with lists of nodes and edges")
+        raise InputError(
+            "not a dnn-partitioning workload: needs an object with lists of nodes and edges"
+        )
     reader = _Reader()
     nodes = [reader.node(f"nodes[{i}]", one) for i, one in enumerate(value["nodes"])]
     row: dict[int, int] = {}
     for i, node in enumerate(nodes):
         if node is not None and row.setdefault(node.id, i) != i:
-            reader.problems.append(f"nodes[{i}].id: {node.id} is already that of nodes[{row[node.id]}]")
+            reader.problems.append(
+                f"nodes[{i}].id: {node.id} is already that of nodes[{row[node.id]}]"
+            )
     edges = [reader.edge(f"edges[{i}]", one, row) for i, one in enumerate(value["edges"])]
     counts = [reader.whole("", value, name) for name in ("maxFPGAs", "maxCPUs")]
     capacity = reader.bytes("", value, "maxSizePerFPGA")
@@ -90,7 +100,9 @@ def parse_workload(text: str) -> Workload:
     if not counts[0] and not counts[1]:
         raise InputError("maxFPGAs: there is no device")
     require_joinable("maxFPGAs and maxCPUs", counts[0] + counts[1])
-    return Workload(found, tuple(edge for edge in edges if edge is not None), counts[0], counts[1], capacity)
+    return Workload(
+        found, tuple(edge for edge in edges if edge is not None), counts[0], counts[1], capacity
+    )
 
 
 class _Reader:
@@ -99,10 +111,17 @@ class _Reader:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def number(self, path: str, value: Mapping[str, Any], name: str, default: object = None) -> Fraction:
+    def number(
+        self, path: str, value: Mapping[str, Any], name: str, default: object = None
+    ) -> Fraction:
         found = value.get(name, default)
         known = isinstance(found, (int, float, Decimal)) and not isinstance(found, bool)
-        if not known or Decimal(str(found)).is_nan() or Decimal(str(found)).is_infinite() or found < 0:
+        if (
+            not known
+            or Decimal(str(found)).is_nan()
+            or Decimal(str(found)).is_infinite()
+            or found < 0
+        ):
             self.problems.append(f"{path}.{name}: must be a number >= 0, got {found!r}".lstrip("."))
             return Fraction(0)
         return Fraction(Decimal(str(found)) if isinstance(found, float) else found)
@@ -110,7 +129,9 @@ class _Reader:
     def whole(self, path: str, value: Mapping[str, Any], name: str, default: object = None) -> int:
         found = self.number(path, value, name, default)
         if found.denominator != 1:
-            self.problems.append(f"{path}.{name}: must be a whole number, got {value[name]}".lstrip("."))
+            self.problems.append(
+                f"{path}.{name}: must be a whole number, got {value[name]}".lstrip(".")
+            )
         return int(found)
 
     def bytes(self, path: str, value: Mapping[str, Any], name: str, default: object = None) -> int:
@@ -153,25 +174,42 @@ class _Reader:
 
 
 def workload_scenario(workload: Workload, name: str = "dnn-partitioning workload") -> Imported:
-    """The step of a workload on its machine: accelerators and CPUs joined at 2^31 bytes/s, all on the first device.
+    """The step of a workload on its machine: accelerators and CPUs joined at 2^31 bytes/s, all on
+    the first device.
 
-    Costs, sizes and readers stay with each op as the attribute ``max_load``, just as the file has them (the layer files
-    add seconds to ms); times of the simulated step are computed from sizes. Where backward nodes are joined to no
-    forward node, their edges are those of the forward pass repeated: they are reversed, gradients take the sizes of the
-    forward edges, and the last forward nodes are joined to the first backward ones.
+    Costs, sizes and readers stay with each op as the attribute ``max_load``, just as the file has
+    them (the layer files add seconds to ms); times of the simulated step are computed from sizes.
+    Where backward nodes are joined to no forward node, their edges are those of the forward pass
+    repeated: they are reversed, gradients take the sizes of the forward edges, and the last forward
+    nodes are joined to the first backward ones.
     """
     names, notes = _names(workload)
     edges = workload.edges
     joins: tuple[tuple[int, int], ...] = ()
     if _is_parallel(workload):
         edges, joins = _reversed(workload)
-        notes = [*notes, "backward edges pointed the way of the forward ones: reversed, and joined at the loss"]
+        notes = [
+            *notes,
+            (
+                "backward edges pointed the way of the forward ones: reversed, and joined at "
+                "the loss"
+            ),
+        ]
     ops = _ops(workload, names, edges, joins)
-    devices = [Device(f"accelerator:{d}", "accelerator", workload.capacity) for d in range(workload.accelerators)]
+    devices = [
+        Device(f"accelerator:{d}", "accelerator", workload.capacity)
+        for d in range(workload.accelerators)
+    ]
     devices += [Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)]
     cluster = Cluster.all_to_all(name, devices, "half-duplex", bandwidth=BANDWIDTH)
-    first = devices[0].name if all(node.on_accelerator is not None for node in workload.nodes) else devices[-1].name
-    return Imported(Graph(name, ops), cluster, Strategy({"*": first}), "dnn-partitioning", tuple(notes))
+    first = (
+        devices[0].name
+        if all(node.on_accelerator is not None for node in workload.nodes)
+        else devices[-1].name
+    )
+    return Imported(
+        Graph(name, ops), cluster, Strategy({"*": first}), "dnn-partitioning", tuple(notes)
+    )
 
 
 def _names(workload: Workload) -> tuple[list[str], list[str]]:
@@ -182,18 +220,26 @@ def _names(workload: Workload) -> tuple[list[str], list[str]]:
         fine = counts[node.name] == 1 and not any(Op(node.name).problems())
         found.append(node.name if fine else f"node{node.id}")
         if not fine:
-            notes.append(f'node {node.id} is called "{found[-1]}": "{node.name}" cannot be the name of an op')
+            notes.append(
+                f'node {node.id} is called "{found[-1]}": "{node.name}" cannot be the name of an op'
+            )
     return found, notes
 
 
 def _is_parallel(workload: Workload) -> bool:
     """Whether there is a backward half, and nothing leads from the forward half to it."""
     sides = [node.backward for node in workload.nodes]
-    return any(sides) and not all(sides) and not any(sides[e.source] != sides[e.end] for e in workload.edges)
+    return (
+        any(sides)
+        and not all(sides)
+        and not any(sides[e.source] != sides[e.end] for e in workload.edges)
+    )
 
 
 def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], tuple[tuple[int, int], ...]]:
-    """The edges with the backward ones turned round, and (forward, backward) pairs that wait for each other."""
+    """The edges with the backward ones turned round, and (forward, backward) pairs that wait for
+    each other.
+    """
     nodes, mates = workload.nodes, _mates(workload)
     sizes = {(e.source, e.end): e.size for e in workload.edges}
     edges = []
@@ -212,7 +258,11 @@ def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], tuple[tuple[int, in
 
 def _mates(workload: Workload) -> dict[int, int]:
     """The forward node of each backward node: of its class, or of its name."""
-    forward = {node.color: i for i, node in enumerate(workload.nodes) if not node.backward and node.color is not None}
+    forward = {
+        node.color: i
+        for i, node in enumerate(workload.nodes)
+        if not node.backward and node.color is not None
+    }
     named = {node.name: i for i, node in enumerate(workload.nodes) if not node.backward}
     found = {}
     for i, node in enumerate(workload.nodes):
@@ -226,7 +276,10 @@ def _mates(workload: Workload) -> dict[int, int]:
 
 
 def _ops(
-    workload: Workload, names: Sequence[str], edges: Sequence[Edge], joins: Sequence[tuple[int, int]]
+    workload: Workload,
+    names: Sequence[str],
+    edges: Sequence[Edge],
+    joins: Sequence[tuple[int, int]],
 ) -> tuple[Op, ...]:
     """An op for each node. Edges of one size from one node carry the same tensor."""
     sizes: list[list[int]] = [[] for _ in names]
@@ -258,7 +311,9 @@ def _ops(
 
 def _times(node: Node) -> dict[str, Fraction]:
     found = {"cpu": node.on_cpu * MS}
-    return found if node.on_accelerator is None else {"accelerator": node.on_accelerator * MS, **found}
+    return (
+        found if node.on_accelerator is None else {"accelerator": node.on_accelerator * MS, **found}
+    )
 
 
 def _told(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -269,4 +324,7 @@ def _told(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
         costs[edge.source] = max(costs[edge.source], edge.cost)
         readers[edge.source].append(names[edge.end])
     rows = zip(workload.nodes, costs, readers, strict=True)
-    return [{"transfer_ms": float(cost), "bytes": node.size, "readers": ends} for node, cost, ends in rows]
+    return [
+        {"transfer_ms": float(cost), "bytes": node.size, "readers": ends}
+        for node, cost, ends in rows
+    ]

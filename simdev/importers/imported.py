@@ -1,4 +1,6 @@
-"""What a reader made of a foreign file: a scenario, or one part of it, ready to be written with its provenance."""
+"""What a reader made of a foreign file: a scenario, or one part of it, ready to be written with its
+provenance.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from ..version import __version__
 class Imported:
     """A question made of a foreign file. ``notes`` tell what was left out or changed, a line each.
 
-    ``source`` is the format, ``profiles`` are paths of profiles that know its ops' times, ``provenance`` tells what
-    else is known of the file.
+    ``source`` is the format, ``profiles`` are paths of profiles that know its ops' times,
+    ``provenance`` tells what else is known of the file.
     """
 
     graph: Graph
@@ -39,7 +41,10 @@ class Imported:
     @property
     def summary(self) -> str:
         """How much it is, for people."""
-        return f"{_counted(len(self.graph.ops), 'op')}, {_counted(len(self.cluster.devices), 'device')}"
+        return (
+            f"{_counted(len(self.graph.ops), 'op')}, "
+            f"{_counted(len(self.cluster.devices), 'device')}"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,17 @@ class ImportedCluster:
     @property
     def summary(self) -> str:
         """How much it is, for people."""
-        return f"{_counted(len(self.cluster.devices), 'device')}, {_counted(len(self.cluster.links), 'link')}"
+        return (
+            f"{_counted(len(self.cluster.devices), 'device')}, "
+            f"{_counted(len(self.cluster.links), 'link')}"
+        )
 
 
 @dataclass(frozen=True)
 class ImportedTables:
-    """Tables of measured collectives made of a foreign file; the other fields are those of Imported."""
+    """Tables of measured collectives made of a foreign file; the other fields are those of
+    Imported.
+    """
 
     name: str
     tables: tuple[CollectiveTable, ...]
@@ -77,7 +87,10 @@ AnyImported = Imported | ImportedCluster | ImportedTables
 
 
 def write_imported(imported: AnyImported, path: PathLike) -> None:
-    """Write it as one JSON file, whole or not at all. Raises InputError for what cannot be JSON, and OSError."""
+    """Write it as one JSON file, whole or not at all.
+
+    Raises InputError for what cannot be JSON, and OSError.
+    """
     write_text(path, imported_text(imported, os.path.dirname(os.fspath(path))))
 
 
@@ -113,15 +126,28 @@ def _counted(count: int, noun: str) -> str:
 
 def _with_provenance(cluster: Cluster, told: Mapping[str, Any]) -> Cluster:
     return Cluster(
-        cluster.name, cluster.devices, cluster.links, cluster.queues, cluster.transfer, cluster.collectives, told
+        cluster.name,
+        cluster.devices,
+        cluster.links,
+        cluster.queues,
+        cluster.transfer,
+        cluster.collectives,
+        told,
     )
 
 
 def _tables_text(imported: ImportedTables, told: Mapping[str, Any]) -> str:
     lines = []
     for table in imported.tables:
-        anchors = [[f"{size} B", f"{decimal_text(seconds * 10**6)} us"] for size, seconds in table.anchors]
-        one = {"collective": table.collective, "ranks": table.ranks, "source": table.source, "anchors": anchors}
+        anchors = [
+            [f"{size} B", f"{decimal_text(seconds * 10**6)} us"] for size, seconds in table.anchors
+        ]
+        one = {
+            "collective": table.collective,
+            "ranks": table.ranks,
+            "source": table.source,
+            "anchors": anchors,
+        }
         lines.append(_json(one))
     head = _json({"version": 1, "name": imported.name})[:-1]
     return head + ', "tables": [\n ' + ",\n ".join(lines) + f'\n], "provenance": {_json(told)}}}\n'

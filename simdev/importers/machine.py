@@ -8,12 +8,12 @@ from functools import cached_property
 
 from ..cluster import Cluster, Device
 from ..collectives import COLLECTIVES
+from ..costs import DeviceSpec
 from ..errors import InputError
 from ..files.cluster import preset_hint, preset_names, read_cluster, read_preset
 from ..files.device import device_names, read_device
 from ..files.nodes import require_joinable
 from ..graph import Graph
-from ..profile import DeviceSpec
 from ..semantics import traits_of
 from ..strategy import Strategy
 from ..units import Number
@@ -25,8 +25,9 @@ GPU = "gpu"
 class Machine:
     """What is asked of the machine; None: left open.
 
-    ``cluster`` is a preset or a file and stands alone; else there are ``devices`` of the kind ``device``, every two
-    joined at ``bandwidth``, each with ``memory`` (None: that of the kind's datasheet, else unlimited).
+    ``cluster`` is a preset or a file and stands alone; else there are ``devices`` of the kind
+    ``device``, every two joined at ``bandwidth``, each with ``memory`` (None: that of the kind's
+    datasheet, else unlimited).
     """
 
     cluster: str | None = None
@@ -36,8 +37,14 @@ class Machine:
     memory: Number | None = None
 
     def __post_init__(self) -> None:
-        beside = [name for name in ("device", "devices", "bandwidth", "memory") if getattr(self, name) is not None]
-        problems = [f"--{name}: --cluster tells it" for name in beside] if self.cluster is not None else []
+        beside = [
+            name
+            for name in ("device", "devices", "bandwidth", "memory")
+            if getattr(self, name) is not None
+        ]
+        problems = (
+            [f"--{name}: --cluster tells it" for name in beside] if self.cluster is not None else []
+        )
         if self.devices is not None and self.devices < 1:
             problems.append(f"--devices: must be at least 1, got {self.devices}")
         if problems:
@@ -58,10 +65,16 @@ class Machine:
     def build(self, at_least: int = 1) -> Cluster:
         """The cluster, of this many devices where their number is left open. Raises InputError."""
         if self.cluster is not None:
-            return read_preset(self.cluster) if self.cluster in preset_names() else self._of_file(self.cluster)
+            return (
+                read_preset(self.cluster)
+                if self.cluster in preset_names()
+                else self._of_file(self.cluster)
+            )
         kind, count = self.device or GPU, self.devices or at_least
         if count > 1 and self.bandwidth is None:
-            raise InputError(f"--bandwidth: missing; the file does not tell how the {count} devices are joined")
+            raise InputError(
+                f"--bandwidth: missing; the file does not tell how the {count} devices are joined"
+            )
         memory = self.memory
         if memory is None and self.datasheet is not None:
             memory = self.datasheet.memory
@@ -77,7 +90,9 @@ class Machine:
     def _of_file(self, path: str) -> Cluster:
         """The cluster of a file; what is neither that nor a preset is told as both."""
         if not path.endswith((".json", ".json.gz")) and not os.path.exists(path):
-            raise InputError(f'--cluster: neither a preset nor a file: "{path}"; {preset_hint(path)}')
+            raise InputError(
+                f'--cluster: neither a preset nor a file: "{path}"; {preset_hint(path)}'
+            )
         return read_cluster(path)
 
 
@@ -89,10 +104,17 @@ def on_first(cluster: Cluster) -> Strategy:
 def untimed(graph: Graph, cluster: Cluster) -> tuple[str, ...]:
     """A note of ops that tell no time on a machine of which nothing is known either."""
     without = sum(
-        op.time is None and traits_of(op.kind).leaf is None and op.kind not in COLLECTIVES for op in graph.ops
+        op.time is None and traits_of(op.kind).leaf is None and op.kind not in COLLECTIVES
+        for op in graph.ops
     )
-    unknown = sorted({device.kind for device in cluster.devices if device.runs_ops} - set(device_names()))
+    unknown = sorted(
+        {device.kind for device in cluster.devices if device.runs_ops} - set(device_names())
+    )
     if not without or not unknown:
         return ()
-    rest = f"{without} of {len(graph.ops)} ops tell no time, and {', '.join(unknown)} has no datasheet"
-    return (f"{rest}: add a profile (--profile), or name a --device or --cluster that simdev knows",)
+    rest = (
+        f"{without} of {len(graph.ops)} ops tell no time, and {', '.join(unknown)} has no datasheet"
+    )
+    return (
+        (f"{rest}: add a profile (--profile), or name a --device or --cluster that simdev knows"),
+    )

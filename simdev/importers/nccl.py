@@ -1,8 +1,10 @@
-"""Output of nccl-tests (and rccl-tests): a table of each collective that was measured, and a line fitted to it.
+"""Output of nccl-tests (and rccl-tests): a table of each collective that was measured, and a line
+fitted to it.
 
-A test prints lines ``size count type redop root time algbw busbw #wrong``, the last four out of place and again in
-place: bytes, us and GB/s (https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md). Which collective it is, is told by
-its header or command line, else by ``busbw / algbw``. Times are those out of place.
+A test prints lines ``size count type redop root time algbw busbw #wrong``, the last four out of
+place and again in place: bytes, us and GB/s (https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md).
+Which collective it is, is told by its header or command line, else by ``busbw / algbw``. Times are
+those out of place.
 """
 
 from __future__ import annotations
@@ -32,15 +34,20 @@ TESTS = {
 
 SIZE, TIME = ("size", "bytes"), "time"
 TOLERANCE = 0.02
-_TAG = re.compile(r"^\s*\[[^\]]*\]\s*<std(?:out|err)>:\s?")  # what mpirun --tag-output puts before each line
-_TEST = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|\w+)_perf(?:_mpi)?\b")
+# what mpirun --tag-output puts before each line
+_TAG = re.compile(r"^\s*\[[^\]]*\]\s*<std(?:out|err)>:\s?")
+_TEST = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|\w+)_perf(?:_mpi)?\b"
+)
 _RANK = re.compile(r"^#\s*Rank\s+(\d+)\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?\Z")
 
 
 @dataclass
 class Run:
-    """One run of a test: its collective and ranks where they are told, and rows of (line, bytes, us, algbw, busbw)."""
+    """One run of a test: its collective and ranks where they are told, and rows of (line, bytes,
+    us, algbw, busbw).
+    """
 
     line: int
     columns: tuple[str, ...]
@@ -52,7 +59,10 @@ class Run:
 
 
 def parse_log(text: str) -> tuple[Run, ...]:
-    """The tests that a log holds, lines of others between them passed over. Raises InputError with every problem."""
+    """The tests that a log holds, lines of others between them passed over.
+
+    Raises InputError with every problem.
+    """
     found: list[Run] = []
     problems: list[str] = []
     name, ranks, started = None, 0, False
@@ -70,7 +80,11 @@ def parse_log(text: str) -> tuple[Run, ...]:
             problems += [f"line {number}: {problem}" for problem in _row(found[-1], number, words)]
     if not found:
         problems.append("no table of nccl-tests: no header with the columns size and time")
-    problems += [f"line {test.line}: no sizes under this header" for test in found if not test.rows and not problems]
+    problems += [
+        f"line {test.line}: no sizes under this header"
+        for test in found
+        if not test.rows and not problems
+    ]
     if problems:
         raise InputError(problems)
     return tuple(found)
@@ -102,11 +116,18 @@ def _row(test: Run, number: int, words: Sequence[str]) -> Iterator[str]:
 
 
 def log_tables(runs: Sequence[Run], machine: Machine, name: str = "nccl-tests") -> ImportedTables:
-    """A table of each test. ``machine.devices`` is the number of ranks where the log does not tell it.
+    """A table of each test.
 
-    Raises InputError where a collective cannot be told, or two tests are of one collective over as many ranks.
+    ``machine.devices`` is the number of ranks where the log does not tell it.
+
+    Raises InputError where a collective cannot be told, or two tests are of one collective over as
+    many ranks.
     """
-    wrong = [f"{asked}: is nothing that tables of collectives hold" for asked in machine.asked if asked != "--devices"]
+    wrong = [
+        f"{asked}: is nothing that tables of collectives hold"
+        for asked in machine.asked
+        if asked != "--devices"
+    ]
     if wrong:
         raise InputError(wrong)
     tables: list[CollectiveTable] = []
@@ -123,11 +144,17 @@ def log_tables(runs: Sequence[Run], machine: Machine, name: str = "nccl-tests") 
     keys = [(table.collective, table.ranks) for table in tables]
     for collective, ranks in dict.fromkeys(keys):
         if keys.count((collective, ranks)) > 1 and not problems:
-            problems.append(f"{keys.count((collective, ranks))} tests of {collective} over {ranks} ranks: keep one")
+            problems.append(
+                f"{keys.count((collective, ranks))} tests of {collective} over {ranks} "
+                "ranks: keep one"
+            )
     if problems:
         raise InputError(problems)
     notes = [
-        f"{key}: {one['latency']} + bytes x factor / {one['bus_bandwidth']} is off by {one['mean_error']:.1%}"
+        (
+            f"{key}: {one['latency']} + bytes x factor / {one['bus_bandwidth']} is off by "
+            f"{one['mean_error']:.1%}"
+        )
         for key, one in fits.items()
     ]
     return ImportedTables(name, tuple(tables), "nccl-tests", tuple(notes), {"fits": fits})
@@ -136,7 +163,9 @@ def log_tables(runs: Sequence[Run], machine: Machine, name: str = "nccl-tests") 
 def _identify(test: Run, asked: int | None) -> tuple[str, int]:
     """(collective, ranks) of a test. Raises InputError."""
     if test.name is not None and test.name not in TESTS:
-        raise InputError(f"{test.name}_perf: no collective that simdev knows; those are {', '.join(TESTS)}")
+        raise InputError(
+            f"{test.name}_perf: no collective that simdev knows; those are {', '.join(TESTS)}"
+        )
     largest = max(test.rows, key=lambda row: row[4])
     factor = float(largest[4] / largest[3]) if largest[3] else 0.0
     collective = TESTS[test.name] if test.name else _by_factor(test, factor)
@@ -147,7 +176,10 @@ def _identify(test: Run, asked: int | None) -> tuple[str, int]:
         raise InputError(f"{collective} over {ranks} rank: nothing is sent")
     expected = float(bus_factor(collective, ranks))
     if factor and abs(factor / expected - 1) > TOLERANCE:
-        raise InputError(f"busbw is {factor:.4g} times algbw, for {collective} over {ranks} ranks it is {expected:.4g}")
+        raise InputError(
+            f"busbw is {factor:.4g} times algbw, for {collective} over {ranks} ranks it is "
+            f"{expected:.4g}"
+        )
     return collective, ranks
 
 
@@ -158,7 +190,10 @@ def _by_factor(test: Run, factor: float) -> str:
         return "reduce" if adds else "broadcast"
     if adds and factor:
         return "all_reduce" if factor >= 1 - TOLERANCE / 2 else "reduce_scatter"
-    raise InputError('cannot tell which collective it is: put the command ("all_gather_perf ..") before the output')
+    raise InputError(
+        'cannot tell which collective it is: put the command ("all_gather_perf ..") before '
+        "the output"
+    )
 
 
 def _ranks_by_factor(collective: str, factor: float) -> int:
@@ -172,7 +207,9 @@ def _ranks_by_factor(collective: str, factor: float) -> int:
 
 
 def _fit(collective: str, ranks: int, rows: Sequence[tuple[int, Fraction]]) -> dict[str, Any]:
-    """Latency and bus bandwidth of the line through the times that lessens the squares of its relative errors."""
+    """Latency and bus bandwidth of the line through the times that lessens the squares of its
+    relative errors.
+    """
     import numpy as np
 
     sizes = np.array([float(size) for size, _ in rows])
@@ -181,8 +218,12 @@ def _fit(collective: str, ranks: int, rows: Sequence[tuple[int, Fraction]]) -> d
     columns = np.stack([1 / times, sizes * factor / times], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(columns, np.ones(len(times)), rcond=None)
     if latency < 0 or slope <= 0:
-        # A curve that no line of this kind meets: the smallest message and the largest tell the two.
-        latency, slope = times.min(), max(times[sizes.argmax()] - times.min(), times.min()) / sizes.max() / factor
+        # A curve that no line of this kind meets: the smallest message and the largest tell the
+        # two.
+        latency, slope = (
+            times.min(),
+            max(times[sizes.argmax()] - times.min(), times.min()) / sizes.max() / factor,
+        )
     error = float(np.mean(np.abs(columns @ np.array([latency, slope]) - 1)))
     return {"latency": f"{latency * 1e6:.4g} us", "bus_bandwidth": f"{1e-9 / slope:.4g} GB/s",
             "mean_error": round(error, 4)}  # fmt: skip

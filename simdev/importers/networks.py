@@ -1,7 +1,8 @@
-"""Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes and edges.
+"""Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes
+and edges.
 
-A node is an op, an edge a tensor that its end reads. Known attributes are listed in NODE and EDGE; any other is kept
-with the op. Pickles are not read: they run whatever their maker wrote into them.
+A node is an op, an edge a tensor that its end reads. Known attributes are listed in NODE and EDGE;
+any other is kept with the op. Pickles are not read: they run whatever their maker wrote into them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,18 @@ if TYPE_CHECKING:
     import networkx as nx
 
 KIND = ("kind", "op", "op_type", "type")
-TIME = {"time": 0, "duration": 0, "time_s": 0, "time_ms": -3, "time_us": -6, "time_ns": -9, "time_ps": -12} | {
-    f"duration_{unit}": power for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
-}
-"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a unit instead."""
+TIME = {
+    "time": 0,
+    "duration": 0,
+    "time_s": 0,
+    "time_ms": -3,
+    "time_us": -6,
+    "time_ns": -9,
+    "time_ps": -12,
+} | {f"duration_{unit}": power for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))}
+"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a
+unit instead.
+"""
 
 SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
 OUTPUT = ("bytes", "output_bytes", "size")
@@ -42,7 +51,9 @@ def parse_network(text: str) -> nx.DiGraph[Any]:
 
     found = _graphml(text) if text.lstrip().startswith("<") else _node_link(text)
     if not found.is_directed():
-        raise InputError("the graph is not directed: nothing tells which op reads what another makes")
+        raise InputError(
+            "the graph is not directed: nothing tells which op reads what another makes"
+        )
     if found.is_multigraph():
         return _without_parallels(found)
     return found if isinstance(found, nx.DiGraph) else nx.DiGraph(found)
@@ -61,7 +72,9 @@ def _graphml(text: str) -> nx.Graph[Any]:
             return nx.parse_graphml(text)
     except Xml.ParseError as error:
         line, column = error.position
-        raise InputError(f"line {line}, column {column}: not XML: {str(error).partition(':')[0]}") from None
+        raise InputError(
+            f"line {line}, column {column}: not XML: {str(error).partition(':')[0]}"
+        ) from None
     except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
         raise InputError(f"not GraphML: {error}") from None
 
@@ -71,7 +84,9 @@ def _node_link(text: str) -> nx.Graph[Any]:
 
     value = parse_json(text)
     if not isinstance(value, dict) or not isinstance(value.get("nodes"), list):
-        raise InputError("not node-link JSON: needs an object with lists of nodes and of links (or edges)")
+        raise InputError(
+            "not node-link JSON: needs an object with lists of nodes and of links (or edges)"
+        )
     edges = "links" if "links" in value else "edges"
     problems = list(_node_link_problems(value, edges))
     if problems:
@@ -118,14 +133,19 @@ def _added(before: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     total = [_size(fields, EDGE) for fields in (before, more)]
     if None in total:
         return before
-    return {key: value for key, value in before.items() if key not in EDGE} | {"bytes": sum(one or 0 for one in total)}
+    return {key: value for key, value in before.items() if key not in EDGE} | {
+        "bytes": sum(one or 0 for one in total)
+    }
 
 
-def network_scenario(network: nx.DiGraph[Any], machine: Machine, name: str = "networkx graph") -> Imported:
+def network_scenario(
+    network: nx.DiGraph[Any], machine: Machine, name: str = "networkx graph"
+) -> Imported:
     """The ops of a network on the machine that is asked for. Raises InputError with every problem.
 
-    A node's outputs are the different sizes of its out-edges; edges that tell none read the node's own ``bytes``, and
-    where it tells none either its end only waits. Times are seconds unless an attribute or a unit says otherwise.
+    A node's outputs are the different sizes of its out-edges; edges that tell none read the node's
+    own ``bytes``, and where it tells none either its end only waits. Times are seconds unless an
+    attribute or a unit says otherwise.
     """
     problems: list[str] = []
     names = {node: str(node) for node in network.nodes}
@@ -148,14 +168,19 @@ def network_scenario(network: nx.DiGraph[Any], machine: Machine, name: str = "ne
     graph, cluster = Graph(name, tuple(ops)), machine.build()
     notes = [f"left out attributes of edges: {', '.join(sorted(map(str, kept)))}"] if kept else []
     notes += [f"kept as attributes, not interpreted: {', '.join(sorted(rests))}"] if rests else []
-    return Imported(graph, cluster, on_first(cluster), "networkx", (*notes, *untimed(graph, cluster)))
+    return Imported(
+        graph, cluster, on_first(cluster), "networkx", (*notes, *untimed(graph, cluster))
+    )
 
 
 def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> Iterator[int]:
     """The sizes of a node's outputs: its own first, then those of its out-edges, each once."""
     found: dict[int, None] = {}
     places = [(f"node {node}", network.nodes[node], OUTPUT)]
-    places += [(f"edge {node} -> {end}", fields, EDGE) for _, end, fields in network.out_edges(node, data=True)]
+    places += [
+        (f"edge {node} -> {end}", fields, EDGE)
+        for _, end, fields in network.out_edges(node, data=True)
+    ]
     for place, fields, known in places:
         try:
             size = _size(fields, known)
@@ -190,7 +215,13 @@ def _op(name: str, fields: Mapping[str, Any]) -> tuple[Op, dict[str, Any]]:
     told: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
     told |= {"time": _time(times[0], rest[times[0]])} if times else {}
     told |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
-    known = {*times, *SIZES, "phase", "colocate", *(key for key in OUTPUT if _size(rest, (key,)) is not None)}
+    known = {
+        *times,
+        *SIZES,
+        "phase",
+        "colocate",
+        *(key for key in OUTPUT if _size(rest, (key,)) is not None),
+    }
     left = {key: plain(value) for key, value in rest.items() if key not in known}
     problems = list(Op(name).problems())
     if problems:
@@ -212,7 +243,11 @@ def _time(name: str, value: Any) -> Any:
 
 
 def _with_edges(
-    op: Op, network: nx.DiGraph[Any], node: Any, names: Mapping[Any, str], sizes: Mapping[Any, list[int]]
+    op: Op,
+    network: nx.DiGraph[Any],
+    node: Any,
+    names: Mapping[Any, str],
+    sizes: Mapping[Any, list[int]],
 ) -> Op:
     """The op with what it reads and what it makes."""
     inputs, waits = [], []

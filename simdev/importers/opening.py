@@ -25,7 +25,9 @@ from .topology import parse_topology, topology_cluster
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked for beside the file: the graph's name, the machine, numbers of symbolic dimensions."""
+    """What is asked for beside the file: the graph's name, the machine, numbers of symbolic
+    dimensions.
+    """
 
     machine: Machine
     name: str | None = None
@@ -47,14 +49,27 @@ class Format:
 
 def _pipedream(source: Source, asked: Asked) -> Imported:
     machine = asked.machine
-    _refuse(machine, "cluster", "device", reason="a PipeDream profile is of GPUs all alike: --devices, --bandwidth")
+    _refuse(
+        machine,
+        "cluster",
+        "device",
+        reason="a PipeDream profile is of GPUs all alike: --devices, --bandwidth",
+    )
     told = {"devices": machine.devices, "bandwidth": machine.bandwidth, "memory": machine.memory}
     chosen: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
     return layers_scenario(parse_layers(source.text()), **chosen, **asked.named)
 
 
 def _workload(source: Source, asked: Asked) -> Imported:
-    _refuse(asked.machine, "cluster", "device", "devices", "bandwidth", "memory", reason="the file tells it itself")
+    _refuse(
+        asked.machine,
+        "cluster",
+        "device",
+        "devices",
+        "bandwidth",
+        "memory",
+        reason="the file tells it itself",
+    )
     return workload_scenario(parse_workload(source.text()), **asked.named)
 
 
@@ -75,7 +90,9 @@ FORMATS: Mapping[str, Format] = {
     ),
     "onnx": Format(_onnx, "shapes in elements, sizes in bytes; a model tells no times"),
     "networkx": Format(
-        lambda source, asked: network_scenario(parse_network(source.text()), asked.machine, **asked.named),
+        lambda source, asked: network_scenario(
+            parse_network(source.text()), asked.machine, **asked.named
+        ),
         "times in s unless an attribute's name or a text says otherwise, sizes in bytes",
     ),
     "chakra": Format(
@@ -83,7 +100,9 @@ FORMATS: Mapping[str, Format] = {
         "times in whole us, sizes in bytes",
     ),
     "nvidia-smi-topo": Format(
-        lambda source, asked: topology_cluster(parse_topology(source.text()), asked.machine, **asked.named),
+        lambda source, asked: topology_cluster(
+            parse_topology(source.text()), asked.machine, **asked.named
+        ),
         "numbers of NVLinks; the matrix tells no rates",
     ),
     "nccl-tests": Format(
@@ -95,7 +114,7 @@ TORCH_FORMATS: Mapping[str, str] = {
     "torch-export": "shapes in elements, sizes in bytes; a program tells no times",
     "kineto": "times in us",
 }
-"""Formats of PyTorch's own, which ``simdev.profiling`` reads, with their units."""
+"""Formats of PyTorch's own, which ``simdev.measure`` reads, with their units."""
 
 
 def import_file(
@@ -112,9 +131,10 @@ def import_file(
 ) -> AnyImported:
     """Read a file of one of FORMATS (None: told from what it holds). ``name`` is the graph's.
 
-    The machine, of formats that tell none, is ``cluster`` (a preset or a file) or ``devices`` of the kind ``device``
-    with ``memory`` each, every two joined at ``bandwidth``. ``dims`` are numbers of an ONNX model's symbolic
-    dimensions. A Chakra trace may be several files, one a rank. Raises InputError.
+    The machine, of formats that tell none, is ``cluster`` (a preset or a file) or ``devices`` of
+    the kind ``device`` with ``memory`` each, every two joined at ``bandwidth``. ``dims`` are
+    numbers of an ONNX model's symbolic dimensions. A Chakra trace may be several files, one a rank.
+    Raises InputError.
     """
     paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else list(path)
     sources = [one if isinstance(one, Source) else open_source(one) for one in paths]
@@ -125,7 +145,9 @@ def import_file(
     try:
         chosen = recognise(source) if format is None else format
         if chosen in TORCH_FORMATS:
-            raise InputError(f"a file of {chosen}: simdev.profiling reads it (import_program, import_trace)")
+            raise InputError(
+                f"a file of {chosen}: simdev.measure reads it (import_program, import_trace)"
+            )
         found = _known(chosen).read(source, asked)
     except InputError as error:
         raise error.within(label(source.path)) from None
@@ -170,7 +192,9 @@ def provenance_of(sources: Sequence[Source], format: str) -> dict[str, Any]:
 
 def _known(format: str) -> Format:
     if format not in FORMATS:
-        raise InputError(f'format: must be one of {", ".join([*FORMATS, *TORCH_FORMATS])}, got "{format}"')
+        raise InputError(
+            f'format: must be one of {", ".join([*FORMATS, *TORCH_FORMATS])}, got "{format}"'
+        )
     return FORMATS[format]
 
 
@@ -182,7 +206,10 @@ TEXTS: Sequence[tuple[str, str]] = (
 )
 JSONS: Sequence[tuple[str, str]] = (
     ("kineto", r'\A\s*\[|"traceEvents"\s*:'),
-    ("chakra", r'"workload_graph"\s*:|"type"\s*:\s*"[A-Z_]+_NODE"|"(?:dataDeps|durationMicros)"\s*:'),
+    (
+        "chakra",
+        r'"workload_graph"\s*:|"type"\s*:\s*"[A-Z_]+_NODE"|"(?:dataDeps|durationMicros)"\s*:',
+    ),
     ("dnn-partitioning", r'"(?:maxFPGAs|supportedOnFpga|sourceId)"\s*:'),
     ("networkx", r'"(?:links|edges|directed|multigraph)"\s*:'),
 )

@@ -1,4 +1,6 @@
-"""PipeDream's profiles (``graph.txt``): layers with forward and backward times, activations and parameters."""
+"""PipeDream's profiles (``graph.txt``): layers with forward and backward times, activations and
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,11 @@ def read_layers(path: PathLike) -> Layers:
 
 
 def parse_layers(text: str) -> Layers:
-    """The layers of a profile's text: ``id -- description -- values`` lines, then tab-indented ``a -- b`` edges.
+    """The layers of a profile's text: ``id -- description -- values`` lines, then tab-indented ``a
+    -- b`` edges.
 
-    Times are ms, sizes bytes; a list ``[a; b]`` is of several outputs; ``stage_id`` may follow. Raises InputError.
+    Times are ms, sizes bytes; a list ``[a; b]`` is of several outputs; ``stage_id`` may follow.
+    Raises InputError.
     """
     problems: list[str] = []
     found: dict[str, Layer] = {}
@@ -80,7 +84,9 @@ def parse_layers(text: str) -> Layers:
                     raise InputError(f'"{layer.name}" is already told')
                 found[layer.name] = layer
         except (InputError, ValueError) as error:
-            problems += [f"line {number}: {problem}" for problem in getattr(error, "problems", (str(error),))]
+            problems += [
+                f"line {number}: {problem}" for problem in getattr(error, "problems", (str(error),))
+            ]
     inputs: dict[str, dict[str, None]] = {name: {} for name in found}
     for number, first, second in edges:
         unknown = [name for name in (first, second) if name not in found]
@@ -128,7 +134,9 @@ def _layer(line: str) -> Layer:
     forward, backward = (parse_time(f"{told[name]} ms") for name in FIELDS[:2])
     activations, parameters = (_sizes(name, told[name]) for name in FIELDS[2:])
     description = SEPARATOR.join(parts[1:-1])
-    return Layer(parts[0].strip(), description, forward, backward, activations, sum(parameters), (), stage)
+    return Layer(
+        parts[0].strip(), description, forward, backward, activations, sum(parameters), (), stage
+    )
 
 
 def _sizes(name: str, text: str) -> tuple[int, ...]:
@@ -151,11 +159,13 @@ def layers_scenario(
     bandwidth: Number = BANDWIDTH,
     memory: Number | None = None,
 ) -> Imported:
-    """The training step of a profile, on ``devices`` alike GPUs joined by links of ``bandwidth``; all on the first.
+    """The training step of a profile, on ``devices`` alike GPUs joined by links of ``bandwidth``;
+    all on the first.
 
-    Each layer is a forward and a backward op in one colocation group. Gradients run against the edges and have the
-    size of the activations; a backward op reads what its forward op read and made. Layers named ``Input`` are left
-    out: their time is that of loading data. Raises InputError.
+    Each layer is a forward and a backward op in one colocation group. Gradients run against the
+    edges and have the size of the activations; a backward op reads what its forward op read and
+    made. Layers named ``Input`` are left out: their time is that of loading data. Raises
+    InputError.
     """
     if devices < 1:
         raise InputError(f"devices: must be at least 1, got {devices}")
@@ -164,14 +174,24 @@ def layers_scenario(
     dropped = [layer for layer in profile.layers if layer.is_loader]
     ops = [*_forward(kept), *_backward(kept)]
     cluster = Cluster.all_to_all(
-        f"{devices} GPUs", [Device(f"gpu:{d}", memory=memory) for d in range(devices)], "device", bandwidth=bandwidth
+        f"{devices} GPUs",
+        [Device(f"gpu:{d}", memory=memory) for d in range(devices)],
+        "device",
+        bandwidth=bandwidth,
     )
     notes = [
-        f"left out {layer.name} ({layer.description}): {float(layer.forward * 1000):g} ms of loading data"
+        (
+            f"left out {layer.name} ({layer.description}): {float(layer.forward * 1000):g} "
+            "ms of loading data"
+        )
         for layer in dropped
     ]
-    notes += ["gradients of parameters are counted, optimizer states are not: the profile tells neither"]
-    return Imported(Graph(name, tuple(ops)), cluster, Strategy({"*": "gpu:0"}), "pipedream", tuple(notes))
+    notes += [
+        ("gradients of parameters are counted, optimizer states are not: the profile tells neither")
+    ]
+    return Imported(
+        Graph(name, tuple(ops)), cluster, Strategy({"*": "gpu:0"}), "pipedream", tuple(notes)
+    )
 
 
 def _forward(kept: dict[str, Layer]) -> Iterator[Op]:
@@ -190,7 +210,9 @@ def _forward(kept: dict[str, Layer]) -> Iterator[Op]:
 
 
 def _reads(kept: dict[str, Layer], layer: Layer) -> Iterator[str]:
-    """The tensors that a layer reads: ``__getitem__(k)`` output k, any other all outputs of its producers."""
+    """The tensors that a layer reads: ``__getitem__(k)`` output k, any other all outputs of its
+    producers.
+    """
     item = ITEM.match(layer.description)
     for name in layer.inputs:
         if name in kept:
@@ -200,7 +222,9 @@ def _reads(kept: dict[str, Layer], layer: Layer) -> Iterator[str]:
 
 
 def _backward(kept: dict[str, Layer]) -> Iterator[Op]:
-    """The backward ops, later layers first; output k is the gradient of what the layer's k-th producer made."""
+    """The backward ops, later layers first; output k is the gradient of what the layer's k-th
+    producer made.
+    """
     readers: dict[str, list[str]] = {name: [] for name in kept}
     for layer in kept.values():
         for name in layer.inputs:

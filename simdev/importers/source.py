@@ -11,15 +11,16 @@ from ..files.reading import PathLike, label, read_source, text_of
 
 HEAD = 2**16
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
-_NEVER_IN_TEXT = frozenset([*range(9), *range(14, 27), *range(28, 32)])  # tabs, line ends and escapes are
+# tabs, line ends and escapes are
+_NEVER_IN_TEXT = frozenset([*range(9), *range(14, 27), *range(28, 32)])
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file to import. ``sha256`` is of the file as it lies, ``head`` its first bytes.
 
-    ``data`` is the whole, gunzipped where it is compressed; None for an archive or a model, which may be too large to
-    hold: whoever knows their format opens ``path`` itself.
+    ``data`` is the whole, gunzipped where it is compressed; None for an archive or a model, which
+    may be too large to hold: whoever knows their format opens ``path`` itself.
     """
 
     path: str
@@ -29,7 +30,9 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The file's name without its folder: the folder is no part of where the content comes from."""
+        """The file's name without its folder: the folder is no part of where the content comes
+        from.
+        """
         return label(self.path) if self.path == "-" else os.path.basename(self.path)
 
     @property

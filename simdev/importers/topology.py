@@ -1,8 +1,9 @@
-"""``nvidia-smi topo -m``: which GPUs are joined by NVLink, and how far apart the others are on PCIe.
+"""``nvidia-smi topo -m``: which GPUs are joined by NVLink, and how far apart the others are on
+PCIe.
 
-The matrix tells the kind of every connection and no rates. Rates and latencies are assumptions, stated in the cluster's
-provenance one by one: those of NVLink and PCIe that NCCL itself reckons with (``src/graph/topo.h``), latencies as the
-presets of simdev have them.
+The matrix tells the kind of every connection and no rates. Rates and latencies are assumptions,
+stated in the cluster's provenance one by one: those of NVLink and PCIe that NCCL itself reckons
+with (``src/graph/topo.h``), latencies as the presets of simdev have them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,17 @@ from .imported import ImportedCluster
 from .machine import Machine
 
 NEAR = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""Connections over PCIe, from the nearest: one bridge, several, the host bridge, the NUMA node, the machine."""
+"""Connections over PCIe, from the nearest: one bridge, several, the host bridge, the NUMA node, the
+machine.
+"""
 
-SWITCHES = {"PIX": "pcie", "PXB": "bridges", "PHB": "host-bridge", "NODE": "socket", "SYS": "system"}
+SWITCHES = {
+    "PIX": "pcie",
+    "PXB": "bridges",
+    "PHB": "host-bridge",
+    "NODE": "socket",
+    "SYS": "system",
+}
 """What stands where connections of a kind meet."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -32,7 +41,9 @@ _GPU, _NVLINK = re.compile(r"GPU(\d+)\Z"), re.compile(r"NV(\d+)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What is assumed of a kind of GPU: its NVLinks, the rate of each as NCCL reckons, the generation of its PCIe."""
+    """What is assumed of a kind of GPU: its NVLinks, the rate of each as NCCL reckons, the
+    generation of its PCIe.
+    """
 
     ports: int
     nvlink: str
@@ -58,19 +69,36 @@ GENERATIONS: Mapping[str, Generation] = {
 }
 PCIE = {3: "12 GB/s", 4: "24 GB/s", 5: "48 GB/s"}
 SOCKETS = "10 GB/s"
-LATENCY = {"nvlink": "2 us", "nvswitch": "3.8 us", "pcie": "3.85 us", "uplink": "2.1 us", "socket": "1 us"}
+LATENCY = {
+    "nvlink": "2 us",
+    "nvswitch": "3.8 us",
+    "pcie": "3.85 us",
+    "uplink": "2.1 us",
+    "socket": "1 us",
+}
 SOURCES = {
-    "nvlink": "NVLinks told by the matrix, each at the rate that NCCL reckons with (src/graph/topo.h)",
-    "nvswitch": "NVLinks told by the matrix, each at the rate that NCCL reckons with (src/graph/topo.h)",
-    "pcie": "16 lanes: 12 GB/s for PCIe 3 as NCCL reckons (src/graph/topo.h), doubled each generation",
+    "nvlink": (
+        "NVLinks told by the matrix, each at the rate that NCCL reckons with (src/graph/topo.h)"
+    ),
+    "nvswitch": (
+        "NVLinks told by the matrix, each at the rate that NCCL reckons with (src/graph/topo.h)"
+    ),
+    "pcie": (
+        "16 lanes: 12 GB/s for PCIe 3 as NCCL reckons (src/graph/topo.h), doubled each generation"
+    ),
     "uplink": "16 lanes, shared by all that stand behind it",
-    "socket": "10 GB/s between sockets as NCCL reckons for Intel Skylake (src/graph/topo.h); others 6 to 40",
+    "socket": (
+        "10 GB/s between sockets as NCCL reckons for Intel Skylake (src/graph/topo.h); "
+        "others 6 to 40"
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The matrix: names of GPUs, then of network adapters; kinds of connection; what is told of each GPU's place."""
+    """The matrix: names of GPUs, then of network adapters; kinds of connection; what is told of
+    each GPU's place.
+    """
 
     gpus: tuple[str, ...]
     adapters: tuple[str, ...]
@@ -93,11 +121,23 @@ class Topology:
 
 
 def parse_topology(text: str) -> Topology:
-    """The matrix of the text, wherever it stands in it. Raises InputError with every problem, each with its line."""
+    """The matrix of the text, wherever it stands in it.
+
+    Raises InputError with every problem, each with its line.
+    """
     lines = [_ANSI.sub("", line) for line in text.splitlines()]
-    start = next((i for i, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "X" not in line.split()), None)
+    start = next(
+        (
+            i
+            for i, line in enumerate(lines)
+            if line.split()[:1] == ["GPU0"] and "X" not in line.split()
+        ),
+        None,
+    )
     if start is None:
-        raise InputError('no matrix of "nvidia-smi topo -m": no line begins with the columns GPU0, GPU1, ..')
+        raise InputError(
+            'no matrix of "nvidia-smi topo -m": no line begins with the columns GPU0, GPU1, ..'
+        )
     columns = _columns(lines[start])
     kinds: dict[tuple[str, str], str] = {}
     places: dict[str, str] = {}
@@ -146,15 +186,25 @@ def _matrix_problems(names: Sequence[str], kinds: Mapping[tuple[str, str], str])
                 yield f"{first} to {second} is {there}, {second} to {first} is {back}"
 
 
-def topology_cluster(topology: Topology, machine: Machine, name: str = "nvidia-smi topology") -> ImportedCluster:
-    """The cluster of a matrix, of GPUs of the kind ``machine.device``; ``machine.bandwidth`` is that of a GPU's PCIe.
+def topology_cluster(
+    topology: Topology, machine: Machine, name: str = "nvidia-smi topology"
+) -> ImportedCluster:
+    """The cluster of a matrix, of GPUs of the kind ``machine.device``; ``machine.bandwidth`` is
+    that of a GPU's PCIe.
 
-    Pairs of NV# have a link of that many lanes, or all GPUs one to a switch where a GPU has not as many NVLinks as
-    such links would need. Others go over a tree of PCIe switches, host bridges and sockets. Raises InputError.
+    Pairs of NV# have a link of that many lanes, or all GPUs one to a switch where a GPU has not as
+    many NVLinks as such links would need. Others go over a tree of PCIe switches, host bridges and
+    sockets. Raises InputError.
     """
     if machine.device is None:
-        raise InputError("--device: missing; the matrix does not tell what the GPUs are (v100, h100-sxm, ..)")
-    wrong = [f"{asked}: the matrix tells it" for asked in machine.asked if asked in ("--devices", "--cluster")]
+        raise InputError(
+            "--device: missing; the matrix does not tell what the GPUs are (v100, h100-sxm, ..)"
+        )
+    wrong = [
+        f"{asked}: the matrix tells it"
+        for asked in machine.asked
+        if asked in ("--devices", "--cluster")
+    ]
     if wrong:
         raise InputError(wrong)
     build = _Builder(topology, machine)
@@ -165,9 +215,15 @@ def topology_cluster(topology: Topology, machine: Machine, name: str = "nvidia-s
     cluster = Cluster(name, devices, tuple(build.links), "link", provenance=build.provenance)
     notes = ["rates and latencies are assumptions, stated in the provenance: the matrix tells none"]
     if machine.device not in GENERATIONS:
-        notes.append(f'"{machine.device}" is not known: NVLinks of {UNKNOWN.nvlink}, PCIe {UNKNOWN.pcie} are assumed')
+        notes.append(
+            f'"{machine.device}" is not known: NVLinks of {UNKNOWN.nvlink}, PCIe '
+            f"{UNKNOWN.pcie} are assumed"
+        )
     if topology.adapters:
-        notes.append(f"left out the network adapters {', '.join(topology.adapters)}: their rates are not told")
+        notes.append(
+            f"left out the network adapters {', '.join(topology.adapters)}: their rates "
+            "are not told"
+        )
     return ImportedCluster(cluster, "nvidia-smi-topo", tuple(notes))
 
 
@@ -185,7 +241,10 @@ class _Builder:
         sheet = machine.datasheet
         memory = machine.memory if machine.memory is not None or sheet is None else sheet.memory
         self.names = {gpu: f"gpu:{gpu.removeprefix('GPU')}" for gpu in topology.gpus}
-        self.gpus = [Device(self.names[gpu], machine.device or "", memory, transit=False) for gpu in topology.gpus]
+        self.gpus = [
+            Device(self.names[gpu], machine.device or "", memory, transit=False)
+            for gpu in topology.gpus
+        ]
         self.switches: list[Device] = []
         self.links: list[Link] = []
         self.provenance: dict[str, Any] = {}
@@ -193,11 +252,16 @@ class _Builder:
     def nvlinks(self) -> None:
         """A link for each pair of NV#, or for each GPU one to a switch."""
         counts = {pair: self.topology.nvlinks(*pair) for pair in self.topology.pairs}
-        used = [sum(count for pair, count in counts.items() if gpu in pair) for gpu in self.topology.gpus]
+        used = [
+            sum(count for pair, count in counts.items() if gpu in pair)
+            for gpu in self.topology.gpus
+        ]
         if counts and len(set(counts.values())) == 1 and max(used) > self.generation.ports:
             switch = self.switch("nvswitch")
             for gpu in self.topology.gpus:
-                self.link(self.names[gpu], switch, "nvswitch", "nvlink", next(iter(counts.values())))
+                self.link(
+                    self.names[gpu], switch, "nvswitch", "nvlink", next(iter(counts.values()))
+                )
             return
         several = len({count for count in counts.values() if count}) > 1
         for (first, second), count in counts.items():
@@ -207,10 +271,12 @@ class _Builder:
 
     def pcie(self) -> None:
         """A tree: what is near meets at a switch of its own, and these meet farther up."""
-        # What stands at the top of each part so far, and whose it is: adapters take part, for two GPUs joined by
-        # NVLink are often known to share a bridge only by the adapter that both are near to.
+        # What stands at the top of each part so far, and whose it is: adapters take part, for two
+        # GPUs joined by NVLink are often known to share a bridge only by the adapter that both are
+        # near to.
         tops: dict[frozenset[str], str] = {
-            frozenset([name]): self.names.get(name, "") for name in (*self.names, *self.topology.adapters)
+            frozenset([name]): self.names.get(name, "")
+            for name in (*self.names, *self.topology.adapters)
         }
         for depth, kind in enumerate(NEAR):
             merged: dict[frozenset[str], str] = {}
@@ -221,7 +287,9 @@ class _Builder:
             tops = merged
 
     def _joined(self, kind: str, parts: Sequence[str]) -> str:
-        """The device at the top of parts that meet: a switch, or the part itself where it is alone."""
+        """The device at the top of parts that meet: a switch, or the part itself where it is
+        alone.
+        """
         if len(parts) < 2:
             return parts[0] if parts else ""
         if kind == "SYS" and len(parts) == 2 and not set(parts) & set(self.names.values()):
@@ -249,7 +317,9 @@ class _Builder:
         return sorted(groups, key=lambda group: min(order[name] for name in group))
 
     def _within(self, first: str, second: str, depth: int) -> bool:
-        kind = self.topology.kinds.get((first, second), self.topology.kinds.get((second, first), "SYS"))
+        kind = self.topology.kinds.get(
+            (first, second), self.topology.kinds.get((second, first), "SYS")
+        )
         if kind in NEAR:
             return NEAR.index(kind) <= depth
         # NVLink hides where two GPUs stand; the same affinities mean the same NUMA node.
@@ -264,9 +334,28 @@ class _Builder:
 
     def link(self, first: str, second: str, role: str, kind: str, lanes: int | None = None) -> None:
         """A link more, with the provenance of its kind."""
-        rate = self.lane * lanes if lanes else parse_bandwidth(SOCKETS) if role == "socket" else self.bus
+        rate = (
+            self.lane * lanes
+            if lanes
+            else parse_bandwidth(SOCKETS)
+            if role == "socket"
+            else self.bus
+        )
         latency = LATENCY[role]
-        self.links.append(Link((first, second), rate, parse_time(latency), hold_latency=False, kind=kind, lanes=lanes))
+        self.links.append(
+            Link(
+                (first, second),
+                rate,
+                parse_time(latency),
+                hold_latency=False,
+                kind=kind,
+                lanes=lanes,
+            )
+        )
         told = {"kind": "assumed", "source": SOURCES[role]}
         self.provenance[f"links.{kind}.bandwidth"] = {"value": rate_text(Fraction(rate)), **told}
-        self.provenance[f"links.{kind}.latency"] = {"value": latency, "kind": "assumed", "source": "presets of simdev"}
+        self.provenance[f"links.{kind}.latency"] = {
+            "value": latency,
+            "kind": "assumed",
+            "source": "presets of simdev",
+        }

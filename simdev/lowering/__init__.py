@@ -1,4 +1,6 @@
-"""From the question to the one intermediate form: passes that split, place, transfer, buffer and order."""
+"""From the question to the one intermediate form: passes that split, place, transfer, buffer and
+order.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..cluster import Cluster
+from ..costs import CostModel
 from ..errors import InputError
 from ..graph import Graph
 from ..memory import MemoryModel
-from ..profile import CostModel
 from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
@@ -45,7 +47,9 @@ __all__ = [
 
 
 class Split(NamedTuple):
-    """A question after its ops were split: shards, their placement as a strategy, and what each was made from."""
+    """A question after its ops were split: shards, their placement as a strategy, and what each was
+    made from.
+    """
 
     prepared: Prepared
     strategy: Strategy
@@ -53,7 +57,9 @@ class Split(NamedTuple):
 
 
 def split(prepared: Prepared, strategy: Strategy) -> Split:
-    """The question with the ops split as the strategy says; the same one where it splits nothing. Raises InputError.
+    """The question with the ops split as the strategy says; the same one where it splits nothing.
+
+    Raises InputError.
 
     The last answer is remembered: whoever lowers a strategy and then reports on it asks twice.
     """
@@ -66,13 +72,16 @@ def split(prepared: Prepared, strategy: Strategy) -> Split:
         return known[1]  # type: ignore[no-any-return]
     found, sharded = _shards(prepared, strategy)
     order = sharded_order(strategy.order, prepared.graph, found)
-    answer = Split(sharded, Strategy(found.placement, order, collectives=strategy.collectives), found.origins)
+    answer = Split(
+        sharded, Strategy(found.placement, order, collectives=strategy.collectives), found.origins
+    )
     prepared.last_split["split"] = strategy, answer
     return answer
 
 
 def _shards(prepared: Prepared, strategy: Strategy) -> tuple[Partitioned, Prepared]:
-    """The shards of a strategy, alone and on this cluster; cut once for clusters that differ in their links only.
+    """The shards of a strategy, alone and on this cluster; cut once for clusters that differ in
+    their links only.
 
     Neither links nor the order of queues say anything of how ops are split.
     """
@@ -85,8 +94,12 @@ def _shards(prepared: Prepared, strategy: Strategy) -> tuple[Partitioned, Prepar
     return known[1], known[2].on(prepared.cluster, prepared.fabric)
 
 
-def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Split, tuple[Weight, ...]]:
-    """The question with its synchronisations taken out, and these: the policy says what happens in their place."""
+def _split_gated(
+    prepared: Prepared, strategy: Strategy, sync: Sync
+) -> tuple[Split, tuple[Weight, ...]]:
+    """The question with its synchronisations taken out, and these: the policy says what happens in
+    their place.
+    """
     known = prepared.last_split.get("gated")
     if known is not None and known[0] is strategy:
         return known[1]  # type: ignore[no-any-return]
@@ -99,7 +112,11 @@ def _split_gated(prepared: Prepared, strategy: Strategy, sync: Sync) -> tuple[Sp
 
 
 def lower(
-    graph: Graph, cluster: Cluster, costs: CostModel, strategy: Strategy, memory: MemoryModel = MemoryModel()
+    graph: Graph,
+    cluster: Cluster,
+    costs: CostModel,
+    strategy: Strategy,
+    memory: MemoryModel = MemoryModel(),
 ) -> TaskGraph:
     """The TaskGraph of a strategy. Raises InputError, MissingCostError."""
     return lower_prepared(Prepared(graph, cluster, costs, memory), strategy)
@@ -108,10 +125,13 @@ def lower(
 def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
     """The same for a question prepared once and asked again.
 
-    Of a synchronisation policy one step; its credit hangs on the schedule, so there is no task graph of that alone.
+    Of a synchronisation policy one step; its credit hangs on the schedule, so there is no task
+    graph of that alone.
     """
     if isinstance(strategy.sync, Sync) and strategy.sync.credit is not None:
-        raise InputError("sync.credit: what it lets go hangs on the schedule itself; simulate the scenario")
+        raise InputError(
+            "sync.credit: what it lets go hangs on the schedule itself; simulate the scenario"
+        )
     return lower_step(prepared, strategy).task_graph
 
 
@@ -121,7 +141,8 @@ def lower_step(
     repeated: bool = False,
     durations: Callable[[Prepared], Ints] | None = None,
 ) -> Step:
-    """One step of a strategy, with what it releases in the next one where that is asked (``repeated``).
+    """One step of a strategy, with what it releases in the next one where that is asked
+    (``repeated``).
 
     It is told under a synchronisation policy in any case. ``durations`` gives others for what the
     strategy makes of the question (``Prepared.lasting``). Raises InputError, MissingCostError.

@@ -31,14 +31,17 @@ from .collective import Ring, add_steps
 from .prepare import Prepared
 from .transfer import Transfer, chunks_of, transfers
 
-Readers = list[tuple[int, list[int]]]  # of a collective: (output, -1 for a control input; who reads it there)
+# of a collective: (output, -1 for a control input; who reads it there)
+Readers = list[tuple[int, list[int]]]
 _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 SENT = (TRANSFER, COLLECTIVE)
 
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns of tasks and buffers while they grow; ``memory`` tells what of a buffer is counted."""
+    """Columns of tasks and buffers while they grow; ``memory`` tells what of a buffer is
+    counted.
+    """
 
     memory: MemoryModel
     names: list[str] = field(default_factory=list)
@@ -52,15 +55,20 @@ class _Columns:
     # device, bytes counted, kind, filler, bytes requested
     buffer_numbers: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     readers: list[list[int]] = field(default_factory=list)
-    readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # of the buffer of (op, output)
+    # of the buffer of (op, output)
+    readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     consumers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of the transfer tasks
     # of an output of an expanded collective: the tasks after which it is there
     arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
-    def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]) -> None:
+    def buffer(
+        self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]
+    ) -> None:
         if size:
             self.buffer_names.append(name)
-            self.buffer_numbers.append((device, self._counted(size, kind), _KIND[kind], filler, size))
+            self.buffer_numbers.append(
+                (device, self._counted(size, kind), _KIND[kind], filler, size)
+            )
             self.readers.append(readers)
 
     def _counted(self, size: int, kind: str) -> int:
@@ -76,7 +84,9 @@ def resources(fabric: Fabric) -> list[Resource]:
 
 
 def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int, tuple[int, ...]]]:
-    """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer task."""
+    """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer
+    task.
+    """
     prepared.require_costs(placement)
     _require_ranks(prepared, placement)
     columns, queues = _Columns(prepared.memory), resources(prepared.fabric)
@@ -91,7 +101,9 @@ def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int
         _expand_first(columns, prepared, expanded, queues)
     task_graph = _task_graph(columns, prepared, queues)
     sharing = _sharing(prepared, task_graph)
-    return task_graph if sharing is None else replace(task_graph, sharing=sharing), columns.consumers
+    return task_graph if sharing is None else replace(
+        task_graph, sharing=sharing
+    ), columns.consumers
 
 
 def _sharing(prepared: Prepared, task_graph: TaskGraph) -> Sharing | None:
@@ -99,9 +111,19 @@ def _sharing(prepared: Prepared, task_graph: TaskGraph) -> Sharing | None:
     if prepared.collectives.slowdown == 1 or not prepared.rings:
         return None
     tasks = task_graph.tasks
-    columns = zip(tasks.kind, tasks.op.tolist(), tasks.source.tolist(), tasks.destination.tolist(), strict=True)
+    columns = zip(
+        tasks.kind,
+        tasks.op.tolist(),
+        tasks.source.tolist(),
+        tasks.destination.tolist(),
+        strict=True,
+    )
     devices = [
-        () if kind != COLLECTIVE else prepared.rings[op].ranks if op == task else (source, destination)
+        ()
+        if kind != COLLECTIVE
+        else prepared.rings[op].ranks
+        if op == task
+        else (source, destination)
         for task, (kind, op, source, destination) in enumerate(columns)
     ]
     return Sharing(prepared.collectives.slowdown, Rows.of(devices))
@@ -114,13 +136,18 @@ def _require_size(columns: _Columns) -> None:
 
 def _add_reserves(columns: _Columns, prepared: Prepared) -> None:
     """What the framework and the communication library hold on each device, whatever runs there."""
-    for d, (device, sizes) in enumerate(zip(prepared.cluster.devices, prepared.reserves, strict=True)):
+    for d, (device, sizes) in enumerate(
+        zip(prepared.cluster.devices, prepared.reserves, strict=True)
+    ):
         for kind, size in zip(OUTSIDE, sizes, strict=True):
             columns.buffer(f"{kind} of {device.name}", d, size, kind, PERSISTENT, [])
 
 
 def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> dict[int, Readers]:
-    """Every op, in rows as its position. Returns the expanded collectives, in program order, with their readers."""
+    """Every op, in rows as its position.
+
+    Returns the expanded collectives, in program order, with their readers.
+    """
     ops, reads = prepared.graph.ops, prepared.reads
     outputs_only = prepared.memory.model == "outputs_only"
     local_readers: dict[tuple[int, int], list[int]] = {}
@@ -130,7 +157,9 @@ def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> dic
     expanded: dict[int, Readers] = {i: [] for i, ring in rings.items() if ring.expanded}
     for producer, output, consumers in keys:
         home = prepared.home(producer, output, placement)
-        here = [consumer for consumer in consumers if consumer in rings or placement[consumer] == home]
+        here = [
+            consumer for consumer in consumers if consumer in rings or placement[consumer] == home
+        ]
         local[producer].update(here)
         if producer in expanded:
             expanded[producer].append((output, here))
@@ -160,38 +189,62 @@ def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
         for j, (text, rank) in enumerate(zip(graph.ops[i].inputs, ring.inputs_on, strict=True)):
             home = prepared.home(*graph.resolve(text), placement)
             if home != rank:
-                problems.append(f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is {names[rank]}')
+                problems.append(
+                    f'ops[{i}].inputs[{j}]: "{text}" lies on {names[home]}, rank {j} is '
+                    f"{names[rank]}"
+                )
     if problems:
         raise InputError(problems)
 
 
 def _add_collective(
-    columns: _Columns, op: Op, position: int, ring: Ring, after: list[int], here: dict[tuple[int, int], list[int]]
+    columns: _Columns,
+    op: Op,
+    position: int,
+    ring: Ring,
+    after: list[int],
+    here: dict[tuple[int, int], list[int]],
 ) -> None:
-    """The one task of a collective op, or that which starts its messages, and its outputs on their ranks."""
+    """The one task of a collective op, or that which starts its messages, and its outputs on their
+    ranks.
+    """
     columns.names.append(op.name)
     columns.kinds.append(op.phase if ring.expanded else COLLECTIVE)
     ends = (ring.ranks[0], ring.ranks[0 if ring.expanded else -1])
-    columns.numbers.append((position, -1, *ends, ring.duration_ps, 0, 0, 0 if ring.expanded else ring.bytes))
+    columns.numbers.append(
+        (position, -1, *ends, ring.duration_ps, 0, 0, 0 if ring.expanded else ring.bytes)
+    )
     columns.resources.append(ring.resources)
     columns.links.append(ring.half_links)
     columns.successors.append([] if ring.expanded else after)
     _add_outputs(columns, op, position, ring.outputs_on, here)
 
 
-def _expand_first(columns: _Columns, prepared: Prepared, expanded: dict[int, Readers], queues: list[Resource]) -> None:
-    """The messages of the first of the collectives; its readers wait until their rank is done, its buffers live on."""
+def _expand_first(
+    columns: _Columns, prepared: Prepared, expanded: dict[int, Readers], queues: list[Resource]
+) -> None:
+    """The messages of the first of the collectives; its readers wait until their rank is done, its
+    buffers live on.
+    """
     position = next(iter(expanded))
     readers = expanded.pop(position)
-    op, ring, devices = prepared.graph.ops[position], prepared.rings[position], prepared.cluster.devices
+    op, ring, devices = (
+        prepared.graph.ops[position],
+        prepared.rings[position],
+        prepared.cluster.devices,
+    )
 
     def send(source: int, destination: int, size: int, number: int) -> tuple[list[int], list[int]]:
         segments = prepared.segments(source, destination)
-        message = Transfer(-1, (destination,), (position,), segments, chunks_of(prepared, size, segments))
+        message = Transfer(
+            -1, (destination,), (position,), segments, chunks_of(prepared, size, segments)
+        )
         label = f"{op.name}[{number}] {devices[source].name}>{devices[destination].name}"
         return _add_hops(columns, prepared, message, (position, -1, COLLECTIVE), label, queues)
 
-    done = add_steps(ring.steps, position, send, lambda first, then: columns.successors[first].append(then))
+    done = add_steps(
+        ring.steps, position, send, lambda first, then: columns.successors[first].append(then)
+    )
     _require_size(columns)
     for text, rank in zip(op.inputs, ring.inputs_on, strict=True):
         columns.readers_of.get(prepared.graph.resolve(text), []).extend(done[rank])
@@ -199,14 +252,20 @@ def _expand_first(columns: _Columns, prepared: Prepared, expanded: dict[int, Rea
         columns.arrivals[position, output] = done[rank]
         if op.outputs[output].view_of is None:
             columns.readers_of[position, output] += done[rank]
-    columns.arrivals[position, -1] = list(dict.fromkeys(task for rank in ring.ranks for task in done[rank]))
+    columns.arrivals[position, -1] = list(
+        dict.fromkeys(task for rank in ring.ranks for task in done[rank])
+    )
     for output, consumers in readers:
         for task in columns.arrivals[position, output]:
             columns.successors[task] = list(dict.fromkeys(columns.successors[task] + consumers))
 
 
-def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]) -> None:
-    """The buffers of one op; ``here`` lists the readers of each tensor on the producer's own device."""
+def _add_buffers(
+    columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]
+) -> None:
+    """The buffers of one op; ``here`` lists the readers of each tensor on the producer's own
+    device.
+    """
     columns.buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT, [])
     columns.buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT, [])
     columns.buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT, [])
@@ -217,9 +276,15 @@ def _add_buffers(columns: _Columns, op: Op, position: int, device: int, here: di
 
 
 def _add_outputs(
-    columns: _Columns, op: Op, position: int, devices: Sequence[int], here: dict[tuple[int, int], list[int]]
+    columns: _Columns,
+    op: Op,
+    position: int,
+    devices: Sequence[int],
+    here: dict[tuple[int, int], list[int]],
 ) -> None:
-    """The buffers of the outputs, by output on these devices; who reads a view reads the buffer of its base."""
+    """The buffers of the outputs, by output on these devices; who reads a view reads the buffer of
+    its base.
+    """
     readers_of = columns.readers_of
     for output, tensor in enumerate(op.outputs):
         readers = list(here.get((position, output), ()))
@@ -228,16 +293,24 @@ def _add_outputs(
             base += [reader for reader in readers if reader not in base]
             readers_of[position, output] = base
             continue
-        columns.buffer(f"{op.name}:{output}", devices[output], tensor.bytes, "activations", position, readers)
+        columns.buffer(
+            f"{op.name}:{output}", devices[output], tensor.bytes, "activations", position, readers
+        )
         readers_of[position, output] = readers  # transfers that read the buffer join them
 
 
-def _add_transfer(columns: _Columns, prepared: Prepared, transfer: Transfer, queues: list[Resource]) -> None:
-    """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they fill."""
+def _add_transfer(
+    columns: _Columns, prepared: Prepared, transfer: Transfer, queues: list[Resource]
+) -> None:
+    """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they
+    fill.
+    """
     reads = prepared.reads
     producer, output = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
     label = _label(prepared, transfer, producer, output)
-    begins, arrives = _add_hops(columns, prepared, transfer, (producer, output, TRANSFER), label, queues)
+    begins, arrives = _add_hops(
+        columns, prepared, transfer, (producer, output, TRANSFER), label, queues
+    )
     for before in columns.arrivals.get((producer, output), (producer,)):
         columns.successors[before].extend(begins)
     columns.readers_of.get((producer, output), []).extend(begins)
@@ -254,7 +327,10 @@ def _add_hops(
     label: str,
     queues: list[Resource],
 ) -> tuple[list[int], list[int]]:
-    """Piece by piece of the route. ``what`` is sent: op, output, kind. Returns first and last piece's tasks."""
+    """Piece by piece of the route. ``what`` is sent: op, output, kind.
+
+    Returns first and last piece's tasks.
+    """
     begins: list[int] = []
     before: list[int] = []
     for hop, segment in enumerate(transfer.segments):
@@ -268,7 +344,9 @@ def _add_hops(
         if not last:
             first = len(columns.names)
             for task, size in zip(tasks, transfer.chunks, strict=True):
-                columns.buffer(columns.names[task], stage, size, "staging", task, [task - tasks[0] + first])
+                columns.buffer(
+                    columns.names[task], stage, size, "staging", task, [task - tasks[0] + first]
+                )
         before = tasks
     return begins, before
 
@@ -286,7 +364,8 @@ def _add_hop(
     op, output, kind = what
     flows, chunks, held = bool(segment.flow_links), transfer.chunks, segment.resources
     if len(chunks) > 1 and not segment.waits:
-        # Chunks of one transfer follow one another even where transfers never wait: a queue of their own.
+        # Chunks of one transfer follow one another even where transfers never wait: a queue of
+        # their own.
         held = (len(queues),)
         queues.append(Resource(f"lane {name}"))
     first = len(columns.names)
@@ -299,7 +378,8 @@ def _add_hop(
         columns.numbers.append((op, output, *ends, duration, segment.lag_ps, segment.gap_ps, size))
         columns.resources.append(held)
         columns.links.append(segment.flow_links)
-        # Flows of one transfer that shared a link would all end together: they too follow one another.
+        # Flows of one transfer that shared a link would all end together: they too follow one
+        # another.
         columns.successors.append([task + 1] if flows and c < len(chunks) - 1 else [])
         columns.consumers[task] = transfer.consumers
     return list(range(first, len(columns.names)))
@@ -314,10 +394,16 @@ def _label(prepared: Prepared, transfer: Transfer, producer: int, output: int) -
     return label
 
 
-def _add_copies(columns: _Columns, transfer: Transfer, label: str, filler: int, size: int, prepared: Prepared) -> None:
+def _add_copies(
+    columns: _Columns, transfer: Transfer, label: str, filler: int, size: int, prepared: Prepared
+) -> None:
     for destination in transfer.destinations:
         readers = [c for c in transfer.consumers if columns.numbers[c][2] == destination]
-        name = label if len(transfer.destinations) == 1 else f"{label} on {prepared.cluster.devices[destination].name}"
+        name = (
+            label
+            if len(transfer.destinations) == 1
+            else f"{label} on {prepared.cluster.devices[destination].name}"
+        )
         columns.buffer(name, destination, size, "received copies", filler, readers)
 
 
@@ -344,13 +430,17 @@ def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -
         successors=Rows.of(columns.successors),
     )
     requested = None if (held == asked).all() else asked
-    buffers = Buffers(tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers), requested)
+    buffers = Buffers(
+        tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers), requested
+    )
     return TaskGraph(
         tasks,
         tuple(queues),
         buffers,
         tuple(device.name for device in cluster.devices),
-        np.array([-1 if device.memory is None else device.memory for device in cluster.devices], np.int64),
+        np.array(
+            [-1 if device.memory is None else device.memory for device in cluster.devices], np.int64
+        ),
         tuple(half_link.name for half_link in half_links),
         np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
     )

@@ -48,7 +48,11 @@ def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     that a partition made.
     """
     readers = readers_of(graph)
-    once = {i for i, op in enumerate(graph.ops) if op.phase == "update" or traits_of(op.kind).leaf == "parameter"}
+    once = {
+        i
+        for i, op in enumerate(graph.ops)
+        if op.phase == "update" or traits_of(op.kind).leaf == "parameter"
+    }
     waiting = [producer for i in once for producer, _ in graph.reads[i]]
     while waiting:
         i = waiting.pop()
@@ -149,16 +153,27 @@ def accumulated(step: Step, ops: int, once: Collection[int], count: int) -> Step
     copies = Copies.of(step.task_graph, ops, once, count)
     across = np.array(step.across, np.int64).reshape(-1, 2)
     inner = across[copies.again[across].all(axis=1)]
-    joins = [np.stack((copies.rows(inner[:, 0], k), copies.rows(inner[:, 1], k + 1)), axis=1) for k in range(count - 1)]
-    task_graph = microbatched(step.task_graph, copies, np.concatenate(joins), in_order(step, copies))
+    joins = [
+        np.stack((copies.rows(inner[:, 0], k), copies.rows(inner[:, 1], k + 1)), axis=1)
+        for k in range(count - 1)
+    ]
+    task_graph = microbatched(
+        step.task_graph, copies, np.concatenate(joins), in_order(step, copies)
+    )
     return followed(step, copies, task_graph)
 
 
 def followed(step: Step, copies: Copies, task_graph: TaskGraph) -> Step:
     """A step that follows others as ``step`` does: after all microbatches of what it waits for."""
-    across = [(before, after) for first, after in step.across for before in copies.all_rows(np.array([first])).tolist()]
+    across = [
+        (before, after)
+        for first, after in step.across
+        for before in copies.all_rows(np.array([first])).tolist()
+    ]
     later = None if step.later is None else copies.tiled(step.later)
-    return replace(step, task_graph=task_graph, across=tuple(across), later=later, microbatch=step.task_graph)
+    return replace(
+        step, task_graph=task_graph, across=tuple(across), later=later, microbatch=step.task_graph
+    )
 
 
 def in_order(step: Step, copies: Copies) -> dict[int, tuple[int, ...]]:
@@ -213,7 +228,8 @@ def microbatched(
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((joins, np.array(chains, np.int64).reshape(-1, 2)))
     resources = tuple(
-        replace(resource, sequence=sequences.get(queue, ())) for queue, resource in enumerate(task_graph.resources)
+        replace(resource, sequence=sequences.get(queue, ()))
+        for queue, resource in enumerate(task_graph.resources)
     )
     sharing = task_graph.sharing
     if sharing is not None:
@@ -269,7 +285,9 @@ def _buffers(
         fillers.append(filler)
         readers.append(reading.tolist())
 
-    for row, (filler, read_by) in enumerate(zip(old.filler.tolist(), old.readers.lists(), strict=True)):
+    for row, (filler, read_by) in enumerate(
+        zip(old.filler.tolist(), old.readers.lists(), strict=True)
+    ):
         reading = np.array(read_by, np.int64)
         if filler == PERSISTENT or not copies.again[filler]:
             add(row, old.name[row], filler, copies.all_rows(reading))
@@ -278,7 +296,9 @@ def _buffers(
                 name = f"{old.name[row]}@{k}" if k else old.name[row]
                 add(row, name, int(copies.rows(np.array([filler]), k)[0]), copies.rows(reading, k))
         else:
-            order = [int(copies.rows(np.array([filler]), k)[0]) for k in turns(filler, copies.count)]
+            order = [
+                int(copies.rows(np.array([filler]), k)[0]) for k in turns(filler, copies.count)
+            ]
             chains += pairwise(order)
             more = np.concatenate((copies.all_rows(reading), order[1:])).astype(np.int64)
             add(row, old.name[row], order[0], np.unique(more))

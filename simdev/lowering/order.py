@@ -1,4 +1,6 @@
-"""The pass that gives queues their policy: priorities, or the fixed sequences that a strategy names."""
+"""The pass that gives queues their policy: priorities, or the fixed sequences that a strategy
+names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from ..taskgraph import Resource, TaskGraph
 def apply_order(
     task_graph: TaskGraph, order: Order, graph: Graph, consumers: Mapping[int, tuple[int, ...]]
 ) -> TaskGraph:
-    """The task graph with the policies of ``order``. Raises InputError with every problem at once."""
+    """The task graph with the policies of ``order``.
+
+    Raises InputError with every problem at once.
+    """
     match order.policy:
         case "fifo":
             return task_graph
@@ -32,9 +37,16 @@ def apply_order(
 
 
 def _with_priorities(
-    task_graph: TaskGraph, priority: Mapping[str, int], graph: Graph, consumers: Mapping[int, tuple[int, ...]]
+    task_graph: TaskGraph,
+    priority: Mapping[str, int],
+    graph: Graph,
+    consumers: Mapping[int, tuple[int, ...]],
 ) -> TaskGraph:
-    unknown = [f'order.priority["{name}"]: no op of this name' for name in priority if name not in graph.index]
+    unknown = [
+        f'order.priority["{name}"]: no op of this name'
+        for name in priority
+        if name not in graph.index
+    ]
     if unknown:
         raise InputError(unknown)
     column = np.zeros(len(task_graph.tasks), np.int64)
@@ -43,7 +55,9 @@ def _with_priorities(
     for task, readers in consumers.items():
         column[task] = min(column[reader] for reader in readers)
     resources = tuple(replace(resource, policy="priority") for resource in task_graph.resources)
-    return replace(task_graph, tasks=replace(task_graph.tasks, priority=column), resources=resources)
+    return replace(
+        task_graph, tasks=replace(task_graph.tasks, priority=column), resources=resources
+    )
 
 
 def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
@@ -54,7 +68,9 @@ def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
     return found
 
 
-def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, tuple[str, ...]]) -> dict[int, tuple[int, ...]]:
+def _named_sequences(
+    task_graph: TaskGraph, sequence: Mapping[str, tuple[str, ...]]
+) -> dict[int, tuple[int, ...]]:
     """Rows of the resources named, each with the rows of its tasks."""
     rows = {resource.name: row for row, resource in enumerate(task_graph.resources)}
     queues = Counter(resource.name for resource in task_graph.resources)
@@ -63,17 +79,24 @@ def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, tuple[str, ..
     found: dict[int, tuple[int, ...]] = {}
     for queue, entries in sequence.items():
         if queue not in rows:
-            problems.append(f'order.sequence["{queue}"]: no such queue here; there are {", ".join(list(rows)[:12])}')
+            problems.append(
+                f'order.sequence["{queue}"]: no such queue here; there are '
+                f"{', '.join(list(rows)[:12])}"
+            )
             continue
         tasks = {names[task]: task for task in held[rows[queue]]}
         if queues[queue] > 1 or len(tasks) < len(held[rows[queue]]):
             what = f"{queues[queue]} queues" if queues[queue] > 1 else "several of its transfers"
-            problems.append(f'order.sequence["{queue}"]: {what} have the same name; rename an op or a device')
+            problems.append(
+                f'order.sequence["{queue}"]: {what} have the same name; rename an op or a device'
+            )
             continue
         seen: set[str] = set()
         for i, entry in enumerate(entries):
             if entry not in tasks:
-                problems.append(f'order.sequence["{queue}"][{i}]: "{entry}" does not run in this queue')
+                problems.append(
+                    f'order.sequence["{queue}"][{i}]: "{entry}" does not run in this queue'
+                )
             elif entry in seen:
                 problems.append(f'order.sequence["{queue}"][{i}]: "{entry}" stands there twice')
             seen.add(entry)
@@ -107,7 +130,8 @@ def _require_one_policy(task_graph: TaskGraph, resources: tuple[Resource, ...]) 
             name = task_graph.tasks.name[task]
             problems.setdefault(
                 (fixed[0], other[0]),
-                f'order.sequence: "{name}" stands in "{fixed[0]}", which has a sequence, and in "{other[0]}", '
+                f'order.sequence: "{name}" stands in "{fixed[0]}", which has a '
+                f'sequence, and in "{other[0]}", '
                 "which has none; give both or neither",
             )
     if problems:

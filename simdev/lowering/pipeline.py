@@ -1,7 +1,8 @@
 """The pass that turns a pipeline schedule and the times of its stages into tasks.
 
-Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that goes to a stage of
-another rank is a transfer that takes the latency between the two and holds nothing: transfers never wait.
+Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that
+goes to a stage of another rank is a transfer that takes the latency between the two and holds
+nothing: transfers never wait.
 """
 
 from __future__ import annotations
@@ -13,8 +14,27 @@ from itertools import accumulate
 import numpy as np
 
 from ..errors import InputError
-from ..schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Schedule, StageTimes, weight_versions
-from ..taskgraph import BUFFER_KINDS, PERSISTENT, TRANSFER, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
+from ..schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    Action,
+    Schedule,
+    StageTimes,
+    weight_versions,
+)
+from ..taskgraph import (
+    BUFFER_KINDS,
+    PERSISTENT,
+    TRANSFER,
+    Buffers,
+    Ints,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 from ..units import picoseconds
 
 # By kind of action; a whole backward is a backward too.
@@ -44,7 +64,9 @@ class _Columns:
         self.successors.append([])
         return len(self.names) - 1
 
-    def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: Sequence[int]) -> None:
+    def buffer(
+        self, name: str, device: int, size: int, kind: str, filler: int, readers: Sequence[int]
+    ) -> None:
         """A buffer, where it has bytes."""
         if size:
             self.buffer_names.append(name)
@@ -53,18 +75,23 @@ class _Columns:
 
 
 def pipeline_task_graph(schedule: Schedule, times: StageTimes) -> TaskGraph:
-    """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order, then the transfers.
+    """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order,
+    then the transfers.
 
     Raises InputError where the times together exceed what a task graph may hold.
     """
     if len(times.forward) != schedule.stages:
-        raise InputError(f"times: are of {len(times.forward)} stages, the schedule has {schedule.stages}")
+        raise InputError(
+            f"times: are of {len(times.forward)} stages, the schedule has {schedule.stages}"
+        )
     columns = _Columns()
     row = {action: i for i, action in enumerate(schedule.actions)}
     durations = _durations(times)
     for i, action in enumerate(schedule.actions):
         rank = schedule.rank_of[action.stage]
-        columns.task(str(action), KINDS[action.kind], i, -1, rank, rank, durations[action.kind][action.stage])
+        columns.task(
+            str(action), KINDS[action.kind], i, -1, rank, rank, durations[action.kind][action.stage]
+        )
     comm = [picoseconds(seconds) for seconds in times.comm]
     for i, action in enumerate(schedule.actions):
         _connect(columns, schedule, row, comm, i, action)
@@ -83,7 +110,12 @@ def _durations(times: StageTimes) -> dict[str, list[int]]:
 
 
 def _connect(
-    columns: _Columns, schedule: Schedule, row: dict[Action, int], comm: list[int], i: int, action: Action
+    columns: _Columns,
+    schedule: Schedule,
+    row: dict[Action, int],
+    comm: list[int],
+    i: int,
+    action: Action,
 ) -> None:
     """What waits for this action: on its own rank directly, on another one behind a transfer."""
     stage, microbatch = action.stage, action.microbatch
@@ -116,7 +148,9 @@ def _add_parameters(columns: _Columns, schedule: Schedule, times: StageTimes) ->
     for stage, versions in enumerate(weight_versions(schedule)):
         rank, size = schedule.rank_of[stage], times.parameters[stage]
         columns.buffer(f"weights of stage {stage}", rank, size, "parameters", PERSISTENT, [])
-        columns.buffer(f"stash of stage {stage}", rank, size * (versions - 1), "parameters", PERSISTENT, [])
+        columns.buffer(
+            f"stash of stage {stage}", rank, size * (versions - 1), "parameters", PERSISTENT, []
+        )
 
 
 def _add_activations(
@@ -125,7 +159,9 @@ def _add_activations(
     """What a forward leaves behind: until the whole backward, or one part until each half of it."""
     stage, microbatch = action.stage, action.microbatch
     size, kept = times.activation[stage], times.kept[stage]
-    whole, half, rest = (row.get(Action(stage, kind, microbatch)) for kind in (BACKWARD, INPUT, WEIGHT))
+    whole, half, rest = (
+        row.get(Action(stage, kind, microbatch)) for kind in (BACKWARD, INPUT, WEIGHT)
+    )
     if whole is not None:
         columns.buffer(f"{action}:0", rank, size, "activations", i, [whole])
     elif half is not None and rest is not None:
@@ -146,7 +182,9 @@ def _task_graph(columns: _Columns, schedule: Schedule) -> TaskGraph:
         resources=Rows.of([[rank] for rank in source[:computes].tolist()] + nothing[computes:]),
         links=Rows.of(nothing), successors=Rows.of(columns.successors),
     )  # fmt: skip
-    buffers = Buffers(tuple(columns.buffer_names), device, size, kind, filler, Rows.of(columns.readers))
+    buffers = Buffers(
+        tuple(columns.buffer_names), device, size, kind, filler, Rows.of(columns.readers)
+    )
     names = tuple(_rank(rank) for rank in range(schedule.ranks))
     lengths = [sum(action is not None for action in row) for row in schedule.rows]
     starts = [0, *accumulate(lengths)]

@@ -1,6 +1,8 @@
-"""The rule that says where a tensor has to go: the one function that lowering and the compiled oracle share.
+"""The rule that says where a tensor has to go: the one function that lowering and the compiled
+oracle share.
 
-Plain loops over indexed columns, on lists as on arrays, so that the oracle compiles this very source.
+Plain loops over indexed columns, on lists as on arrays, so that the oracle compiles this very
+source.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from ..taskgraph import Ints
 Column = list[int] | Ints
 
 
-def destinations(consumers: Column, begin: int, end: int, placement: Column, source: int, found: Column) -> int:
-    """Write the devices other than ``source`` that hold some of ``consumers[begin:end]`` to ``found``, ascending.
+def destinations(
+    consumers: Column, begin: int, end: int, placement: Column, source: int, found: Column
+) -> int:
+    """Write the devices other than ``source`` that hold some of ``consumers[begin:end]`` to
+    ``found``, ascending.
 
     Returns how many there are. ``found`` has room for every device.
     """

@@ -1,4 +1,6 @@
-"""What lowering needs of graph, cluster and costs whatever the placement: made once, used for many placements."""
+"""What lowering needs of graph, cluster and costs whatever the placement: made once, used for many
+placements.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..collectives import CollectiveModel, CollectiveTable, Question
+from ..costs import CostModel, OpCost, op_key
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
 from ..graph import Graph
 from ..memory import MemoryModel, with_training_state
-from ..profile import CostModel, OpCost, op_key
 from ..strategy import Collectives
 from ..taskgraph import Ints, Rows
 from ..units import picoseconds
@@ -28,7 +30,9 @@ UNKNOWN = -1  # duration of an op whose cost nobody knows
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The tensors that some op reads, by producer and output; a control input is the output -1, of 0 bytes."""
+    """The tensors that some op reads, by producer and output; a control input is the output -1, of
+    0 bytes.
+    """
 
     producer: Ints
     output: Ints
@@ -45,15 +49,17 @@ def tensors_read(graph: Graph) -> Reads:
     keys = sorted(consumers)
     sizes = [graph.ops[p].outputs[k].bytes if k >= 0 else 0 for p, k in keys]
     table = np.array(keys, np.int64).reshape(-1, 2)
-    return Reads(table[:, 0], table[:, 1], np.array(sizes, np.int64), Rows.of(consumers[key] for key in keys))
+    return Reads(
+        table[:, 0], table[:, 1], np.array(sizes, np.int64), Rows.of(consumers[key] for key in keys)
+    )
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A graph on a cluster with its costs, before any op has a place.
 
-    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` tells how those collective ops run
-    that do not say it themselves. Raises InputError where that cannot be told.
+    ``graph`` holds the training state that ``memory`` asks for; ``collectives`` tells how those
+    collective ops run that do not say it themselves. Raises InputError where that cannot be told.
     """
 
     graph: Graph
@@ -88,7 +94,9 @@ class Prepared:
         return there
 
     def lasting(self, duration: Ints) -> Prepared:
-        """Where ops take other times, the question else as it is: ps by op and device, or UNKNOWN."""
+        """Where ops take other times, the question else as it is: ps by op and device, or
+        UNKNOWN.
+        """
         there = copy(self)  # with all that was found: routes and collectives hang on no times
         vars(there)["duration"] = duration
         return there
@@ -96,7 +104,10 @@ class Prepared:
     @cached_property
     def reserves(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the context and of the communication buffers, by device."""
-        reserved = self.memory.context_bytes(self.cluster), self.memory.communication_bytes(self.cluster)
+        reserved = (
+            self.memory.context_bytes(self.cluster),
+            self.memory.communication_bytes(self.cluster),
+        )
         return tuple(zip(*reserved, strict=True))
 
     @cached_property
@@ -130,9 +141,15 @@ class Prepared:
         return rings(self.graph, self.cluster, self.collectives, self._costed)
 
     def collective(
-        self, kind: str, ranks: Sequence[int], size: int, algorithm: str | None = None, cost: str | None = None
+        self,
+        kind: str,
+        ranks: Sequence[int],
+        size: int,
+        algorithm: str | None = None,
+        cost: str | None = None,
     ) -> Ring:
-        """What a collective among these devices (indices, in the order of their ranks) costs, and what it holds.
+        """What a collective among these devices (indices, in the order of their ranks) costs, and
+        what it holds.
 
         ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
         """
@@ -154,13 +171,17 @@ class Prepared:
     def model(self) -> CollectiveModel:
         """The model of collectives, with the tables that these name."""
         named = self.collectives.tables
-        tables = (CollectiveTable(one.collective, one.ranks, one.anchors, one.source) for one in named)
+        tables = (
+            CollectiveTable(one.collective, one.ranks, one.anchors, one.source) for one in named
+        )
         model = CollectiveModel(self.cluster, tuple(tables))
         vars(model)["fabric"] = self.fabric  # its routes are found once
         return model
 
     def home(self, producer: int, output: int, placement: Sequence[int]) -> int:
-        """The device on which a tensor lies: its producer's, or for a collective op the rank of this output."""
+        """The device on which a tensor lies: its producer's, or for a collective op the rank of
+        this output.
+        """
         ring = self.rings.get(producer)
         if ring is None:
             return placement[producer]
@@ -174,7 +195,9 @@ class Prepared:
     @cached_property
     def kind_of_device(self) -> Ints:
         """Row of ``kinds`` for each device."""
-        return np.array([self.kinds.index(device.kind) for device in self.cluster.devices], np.int64)
+        return np.array(
+            [self.kinds.index(device.kind) for device in self.cluster.devices], np.int64
+        )
 
     @cached_property
     def gap_ps(self) -> Ints:
@@ -226,7 +249,9 @@ class Prepared:
     def require_costs(self, placement: list[int]) -> None:
         """Raise MissingCostError naming every op whose cost on its device is not known."""
         ops = np.arange(len(placement))
-        missing = np.flatnonzero(self.duration[ops, placement] == UNKNOWN).tolist() if placement else []
+        missing = (
+            np.flatnonzero(self.duration[ops, placement] == UNKNOWN).tolist() if placement else []
+        )
         if missing:
             raise MissingCostError(self._missing_line(i, placement[i]) for i in missing)
 

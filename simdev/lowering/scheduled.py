@@ -26,8 +26,14 @@ def schedule_of(p: Parallelism) -> Schedule:
 
 def _schedule_problems(found: Schedule, p: Parallelism) -> Iterator[str]:
     if found.asynchronous:
-        yield f"schedule: {found.name} has no step whose time could be told; `simdev pipeline` runs it"
-    for name, told, count in (("pp", p.pp, found.ranks), ("microbatches", p.microbatches, found.microbatches)):
+        yield (
+            f"schedule: {found.name} has no step whose time could be told; `simdev "
+            "pipeline` runs it"
+        )
+    for name, told, count in (
+        ("pp", p.pp, found.ranks),
+        ("microbatches", p.microbatches, found.microbatches),
+    ):
         if told != count:
             yield f"{name}: is {told}, but the table has {count}"
     kinds: dict[int, set[str]] = {}

@@ -1,8 +1,9 @@
 """Training steps of the papers' models and of today's as graphs, at any size and without PyTorch.
 
-``build("resnet-50", batch=32)`` gives forward, backward and update; each builder is public too. Ops, attributes and
-names are those of captured graphs: ``layer_3/attention/query/linear`` forward, ``grad/`` before it backward,
-``update/layer_3/attention/query/weight`` for a parameter; step t of an unrolled layer is ``layer_3@t``.
+``build("resnet-50", batch=32)`` gives forward, backward and update; each builder is public too.
+Ops, attributes and names are those of captured graphs: ``layer_3/attention/query/linear`` forward,
+``grad/`` before it backward, ``update/layer_3/attention/query/weight`` for a parameter; step t of
+an unrolled layer is ``layer_3@t``.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from .vgg import vgg
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A builder with the dimensions that a name stands for; the others keep the builder's defaults."""
+    """A builder with the dimensions that a name stands for; the others keep the builder's
+    defaults.
+    """
 
     build: Callable[..., Graph]
     dims: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +49,13 @@ class Model:
         return {name: parameter.default for name, parameter in parameters.items()} | dict(self.dims)
 
 
-_GPT3 = {"batch": 1, "length": 2048, "context": 2048, "dtype": "bfloat16", "optimizer": "mixed-adam"}
+_GPT3 = {
+    "batch": 1,
+    "length": 2048,
+    "context": 2048,
+    "dtype": "bfloat16",
+    "optimizer": "mixed-adam",
+}
 _LLAMA3 = {"kv_heads": 8, "vocabulary": 128_256, "length": 8192}
 
 MODELS: Mapping[str, Model] = {
@@ -62,7 +71,9 @@ MODELS: Mapping[str, Model] = {
     "wresnet-152": Model(resnet, {"depth": 152, "widen": 4}),
     "inception-v3": Model(inception_v3),
     "nasnet-mobile": Model(nasnet),
-    "nasnet-large": Model(nasnet, {"batch": 16, "filters": 168, "repeats": 6, "stem": 96, "skip": True, "size": 331}),
+    "nasnet-large": Model(
+        nasnet, {"batch": 16, "filters": 168, "repeats": 6, "stem": 96, "skip": True, "size": 331}
+    ),
     "rnnlm": Model(rnnlm),
     "rnntc": Model(rnntc),
     "nmt": Model(nmt),
@@ -81,9 +92,13 @@ MODELS: Mapping[str, Model] = {
     "gpt3-175b": Model(gpt, {"layers": 96, "width": 12_288, "heads": 96, **_GPT3}),
     "llama2-7b": Model(llama),
     "llama2-13b": Model(llama, {"layers": 40, "width": 5120, "inner": 13_824, "heads": 40}),
-    "llama2-70b": Model(llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8}),
+    "llama2-70b": Model(
+        llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8}
+    ),
     "llama3-8b": Model(llama, {"inner": 14_336, **_LLAMA3}),
-    "llama3-70b": Model(llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, **_LLAMA3}),
+    "llama3-70b": Model(
+        llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, **_LLAMA3}
+    ),
 }
 """What the names stand for, in the order of the papers."""
 
@@ -96,8 +111,9 @@ def names() -> tuple[str, ...]:
 def build(name: str, /, **dims: Any) -> Graph:
     """The training step of a model: ``build("gpt2-small", batch=4, length=512)``.
 
-    ``dims`` are the arguments of its builder (``batch``, ``dtype``, ``optimizer`` and the model's own); the others are
-    as the name or the paper says. Raises InputError for an unknown name and for dimensions that do not fit.
+    ``dims`` are the arguments of its builder (``batch``, ``dtype``, ``optimizer`` and the model's
+    own); the others are as the name or the paper says. Raises InputError for an unknown name and
+    for dimensions that do not fit.
     """
     if not isinstance(name, str) or name not in MODELS:
         near = get_close_matches(str(name), MODELS, 3) or list(MODELS)
@@ -107,9 +123,11 @@ def build(name: str, /, **dims: Any) -> Graph:
 
 
 def layer_of(name: str) -> str:
-    """The layer that an op belongs to, by its name: "layer_3/attention/query" of "grad/layer_3/attention/query/matmul".
+    """The layer that an op belongs to, by its name: "layer_3/attention/query" of
+    "grad/layer_3/attention/query/matmul".
 
-    Forward, backward and update of a layer share it, and so do all steps of an unrolled one; "" for the batch's inputs.
+    Forward, backward and update of a layer share it, and so do all steps of an unrolled one; "" for
+    the batch's inputs.
     """
     return unrolled(scope_of(name))
 

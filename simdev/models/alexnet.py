@@ -1,6 +1,8 @@
-"""AlexNet in its one-column form (Krizhevsky, "One weird trick for parallelizing convolutional networks", 2014).
+"""AlexNet in its one-column form (Krizhevsky, "One weird trick for parallelizing convolutional
+networks", 2014).
 
-The form that the papers on parallelization use: no groups and no response normalization. 61,100,840 parameters.
+The form that the papers on parallelization use: no groups and no response normalization. 61,100,840
+parameters.
 """
 
 from __future__ import annotations
@@ -18,9 +20,16 @@ POOLED = (1, 2, 5)
 
 @model
 def alexnet(
-    batch: int = 256, classes: int = 1000, size: int = 224, dtype: str = "float32", optimizer: str = "momentum"
+    batch: int = 256,
+    classes: int = 1000,
+    size: int = 224,
+    dtype: str = "float32",
+    optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size`` into ``classes``. Raises InputError."""
+    """Classifies ``batch`` images of 3 x ``size`` x ``size`` into ``classes``.
+
+    Raises InputError.
+    """
     step = Step(f"alexnet-b{batch}", dtype, optimizer)
     x = images(step, batch, size)
     for i, (channels, kernel, stride, padding) in enumerate(CONVOLUTIONS, 1):

@@ -1,8 +1,9 @@
 """The backward of a recorded forward, derived op by op, and the updates.
 
-Ops are gone through from the last to the first. The rule of a kind (``gradient``, beside its verb in ``ops``) reads the
-gradients of the op's outputs and makes those of its operands; where a tensor has several readers their gradients are
-added up, two at a time, as they come. This is what autograd runs, so each gradient has shapes and cost of its own.
+Ops are gone through from the last to the first. The rule of a kind (``gradient``, beside its verb
+in ``ops``) reads the gradients of the op's outputs and makes those of its operands; where a tensor
+has several readers their gradients are added up, two at a time, as they come. This is what autograd
+runs, so each gradient has shapes and cost of its own.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def gradient(*kinds: str) -> Callable[[Callable[[Call, Value], Gradients]], Rule
 
 
 def training_graph(loss: Value) -> Graph:
-    """The graph of a step that minimises ``loss``: the forward as recorded, its backward, and the updates."""
+    """The graph of a step that minimises ``loss``: the forward as recorded, its backward, and the
+    updates.
+    """
     step = loss.step
     found = _backward(step, loss)
     for parameter in step.parameters:
@@ -94,4 +97,6 @@ def _update(step: Step, parameter: Value, found: dict[tuple[int, int], Value]) -
     inputs = parameter, found[parameter.source]
     references = name, step.reference(inputs[1])
     kind = UPDATES[step.optimizer]
-    return Op(PREFIXES["update"] + name, kind, "update", references, attrs=seen(inputs), colocate=name)
+    return Op(
+        PREFIXES["update"] + name, kind, "update", references, attrs=seen(inputs), colocate=name
+    )

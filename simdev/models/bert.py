@@ -1,7 +1,9 @@
-"""BERT pre-training (Devlin et al., "BERT: Pre-training of deep bidirectional transformers", 2018), by default large.
+"""BERT pre-training (Devlin et al., "BERT: Pre-training of deep bidirectional transformers", 2018),
+by default large.
 
-Both tasks of the paper: words that were masked, and whether the second sentence follows the first. The classifier of
-words shares the embedding's matrix. 110,106,428 (base) and 336,226,108 (large) parameters, both heads included.
+Both tasks of the paper: words that were masked, and whether the second sentence follows the first.
+The classifier of words shares the embedding's matrix. 110,106,428 (base) and 336,226,108 (large)
+parameters, both heads included.
 """
 
 from __future__ import annotations
@@ -9,7 +11,19 @@ from __future__ import annotations
 from ..graph import Graph
 from .backward import training_graph
 from .checking import model
-from .ops import cross_entropy, dropout, embedding_by, gather, gelu, layer_norm, linear, linear_by, select, table, tanh
+from .ops import (
+    cross_entropy,
+    dropout,
+    embedding_by,
+    gather,
+    gelu,
+    layer_norm,
+    linear,
+    linear_by,
+    select,
+    table,
+    tanh,
+)
 from .sequences import require_context, words
 from .step import Step, Value
 from .sublayers import Attention, feed_forward
@@ -52,9 +66,14 @@ def bert(
 def _embedded(text: Value, both: Value, context: int, drop: bool) -> Value:
     """Words (n, t) to (n, t, width), with their sentences and places."""
     step, (batch, length), width = text.step, text.shape, both.shape[1]
-    which, places = words(step, "sentences", batch, length), step.constant("positions", 1, length, dtype="int64")
+    which, places = (
+        words(step, "sentences", batch, length),
+        step.constant("positions", 1, length, dtype="int64"),
+    )
     with step.scope("embeddings"):
-        x = embedding_by(text, both, "words") + embedding_by(which, table(which, 2, width, "sentences"), "sentences")
+        x = embedding_by(text, both, "words") + embedding_by(
+            which, table(which, 2, width, "sentences"), "sentences"
+        )
         x = x + embedding_by(places, table(places, context, width, "places"), "places")
         return dropout(layer_norm(x), drop)
 

@@ -15,16 +15,22 @@ P = ParamSpec("P")
 
 
 def model(build: Callable[P, Graph]) -> Callable[P, Graph]:
-    """A builder that raises InputError for sizes that it does not have or that are no whole numbers >= 1."""
+    """A builder that raises InputError for sizes that it does not have or that are no whole numbers
+    >= 1.
+    """
     signature = inspect.signature(build)
 
     @wraps(build)
     def checked(*args: P.args, **dims: P.kwargs) -> Graph:
         known = signature.parameters
         problems = [
-            f"{name}: no such size; {build.__name__} has {', '.join(known)}" for name in dims if name not in known
+            f"{name}: no such size; {build.__name__} has {', '.join(known)}"
+            for name in dims
+            if name not in known
         ]
-        given = signature.bind(*args, **{name: value for name, value in dims.items() if name in known})
+        given = signature.bind(
+            *args, **{name: value for name, value in dims.items() if name in known}
+        )
         problems += _problems(given.arguments, known)
         if problems:
             raise InputError(problems)
@@ -33,7 +39,9 @@ def model(build: Callable[P, Graph]) -> Callable[P, Graph]:
     return checked
 
 
-def _problems(given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+def _problems(
+    given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> Iterator[str]:
     for name, value in given.items():
         default = parameters[name].default
         if isinstance(default, bool):

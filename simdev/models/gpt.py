@@ -1,8 +1,9 @@
 """GPT-2 and GPT-3, by default the small GPT-2.
 
-Radford et al., "Language models are unsupervised multitask learners", 2019; Brown et al., "Language models are few-shot
-learners", 2020. The layer norm stands before each part; the classifier shares the embedding's matrix. 124,439,808
-parameters (small), 354,823,168 (medium), 774,030,080 (large), 1,557,611,200 (xl), about 175 billion (GPT-3).
+Radford et al., "Language models are unsupervised multitask learners", 2019; Brown et al., "Language
+models are few-shot learners", 2020. The layer norm stands before each part; the classifier shares
+the embedding's matrix. 124,439,808 parameters (small), 354,823,168 (medium), 774,030,080 (large),
+1,557,611,200 (xl), about 175 billion (GPT-3).
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def _embedded(text: Value, both: Value, context: int, drop: bool) -> Value:
     """Words (n, t) to (n, t, width), with their places."""
     places = text.step.constant("positions", 1, text.shape[1], dtype="int64")
     found = embedding_by(text, both, "words")
-    return dropout(found + embedding_by(places, table(places, context, both.shape[1], "places"), "places"), drop)
+    return dropout(
+        found + embedding_by(places, table(places, context, both.shape[1], "places"), "places"),
+        drop,
+    )
 
 
 def _added(x: Value, made: Value, drop: bool) -> Value:

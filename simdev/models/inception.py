@@ -1,7 +1,7 @@
 """Inception-V3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015).
 
-Names of blocks are those of the field (mixed_5b ... mixed_7c). Every convolution is convolution, batch norm and ReLU.
-23,834,568 parameters, with the auxiliary head 27,161,264.
+Names of blocks are those of the field (mixed_5b ... mixed_7c). Every convolution is convolution,
+batch norm and ReLU. 23,834,568 parameters, with the auxiliary head 27,161,264.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from .ops.convolution import Size
 from .step import Step, Value
 
 Block = Mapping[str, Sequence[tuple[int, Size]]]
-"""Branches side by side, each a chain of units (channels, kernel); ``branch_pool`` begins with a pooling.
+"""Branches side by side, each a chain of units (channels, kernel); ``branch_pool`` begins with a
+pooling.
 
 Where that is all of it, the block halves the extent: so does the last unit of each other branch.
 """
@@ -68,7 +69,11 @@ BLOCKS: Mapping[str, Block] = {
     "mixed_5b": _mixed_5(32),
     "mixed_5c": _mixed_5(64),
     "mixed_5d": _mixed_5(64),
-    "mixed_6a": {"branch3x3": [(384, 3)], "branch3x3dbl": [(64, 1), (96, 3), (96, 3)], "branch_pool": []},
+    "mixed_6a": {
+        "branch3x3": [(384, 3)],
+        "branch3x3dbl": [(64, 1), (96, 3), (96, 3)],
+        "branch_pool": [],
+    },
     "mixed_6b": _mixed_6(128),
     "mixed_6c": _mixed_6(160),
     "mixed_6d": _mixed_6(160),
@@ -92,7 +97,10 @@ def inception_v3(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``auxiliary`` adds the second head. Raises InputError."""
+    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``auxiliary`` adds the second head.
+
+    Raises InputError.
+    """
     step = Step(f"inception-v3-b{batch}", dtype, optimizer)
     x = _unit(images(step, batch, size), 32, 3, 2, name="conv2d_1a")
     x = _unit(_unit(x, 32, 3, name="conv2d_2a"), 64, 3, padding=1, name="conv2d_2b")
@@ -113,7 +121,9 @@ def inception_v3(
 
 
 def _mixed(x: Value, block: Block, ends: Sequence[str]) -> Value:
-    """Branches over one input, joined by channels; those named in ``ends`` part once more at their end."""
+    """Branches over one input, joined by channels; those named in ``ends`` part once more at their
+    end.
+    """
     made, halving = [], not block["branch_pool"]
     for name, layers in block.items():
         with x.step.scope(name):
@@ -122,7 +132,9 @@ def _mixed(x: Value, block: Block, ends: Sequence[str]) -> Value:
                 y = max_pool2d(x, 3, 2) if halving else avg_pool2d(x, 3, 1, 1)
             for i, (channels, kernel) in enumerate(layers):
                 last = halving and i == len(layers) - 1
-                y = _unit(y, channels, kernel, 2 if last else 1, 0 if last else _same(kernel), f"conv_{i}")
+                y = _unit(
+                    y, channels, kernel, 2 if last else 1, 0 if last else _same(kernel), f"conv_{i}"
+                )
             made.append(_parted(y) if name in ends else y)
     return concat(made, 1)
 
@@ -130,7 +142,10 @@ def _mixed(x: Value, block: Block, ends: Sequence[str]) -> Value:
 def _parted(x: Value) -> Value:
     """A 1x3 and a 3x1 convolution beside each other."""
     row, column = (1, 3), (3, 1)
-    both = [_unit(x, 384, row, 1, _same(row), "conv1x3"), _unit(x, 384, column, 1, _same(column), "conv3x1")]
+    both = [
+        _unit(x, 384, row, 1, _same(row), "conv1x3"),
+        _unit(x, 384, column, 1, _same(column), "conv3x1"),
+    ]
     return concat(both, 1)
 
 
@@ -138,7 +153,9 @@ def _same(kernel: Size) -> Size:
     return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
 
 
-def _unit(x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv") -> Value:
+def _unit(
+    x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
+) -> Value:
     with x.step.scope(name):
         return relu(batch_norm(conv2d(x, channels, kernel, stride, padding)))
 

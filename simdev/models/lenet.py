@@ -1,6 +1,8 @@
-"""LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998), fully connected throughout.
+"""LeNet-5 (LeCun et al., "Gradient-based learning applied to document recognition", 1998), fully
+connected throughout.
 
-The field's form: every map of the second convolution reads all of the first, and a softmax ends it: 61,706 parameters.
+The field's form: every map of the second convolution reads all of the first, and a softmax ends it:
+61,706 parameters.
 """
 
 from __future__ import annotations
@@ -14,9 +16,16 @@ from .step import Step
 
 @model
 def lenet(
-    batch: int = 64, classes: int = 10, size: int = 32, dtype: str = "float32", optimizer: str = "momentum"
+    batch: int = 64,
+    classes: int = 10,
+    size: int = 32,
+    dtype: str = "float32",
+    optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` gray images of ``size`` x ``size`` into ``classes``. Raises InputError."""
+    """Classifies ``batch`` gray images of ``size`` x ``size`` into ``classes``.
+
+    Raises InputError.
+    """
     step = Step(f"lenet-b{batch}", dtype, optimizer)
     x = images(step, batch, size, channels=1)
     for i, channels in enumerate((6, 16), 1):

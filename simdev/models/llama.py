@@ -1,8 +1,9 @@
-"""Llama (Touvron et al., "LLaMA: Open and efficient foundation language models", 2023), by default Llama-2 7B.
+"""Llama (Touvron et al., "LLaMA: Open and efficient foundation language models", 2023), by default
+Llama-2 7B.
 
-RMS norm before each part, rotary positions, a gated feed-forward part (SwiGLU), no biases, no dropout; with fewer heads
-of keys than of queries (``kv_heads``) in Llama-2 70B and Llama-3. 6,738,415,616 parameters (7B), 13,015,864,320 (13B),
-68,976,648,192 (70B).
+RMS norm before each part, rotary positions, a gated feed-forward part (SwiGLU), no biases, no
+dropout; with fewer heads of keys than of queries (``kv_heads``) in Llama-2 70B and Llama-3.
+6,738,415,616 parameters (7B), 13,015,864,320 (13B), 68,976,648,192 (70B).
 """
 
 from __future__ import annotations

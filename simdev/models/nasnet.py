@@ -1,7 +1,8 @@
-"""NASNet-A (Zoph et al., "Learning transferable architectures for scalable image recognition", 2018).
+"""NASNet-A (Zoph et al., "Learning transferable architectures for scalable image recognition",
+2018).
 
-The cells are those of the paper's figure 4, the frame (stem of two reductions, three groups of normal cells) that of
-its ImageNet networks. Left out: the auxiliary head and scheduled drop path.
+The cells are those of the paper's figure 4, the frame (stem of two reductions, three groups of
+normal cells) that of its ImageNet networks. Left out: the auxiliary head and scheduled drop path.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from .ops import (
 from .step import Step, Value
 
 Pair = tuple[str, int, str, int]
-"""Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the one before, 2 ..."""
+"""Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the
+one before, 2 ...
+"""
 
 NORMAL: tuple[Pair, ...] = (
     ("separable_5", 0, "separable_3", 1),
@@ -59,13 +62,18 @@ def nasnet(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size``. The defaults are NASNet-A (4 @ 1056), the mobile one.
+    """Classifies ``batch`` images of 3 x ``size`` x ``size``.
 
-    ``filters`` of the first group, ``repeats`` of the normal cell in each, ``stem`` channels of the first convolution.
-    ``skip``: a cell behind a reduction reads, as the one before, what stood before that. Raises InputError.
+    The defaults are NASNet-A (4 @ 1056), the mobile one.
+
+    ``filters`` of the first group, ``repeats`` of the normal cell in each, ``stem`` channels of the
+    first convolution. ``skip``: a cell behind a reduction reads, as the one before, what stood
+    before that. Raises InputError.
     """
     if filters < 4:
-        raise InputError(f"filters: must be at least 4, for the stem has a quarter of them; got {filters}")
+        raise InputError(
+            f"filters: must be at least 4, for the stem has a quarter of them; got {filters}"
+        )
     step = Step(f"nasnet-{repeats}-{24 * filters}-b{batch}", dtype, optimizer)
     with step.scope("conv_0"):
         x = batch_norm(conv2d(images(step, batch, size), stem, 3, 2))
@@ -103,7 +111,9 @@ def _cell(x: Value, before: Value, width: int, pairs: tuple[Pair, ...], first: b
 
 
 def _adjusted(before: Value, x: Value, width: int, first: bool) -> Value:
-    """The state before, at the extent of x and the width of the cell; the very first stays as it is."""
+    """The state before, at the extent of x and the width of the cell; the very first stays as it
+    is.
+    """
     if before.shape[2] != x.shape[2]:
         return _halve(before, width)
     return before if first else _squeeze(before, width, "before")

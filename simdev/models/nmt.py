@@ -1,9 +1,10 @@
 """The translator of the papers on placement and parallelization, unrolled over time (NMT).
 
-LSTM layers encode, LSTM layers decode, attention on top of the last one (Luong et al., "Effective approaches to
-attention-based neural machine translation", 2015), softmax. FlexFlow takes 2 + 2 layers of 1024 and 40 steps (Jia et
-al., MLSys 2019, table 3). The vocabulary is not published; with 32,000 words the gradients of 64 replicas are 67.5 GB a
-step in a ring, against 65.8 GB that it reports for data parallelism.
+LSTM layers encode, LSTM layers decode, attention on top of the last one (Luong et al., "Effective
+approaches to attention-based neural machine translation", 2015), softmax. FlexFlow takes 2 + 2
+layers of 1024 and 40 steps (Jia et al., MLSys 2019, table 3). The vocabulary is not published; with
+32,000 words the gradients of 64 replicas are 67.5 GB a step in a ring, against 65.8 GB that it
+reports for data parallelism.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def nmt(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike. Raises InputError."""
+    """Translates ``batch`` sentences of ``length`` words, source and target alike.
+
+    Raises InputError.
+    """
     step = Step(f"nmt-{layers}-{hidden}-b{batch}", dtype, optimizer)
     source, target = words(step, "source", batch, length), words(step, "target", batch, length)
     with step.scope("encoder"):
@@ -39,8 +43,12 @@ def nmt(
     return words_predicted(xs, vocabulary)
 
 
-def _layers(xs: Sequence[Value], states: Sequence[State | None]) -> tuple[list[Value], list[State | None]]:
-    """LSTM layers from the given states (None: zeros); returns the outputs of the last one and all final states."""
+def _layers(
+    xs: Sequence[Value], states: Sequence[State | None]
+) -> tuple[list[Value], list[State | None]]:
+    """LSTM layers from the given states (None: zeros); returns the outputs of the last one and all
+    final states.
+    """
     step, hidden = xs[0].step, xs[0].shape[1]
     final: list[State | None] = []
     for i, state in enumerate(states):

@@ -1,8 +1,10 @@
-"""ResNet (He et al., "Deep residual learning for image recognition", 2015), with the stride in the 3x3 convolution.
+"""ResNet (He et al., "Deep residual learning for image recognition", 2015), with the stride in the
+3x3 convolution.
 
-The paper puts the stride into the first 1x1; the field has moved it, at the same number of parameters: 25,557,032,
-44,549,160 and 60,192,808 for 50, 101 and 152 layers. Widened (``widen`` times the channels of every convolution) it is
-the WResNet of Tofu (Wang et al., EuroSys 2019, section 7).
+The paper puts the stride into the first 1x1; the field has moved it, at the same number of
+parameters: 25,557,032, 44,549,160 and 60,192,808 for 50, 101 and 152 layers. Widened (``widen``
+times the channels of every convolution) it is the WResNet of Tofu (Wang et al., EuroSys 2019,
+section 7).
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ def resnet(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``depth`` 50, 101 or 152. Raises InputError."""
+    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``depth`` 50, 101 or 152.
+
+    Raises InputError.
+    """
     if depth not in BLOCKS:
         raise InputError(f"depth: must be 50, 101 or 152, got {depth}")
     name = f"resnet-{depth}" if widen == 1 else f"wresnet-{depth}-{widen}"
@@ -48,7 +53,9 @@ def resnet(
 
 
 def _bottleneck(x: Value, width: int, stride: int) -> Value:
-    """1x1, 3x3 and 1x1 convolution beside a shortcut, which is a convolution where the shape changes."""
+    """1x1, 3x3 and 1x1 convolution beside a shortcut, which is a convolution where the shape
+    changes.
+    """
     out = EXPANSION * width
     y = relu(_unit(x, width, 1, 1, "unit_1"))
     y = relu(_unit(y, width, 3, stride, "unit_2"))

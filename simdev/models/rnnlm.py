@@ -1,8 +1,9 @@
 """Recurrent models of one text: a language model and a classifier, LSTM layers unrolled over time.
 
-RNNLM: Zaremba et al., "Recurrent neural network regularization", 2014; the papers on parallelization take 2 layers of
-2048 and 40 steps, Zaremba's large model has 1500 units and 35 steps. RNNTC: FlexFlow's text classifier, 4 layers of
-1024 and 40 steps (Jia et al., MLSys 2019, table 3); its vocabulary is not published.
+RNNLM: Zaremba et al., "Recurrent neural network regularization", 2014; the papers on
+parallelization take 2 layers of 2048 and 40 steps, Zaremba's large model has 1500 units and 35
+steps. RNNTC: FlexFlow's text classifier, 4 layers of 1024 and 40 steps (Jia et al., MLSys 2019,
+table 3); its vocabulary is not published.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def rnntc(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` texts of ``length`` words by the output of the last step. Raises InputError."""
+    """Classifies ``batch`` texts of ``length`` words by the output of the last step.
+
+    Raises InputError.
+    """
     step = Step(f"rnntc-{layers}-{hidden}-b{batch}", dtype, optimizer)
     outputs = _layers(words(step, "words", batch, length), hidden, layers, vocabulary, dropout)
     return predicted(linear(outputs[-1], classes, "classifier"))

@@ -1,8 +1,8 @@
 """The recorder of a training step: what verbs write down, and the values that they hand on.
 
-A verb (``ops``) takes values and records one op or a few; its result is a value again. Names are paths: the scopes
-entered, then the kind of the op. Views are no ops: a value can be seen under another shape, and whoever reads it then
-tells so by the attribute "in", as captured graphs do.
+A verb (``ops``) takes values and records one op or a few; its result is a value again. Names are
+paths: the scopes entered, then the kind of the op. Views are no ops: a value can be seen under
+another shape, and whoever reads it then tells so by the attribute "in", as captured graphs do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MAX_OPS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor of the step: ``source`` is (position of the op that makes it, output), ``shape`` how it is seen.
+    """A tensor of the step: ``source`` is (position of the op that makes it, output), ``shape`` how
+    it is seen.
 
     ``trained`` tells whether a parameter is behind it, so that it has a gradient.
     """
@@ -48,9 +49,14 @@ class Value:
         return self.step.specs[self.source][0]
 
     def view(self, *shape: int) -> Value:
-        """The same elements in the same order under another shape. Raises InputError where the counts differ."""
+        """The same elements in the same order under another shape.
+
+        Raises InputError where the counts differ.
+        """
         if prod(shape) != prod(self.shape):
-            raise InputError(f'"{self.step.path}": {list(self.shape)} cannot be seen as {list(shape)}')
+            raise InputError(
+                f'"{self.step.path}": {list(self.shape)} cannot be seen as {list(shape)}'
+            )
         return self if shape == self.shape else replace(self, shape=shape)
 
     def expand(self, *shape: int) -> Value:
@@ -78,8 +84,8 @@ class Call:
 class Step:
     """A training step while it is recorded.
 
-    ``dtype`` is that of parameters and activations, ``optimizer`` a name of ``simdev.memory.OPTIMIZERS``. Raises
-    InputError for others.
+    ``dtype`` is that of parameters and activations, ``optimizer`` a name of
+    ``simdev.memory.OPTIMIZERS``. Raises InputError for others.
     """
 
     def __init__(self, name: str, dtype: str, optimizer: str) -> None:
@@ -89,7 +95,9 @@ class Step:
         if optimizer not in OPTIMIZERS:
             problems.append(f'optimizer: must be one of {", ".join(OPTIMIZERS)}, got "{optimizer}"')
         if not problems and OPTIMIZERS[optimizer].floats and bits_of(dtype) != 16:
-            problems.append(f"optimizer: {optimizer} keeps masters of parameters of 2 bytes, not of {dtype}")
+            problems.append(
+                f"optimizer: {optimizer} keeps masters of parameters of 2 bytes, not of {dtype}"
+            )
         if problems:
             raise InputError(problems)
         self.name, self.dtype, self.optimizer = name, dtype, optimizer
@@ -132,7 +140,9 @@ class Step:
         return value
 
     def buffer(self, name: str, *shape: int) -> Value:
-        """A tensor that stays with the parameters and is no subject of the optimizer (running statistics)."""
+        """A tensor that stays with the parameters and is no subject of the optimizer (running
+        statistics).
+        """
         return self._leaf("parameter", name, (shape, "float32"), trained=False)
 
     def _leaf(self, kind: str, name: str, spec: Spec, trained: bool) -> Value:
@@ -145,14 +155,26 @@ class Step:
         return self._append(op, (spec,), trained)[0]
 
     def record(
-        self, kind: str, inputs: Sequence[Value], outputs: Sequence[Spec], attrs: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        inputs: Sequence[Value],
+        outputs: Sequence[Spec],
+        attrs: Mapping[str, Any] | None = None,
     ) -> tuple[Value, ...]:
         """Writes one op in the current scope; returns its outputs."""
         attrs = attrs or {}
         path = PREFIXES[self.phase] + (f"{self.path}/{kind}" if self.path else kind)
         tensors = tuple(map(self._tensor, outputs))
         told = {**attrs, **seen(inputs)}
-        op = Op(self._unique(path), kind, self.phase, tuple(map(self.reference, inputs)), (), tensors, told)
+        op = Op(
+            self._unique(path),
+            kind,
+            self.phase,
+            tuple(map(self.reference, inputs)),
+            (),
+            tensors,
+            told,
+        )
         trained = self.phase == "forward" and any(value.trained for value in inputs)
         values = self._append(op, outputs, trained)
         if trained:
@@ -170,14 +192,19 @@ class Step:
             raise InputError(f"the step has more than {MAX_OPS} ops")
         self.ops.append(op)
         self.specs |= {(position, k): spec for k, spec in enumerate(outputs)}
-        return tuple(Value(self, (position, k), shape, dtype, trained) for k, (shape, dtype) in enumerate(outputs))
+        return tuple(
+            Value(self, (position, k), shape, dtype, trained)
+            for k, (shape, dtype) in enumerate(outputs)
+        )
 
     def _tensor(self, spec: Spec) -> Tensor:
         if spec not in self._tensors:
             shape, dtype = spec
             size = prod(shape) * bits_of(dtype) // 8
             if size > MAX_BYTES:
-                raise InputError(f'"{self.path}": a tensor of {list(shape)} has more than {MAX_BYTES} bytes')
+                raise InputError(
+                    f'"{self.path}": a tensor of {list(shape)} has more than {MAX_BYTES} bytes'
+                )
             self._tensors[spec] = Tensor(size, shape, dtype)
         return self._tensors[spec]
 
@@ -195,20 +222,29 @@ def seen(inputs: Sequence[Value]) -> dict[str, Any]:
     return {"in": [list(value.shape) for value in inputs]}
 
 
-def record(kind: str, inputs: Sequence[Value], shape: Shape, attrs: Mapping[str, Any] | None = None) -> Value:
+def record(
+    kind: str, inputs: Sequence[Value], shape: Shape, attrs: Mapping[str, Any] | None = None
+) -> Value:
     """Writes an op with one output, of the dtype of its first input."""
     return inputs[0].step.record(kind, inputs, [(shape, inputs[0].dtype)], attrs)[0]
 
 
 def record_like(
-    kind: str, inputs: Sequence[Value], like: Sequence[Value], attrs: Mapping[str, Any] | None = None
+    kind: str,
+    inputs: Sequence[Value],
+    like: Sequence[Value],
+    attrs: Mapping[str, Any] | None = None,
 ) -> tuple[Value, ...]:
     """Writes an op with outputs that look as other values do: the gradients of these."""
-    return inputs[0].step.record(kind, inputs, [(value.shape, value.dtype) for value in like], attrs)
+    return inputs[0].step.record(
+        kind, inputs, [(value.shape, value.dtype) for value in like], attrs
+    )
 
 
 def broadcast(first: Shape, second: Shape) -> Shape:
     """The shape of an elementwise result: aligned at the end, an extent of 1 repeated."""
     rank = max(len(first), len(second))
-    pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True)
+    pairs = zip(
+        (1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True
+    )
     return tuple(max(pair) for pair in pairs)

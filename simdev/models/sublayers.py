@@ -1,4 +1,6 @@
-"""The two halves of a Transformer's layer: attention with its projections, and the feed-forward part."""
+"""The two halves of a Transformer's layer: attention with its projections, and the feed-forward
+part.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from .step import Value
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How the layers of a model attend: heads of queries and of keys, fused or written out, dropout, biases.
+    """How the layers of a model attend: heads of queries and of keys, fused or written out,
+    dropout, biases.
 
     ``turned``: queries and keys carry their positions by rotary embeddings.
     """
@@ -22,8 +25,12 @@ class Attention:
     bias: bool = True
     turned: bool = False
 
-    def __call__(self, x: Value, memory: Value, causal: bool = False, name: str = "attention") -> Value:
-        """(n, t, width) over (n, s, width) to (n, t, width), with weights of its own at the scope ``name``."""
+    def __call__(
+        self, x: Value, memory: Value, causal: bool = False, name: str = "attention"
+    ) -> Value:
+        """(n, t, width) over (n, s, width) to (n, t, width), with weights of its own at the scope
+        ``name``.
+        """
         width, groups = x.shape[2], self.kv_heads or self.heads
         with x.step.scope(name):
             q = split_heads(linear(x, width, "query", self.bias), self.heads)

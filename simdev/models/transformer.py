@@ -1,6 +1,8 @@
-"""The Transformer that translates (Vaswani et al., "Attention is all you need", 2017), by default the big one.
+"""The Transformer that translates (Vaswani et al., "Attention is all you need", 2017), by default
+the big one.
 
-One matrix serves as source and target embedding and as classifier. The layer norm follows the sum, as in the paper.
+One matrix serves as source and target embedding and as classifier. The layer norm follows the sum,
+as in the paper.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def transformer(
     dtype: str = "float32",
     optimizer: str = "adam",
 ) -> Graph:
-    """Translates ``batch`` sentences of ``length`` words, source and target alike, with ``layers`` on either side.
+    """Translates ``batch`` sentences of ``length`` words, source and target alike, with ``layers``
+    on either side.
 
     ``fused``: attention is one op (see ``ops.attention``). Raises InputError.
     """

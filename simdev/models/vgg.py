@@ -1,4 +1,5 @@
-"""VGG-16 and VGG-19 (Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition").
+"""VGG-16 and VGG-19 (Simonyan and Zisserman, "Very deep convolutional networks for large-scale
+image recognition").
 
 Configurations D and E of the paper's table 1: 138,357,544 and 143,667,240 parameters.
 """
@@ -26,7 +27,10 @@ def vgg(
     dtype: str = "float32",
     optimizer: str = "momentum",
 ) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``depth`` 16 or 19. Raises InputError."""
+    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``depth`` 16 or 19.
+
+    Raises InputError.
+    """
     if depth not in CONVOLUTIONS:
         raise InputError(f"depth: must be 16 or 19, got {depth}")
     step = Step(f"vgg-{depth}-b{batch}", dtype, optimizer)

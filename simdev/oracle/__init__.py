@@ -1,7 +1,8 @@
-"""The cost oracle: a question prepared once, asked for many strategies; the same path as ``run``, made short.
+"""The cost oracle: a question prepared once, asked for many strategies; the same path as ``run``,
+made short.
 
-Where queues are fifo and not shared, a placement goes straight through compiled kernels (kernel.py, memory.py); any
-other strategy is lowered and simulated. Both give the same integers.
+Where queues are fifo and not shared, a placement goes straight through compiled kernels (kernel.py,
+memory.py); any other strategy is lowered and simulated. Both give the same integers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement cannot be.
+# What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
+# cannot be.
 TOO_LONG, FAULT = -1, -2
 
 

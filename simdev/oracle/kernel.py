@@ -1,10 +1,12 @@
-"""The recurrence of the execution contract under fifo, straight from a placement: no task graph is built.
+"""The recurrence of the execution contract under fifo, straight from a placement: no task graph is
+built.
 
-start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up when it is ready,
-its transfers when it finishes (they are ready together, numbered by producer, then output, then destination); one heap
-ordered by (instant and round, op) holds both. Entries ``op`` are ready ops, entries ``ops + op`` finished producers:
-the two never share a queue, so their mutual order is free. Under program order an op also waits for the one before it
-on its device: then nothing is left for its queue to decide.
+start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up
+when it is ready, its transfers when it finishes (they are ready together, numbered by producer,
+then output, then destination); one heap ordered by (instant and round, op) holds both. Entries
+``op`` are ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their
+mutual order is free. Under program order an op also waits for the one before it on its device: then
+nothing is left for its queue to decide.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from .question import MULTICAST, PER_CONSUMER, Question, Record, Work
 jitable(destinations)
 open_question, open_work, open_record = opener(Question), opener(Work), opener(Record)
 LATE, NOBODY = 2**63 - 1, -1
-# Cells of Work.cell: size of the heap, the key beside it; the instant from which keys count, the key in hand, whether
-# the step is too long for the keys.
+# Cells of Work.cell: size of the heap, the key beside it; the instant from which keys count, the
+# key in hand, whether the step is too long for the keys.
 SIZE, BESIDE, EPOCH, KEY, LONG = range(5)
-# In ``missing``: the op has its start; it is the last of a line; LAST - 1 - op: that op is behind it in the line.
+# In ``missing``: the op has its start; it is the last of a line; LAST - 1 - op: that op is behind
+# it in the line.
 TAKEN, LAST = -1, -2
 
 
@@ -40,9 +43,11 @@ def rise(w: Work, at: int, key: int) -> None:
 
 @jitable
 def rebase(q: Question, w: Work, instant: int) -> int:
-    """Count the keys' instants from now on, since ``instant`` is too far from where they were counted; it, so counted.
+    """Count the keys' instants from now on, since ``instant`` is too far from where they were
+    counted; it, so counted.
 
-    Where even that is too far, the step is too long for keys: it goes on in a wrong order, to an end that is not used.
+    Where even that is too far, the step is too long for keys: it goes on in a wrong order, to an
+    end that is not used.
     """
     shift = w.cell[KEY] >> q.id_bits
     w.cell[EPOCH], w.cell[KEY] = w.cell[EPOCH] + shift, w.cell[KEY] - (shift << q.id_bits)
@@ -75,7 +80,9 @@ def push(q: Question, w: Work, instant: int, task: int) -> None:
 
 @jitable
 def drop_top(w: Work) -> None:
-    """Take the first key off the heap: walk the hole down, then the last key up (it belongs near the leaves)."""
+    """Take the first key off the heap: walk the hole down, then the last key up (it belongs near
+    the leaves).
+    """
     size = w.cell[SIZE] - 1
     w.cell[SIZE] = size
     key = w.heap[size]
@@ -90,7 +97,9 @@ def drop_top(w: Work) -> None:
 
 @jitable
 def after(instant: int, length: int, inverse: int) -> int:
-    """The instant ``length`` later: the first round of another instant, or the next round where no time passes."""
+    """The instant ``length`` later: the first round of another instant, or the next round where no
+    time passes.
+    """
     return (instant & inverse) + length if length > 0 else instant + 1
 
 
@@ -118,7 +127,9 @@ def send(q: Question, w: Work, tensor: int, route: int, now: int) -> tuple[int, 
     begin, end = q.queue_ptr[route], q.queue_ptr[route + 1]
     for e in range(begin, end):
         start = max(start, w.free[q.queue[e]])
-    finish = after(start, q.sending[tensor * q.classes + q.route_class[route]] + q.route_held[route], inverse)
+    finish = after(
+        start, q.sending[tensor * q.classes + q.route_class[route]] + q.route_held[route], inverse
+    )
     free = later(finish, q.route_gap[route], inverse)
     for e in range(begin, end):
         w.free[q.queue[e]] = free
@@ -126,8 +137,12 @@ def send(q: Question, w: Work, tensor: int, route: int, now: int) -> tuple[int, 
 
 
 @jitable
-def multicast(q: Question, w: Work, tensor: int, source: int, now: int, count: int) -> tuple[int, int, int]:
-    """One transfer to all devices found: every queue, the smallest bandwidth, the largest latency and gap."""
+def multicast(
+    q: Question, w: Work, tensor: int, source: int, now: int, count: int
+) -> tuple[int, int, int]:
+    """One transfer to all devices found: every queue, the smallest bandwidth, the largest latency
+    and gap.
+    """
     inverse = ~((1 << q.round_bits) - 1)
     start, sending, held, lag, gap = now, 0, 0, 0, 0
     for k in range(count):
@@ -135,7 +150,11 @@ def multicast(q: Question, w: Work, tensor: int, source: int, now: int, count: i
         for e in range(q.queue_ptr[route], q.queue_ptr[route + 1]):
             start = max(start, w.free[q.queue[e]])
         sending = max(sending, q.sending[tensor * q.classes + q.route_class[route]])
-        held, lag, gap = max(held, q.route_held[route]), max(lag, q.route_lag[route]), max(gap, q.route_gap[route])
+        held, lag, gap = (
+            max(held, q.route_held[route]),
+            max(lag, q.route_lag[route]),
+            max(gap, q.route_gap[route]),
+        )
     finish = after(start, sending + held, inverse)
     free = later(finish, gap, inverse)
     for k in range(count):
@@ -146,7 +165,9 @@ def multicast(q: Question, w: Work, tensor: int, source: int, now: int, count: i
 
 
 @jitable
-def send_for(q: Question, w: Work, r: Record | None, e: int, tensor: int, source: int, device: int, now: int) -> None:
+def send_for(
+    q: Question, w: Work, r: Record | None, e: int, tensor: int, source: int, device: int, now: int
+) -> None:
     """A transfer for the one read ``e``."""
     start, finish, arrival = send(q, w, tensor, source * q.devices + device, now)
     if r is not None:
@@ -156,7 +177,14 @@ def send_for(q: Question, w: Work, r: Record | None, e: int, tensor: int, source
 
 @jitable
 def send_each(
-    q: Question, w: Work, r: Record | None, placement: Ints, tensor: int, source: int, now: int, count: int
+    q: Question,
+    w: Work,
+    r: Record | None,
+    placement: Ints,
+    tensor: int,
+    source: int,
+    now: int,
+    count: int,
 ) -> None:
     """A transfer for each remote read, by device and then by consumer."""
     for k in range(count):
@@ -167,10 +195,19 @@ def send_each(
 
 @jitable
 def send_shared(
-    q: Question, w: Work, r: Record | None, placement: Ints, tensor: int, source: int, now: int, count: int
+    q: Question,
+    w: Work,
+    r: Record | None,
+    placement: Ints,
+    tensor: int,
+    source: int,
+    now: int,
+    count: int,
 ) -> None:
     """A transfer for each device, or one for all, that serves all reads there."""
-    start, finish, arrival = multicast(q, w, tensor, source, now, count) if q.mode == MULTICAST else (0, 0, 0)
+    start, finish, arrival = (
+        multicast(q, w, tensor, source, now, count) if q.mode == MULTICAST else (0, 0, 0)
+    )
     for k in range(count):
         device = w.found[k]
         if q.mode != MULTICAST:
@@ -210,8 +247,8 @@ def send_all(q: Question, w: Work, r: Record | None, placement: Ints, op: int, n
 def finished(q: Question, w: Work, op: int, device: int, finish: int) -> None:
     """A producer whose transfers are due when it finishes.
 
-    The ops of a device finish in the order in which they are taken up: they line up, and only the first of the line
-    stands on the heap, which stays small (a graph may have a thousand roots).
+    The ops of a device finish in the order in which they are taken up: they line up, and only the
+    first of the line stands on the heap, which stays small (a graph may have a thousand roots).
     """
     w.when[op], w.missing[op] = finish, LAST
     last = w.line_end[device]
@@ -235,7 +272,10 @@ def next_in_line(q: Question, w: Work, op: int, device: int) -> None:
 
 @jitable
 def compute(q: Question, w: Work, r: Record | None, placement: Ints, op: int, now: int) -> int:
-    """A ready op runs when its device is free; returns its finish. Its consumers on the device need no transfer."""
+    """A ready op runs when its device is free; returns its finish.
+
+    Its consumers on the device need no transfer.
+    """
     device = placement[op]
     inverse = ~((1 << q.round_bits) - 1)
     start, length = max(now, w.free[device]), q.duration[op * q.devices + device]
@@ -311,10 +351,11 @@ def happen(q: Question, w: Work, r: Record | None, placement: Ints, key: int) ->
 
 @jitable
 def run(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
-    """The step time in ps of a placement (device by op; valid); with a record, also when everything happened.
+    """The step time in ps of a placement (device by op; valid); with a record, also when everything
+    happened.
 
-    An op finishes after every release that it waits for, so the last finish of an op is the step time. TOO_LONG where
-    what is pending at one time lies too far apart for the keys of the heap.
+    An op finishes after every release that it waits for, so the last finish of an op is the step
+    time. TOO_LONG where what is pending at one time lies too far apart for the keys of the heap.
     """
     last = 0
     clear(q, w)
@@ -322,7 +363,8 @@ def run(q: Question, w: Work, r: Record | None, placement: Ints) -> int:
         line_up(q, w, placement)
     for k in range(q.root_count):  # ready in the first round, taken up in the order of their ids
         root = q.roots[k]
-        if w.missing[root] == 0 and w.when[root] == 0:  # neither behind another op nor released by it
+        # neither behind another op nor released by it
+        if w.missing[root] == 0 and w.when[root] == 0:
             last = max(last, compute(q, w, r, placement, root, 0))
     while True:
         key = take(w)
@@ -361,7 +403,11 @@ def step(question: Ints, work: Ints, devices: Ints) -> int:
 def step_recorded(question: Ints, work: Ints, record: Ints, devices: Ints) -> int:
     """The same, with a record."""
     q, placement = open_question(question), bare(devices)
-    return FAULT if first_fault(q, placement) >= 0 else run(q, open_work(work), open_record(record), placement)
+    return (
+        FAULT
+        if first_fault(q, placement) >= 0
+        else run(q, open_work(work), open_record(record), placement)
+    )
 
 
 @jit

@@ -1,8 +1,9 @@
 """Exact peaks of memory by device, from a record of one evaluation, in linear time.
 
-Every buffer is two events, its bytes when it is filled and when it is freed. Sorting them all would cost more than the
-simulation. Instead the step is cut into slots: the sums of each slot bound the level inside it, and only the slots
-that could hold the peak are sorted. (Frees at an instant come before allocations; a buffer of no lifetime is none.)
+Every buffer is two events, its bytes when it is filled and when it is freed. Sorting them all would
+cost more than the simulation. Instead the step is cut into slots: the sums of each slot bound the
+level inside it, and only the slots that could hold the peak are sorted. (Frees at an instant come
+before allocations; a buffer of no lifetime is none.)
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ PARTS = 1 << PART_BITS
 
 
 class Sizes(NamedTuple):
-    """Bytes: of each op throughout, of each op while it runs, of each tensor at its producer, and of its copies.
+    """Bytes: of each op throughout, of each op while it runs, of each tensor at its producer, and
+    of its copies.
 
-    A tensor and its views are one group (NONE: a tensor without views); its last one that is read stands for the
-    buffer of all. ``reserved`` is by device, held whatever runs there.
+    A tensor and its views are one group (NONE: a tensor without views); its last one that is read
+    stands for the buffer of all. ``reserved`` is by device, held whatever runs there.
     """
 
     persistent: Ints
@@ -66,7 +68,10 @@ def sizes_of(prepared: Prepared) -> Sizes:
     """What the ops and tensors of a graph weigh."""
     ops, reads, rounded = prepared.graph.ops, prepared.reads, prepared.memory.rounded
     pairs = list(zip(reads.producer.tolist(), reads.output.tolist(), strict=True))
-    bases = [(p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view) for p, k in pairs]
+    bases = [
+        (p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view)
+        for p, k in pairs
+    ]
     last = {base: row for row, base in enumerate(bases)}
     viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
     shared = [owns_outputs(op) for op in ops]
@@ -85,9 +90,13 @@ def sizes_of(prepared: Prepared) -> Sizes:
         held[row] = rounded(ops[p].outputs[k].bytes) if k >= 0 and not shared[p] else 0
     rows = {base: row for row, base in enumerate(viewed)}
     group = [rows.get(base, NONE) for base in bases]
-    throughout = [rounded(op.param_bytes) + rounded(op.grad_bytes) + rounded(op.state_bytes) for op in ops]
+    throughout = [
+        rounded(op.param_bytes) + rounded(op.grad_bytes) + rounded(op.state_bytes) for op in ops
+    ]
     reserved = [sum(sizes) for sizes in prepared.reserves]
-    columns = (np.array(column, np.int64) for column in (throughout, running, held, group, sent, reserved))
+    columns = (
+        np.array(column, np.int64) for column in (throughout, running, held, group, sent, reserved)
+    )
     return Sizes(*columns)
 
 
@@ -95,7 +104,22 @@ def events_for(question: Question) -> Events:
     """Room for the events of any placement."""
     most = 2 * (question.ops + question.tensors + len(question.consumer))
     slots, devices = question.devices * SLOTS, question.devices
-    sizes = [1, most, most, devices, devices, question.tensors, slots, slots, slots, most, PARTS, PARTS, PARTS, most]
+    sizes = [
+        1,
+        most,
+        most,
+        devices,
+        devices,
+        question.tensors,
+        slots,
+        slots,
+        slots,
+        most,
+        PARTS,
+        PARTS,
+        PARTS,
+        most,
+    ]
     return Events(*(np.full(size, NONE, np.int64) for size in sizes))
 
 
@@ -118,8 +142,12 @@ def buffer(v: Events, row: int, device: int, size: int, begin: int, end: int) ->
 
 
 @jitable
-def buffers_of(q: Question, r: Record, z: Sizes, v: Events, placement: Ints, op: int, tensor: int) -> None:
-    """The buffer of a tensor at its producer, and its copies (whose rows are those of the first read)."""
+def buffers_of(
+    q: Question, r: Record, z: Sizes, v: Events, placement: Ints, op: int, tensor: int
+) -> None:
+    """The buffer of a tensor at its producer, and its copies (whose rows are those of the first
+    read).
+    """
     source, freed, count = placement[op], r.finish[op], 0
     row, copies = q.ops + tensor, q.ops + q.tensors
     for e in range(q.consumer_ptr[tensor], q.consumer_ptr[tensor + 1]):
@@ -174,7 +202,9 @@ def sort(v: Events, size: int) -> None:
 
 @jitable
 def peak_sorted(v: Events, level: int, best: int, size: int) -> int:
-    """The highest level after any instant of the sorted events in ``near``, from a level before them."""
+    """The highest level after any instant of the sorted events in ``near``, from a level before
+    them.
+    """
     for k in range(size):
         level += v.change[v.near[k]]
         if k + 1 == size or v.time[v.near[k + 1]] > v.time[v.near[k]]:
@@ -184,7 +214,8 @@ def peak_sorted(v: Events, level: int, best: int, size: int) -> int:
 
 @jitable
 def peak_inside(v: Events, level: int, best: int, chain: int) -> int:
-    """The same for the events of one slot (a ``chain``, by its first), cut into parts as the step is.
+    """The same for the events of one slot (a ``chain``, by its first), cut into parts as the step
+    is.
 
     A part ends with an instant, so the levels between parts are those after some instant.
     """
@@ -225,7 +256,9 @@ def peak_of(v: Events, device: int, base: int) -> int:
 
 
 @jitable
-def peaks(q: Question, r: Record, z: Sizes, v: Events, placement: Ints, step_ps: int, peak: Ints) -> None:
+def peaks(
+    q: Question, r: Record, z: Sizes, v: Events, placement: Ints, step_ps: int, peak: Ints
+) -> None:
     """Write the peak bytes of every device to ``peak``."""
     v.cell[0] = 0
     while step_ps >> v.cell[0] >= SLOTS:
@@ -244,8 +277,12 @@ def peaks(q: Question, r: Record, z: Sizes, v: Events, placement: Ints, step_ps:
 
 
 @jit
-def cost(question: Ints, sizes: Ints, work: Ints, record: Ints, events: Ints, devices: Ints, found: Ints) -> int:
-    """The step time in ps of a placement, or FAULT or TOO_LONG; writes the peak bytes of every device to ``found``."""
+def cost(
+    question: Ints, sizes: Ints, work: Ints, record: Ints, events: Ints, devices: Ints, found: Ints
+) -> int:
+    """The step time in ps of a placement, or FAULT or TOO_LONG; writes the peak bytes of every
+    device to ``found``.
+    """
     q, r, placement = open_question(question), open_record(record), bare(devices)
     if first_fault(q, placement) >= 0:
         return FAULT

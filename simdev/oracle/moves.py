@@ -1,10 +1,11 @@
 """Exact re-simulation of a placement in which a few ops have moved.
 
-The base run leaves snapshots of its state, evenly spaced in ops taken up. A move first matters when a predecessor of a
-moved op is taken up (is its consumer here or away?) or the op itself, so the run restarts at the last snapshot before
-that. At every later snapshot it is compared with the base: where the moved ops are done, the same ops are taken and
-pending, and every instant that still matters differs by one and the same shift, the rest of the run is the base's rest,
-shifted. (Instants before now cannot matter any more and count as now.)
+The base run leaves snapshots of its state, evenly spaced in ops taken up. A move first matters when
+a predecessor of a moved op is taken up (is its consumer here or away?) or the op itself, so the run
+restarts at the last snapshot before that. At every later snapshot it is compared with the base:
+where the moved ops are done, the same ops are taken and pending, and every instant that still
+matters differs by one and the same shift, the rest of the run is the base's rest, shifted.
+(Instants before now cannot matter any more and count as now.)
 """
 
 from __future__ import annotations
@@ -16,16 +17,32 @@ import numpy as np
 from ..jit import bare, jit, jitable, opener
 from ..taskgraph import Ints, Rows
 from .cost import TOO_LONG
-from .kernel import EPOCH, KEY, LATE, LONG, SIZE, TAKEN, clear, compute, happen, open_question, open_work, take
+from .kernel import (
+    EPOCH,
+    KEY,
+    LATE,
+    LONG,
+    SIZE,
+    TAKEN,
+    clear,
+    compute,
+    happen,
+    open_question,
+    open_work,
+    take,
+)
 from .question import Question, Work
 
 SNAPSHOTS = 48
-# Cells of a snapshot: those of Work, then now, and the last finish so far, until the next snapshot, afterwards.
+# Cells of a snapshot: those of Work, then now, and the last finish so far, until the next snapshot,
+# afterwards.
 NOW, LAST, NEXT, REST, CELLS = range(LONG + 1, LONG + 6)
 
 
 class Base(NamedTuple):
-    """The snapshots of a base run, one row each, flat; ``position`` is how many ops were taken before each op."""
+    """The snapshots of a base run, one row each, flat; ``position`` is how many ops were taken
+    before each op.
+    """
 
     stride: int
     rows: Ints  # [0]: how many snapshots there are; [1]: from which one the last replay started
@@ -149,7 +166,13 @@ def record_base(question: Ints, work: Ints, base: Ints, devices: Ints, row: int)
         save(q, w, b, 0, 0)
     restore(q, w, b, row)
     b.cell[row * CELLS + NEXT] = 0
-    taken, last, key, ops, mask = row * b.stride, b.cell[row * CELLS + LAST], 0, q.ops, (1 << q.id_bits) - 1
+    taken, last, key, ops, mask = (
+        row * b.stride,
+        b.cell[row * CELLS + LAST],
+        0,
+        q.ops,
+        (1 << q.id_bits) - 1,
+    )
     while True:
         if taken < q.root_count:
             task = q.roots[taken]
@@ -216,8 +239,11 @@ def _last_finish(q: Question, w: Work, b: Base, placement: Ints, moved: Ints) ->
 
 
 @jit
-def replay(question: Ints, work: Ints, base: Ints, devices: Ints, members: Ints, device: int) -> int:
-    """The step time in ps of the base placement with the ops ``members`` on another device (``devices`` is restored).
+def replay(
+    question: Ints, work: Ints, base: Ints, devices: Ints, members: Ints, device: int
+) -> int:
+    """The step time in ps of the base placement with the ops ``members`` on another device
+    (``devices`` is restored).
 
     ``rows[1]`` of the base is left at the snapshot from which it was simulated.
     """

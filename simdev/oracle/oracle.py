@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
+from ..costs import CostModel
 from ..errors import InputError
 from ..graph import Graph
 from ..lowering import Prepared, expanded
 from ..memory import MemoryModel
-from ..profile import CostModel
 from ..scenario import Scenario, graph_of
 from ..steps import STEPS, follow_one_another, simulate_strategy
 from ..strategy import (
@@ -51,12 +51,13 @@ Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 class Oracle:
     """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
 
-    A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one an op, or one a
-    group (``groups``: the colocation groups and the ops without one, in the order of their first op). ``order``,
-    ``sync``, ``collectives`` and ``accumulate`` are those of what is given without a Strategy (``under``); ``cache`` is
-    how many answers are remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
-    counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the step time.
-    An infeasible strategy is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
+    A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one
+    an op, or one a group (``groups``: the colocation groups and the ops without one, in the order
+    of their first op). ``order``, ``sync``, ``collectives`` and ``accumulate`` are those of what is
+    given without a Strategy (``under``); ``cache`` is how many answers are remembered (fewer where
+    these would take more than CACHE_BYTES); ``memory`` how memory is counted; ``steps``: "once", or
+    "repeated": steps follow one another, and their period is the step time. An infeasible strategy
+    is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
     DeadlockError where fixed sequences contradict).
     """
 
@@ -74,7 +75,9 @@ class Oracle:
         steps: str = STEPS[0],
     ) -> None:
         self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
-        self.under = Strategy(order=order, sync=sync, collectives=collectives, accumulate=accumulate)
+        self.under = Strategy(
+            order=order, sync=sync, collectives=collectives, accumulate=accumulate
+        )
         self.steps, self._sync = steps, sync
         self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
@@ -111,7 +114,9 @@ class Oracle:
         return self._runs_plainly(self.under)
 
     def _runs_plainly(self, strategy: Strategy) -> bool:
-        """Whether compiled paths know it: one step, of one microbatch, with the collectives of the ops."""
+        """Whether compiled paths know it: one step, of one microbatch, with the collectives of the
+        ops.
+        """
         alike = self.prepared.running(strategy.collectives) is self.prepared
         return alike and self._runs_once(strategy)
 
@@ -122,7 +127,9 @@ class Oracle:
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The units of placement: op positions of each colocation group, and of each op without one."""
+        """The units of placement: op positions of each colocation group, and of each op without
+        one.
+        """
         return units(self.graph)
 
     @cached_property
@@ -167,17 +174,26 @@ class Oracle:
         if isinstance(placement, Mapping):
             for name, device in placement.items():
                 if not isinstance(name, str) or not isinstance(device, str):
-                    raise InputError(f"placement[{name!r}]: must map a name to a name, got {device!r}")
+                    raise InputError(
+                        f"placement[{name!r}]: must map a name to a name, got {device!r}"
+                    )
             return np.array(resolve_placement(self.graph, self.cluster, placement), np.int64)
         try:
             column = np.asarray(placement)
         except ValueError:  # rows of different lengths
             raise InputError("placement: must be one row of whole numbers") from None
         if column.ndim != 1 or (column.size and column.dtype.kind not in "iu"):
-            raise InputError(f"placement: must be one row of whole numbers, got {column.dtype} of shape {column.shape}")
+            raise InputError(
+                f"placement: must be one row of whole numbers, got {column.dtype} of shape "
+                f"{column.shape}"
+            )
         if len(column) not in (len(self.graph.ops), len(self.groups)):
-            raise InputError(f"placement: must have {len(self.graph.ops)} devices (ops) or {len(self.groups)} (groups)")
-        column = np.require(column, np.int64, ("C", "A", "W"))  # the one kind of array that kernels are compiled for
+            raise InputError(
+                f"placement: must have {len(self.graph.ops)} devices (ops) or "
+                f"{len(self.groups)} (groups)"
+            )
+        # the one kind of array that kernels are compiled for
+        column = np.require(column, np.int64, ("C", "A", "W"))
         return column if len(column) == len(self.graph.ops) else column[self._group_of]
 
     def __call__(self, strategy: Strategy | Placement | str) -> Cost:
@@ -199,11 +215,17 @@ class Oracle:
     def _short_form(self, name: str) -> Strategy:
         if name not in SHORT_FORMS:
             forms = ", ".join(SHORT_FORMS)
-            raise InputError(f'placement: must be whole numbers, names, or a short form ({forms}), got "{name[:40]}"')
+            raise InputError(
+                f"placement: must be whole numbers, names, or a short form ({forms}), got "
+                f'"{name[:40]}"'
+            )
         return replace(self.under, short=name, sync=self._sync)
 
     def step_ps(self, placement: Placement) -> int:
-        """The step time alone, in ps: faster, since memory is not looked at. Not counted, not cached."""
+        """The step time alone, in ps: faster, since memory is not looked at.
+
+        Not counted, not cached.
+        """
         column = self.placement(placement)
         short = self._short_under(self.under.order) if self._plain else None
         step_ps = None if short is None else short.step_ps(column)
@@ -212,7 +234,11 @@ class Oracle:
     def _of_strategy(self, strategy: Strategy) -> Cost:
         if not self._runs_once(strategy):
             return self.in_full(strategy)
-        if strategy.order.policy in ("fifo", "program") and not strategy.splits and self._runs_plainly(strategy):
+        if (
+            strategy.order.policy in ("fifo", "program")
+            and not strategy.splits
+            and self._runs_plainly(strategy)
+        ):
             return self._of_placement(self.placement(strategy.placement), strategy.order)
         if strategy.splits and self._splits is not None and strategy.collectives.slowdown == 1:
             cost = self._splits.cost(expanded(self.graph, self.cluster, strategy, self.costs))
@@ -221,11 +247,16 @@ class Oracle:
         return self.in_full(strategy)
 
     def in_full(self, strategy: Strategy) -> Cost:
-        """The cost by lowering and the engine, whatever compiled path there may be. Not counted, not cached."""
+        """The cost by lowering and the engine, whatever compiled path there may be.
+
+        Not counted, not cached.
+        """
         return cost_of(self._trace(strategy))
 
     def _of_placement(self, column: Ints, order: Order) -> Cost:
-        """The cost of device indices by op, under fifo, program or the oracle's own order: the cache knows no other."""
+        """The cost of device indices by op, under fifo, program or the oracle's own order: the
+        cache knows no other.
+        """
         if self._cache_size == 0:
             return self._answer(column, order)
         key = order.policy.encode() + column.tobytes()
@@ -247,7 +278,9 @@ class Oracle:
         return cost_of(self._trace(Strategy(self.named(column), order))) if cost is None else cost
 
     def strategy(self, placement: Placement) -> Strategy:
-        """The placement as a Strategy, under the oracle's order, synchronisation and collectives."""
+        """The placement as a Strategy, under the oracle's order, synchronisation and
+        collectives.
+        """
         return replace(self.under, placement=self.named(placement))
 
     def named(self, placement: Placement) -> dict[str, str]:
@@ -256,16 +289,21 @@ class Oracle:
         for op, device in enumerate(column.tolist()):
             if not 0 <= device < len(names):
                 raise InputError(
-                    f'placement: device {device} of "{self.graph.ops[op].name}" is not in 0..{len(names) - 1}'
+                    f'placement: device {device} of "{self.graph.ops[op].name}" is not '
+                    f"in 0..{len(names) - 1}"
                 )
-        return {op.name: names[device] for op, device in zip(self.graph.ops, column.tolist(), strict=True)}
+        return {
+            op.name: names[device]
+            for op, device in zip(self.graph.ops, column.tolist(), strict=True)
+        }
 
     def _trace(self, strategy: Strategy) -> Trace:
         engine = "simpy" if find_spec("numba") is None else "compiled"
         return simulate_strategy(self.prepared, strategy, engine, self.steps)[0]
 
     def trace(self, strategy: Strategy | Placement | str) -> Trace:
-        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells the rest.
+        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells
+        the rest.
 
         Where steps follow one another it holds several, as many as it takes until they repeat.
         """
@@ -275,8 +313,13 @@ class Oracle:
             strategy = self.strategy(strategy)
         return self._trace(strategy)
 
-    def batch(self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1) -> list[Cost]:
-        """The costs of many strategies, on ``n_jobs`` threads (-1: every core). Kernels run without the GIL."""
+    def batch(
+        self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1
+    ) -> list[Cost]:
+        """The costs of many strategies, on ``n_jobs`` threads (-1: every core).
+
+        Kernels run without the GIL.
+        """
         jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
         strategies = list(strategies)
         if jobs == 1 or len(strategies) < 2:
@@ -284,7 +327,11 @@ class Oracle:
         size = -(-len(strategies) // (4 * jobs))
         parts = [strategies[at : at + size] for at in range(0, len(strategies), size)]
         with ThreadPoolExecutor(jobs) as pool:
-            return [cost for part in pool.map(lambda part: [self(one) for one in part], parts) for cost in part]
+            return [
+                cost
+                for part in pool.map(lambda part: [self(one) for one in part], parts)
+                for cost in part
+            ]
 
     @overload
     def session(self, start: Strategy | str) -> SoapSession: ...
@@ -293,7 +340,9 @@ class Oracle:
     def session(self, start: Placement) -> Session: ...
 
     def session(self, start: Strategy | Placement | str) -> SoapSession | Session:
-        """A session of local search: from a placement, over placements; from a strategy, over how ops are split."""
+        """A session of local search: from a placement, over placements; from a strategy, over how
+        ops are split.
+        """
         from .session import Session
         from .soap import SoapSession
 
@@ -306,17 +355,19 @@ class Oracle:
 
 
 def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
-    """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own strategy would be.
+    """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own
+    strategy would be.
 
-    Of this strategy the order, the synchronisation, the collectives and the microbatches (a pipeline's, too) are kept;
-    where ops run is what one asks about.
-    Raises InputError for a large model, which has no ops.
+    Of this strategy the order, the synchronisation, the collectives and the microbatches (a
+    pipeline's, too) are kept; where ops run is what one asks about. Raises InputError for a large
+    model, which has no ops.
     """
     own = scenario.strategy
     microbatches = own.accumulate if own.pipeline is None else own.pipeline.microbatches
     sync = "" if own.sync == default_sync(own.short) else own.sync
     return Oracle(
-        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory, sync,
+        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory,
+        sync,
         own.collectives, microbatches, scenario.steps,
     )  # fmt: skip
 

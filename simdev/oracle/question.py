@@ -1,7 +1,9 @@
-"""A graph on a cluster as the columns that the oracle's kernels read: prepared once, asked for many placements.
+"""A graph on a cluster as the columns that the oracle's kernels read: prepared once, asked for many
+placements.
 
-Instants are written as one integer, ``ps << round_bits | round``: the pairs (instant, round) of the execution contract,
-in their order. Durations are shifted likewise, so that adding one is an addition.
+Instants are written as one integer, ``ps << round_bits | round``: the pairs (instant, round) of the
+execution contract, in their order. Durations are shifted likewise, so that adding one is an
+addition.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ MAX_BITS = 62
 
 
 class Question(NamedTuple):
-    """Columns by op, by tensor that is read, by (tensor, bandwidth class), by (source, destination) and by device.
+    """Columns by op, by tensor that is read, by (tensor, bandwidth class), by (source, destination)
+    and by device.
 
-    ``duration`` is by op and device (row-major), -1 where no cost is known; ``sending`` by tensor and class; routes are
-    indexed ``source * devices + destination``, -1 in ``route_class`` where the short path does not apply.
+    ``duration`` is by op and device (row-major), -1 where no cost is known; ``sending`` by tensor
+    and class; routes are indexed ``source * devices + destination``, -1 in ``route_class`` where
+    the short path does not apply.
     """
 
     ops: int
@@ -59,8 +63,11 @@ class Question(NamedTuple):
 class Work(NamedTuple):
     """What one evaluation writes; made once for each thread."""
 
-    missing: Ints  # waits that each op still has, or where it stands by now (kernel.py: TAKEN, LAST)
-    when: Ints  # when an op is ready, as far as is known; of a producer whose transfers are still to come: its finish
+    # waits that each op still has, or where it stands by now (kernel.py: TAKEN, LAST)
+    missing: Ints
+    # when an op is ready, as far as is known; of a producer whose transfers are still to come: its
+    # finish
+    when: Ints
     free: Ints
     heap: Ints
     line_end: Ints  # the last producer whose transfers are still to come, by device
@@ -71,7 +78,9 @@ class Work(NamedTuple):
 
 
 class Record(NamedTuple):
-    """When everything happened, in ps: by op, by read (an op that reads a tensor from another device), by device."""
+    """When everything happened, in ps: by op, by read (an op that reads a tensor from another
+    device), by device.
+    """
 
     start: Ints
     finish: Ints
@@ -82,7 +91,9 @@ class Record(NamedTuple):
 
 
 def applies(prepared: Prepared) -> bool:
-    """Whether the short path can answer: no collectives, queues without shares, routes in one piece, what fits."""
+    """Whether the short path can answer: no collectives, queues without shares, routes in one
+    piece, what fits.
+    """
     cluster = prepared.cluster
     if prepared.memory.model != "full":  # buffers that live until consumers elsewhere have finished
         return False
@@ -94,11 +105,17 @@ def applies(prepared: Prepared) -> bool:
 
 
 def _most_bytes(prepared: Prepared) -> int:
-    """A bound on all buffers of any placement together, as a Python integer: the sum itself may not overflow."""
+    """A bound on all buffers of any placement together, as a Python integer: the sum itself may not
+    overflow.
+    """
     rounded = prepared.memory.rounded
-    found = _copies(prepared) * sum(map(rounded, prepared.reads.bytes.tolist())) + sum(map(sum, prepared.reserves))
+    found = _copies(prepared) * sum(map(rounded, prepared.reads.bytes.tolist())) + sum(
+        map(sum, prepared.reserves)
+    )
     for op in prepared.graph.ops:
-        found += sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes)))
+        found += sum(
+            map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes))
+        )
         found += sum(rounded(tensor.bytes) for tensor in op.outputs)
     return found
 
@@ -111,16 +128,26 @@ def _copies(prepared: Prepared) -> int:
 
 
 def _round_bits(prepared: Prepared) -> int:
-    """Bits for the rounds of one instant: as many rounds as tasks of no length, at most; -1 where they do not fit."""
+    """Bits for the rounds of one instant: as many rounds as tasks of no length, at most; -1 where
+    they do not fit.
+    """
     known = prepared.duration[prepared.duration >= 0]
-    longest = prepared.duration.max(axis=1, initial=0) if len(prepared.graph.ops) else np.zeros(0, np.int64)
+    longest = (
+        prepared.duration.max(axis=1, initial=0)
+        if len(prepared.graph.ops)
+        else np.zeros(0, np.int64)
+    )
     total = sum(longest.tolist()) + int(prepared.gap_ps.max(initial=0)) * len(longest)
-    routes = [segment for pair in _pairs(prepared) if (segment := _segment(prepared, *pair)) is not None]
+    routes = [
+        segment for pair in _pairs(prepared) if (segment := _segment(prepared, *pair)) is not None
+    ]
     copies = _copies(prepared)
     if routes:
         slowest = min(segment.route.bandwidth for segment in routes)
         each = max(segment.held_ps + segment.lag_ps + segment.gap_ps for segment in routes)
-        total += copies * sum(transmission_ps(size, slowest) + each for size in prepared.reads.bytes.tolist())
+        total += copies * sum(
+            transmission_ps(size, slowest) + each for size in prepared.reads.bytes.tolist()
+        )
     zero = int((prepared.duration == 0).any(axis=1).sum()) if len(known) else 0
     if any(segment.held_ps == 0 for segment in routes):
         zero += int((prepared.reads.bytes == 0).sum()) * copies
@@ -154,10 +181,15 @@ def in_file_order(prepared: Prepared) -> bool:
 
 
 def question_of(prepared: Prepared, program: bool = False) -> Question:
-    """The columns, for ops served as they are ready or in ``program`` order. Only where ``applies``."""
+    """The columns, for ops served as they are ready or in ``program`` order.
+
+    Only where ``applies``.
+    """
     count, bits, reads = len(prepared.cluster.devices), _round_bits(prepared), prepared.reads
     segments = _segments(prepared)
-    rates = sorted({segment.route.bandwidth for segment in segments if segment is not None}, reverse=True)
+    rates = sorted(
+        {segment.route.bandwidth for segment in segments if segment is not None}, reverse=True
+    )
     sending = np.zeros((len(reads.bytes), max(len(rates), 1)), np.int64)
     for column, rate in enumerate(rates):
         sending[:, column] = [transmission_ps(size, rate) for size in reads.bytes.tolist()]
@@ -183,7 +215,9 @@ def question_of(prepared: Prepared, program: bool = False) -> Question:
         reads.consumers.ids,
         (sending << bits).reshape(-1),
         sending.shape[1],
-        np.array([-1 if one is None else rates.index(one.route.bandwidth) for one in segments], np.int64),
+        np.array(
+            [-1 if one is None else rates.index(one.route.bandwidth) for one in segments], np.int64
+        ),
         np.array([0 if one is None else one.held_ps << bits for one in segments], np.int64),
         np.array([0 if one is None else one.lag_ps << bits for one in segments], np.int64),
         np.array([0 if one is None else one.gap_ps << bits for one in segments], np.int64),
@@ -222,5 +256,8 @@ def work_for(question: Question) -> Work:
 def record_for(question: Question) -> Record:
     """Room to note when everything happened in one evaluation."""
     ops, reads = len(question.waits), len(question.consumer)
-    empty = [np.empty(size, np.int64) for size in (ops, ops, reads, reads, question.devices, question.devices)]
+    empty = [
+        np.empty(size, np.int64)
+        for size in (ops, ops, reads, reads, question.devices, question.devices)
+    ]
     return Record(*empty)

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Session:
     """A current placement, and proposals to move one op or group; not for several threads at once.
 
-    ``cost`` is that of the current placement. A proposal is answered exactly, by re-simulating only what it can change
-    where the short path applies (moves.py). Where some device has a capacity, memory is computed for each proposal too;
-    elsewhere ``peaks`` is empty, since nothing can exceed anything. Raises InputError for a graph without ops.
+    ``cost`` is that of the current placement. A proposal is answered exactly, by re-simulating only
+    what it can change where the short path applies (moves.py). Where some device has a capacity,
+    memory is computed for each proposal too; elsewhere ``peaks`` is empty, since nothing can exceed
+    anything. Raises InputError for a graph without ops.
     """
 
     def __init__(self, oracle: Oracle, placement: Placement) -> None:
@@ -33,7 +34,12 @@ class Session:
         self._moves = None if short is None or self._limited else _Moves(short, oracle.groups)
         self._proposed: tuple[Ints, int, Cost] | None = None
         self._rows = {op.name: int(oracle._group_of[i]) for i, op in enumerate(oracle.graph.ops)}
-        self._rows.update({name: int(oracle._group_of[members[0]]) for name, members in oracle.graph.groups.items()})
+        self._rows.update(
+            {
+                name: int(oracle._group_of[members[0]])
+                for name, members in oracle.graph.groups.items()
+            }
+        )
         self._members = [np.array(members, np.int64) for members in oracle.groups]
         self.cost = self._rebase(-1) or oracle(self._placement)
 
@@ -45,7 +51,8 @@ class Session:
     def propose(self, unit: str | int, device: str | int) -> Cost:
         """The cost with one op or group (a name, or a row of ``oracle.groups``) on another device.
 
-        An op in a colocation group takes its group along. Raises InputError for what is not there, or cannot be.
+        An op in a colocation group takes its group along. Raises InputError for what is not there,
+        or cannot be.
         """
         row, where = self._row(unit), self._device(device)
         members = self._members[row]
@@ -74,7 +81,9 @@ class Session:
         return cost
 
     def _rebase(self, row: int) -> Cost | None:
-        """Make the current placement the base of moves; None, and no moves any more, where that is not possible."""
+        """Make the current placement the base of moves; None, and no moves any more, where that is
+        not possible.
+        """
         step_ps = TOO_LONG if self._moves is None else self._moves.rebase(self._placement, row)
         if step_ps == TOO_LONG:
             self._moves = None
@@ -127,19 +136,25 @@ class _Moves:
         producers = Rows.of([producer for producer, _ in reads] for reads in graph.reads)
         self.short, self.work = short, Table.of(work_for(question))
         self.base = Table.of(base_for(question, producers))
-        # Where some pair of devices has no route, a move may be wrong: then it is tried in full, which tells why.
+        # Where some pair of devices has no route, a move may be wrong: then it is tried in full,
+        # which tells why.
         known = (question.duration.reshape(len(graph.ops), -1) >= 0) & bool(question.all_routes)
         allowed = (np.logical_and.reduce(known[list(members)]) for members in groups)
         self.allowed = list(allowed)
 
     def evaluate(self, placement: Ints, members: Ints, device: int) -> int:
-        """The step time in ps of the base placement with these ops moved; TOO_LONG where the short path ends."""
+        """The step time in ps of the base placement with these ops moved; TOO_LONG where the short
+        path ends.
+        """
         from .moves import replay
 
-        return replay(self.short.question.words, self.work.words, self.base.words, placement, members, device)
+        return replay(
+            self.short.question.words, self.work.words, self.base.words, placement, members, device
+        )
 
     def rebase(self, placement: Ints, row: int) -> int:
-        """Make a placement the base, from a snapshot that it shares with the old one (-1: none); its step time in ps.
+        """Make a placement the base, from a snapshot that it shares with the old one (-1: none);
+        its step time in ps.
 
         TOO_LONG where the step does not fit the short path. Raises InputError.
         """
@@ -147,4 +162,6 @@ class _Moves:
 
         if row < 0:
             self.short.require_valid(placement)
-        return int(record_base(self.short.question.words, self.work.words, self.base.words, placement, row))
+        return int(
+            record_base(self.short.question.words, self.work.words, self.base.words, placement, row)
+        )

@@ -25,16 +25,24 @@ class _Room:
 
     def __init__(self, question: Question) -> None:
         self.work, self.record = Table.of(work_for(question)), Table.of(record_for(question))
-        self.events, self.peaks = Table.of(events_for(question)), np.zeros(question.devices, np.int64)
+        self.events, self.peaks = (
+            Table.of(events_for(question)),
+            np.zeros(question.devices, np.int64),
+        )
         self.words = self.work.words, self.record.words, self.events.words
 
 
 class Short:
-    """Evaluates placements of one prepared question, in ``program`` order or fifo; several threads at once."""
+    """Evaluates placements of one prepared question, in ``program`` order or fifo; several threads
+    at once.
+    """
 
     def __init__(self, prepared: Prepared, program: bool = False) -> None:
         self.prepared = prepared
-        self.question, self.sizes = Table.of(question_of(prepared, program)), Table.of(sizes_of(prepared))
+        self.question, self.sizes = (
+            Table.of(question_of(prepared, program)),
+            Table.of(sizes_of(prepared)),
+        )
         limits = enumerate(device.memory for device in prepared.cluster.devices)
         self.capacity = [(device, int(limit)) for device, limit in limits if limit is not None]
         self._local = threading.local()
@@ -51,7 +59,10 @@ class Short:
             explain(self.prepared, placement.tolist())
 
     def _known(self, step_ps: int, placement: Ints) -> bool:
-        """Whether a kernel's answer is a step time; not where that is too long. Raises what is wrong."""
+        """Whether a kernel's answer is a step time; not where that is too long.
+
+        Raises what is wrong.
+        """
         if step_ps == FAULT:
             explain(self.prepared, placement.tolist())
         return step_ps != TOO_LONG
@@ -74,9 +85,13 @@ class Short:
         return Cost(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
 
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
-        """Start and finish of every op in ps; None where the step is too long for the short path."""
+        """Start and finish of every op in ps; None where the step is too long for the short
+        path.
+        """
         room = self._room()
-        if not self._known(step_recorded(self.question.words, *room.words[:2], placement), placement):
+        if not self._known(
+            step_recorded(self.question.words, *room.words[:2], placement), placement
+        ):
             return None
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
@@ -85,13 +100,19 @@ def explain(prepared: Prepared, placement: list[int]) -> None:
     """Raise what is wrong with a placement by device indices, as for one by names."""
     names, count = prepared.cluster.devices, len(prepared.cluster.devices)
     problems = [
-        f'placement[{i}]: device {device} of "{prepared.graph.ops[i].name}" is not in 0..{count - 1}'
+        (
+            f'placement[{i}]: device {device} of "{prepared.graph.ops[i].name}" is not in '
+            f"0..{count - 1}"
+        )
         for i, device in enumerate(placement)
         if not 0 <= device < count
     ]
     if problems:
         raise InputError(problems)
-    by_name = {op.name: names[device].name for op, device in zip(prepared.graph.ops, placement, strict=True)}
+    by_name = {
+        op.name: names[device].name
+        for op, device in zip(prepared.graph.ops, placement, strict=True)
+    }
     resolve_placement(prepared.graph, prepared.cluster, by_name)
     prepared.require_costs(placement)
     list(transfers(prepared, placement))

@@ -1,4 +1,6 @@
-"""Figures: the Gantt chart and the memory timeline; pure data first, then drawn on the caller's axes or new ones."""
+"""Figures: the Gantt chart and the memory timeline; pure data first, then drawn on the caller's
+axes or new ones.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ MEMORY_HEIGHT = 2.8  # inches
 
 
 def gantt_figure(trace: Trace) -> Figure:
-    """The Gantt chart with the memory timeline under it, on one time axis; save it with ``figure.savefig(path)``."""
+    """The Gantt chart with the memory timeline under it, on one time axis; save it with
+    ``figure.savefig(path)``.
+    """
     height = gantt_height(len(gantt_rows(trace)))
     figure = new_figure(WIDTH, height + MEMORY_HEIGHT)
     gantt, memory = figure.subplots(2, 1, sharex=True, height_ratios=[height, MEMORY_HEIGHT])

@@ -1,7 +1,8 @@
-"""A picture of a cluster: its nodes as panels, devices in a row, direct links as arcs above, switches as bars.
+"""A picture of a cluster: its nodes as panels, devices in a row, direct links as arcs above,
+switches as bars.
 
-Many links say little one by one: a switch that joins a whole row is one bar, and what a link carries stands once in the
-legend, by its kind.
+Many links say little one by one: a switch that joins a whole row is one bar, and what a link
+carries stands once in the legend, by its kind.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_NODES, MOST_COLUMNS = 3, 40  # drawn; of more, two nodes and how many more there are
-COLUMNS = 18  # devices side by side in a node; more stand in several ranks, a column sharing its line
+# devices side by side in a node; more stand in several ranks, a column sharing its line
+COLUMNS = 18
 GAP, RANK, STEP = 1.4, 0.62, 1.25  # between nodes, between ranks of a row, between rows
 BOX, ASIDE = 0.84, 0.3
 LETTER = 0.11  # of a panel's title; a node of one device is no wider than its box
@@ -32,7 +34,8 @@ DEVICE_FILL, SWITCH_FILL = "#FFFFFF", "#E4E4E4"
 class Box:
     """A device at its place; ``width`` in devices, ``switch`` where it runs no op.
 
-    Several switches at one place are drawn once: the first is labelled for all of them, the others not at all.
+    Several switches at one place are drawn once: the first is labelled for all of them, the others
+    not at all.
     """
 
     name: str
@@ -78,8 +81,14 @@ class ClusterPicture:
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
     """Where everything stands, before it is drawn."""
-    nodes = {node: list(group) for node, group in groupby(sorted(cluster.devices, key=_node), key=_node)}
-    last = nodes.pop(max(nodes)) if len(nodes) > 1 and not any(d.runs_ops for d in nodes[max(nodes)]) else []
+    nodes = {
+        node: list(group) for node, group in groupby(sorted(cluster.devices, key=_node), key=_node)
+    }
+    last = (
+        nodes.pop(max(nodes))
+        if len(nodes) > 1 and not any(d.runs_ops for d in nodes[max(nodes)])
+        else []
+    )
     columns = sum(min(sum(device.runs_ops for device in node), COLUMNS) for node in nodes.values())
     few = len(nodes) <= MOST_NODES and columns <= MOST_COLUMNS
     shown = list(nodes.values())[: None if few else 2]
@@ -94,14 +103,24 @@ def cluster_picture(cluster: Cluster) -> ClusterPicture:
         edges = [bound for panel in panels for bound in panel.bounds[:2]]
         low = min(panel.bounds[2] for panel in panels)
         middle, width = (min(edges) + max(edges)) / 2, max(edges) - min(edges)
-        boxes |= {device.name: Box(device.name, device.name, middle, low - 0.9, width, True) for device in last}
+        boxes |= {
+            device.name: Box(device.name, device.name, middle, low - 0.9, width, True)
+            for device in last
+        }
     wires = tuple(_wires(cluster, boxes))
-    kinds = {_kind(link): _told(link) for link in sorted(cluster.links, key=lambda link: -Fraction(link.bandwidth))}
-    return ClusterPicture(tuple(boxes.values()), wires, tuple(panels), kinds, len(nodes) - len(shown))
+    kinds = {
+        _kind(link): _told(link)
+        for link in sorted(cluster.links, key=lambda link: -Fraction(link.bandwidth))
+    }
+    return ClusterPicture(
+        tuple(boxes.values()), wires, tuple(panels), kinds, len(nodes) - len(shown)
+    )
 
 
 def plot_cluster(cluster: Cluster, ax: Axes | None = None) -> Axes:
-    """Draw a cluster on ``ax`` (None: on a figure of its own) and return the axes; nothing is shown or saved."""
+    """Draw a cluster on ``ax`` (None: on a figure of its own) and return the axes; nothing is shown
+    or saved.
+    """
     picture = cluster_picture(cluster)
     if ax is None:
         ax = new_figure(*_size(picture)).add_subplot()
@@ -139,11 +158,15 @@ def _told(link: Link) -> str:
         parts.append(format_seconds(float(Fraction(link.latency))))
     if link.gap:
         parts.append(f"gap {format_seconds(float(Fraction(link.gap)))}")
-    return ", ".join([*parts, {"full": "each way", "half": "both ways together"}.get(link.duplex, "one way")])
+    return ", ".join(
+        [*parts, {"full": "each way", "half": "both ways together"}.get(link.duplex, "one way")]
+    )
 
 
 def _node_boxes(cluster: Cluster, devices: Sequence[Device], left: float) -> list[Box]:
-    """Devices in a row (or ranks of it), the switch that joins them all above, the others below by their distance."""
+    """Devices in a row (or ranks of it), the switch that joins them all above, the others below by
+    their distance.
+    """
     row = [d for d in devices if d.runs_ops and not d.transit] or [d for d in devices if d.runs_ops]
     columns = min(len(row), COLUMNS)
     ranks = -(-len(row) // columns) if row else 0
@@ -180,13 +203,20 @@ def _levels(cluster: Cluster, devices: Sequence[Device], row: Sequence[Device]) 
     front, level = list(found), 0
     while front:
         level += 1
-        ahead = {other for d in front for other in cluster.neighbours[d] if other in inside and other not in found}
+        ahead = {
+            other
+            for d in front
+            for other in cluster.neighbours[d]
+            if other in inside and other not in found
+        }
         front = sorted(ahead)
         found |= dict.fromkeys(front, level)
     others = {d.name: found.get(cluster.index[d.name], level) for d in devices if d not in row}
     nics = [name for name in others if name.startswith("nic:")]
     above = _star(cluster, others, row)
-    lowest = max((one for name, one in others.items() if name not in nics and name != above), default=0)
+    lowest = max(
+        (one for name, one in others.items() if name not in nics and name != above), default=0
+    )
     return others | dict.fromkeys(nics, lowest + 1)
 
 
@@ -196,7 +226,11 @@ def _star(cluster: Cluster, levels: Mapping[str, int], row: Sequence[Device]) ->
     if any(cluster.neighbours[d].keys() & own for d in own):
         return None
     joining = [name for name in levels if cluster.neighbours[cluster.index[name]].keys() >= own]
-    return joining[0] if len(joining) == 1 and len(own) > 1 and not joining[0].startswith("nic:") else None
+    return (
+        joining[0]
+        if len(joining) == 1 and len(own) > 1 and not joining[0].startswith("nic:")
+        else None
+    )
 
 
 def _switch_box(cluster: Cluster, name: str, placed: Sequence[Box], y: float) -> Box:
@@ -215,7 +249,9 @@ def _arcs(cluster: Cluster, boxes: Sequence[Box]) -> list[float]:
     """How far the direct links of one row reach."""
     by_name = {box.name: box for box in boxes if not box.switch}
     pairs = [
-        (by_name[a], by_name[b]) for a, b in (link.ends for link in cluster.links) if a in by_name and b in by_name
+        (by_name[a], by_name[b])
+        for a, b in (link.ends for link in cluster.links)
+        if a in by_name and b in by_name
     ]
     return [abs(a.x - b.x) for a, b in pairs if a.y == b.y]
 
@@ -225,7 +261,9 @@ def _height(reach: float) -> float:
     return 0.42 + 0.38 * (reach - 1)
 
 
-def _panel(devices: Sequence[Device], boxes: Sequence[Box], node: int | None, arcs: Sequence[float]) -> Panel:
+def _panel(
+    devices: Sequence[Device], boxes: Sequence[Box], node: int | None, arcs: Sequence[float]
+) -> Panel:
     row = [device for device in devices if device.runs_ops]
     counts: dict[str, int] = {}
     for device in row:
@@ -237,11 +275,15 @@ def _panel(devices: Sequence[Device], boxes: Sequence[Box], node: int | None, ar
     top = max(ys) + 0.65 + (_height(max(arcs)) if arcs else 0.0)
     title = told if node is None else f"node {node}: {told}"
     left = min(xs) - 0.35
-    return Panel(title, (left, max(max(xs) + 0.35, left + 0.4 + LETTER * len(title)), min(ys) - 0.6, top))
+    return Panel(
+        title, (left, max(max(xs) + 0.35, left + 0.4 + LETTER * len(title)), min(ys) - 0.6, top)
+    )
 
 
 def _wires(cluster: Cluster, boxes: Mapping[str, Box]) -> Iterator[Wire]:
-    """One wire for the links that lie on one another: those of the ranks of a column, the longest of them."""
+    """One wire for the links that lie on one another: those of the ranks of a column, the longest
+    of them.
+    """
     found: dict[tuple[object, ...], Wire] = {}
     for link in cluster.links:
         if link.ends[0] not in boxes or link.ends[1] not in boxes:
@@ -272,19 +314,28 @@ def _extent(picture: ClusterPicture) -> tuple[float, float, float, float]:
 
 
 def _fonts(ax: Axes, picture: ClusterPicture) -> dict[str, float]:
-    """The size of each name in points: one for all devices, for a switch what its box has room for."""
+    """The size of each name in points: one for all devices, for a switch what its box has room
+    for.
+    """
     left, right, *_ = _extent(picture)
     points = ax.get_window_extent().width * 72 / ax.figure.dpi / (right - left)
-    sizes = {box.name: points * box.width / (0.62 * max(len(box.label), 1)) for box in picture.boxes}
+    sizes = {
+        box.name: points * box.width / (0.62 * max(len(box.label), 1)) for box in picture.boxes
+    }
     least = min((sizes[box.name] for box in picture.boxes if not box.switch), default=9.0)
-    return {box.name: min(9.0, max(3.0, sizes[box.name] if box.switch else least)) for box in picture.boxes}
+    return {
+        box.name: min(9.0, max(3.0, sizes[box.name] if box.switch else least))
+        for box in picture.boxes
+    }
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     left, right, bottom, top = panel.bounds
-    frame = FancyBboxPatch((left, bottom), right - left, top - bottom, boxstyle="round,pad=0,rounding_size=0.2")
+    frame = FancyBboxPatch(
+        (left, bottom), right - left, top - bottom, boxstyle="round,pad=0,rounding_size=0.2"
+    )
     frame.set(facecolor="#F7F7F7", edgecolor="#BBBBBB", linewidth=0.8, zorder=0)
     ax.add_patch(frame)
     ax.text(left + 0.2, top - 0.15, plain(panel.title, 80), fontsize=8.5, va="top", color="#333333")
@@ -297,7 +348,9 @@ def _draw_wire(ax: Axes, wire: Wire, colour: str) -> None:
     (x, y), (end_x, end_y) = wire.start, wire.end
     width = 1.1 * min(wire.lanes, 4) ** 0.7
     if not wire.arc:
-        ax.plot([x, end_x], [y, end_y], color=colour, linewidth=width, zorder=1, solid_capstyle="butt")
+        ax.plot(
+            [x, end_x], [y, end_y], color=colour, linewidth=width, zorder=1, solid_capstyle="butt"
+        )
         return
     height = _height(abs(end_x - x))
     points = [(x, y), (x, y + 1.33 * height), (end_x, y + 1.33 * height), (end_x, y)]
@@ -312,14 +365,21 @@ def _draw_box(ax: Axes, box: Box, size: float) -> None:
     corner = (box.x - box.width / 2, box.y - height / 2)
     style = "round,pad=0,rounding_size=" + ("0.05" if box.switch else "0.12")
     patch = FancyBboxPatch(corner, box.width, height, boxstyle=style)
-    patch.set(facecolor=SWITCH_FILL if box.switch else DEVICE_FILL, edgecolor="#333333", linewidth=0.9, zorder=2)
+    patch.set(
+        facecolor=SWITCH_FILL if box.switch else DEVICE_FILL,
+        edgecolor="#333333",
+        linewidth=0.9,
+        zorder=2,
+    )
     if box.switch:
         patch.set_linestyle((0, (4, 2)))
     ax.add_patch(patch)
     ax.text(box.x, box.y, plain(box.label, 24), fontsize=size, ha="center", va="center", zorder=3)
 
 
-def _draw_frame(ax: Axes, cluster: Cluster, picture: ClusterPicture, colours: Mapping[str, str]) -> None:
+def _draw_frame(
+    ax: Axes, cluster: Cluster, picture: ClusterPicture, colours: Mapping[str, str]
+) -> None:
     from matplotlib.lines import Line2D
 
     left, right, bottom, top = _extent(picture)
@@ -328,7 +388,14 @@ def _draw_frame(ax: Axes, cluster: Cluster, picture: ClusterPicture, colours: Ma
     ax.set_axis_off()
     if picture.hidden:
         text = f"... and {picture.hidden}\nmore nodes"
-        ax.text(right + 0.6, (picture.panels[0].bounds[2] + top) / 2, text, fontsize=10, va="center", color="#333333")
+        ax.text(
+            right + 0.6,
+            (picture.panels[0].bounds[2] + top) / 2,
+            text,
+            fontsize=10,
+            va="center",
+            color="#333333",
+        )
     lines = [Line2D([], [], color=colours[kind], linewidth=2.2) for kind in picture.kinds]
     labels = [f"{plain(kind, 30)}: {told}" for kind, told in picture.kinds.items()]
     ax.legend(

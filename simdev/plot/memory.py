@@ -9,7 +9,17 @@ import numpy as np
 from ..analysis import told_devices
 from ..trace import DeviceMemory, Trace
 from ..units import format_bytes
-from .style import ALARM, DEVICES, MARGIN, WIDTH, byte_unit, draw_legend, new_figure, plain, time_unit
+from .style import (
+    ALARM,
+    DEVICES,
+    MARGIN,
+    WIDTH,
+    byte_unit,
+    draw_legend,
+    new_figure,
+    plain,
+    time_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,10 +29,11 @@ IN_SIGHT = 3.0  # a capacity above this multiple of the peak is told in the lege
 
 
 def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Draw a step curve for each device on ``ax`` (None: on a figure of its own) and return the axes.
+    """Draw a step curve for each device on ``ax`` (None: on a figure of its own) and return the
+    axes.
 
-    Switches are left out. Capacities are dashed lines, and a red cross marks the first moment over one. The axes are in
-    the units of the step time and of the largest peak.
+    Switches are left out. Capacities are dashed lines, and a red cross marks the first moment over
+    one. The axes are in the units of the step time and of the largest peak.
     """
     if ax is None:
         ax = new_figure(WIDTH, 3.2).add_subplot()
@@ -31,8 +42,17 @@ def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
     name, size = byte_unit(top)
     largest = sorted(trace.memory, key=lambda memory: -memory.peak)[:LEGEND]
     told = told_devices(trace.task_graph)
-    for number, memory in enumerate(memory for memory, worth in zip(trace.memory, told, strict=True) if worth):
-        _draw_device(ax, memory, DEVICES[number % len(DEVICES)], trace.step_ps, (scale, size), memory in largest)
+    for number, memory in enumerate(
+        memory for memory, worth in zip(trace.memory, told, strict=True) if worth
+    ):
+        _draw_device(
+            ax,
+            memory,
+            DEVICES[number % len(DEVICES)],
+            trace.step_ps,
+            (scale, size),
+            memory in largest,
+        )
     highest = max([top, *_draw_capacities(ax, trace, top, size)])
     ax.set_xlim(0, trace.step_ps / scale * MARGIN or 1)
     height = highest / size * (1.08 if trace.feasible else 1.2) or 1.0
@@ -46,18 +66,29 @@ def _draw_device(
     ax: Axes, memory: DeviceMemory, colour: str, step_ps: int, scales: tuple[int, int], named: bool
 ) -> None:
     time = np.concatenate(([0], memory.time, [step_ps])) / scales[0]
-    level = np.concatenate(([0], memory.level, memory.level[-1:] if len(memory.level) else [0])) / scales[1]
+    level = (
+        np.concatenate(([0], memory.level, memory.level[-1:] if len(memory.level) else [0]))
+        / scales[1]
+    )
     over = "" if memory.overflow is None else f" ({format_bytes(memory.excess or 0)} over)"
-    label = f"{plain(memory.device, 24)}, peak {format_bytes(memory.peak)}{over}" if named else "_hidden"
+    label = (
+        f"{plain(memory.device, 24)}, peak {format_bytes(memory.peak)}{over}"
+        if named
+        else "_hidden"
+    )
     ax.step(time, level, where="post", color=colour, linewidth=1.3, label=label)
     if memory.overflow is None or memory.capacity is None:
         return
     limit = memory.capacity / scales[1]
     beyond = (level > limit).tolist()
-    ax.fill_between(time, level, limit, where=beyond, step="post", color=ALARM, alpha=0.12, linewidth=0)
+    ax.fill_between(
+        time, level, limit, where=beyond, step="post", color=ALARM, alpha=0.12, linewidth=0
+    )
     at = int(np.searchsorted(memory.time, memory.overflow.time_ps))
     x, y = memory.overflow.time_ps / scales[0], memory.level[at] / scales[1]
-    ax.plot([x], [y], marker="X", color=ALARM, markersize=8, linestyle="none", zorder=5, clip_on=False)
+    ax.plot(
+        [x], [y], marker="X", color=ALARM, markersize=8, linestyle="none", zorder=5, clip_on=False
+    )
 
 
 def _draw_first_overflow(ax: Axes, trace: Trace, scale: int, height: float) -> None:
@@ -66,7 +97,10 @@ def _draw_first_overflow(ax: Axes, trace: Trace, scale: int, height: float) -> N
     if not overflows:
         return
     first = min(overflows, key=lambda overflow: overflow.time_ps)
-    text = f"{plain(first.device, 24)}: {format_bytes(first.excess)} over when {plain(first.task, 48)} starts"
+    text = (
+        f"{plain(first.device, 24)}: {format_bytes(first.excess)} over when "
+        f"{plain(first.task, 48)} starts"
+    )
     late = first.time_ps > 0.6 * trace.step_ps
     note = ax.annotate(text, (first.time_ps / scale, height), color=ALARM, fontsize=8, zorder=6)
     note.set_in_layout(False)
@@ -79,7 +113,9 @@ def _draw_capacities(ax: Axes, trace: Trace, top: int, size: int) -> list[int]:
     capacities = sorted({memory.capacity for memory in trace.memory if memory.capacity is not None})
     shown = [capacity for capacity in capacities if capacity <= IN_SIGHT * top]
     for capacity in capacities:
-        label = f"capacity {format_bytes(capacity)}" + ("" if capacity in shown else " (above the chart)")
+        label = f"capacity {format_bytes(capacity)}" + (
+            "" if capacity in shown else " (above the chart)"
+        )
         ax.axhline(capacity / size, color="#444444", linestyle="--", linewidth=1.0, label=label)
     return shown
 

@@ -1,4 +1,6 @@
-"""The Gantt chart of a pipeline: a row a rank, a colour a microbatch, a shade a kind of action, the bubble hatched."""
+"""The Gantt chart of a pipeline: a row a rank, a colour a microbatch, a shade a kind of action, the
+bubble hatched.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,16 @@ HUES = ("#0072B2", "#D55E00", "#009E73", "#B2569B", "#9A7D00", "#5B4FBF", "#0097
 GREY = "#757575"
 LIGHT, DARK = 0.62, 0.42  # how far forwards go towards white and gradients of weights towards black
 HALF = {FORWARD: 0.44, BACKWARD: 0.44, INPUT: 0.44, WEIGHT: 0.30}  # rows
-NAMES = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input gradient", WEIGHT: "weight gradient"}
+NAMES = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    INPUT: "input gradient",
+    WEIGHT: "weight gradient",
+}
 IDLE_FILL, IDLE_HATCH = "#F4F4F4", "#C9C9C9"
 LABELS = 2_000
-EDGES_BELOW = 3_000  # actions: beyond, white edges would hide the bars, and single microbatches cannot be seen
+# actions: beyond, white edges would hide the bars, and single microbatches cannot be seen
+EDGES_BELOW = 3_000
 TEXT = (8.0, 7.0, 6.0, 5.0)  # points, of the labels inside the bars: the largest that fits
 WIDE = 0.62  # of its size: a character's width
 
@@ -37,7 +45,9 @@ Numbers = NDArray[np.float64] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """The bars of one hue and kind: ``actions`` number those of the schedule; row, start and finish (ps) of each."""
+    """The bars of one hue and kind: ``actions`` number those of the schedule; row, start and finish
+    (ps) of each.
+    """
 
     hue: int
     kind: str
@@ -66,13 +76,19 @@ def pipeline_bars(schedule: Schedule, trace: Trace, shared: int = 1) -> tuple[Ba
 
 
 def idle_gaps(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """When ranks compute nothing: rank, begin and end (ps) of each gap in the step, in the order of time by rank."""
+    """When ranks compute nothing: rank, begin and end (ps) of each gap in the step, in the order of
+    time by rank.
+    """
     found = []
     for rank, resource in enumerate(trace.task_graph.resources):
         tasks = np.array(resource.sequence, np.int64)
         begins = np.concatenate(([0], trace.finish[tasks]))
         ends = np.concatenate((trace.start[tasks], [trace.step_ps]))
-        found += [(rank, begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True) if end > begin]
+        found += [
+            (rank, begin, end)
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+            if end > begin
+        ]
     table = np.array(found, np.int64).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
 
@@ -85,10 +101,12 @@ def pipeline_figure(report: PipelineReport, trace: Trace) -> Figure:
 
 
 def plot_pipeline(report: PipelineReport, trace: Trace, ax: Axes | None = None) -> Axes:
-    """Draw the Gantt chart of a pipeline on ``ax`` (None: on a figure of its own) and return the axes.
+    """Draw the Gantt chart of a pipeline on ``ax`` (None: on a figure of its own) and return the
+    axes.
 
-    Colours stand for microbatches, in turn; forwards are light, backwards full, gradients of weights dark and lower.
-    What is hatched is idle. The right margin tells the activations that live at most at once on each rank.
+    Colours stand for microbatches, in turn; forwards are light, backwards full, gradients of
+    weights dark and lower. What is hatched is idle. The right margin tells the activations that
+    live at most at once on each rank.
     """
     if ax is None:
         return pipeline_figure(report, trace).axes[0]
@@ -128,7 +146,9 @@ def _draw_axes(ax: Axes, report: PipelineReport) -> None:
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     right = ax.secondary_yaxis("right")
-    right.set_yticks(places, [f"live {rank.live}" for rank in report.ranks], fontsize=size, color="#555555")
+    right.set_yticks(
+        places, [f"live {rank.live}" for rank in report.ranks], fontsize=size, color="#555555"
+    )
     right.tick_params(axis="y", length=0)
     right.spines["right"].set_visible(False)
 
@@ -137,9 +157,14 @@ def _draw_idle(ax: Axes, report: PipelineReport, trace: Trace) -> None:
     from matplotlib.collections import PolyCollection
 
     scale = time_unit(report.step_ps)[1]
-    row, start, finish = (column / divisor for column, divisor in zip(idle_gaps(trace), (1, scale, scale), strict=True))
+    row, start, finish = (
+        column / divisor
+        for column, divisor in zip(idle_gaps(trace), (1, scale, scale), strict=True)
+    )
     boxes = _boxes(row, start, finish, HALF[FORWARD])
-    idle = PolyCollection(boxes, facecolors=IDLE_FILL, edgecolors=IDLE_HATCH, linewidths=0.0, hatch="/////", zorder=1)
+    idle = PolyCollection(
+        boxes, facecolors=IDLE_FILL, edgecolors=IDLE_HATCH, linewidths=0.0, hatch="/////", zorder=1
+    )
     ax.add_collection(idle, autolim=False)
 
 
@@ -160,20 +185,33 @@ def _draw_bars(ax: Axes, bars: Bars, scale: int, edged: bool) -> None:
 
 
 def _draw_labels(ax: Axes, report: PipelineReport, bars: tuple[Bars, ...], scale: int) -> None:
-    """The microbatch inside the bars that have room; the whole action where a rank runs several stages."""
+    """The microbatch inside the bars that have room; the whole action where a rank runs several
+    stages.
+    """
     points = ax.get_window_extent().width * 72 / ax.figure.dpi
     per_ps = points / max(report.step_ps, 1)
     several = max(report.schedule.chunks) > 1
     drawn = 0
     for group in bars:
         colour = "#1A1A1A" if group.kind == FORWARD else "white"
-        for i, row, start, finish in zip(group.actions, group.row, group.start, group.finish, strict=True):
+        for i, row, start, finish in zip(
+            group.actions, group.row, group.start, group.finish, strict=True
+        ):
             action = report.schedule.actions[i]
             names = (str(action), str(action.microbatch)) if several else (str(action.microbatch),)
             text, size = fitting(names, float(finish - start) * per_ps)
             if text and drawn < LABELS:
                 middle = (start + finish) / 2 / scale
-                ax.text(middle, row, text, color=colour, fontsize=size, ha="center", va="center", zorder=3)
+                ax.text(
+                    middle,
+                    row,
+                    text,
+                    color=colour,
+                    fontsize=size,
+                    ha="center",
+                    va="center",
+                    zorder=3,
+                )
                 drawn += 1
 
 
@@ -191,18 +229,21 @@ def _draw_legend(ax: Axes, report: PipelineReport, bars: tuple[Bars, ...], share
     from matplotlib.patches import Patch
 
     kinds = [kind for kind in NAMES if any(group.kind == kind for group in bars)]
-    handles: list[Artist | tuple[Artist, ...]] = [Patch(facecolor=shade(GREY, kind)) for kind in kinds]
+    handles: list[Artist | tuple[Artist, ...]] = [
+        Patch(facecolor=shade(GREY, kind)) for kind in kinds
+    ]
     labels = [NAMES[kind] for kind in kinds]
     handles.append(Patch(facecolor=IDLE_FILL, edgecolor=IDLE_HATCH, linewidth=0.0, hatch="/////"))
     labels.append("idle")
     hues = -(-report.schedule.microbatches // shared)
     handles.append(tuple(Patch(facecolor=colour) for colour in HUES[:hues]))
-    told = [f"{shared} of one colour"] * (shared > 1) + [f"colours repeat every {shared * len(HUES)}"] * (
-        hues > len(HUES)
-    )
+    told = [f"{shared} of one colour"] * (shared > 1) + [
+        f"colours repeat every {shared * len(HUES)}"
+    ] * (hues > len(HUES))
     labels.append("microbatches" + (f" ({', '.join(told)})" if told else ""))
     ax.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2, ncols=len(labels),
+        handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2,
+        ncols=len(labels),
         frameon=False, fontsize=9, handlelength=1.8, columnspacing=1.6,
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
     )  # fmt: skip

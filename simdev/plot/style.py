@@ -1,4 +1,6 @@
-"""What the figures have in common: colours, units, text that cannot do harm, and figures that own no global state."""
+"""What the figures have in common: colours, units, text that cannot do harm, and figures that own
+no global state.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Safe for the colour-blind (Okabe and Ito 2008); red is kept for the critical path and for what does not fit.
+# Safe for the colour-blind (Okabe and Ito 2008); red is kept for the critical path and for what
+# does not fit.
 COLOURS = {
     "forward": "#0072B2",
     "backward": "#009E73",
@@ -25,7 +28,18 @@ COLOURS = {
 DARK = ("forward", "backward", "compute")  # kinds whose colour asks for white text
 OTHERS = ("#56B4E9", "#7F7F7F", "#8C564B", "#9467BD", "#17BECF")
 ALARM = "#C01C28"
-DEVICES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7A5C00", "#9467BD", "#17BECF", "#7F7F7F", "#000000")
+DEVICES = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#7A5C00",
+    "#9467BD",
+    "#17BECF",
+    "#7F7F7F",
+    "#000000",
+)
 
 WIDTH = 13.0  # inches, of a figure of its own
 MARGIN = 1.01  # of the step: how far the time axes reach
@@ -53,11 +67,15 @@ def byte_unit(size: int) -> tuple[str, int]:
 
 
 def plain(text: str, most: int = 40) -> str:
-    """Any name as text to draw: cut to ``most`` characters, no mathtext, and no character that the font lacks."""
+    """Any name as text to draw: cut to ``most`` characters, no mathtext, and no character that the
+    font lacks.
+    """
     if len(text) > most:
         text = text[: most - 1] + "…"
     known = _characters()
-    text = "".join(character if ord(character) in known else "\N{WHITE SQUARE}" for character in text)
+    text = "".join(
+        character if ord(character) in known else "\N{WHITE SQUARE}" for character in text
+    )
     return text.replace("$", r"\$")
 
 
@@ -69,7 +87,9 @@ def _characters() -> frozenset[int]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure (inches) that pyplot does not know, so that nothing is shown or kept alive behind the caller's back."""
+    """A figure (inches) that pyplot does not know, so that nothing is shown or kept alive behind
+    the caller's back.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -79,7 +99,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def draw_legend(ax: Axes, size: float, title: str = "", alarm: bool = False) -> None:
-    """A legend of the named artists above the axes, as wide as they are, and a title above it; ``size`` in points."""
+    """A legend of the named artists above the axes, as wide as they are, and a title above it;
+    ``size`` in points.
+    """
     labels = ax.get_legend_handles_labels()[1]
     characters = ax.get_window_extent().width * 72 / ax.figure.dpi / (0.62 * size)
     # Each entry takes its label and a handle of about five characters.

@@ -1,4 +1,6 @@
-"""Figures of synchronisation policies: slices by their priority over time, and gains over the bandwidth."""
+"""Figures of synchronisation policies: slices by their priority over time, and gains over the
+bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +32,30 @@ PUBLISHED: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]] = {
     "resnet-50": {"p3": ((4.0, 26.0),)},
     "vgg-19": {"p3": ((15.0, 66.0),), "sliced": ((30.0, 49.0),)},
 }
-"""Gains over the parameter server that P3 tells of (Jayarajan et al., MLSys 2019): (Gbit/s, %), by model and policy."""
+"""Gains over the parameter server that P3 tells of (Jayarajan et al., MLSys 2019): (Gbit/s, %), by
+model and policy.
+"""
 
 
 def ranks_of(trace: Trace) -> Ints:
-    """By task the place of what it sends in the order of priority, 0 first; -1 where it sends nothing that has one.
+    """By task the place of what it sends in the order of priority, 0 first; -1 where it sends
+    nothing that has one.
 
-    It is the place within its step: what an earlier step still has to send goes before it in any case.
+    It is the place within its step: what an earlier step still has to send goes before it in any
+    case.
     """
     tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
     step = len(tasks) // steps
     sends = [row for row in range(step) if tasks.kind[row] in (TRANSFER, SYNC)]
     first = tasks.priority[:step].tolist()
-    # Further segments and further queues have priorities of their own: the message's is that of its first task.
+    # Further segments and further queues have priorities of their own: the message's is that of its
+    # first task.
     named = {tasks.name[row]: first[row] - FIRST for row in reversed(sends) if first[row] >= FIRST}
-    named |= {name.rpartition(" ")[0]: place for name, place in named.items() if name.rpartition(" ")[2][:2] == "1/"}
+    named |= {
+        name.rpartition(" ")[0]: place
+        for name, place in named.items()
+        if name.rpartition(" ")[2][:2] == "1/"
+    }
     found = np.full(step, -1, np.int64)
     for row in sends:
         name = tasks.name[row]
@@ -61,10 +72,11 @@ def sync_figure(trace: Trace, steady: Steady) -> Figure:
 
 
 def plot_slices(trace: Trace, steady: Steady, ax: Axes | None = None) -> Axes:
-    """Draw two periods of the steady state on ``ax`` (None: on a figure of its own) and return the axes.
+    """Draw two periods of the steady state on ``ax`` (None: on a figure of its own) and return the
+    axes.
 
-    A row for each compute stream and queue. Messages and sums are coloured by their priority (dark goes first) and bear
-    its number where there is room; what computes is coloured by its kind.
+    A row for each compute stream and queue. Messages and sums are coloured by their priority (dark
+    goes first) and bear its number where there is room; what computes is coloured by its kind.
     """
     from matplotlib.collections import PolyCollection
     from matplotlib.ticker import MaxNLocator
@@ -77,7 +89,9 @@ def plot_slices(trace: Trace, steady: Steady, ax: Axes | None = None) -> Axes:
     bars = _bars(trace, rows, (begin, end), scale)
     colours = kind_colours(bars.boxes)
     for kind, parts in bars.boxes.items():
-        found = PolyCollection(list(np.concatenate(parts)), facecolors=colours[kind], label=plain(kind, 20))
+        found = PolyCollection(
+            list(np.concatenate(parts)), facecolors=colours[kind], label=plain(kind, 20)
+        )
         ax.add_collection(found, autolim=False)
     ranks, sent = np.concatenate(bars.ranks), list(np.concatenate(bars.sent))
     # An edge of its own colour keeps a bar visible that is thinner than a pixel.
@@ -88,7 +102,9 @@ def plot_slices(trace: Trace, steady: Steady, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(rows)), [plain(row.name, 32) for row in rows], fontsize=8)
     if len(ranks):
         ticks = MaxNLocator(integer=True)
-        ax.figure.colorbar(slices, ax=ax, label="priority: 0 is needed first", pad=0.01, ticks=ticks)
+        ax.figure.colorbar(
+            slices, ax=ax, label="priority: 0 is needed first", pad=0.01, ticks=ticks
+        )
     _label(ax, bars.labels, end - begin)
     draw_legend(ax, 9.0, f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}")
     ax.set_xlabel(f"time ({unit}) from the end of a step")
@@ -113,9 +129,13 @@ def _bars(trace: Trace, rows: Sequence[Row], window: tuple[int, int], scale: int
     rank, found = ranks_of(trace), _Bars()
     kinds = trace.task_graph.tasks.kind
     for place, row in enumerate(rows):
-        ids = row.tasks[(trace.finish[row.tasks] > window[0]) & (trace.start[row.tasks] < window[1])]
+        ids = row.tasks[
+            (trace.finish[row.tasks] > window[0]) & (trace.start[row.tasks] < window[1])
+        ]
         ids = ids[trace.finish[ids] > trace.start[ids]]
-        left, right = (np.clip(one[ids], *window) - window[0] for one in (trace.start, trace.finish))
+        left, right = (
+            np.clip(one[ids], *window) - window[0] for one in (trace.start, trace.finish)
+        )
         corners, own = _corners(left / scale, right / scale, place), rank[ids]
         told = np.array([kinds[task] for task in ids.tolist()], dtype=object)
         for kind in dict.fromkeys(told[own < 0].tolist()):
@@ -161,10 +181,11 @@ def plot_gains(
     published: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how much faster each policy is than ``base``, in %, over the bandwidth in Gbit/s; return the axes.
+    """Draw how much faster each policy is than ``base``, in %, over the bandwidth in Gbit/s; return
+    the axes.
 
-    ``results`` is the table of a sweep over ``strategy.sync.policy`` and ``cluster.bandwidth``; ``published`` has
-    points (Gbit/s, %) by policy to set beside it, as ``PUBLISHED["resnet-50"]``.
+    ``results`` is the table of a sweep over ``strategy.sync.policy`` and ``cluster.bandwidth``;
+    ``published`` has points (Gbit/s, %) by policy to set beside it, as ``PUBLISHED["resnet-50"]``.
     """
     if ax is None:
         ax = new_figure(8.0, 4.5).add_subplot()
@@ -172,7 +193,15 @@ def plot_gains(
     for colour, policy in zip(DEVICES, gains, strict=False):
         ax.plot(gains.index, gains[policy], marker="o", markersize=3, color=colour, label=policy)
         for x, y in (published or {}).get(str(policy), ()):
-            ax.plot([x], [y], marker="*", markersize=12, linestyle="none", color=colour, label=f"{policy}, published")
+            ax.plot(
+                [x],
+                [y],
+                marker="*",
+                markersize=12,
+                linestyle="none",
+                color=colour,
+                label=f"{policy}, published",
+            )
     ax.axhline(0, color="#888888", linewidth=0.8)
     ax.set_xlabel("bandwidth (Gbit/s)")
     ax.set_ylabel(f"faster than {base} (%)")
@@ -181,7 +210,8 @@ def plot_gains(
 
 
 def gains_of(results: pd.DataFrame, base: str = "parameter-server") -> pd.DataFrame:
-    """How much faster each policy is than ``base``, in %: a row a bandwidth (Gbit/s), a column a policy.
+    """How much faster each policy is than ``base``, in %: a row a bandwidth (Gbit/s), a column a
+    policy.
 
     Raises InputError for a table of something else, or without ``base``.
     """
@@ -189,7 +219,8 @@ def gains_of(results: pd.DataFrame, base: str = "parameter-server") -> pd.DataFr
     if missing:
         told = " and no column ".join(missing)
         raise InputError(
-            f"results: is no sweep over strategy.sync.policy and cluster.bandwidth: it has no column {told}"
+            "results: is no sweep over strategy.sync.policy and cluster.bandwidth: it "
+            f"has no column {told}"
         )
     if not (results["step_time_s"].notna() & (results[POLICY] == base)).any():
         raise InputError(f'base: no result of the policy "{base}"')

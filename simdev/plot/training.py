@@ -1,8 +1,9 @@
 """The Gantt chart of a large model's step: a row for each rank of the pipeline.
 
-Above, what a rank computes: colours stand for microbatches, shades for kinds of work (forwards and what is made again
-light, backwards full, gradients of weights dark). Below it what nothing hides of communication, in colours of its own:
-the paler, the smaller its share of what is too short to be seen. The bubble is hatched.
+Above, what a rank computes: colours stand for microbatches, shades for kinds of work (forwards and
+what is made again light, backwards full, gradients of weights dark). Below it what nothing hides of
+communication, in colours of its own: the paler, the smaller its share of what is too short to be
+seen. The bubble is hatched.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WHOLE_ROW, COMPUTING, WAITING = (-0.44, 0.44), (-0.44, 0.20), (0.22, 0.44)  # from the middle of a row, downwards
-VISIBLE = 1_500  # parts of a step: gaps between tasks of one look that are shorter than one are drawn over
+# from the middle of a row, downwards
+WHOLE_ROW, COMPUTING, WAITING = (-0.44, 0.44), (-0.44, 0.20), (0.22, 0.44)
+# parts of a step: gaps between tasks of one look that are shorter than one are drawn over
+VISIBLE = 1_500
 COMMUNICATION = dict(
-    zip((ROLES[role] for role in EXPOSED), ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9"), strict=True)
+    zip(
+        (ROLES[role] for role in EXPOSED),
+        ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9"),
+        strict=True,
+    )
 )
 UPDATE_COLOUR = "#B00020"
 LEGEND = 7  # entries in a line
@@ -41,7 +48,9 @@ ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Bars of one look: ``what`` a role or the bubble, ``hue`` the microbatch's (-1: none); row, start, finish (ps)."""
+    """Bars of one look: ``what`` a role or the bubble, ``hue`` the microbatch's (-1: none); row,
+    start, finish (ps).
+    """
 
     what: str
     hue: int
@@ -53,12 +62,16 @@ class Spans:
 def _section(report: Report) -> Training:
     """What only a large model's step has. Raises ValueError where there is none."""
     if report.training is None:
-        raise ValueError("report: is not that of a large model's step; gantt_figure draws any trace")
+        raise ValueError(
+            "report: is not that of a large model's step; gantt_figure draws any trace"
+        )
     return report.training
 
 
 def training_spans(report: Report) -> tuple[Spans, ...]:
-    """Everything that is drawn, by look: what each rank computes, layer by layer, and what its gaps go to."""
+    """Everything that is drawn, by look: what each rank computes, layer by layer, and what its gaps
+    go to.
+    """
     plan, trace = _section(report).plan, report.trace
     found: dict[tuple[str, int], list[Ints]] = {}
     for rank, device in enumerate(plan.first[:ROWS]):
@@ -75,14 +88,22 @@ def training_spans(report: Report) -> tuple[Spans, ...]:
             own = label == one
             if own.any():
                 found.setdefault((TERMS[one], -1), []).append(_table(rank, start[own], finish[own]))
-    return tuple(Spans(what, hue, *np.concatenate(pieces, axis=1)) for (what, hue), pieces in found.items())
+    return tuple(
+        Spans(what, hue, *np.concatenate(pieces, axis=1)) for (what, hue), pieces in found.items()
+    )
 
 
 def _actions(report: Report) -> Iterator[tuple[str, bool, int, int, int]]:
-    """What each rank computes for a microbatch, no other between: its number, whether light, row, start, finish."""
+    """What each rank computes for a microbatch, no other between: its number, whether light, row,
+    start, finish.
+    """
     plan, trace = _section(report).plan, report.trace
     for rank, device in enumerate(plan.first[:ROWS]):
-        here = (trace.task_graph.tasks.source == device) & (plan.role < COMPUTES) & (plan.microbatch >= 0)
+        here = (
+            (trace.task_graph.tasks.source == device)
+            & (plan.role < COMPUTES)
+            & (plan.microbatch >= 0)
+        )
         rows = np.flatnonzero(here & (trace.finish > trace.start))
         rows = rows[np.argsort(trace.start[rows], kind="stable")]
         role, microbatch = plan.role[rows], plan.microbatch[rows]
@@ -126,8 +147,14 @@ def plot_training(report: Report, ax: Axes | None = None) -> Axes:
     _draw_labels(ax, report)
     training = _section(report)
     lines = _draw_legend(ax, spans, training.plan.parallelism.microbatches)
-    title = f"{training.plan.model.name}, {training.plan.schedule.name}: step {format_seconds(report.seconds)}"
-    told = f"MFU {training.mfu:.1%}, bubble {report.bubble:.1%}, exposed communication {report.exposed:.1%}"
+    title = (
+        f"{training.plan.model.name}, {training.plan.schedule.name}: step "
+        f"{format_seconds(report.seconds)}"
+    )
+    told = (
+        f"MFU {training.mfu:.1%}, bubble {report.bubble:.1%}, exposed communication "
+        f"{report.exposed:.1%}"
+    )
     ax.set_title(f"{plain(title, 90)}, {told}", loc="left", pad=10 + 16 * lines, fontsize=11)
     return ax
 
@@ -157,20 +184,38 @@ def _colour(what: str, hue: int) -> tuple[float, float, float]:
         return to_rgb(COMMUNICATION[what])
     if what == ROLES[UPDATE]:
         return to_rgb(UPDATE_COLOUR)
-    kind = WEIGHTS if what == ROLES[WEIGHT] else AHEAD if what in (ROLES[FORWARD], ROLES[RECOMPUTE]) else WHOLE
+    kind = (
+        WEIGHTS
+        if what == ROLES[WEIGHT]
+        else AHEAD
+        if what in (ROLES[FORWARD], ROLES[RECOMPUTE])
+        else WHOLE
+    )
     return shade(HUES[hue] if hue >= 0 else GREY, kind)
 
 
 def _draw(ax: Axes, spans: Spans, scale: int) -> None:
     from matplotlib.collections import PolyCollection
 
-    above, below = WHOLE_ROW if spans.what == BUBBLE else WAITING if spans.what in COMMUNICATION else COMPUTING
-    left, right, upper, lower = spans.start / scale, spans.finish / scale, spans.row + above, spans.row + below
+    above, below = (
+        WHOLE_ROW if spans.what == BUBBLE else WAITING if spans.what in COMMUNICATION else COMPUTING
+    )
+    left, right, upper, lower = (
+        spans.start / scale,
+        spans.finish / scale,
+        spans.row + above,
+        spans.row + below,
+    )
     corners = ((left, lower), (left, upper), (right, upper), (right, lower))
     boxes = list(np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1))
     if spans.what == BUBBLE:
         drawn = PolyCollection(
-            boxes, facecolors=IDLE_FILL, edgecolors=IDLE_HATCH, linewidths=0.0, hatch="/////", zorder=1
+            boxes,
+            facecolors=IDLE_FILL,
+            edgecolors=IDLE_HATCH,
+            linewidths=0.0,
+            hatch="/////",
+            zorder=1,
         )
     else:
         # Moved to whole pixels, thin bars would show patterns that are not there.
@@ -188,7 +233,16 @@ def _draw_labels(ax: Axes, report: Report) -> None:
         if fits and drawn < LABELS:
             colour, height = "#1A1A1A" if light else "white", row + sum(COMPUTING) / 2
             middle = (start + finish) / 2 / scale
-            ax.text(middle, height, text, color=colour, fontsize=size, ha="center", va="center", zorder=3)
+            ax.text(
+                middle,
+                height,
+                text,
+                color=colour,
+                fontsize=size,
+                ha="center",
+                va="center",
+                zorder=3,
+            )
             drawn += 1
 
 
@@ -199,7 +253,11 @@ def _draw_legend(ax: Axes, spans: tuple[Spans, ...], microbatches: int) -> int:
 
     present = {one.what for one in spans}
     ahead = [ROLES[role] for role in (FORWARD, RECOMPUTE) if ROLES[role] in present]
-    others = [ROLES[role] for role in range(COMPUTES) if role not in (FORWARD, RECOMPUTE) and ROLES[role] in present]
+    others = [
+        ROLES[role]
+        for role in range(COMPUTES)
+        if role not in (FORWARD, RECOMPUTE) and ROLES[role] in present
+    ]
     handles: list[Any] = [Patch(facecolor=_colour(one, -1)) for one in (*ahead[:1], *others)]
     labels = [" and ".join(ahead), *others]
     for role in COMMUNICATION:
@@ -207,13 +265,18 @@ def _draw_legend(ax: Axes, spans: tuple[Spans, ...], microbatches: int) -> int:
             handles.append(Patch(facecolor=_colour(role, -1)))
             labels.append(f"{role}, exposed")
     if BUBBLE in present:
-        handles.append(Patch(facecolor=IDLE_FILL, edgecolor=IDLE_HATCH, linewidth=0.0, hatch="/////"))
+        handles.append(
+            Patch(facecolor=IDLE_FILL, edgecolor=IDLE_HATCH, linewidth=0.0, hatch="/////")
+        )
         labels.append(BUBBLE)
     handles.append(tuple(Patch(facecolor=colour) for colour in HUES[:microbatches]))
-    labels.append("microbatches" + f" (colours repeat every {len(HUES)})" * (microbatches > len(HUES)))
+    labels.append(
+        "microbatches" + f" (colours repeat every {len(HUES)})" * (microbatches > len(HUES))
+    )
     lines = -(-len(labels) // LEGEND)
     ax.legend(
-        handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2, ncols=-(-len(labels) // lines),
+        handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), borderaxespad=0.2,
+        ncols=-(-len(labels) // lines),
         frameon=False, fontsize=9, handlelength=1.8, columnspacing=1.6,
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Reports: one step, two steps side by side, or the results of a sweep, as data and as a page of their own.
+"""Reports: one step, two steps side by side, or the results of a sweep, as data and as a page of
+their own.
 
 read_subject / read_results -> run_data, compare_data, results_data (plain data) -> page (HTML)
 """

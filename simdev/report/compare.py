@@ -1,4 +1,7 @@
-"""Two steps side by side: what changed, in tables and on one time axis. Parts are matched by their names."""
+"""Two steps side by side: what changed, in tables and on one time axis.
+
+Parts are matched by their names.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ def compare_data(first: Subject, second: Subject) -> dict[str, Any]:
         "fits": first.report.feasible and second.report.feasible,
         "headline": verdict(first, second),
         "facts": [],
-        "notes": [f"{letter}: {note}" for letter, one in (("A", first), ("B", second)) for note in notes(one)],
+        "notes": [
+            f"{letter}: {note}"
+            for letter, one in (("A", first), ("B", second))
+            for note in notes(one)
+        ],
         "names": [first.name, second.name],
         "headlines": [headline(first.report), headline(second.report)],
         "timelines": [timeline(first.report), timeline(second.report)],
@@ -40,20 +47,29 @@ def verdict(first: Subject, second: Subject) -> str:
     if before == after:
         return f"{names[0]} takes as long as {names[1]}"
     if not before or not after:
-        return f"{names[0]} takes {'some' if after else 'no'} time, {names[1]} {'some' if before else 'none'}"
+        return (
+            f"{names[0]} takes {'some' if after else 'no'} time, {names[1]} "
+            f"{'some' if before else 'none'}"
+        )
     slower = after > before
     ratio = after / before if slower else before / after
     if ratio < 1.1:
         return (
-            f"{names[0]} takes {abs(after - before) / before:.2%} {'longer' if slower else 'less time'} than {names[1]}"
+            f"{names[0]} takes {abs(after - before) / before:.2%} "
+            f"{'longer' if slower else 'less time'} than {names[1]}"
         )
-    return f"{names[0]} {'takes' if slower else 'is'} {ratio:.4g} times as {'long' if slower else 'fast'} as {names[1]}"
+    return (
+        f"{names[0]} {'takes' if slower else 'is'} {ratio:.4g} times as "
+        f"{'long' if slower else 'fast'} as {names[1]}"
+    )
 
 
 def compare_sheets(first: Report, second: Report) -> Iterator[Sheet]:
     """What changed, from the whole to the single task."""
     yield _whole_sheet(first, second)
-    yield _times("Critical path: what the step time is spent on", "blame", first.blame, second.blame)
+    yield _times(
+        "Critical path: what the step time is spent on", "blame", first.blame, second.blame
+    )
     yield _device_sheet(first, second)
     yield _link_sheet(first, second)
     yield _times("Work by kind of task", "kind", _by_kind(first), _by_kind(second))
@@ -70,23 +86,34 @@ def _whole_sheet(first: Report, second: Report) -> Sheet:
             ("step time", report.step_ps, format_seconds(report.seconds) + period),
             ("exposed communication", report.exposed, f"{report.exposed:.1%}"),
             ("bubble", report.bubble, f"{report.bubble:.1%}"),
-            ("ops", sum(device.ops for device in report.devices), f"{sum(device.ops for device in report.devices):,}"),
+            (
+                "ops",
+                sum(device.ops for device in report.devices),
+                f"{sum(device.ops for device in report.devices):,}",
+            ),
             ("transfers", report.transfer_count, f"{report.transfer_count:,}"),
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),
             ("largest peak", peak, format_bytes(peak)),
             ("memory over capacity", report.memory_excess, format_bytes(report.memory_excess)),
         ]
 
-    rows = tuple((name, a, b, change(x, y)) for (name, x, a), (_, y, b) in zip(of(first), of(second), strict=True))
+    rows = tuple(
+        (name, a, b, change(x, y))
+        for (name, x, a), (_, y, b) in zip(of(first), of(second), strict=True)
+    )
     head = columns("", TEXT, "A", TEXT, "B", TEXT, "change", CHANGE)
     return Sheet("The step", head, rows)
 
 
 def _times(title: str, what: str, first: Mapping[str, int], second: Mapping[str, int]) -> Sheet:
     """Times in ps by name."""
-    pairs = [(name, first.get(name, 0), second.get(name, 0)) for name in dict.fromkeys([*first, *second])]
+    pairs = [
+        (name, first.get(name, 0), second.get(name, 0)) for name in dict.fromkeys([*first, *second])
+    ]
     rows = tuple((name, a, b, b - a, change(a, b)) for name, a, b in pairs if a or b)
-    return Sheet(title, columns(what, TEXT, "A", TIME, "B", TIME, "added", TIME, "change", CHANGE), rows)
+    return Sheet(
+        title, columns(what, TEXT, "A", TIME, "B", TIME, "added", TIME, "change", CHANGE), rows
+    )
 
 
 def _device_sheet(first: Report, second: Report) -> Sheet:
@@ -106,14 +133,20 @@ def _device_sheet(first: Report, second: Report) -> Sheet:
 
 
 def _link_sheet(first: Report, second: Report) -> Sheet:
-    a, b = ({link.name: link for link in report.links if link.transfers} for report in (first, second))
+    a, b = (
+        {link.name: link for link in report.links if link.transfers} for report in (first, second)
+    )
     rows = []
     for name in dict.fromkeys([*a, *b]):
-        pair = [(one.transfers, one.bytes, one.busy_ps) if one else (None,) * 3 for one in (a.get(name), b.get(name))]
+        pair = [
+            (one.transfers, one.bytes, one.busy_ps) if one else (None,) * 3
+            for one in (a.get(name), b.get(name))
+        ]
         rows.append((name, *(cell for cells in zip(*pair, strict=True) for cell in cells)))
     rows.sort(key=lambda row: -max(row[5] or 0, row[6] or 0))
     names = columns(
-        "queue or link", TEXT, "transfers A", COUNT, "transfers B", COUNT, "carried A", BYTES, "carried B", BYTES,
+        "queue or link", TEXT, "transfers A", COUNT, "transfers B", COUNT, "carried A", BYTES,
+        "carried B", BYTES,
         "busy A", TIME, "busy B", TIME,
     )  # fmt: skip
     return Sheet("Links and queues", names, tuple(rows))
@@ -139,7 +172,9 @@ def _a_step(report: Report) -> slice:
 
 
 def _task_sheet(first: Report, second: Report) -> Sheet:
-    """The tasks that are in both and whose time, start or place changed, those first that take most more or less."""
+    """The tasks that are in both and whose time, start or place changed, those first that take most
+    more or less.
+    """
     a, b = (_tasks(report) for report in (first, second))
     both = [(name, *a[name], *b[name]) for name in a if name in b and a[name] != b[name]]
     found = [
@@ -152,7 +187,10 @@ def _task_sheet(first: Report, second: Report) -> Sheet:
         "task", TEXT, "on A", TEXT, "on B", TEXT, "time A", TIME, "time B", TIME, "added", TIME,
         "start A", TIME, "start B", TIME, "later by", TIME,
     )  # fmt: skip
-    note = f"{only[0]:,} tasks are in A only, {only[1]:,} in B only; {len(found):,} of those in both changed."
+    note = (
+        f"{only[0]:,} tasks are in A only, {only[1]:,} in B only; {len(found):,} of those "
+        "in both changed."
+    )
     return Sheet("Tasks that changed most", head, tuple(found[:TASKS]), note)
 
 
@@ -160,7 +198,11 @@ def _tasks(report: Report) -> dict[str, tuple[str, int, int]]:
     """Where each task of a step ran, its start in the step and its length (ps), by name."""
     graph, rows = report.trace.task_graph, _a_step(report)
     start, finish = report.trace.start[rows], report.trace.finish[rows]
-    places = np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist() if len(start) else []
+    places = (
+        np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist()
+        if len(start)
+        else []
+    )
     begin = start.min(initial=np.iinfo(np.int64).max) if report.steady is not None else 0
     times = zip(places, (start - begin).tolist(), (finish - start).tolist(), strict=True)
     return dict(zip(graph.tasks.name[: len(start)], times, strict=True))

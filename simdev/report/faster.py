@@ -61,7 +61,10 @@ class Question:
         return step_time_ps(self.trace(step, engine))
 
     def trace(self, step: Step, engine: str) -> Trace:
-        """The trace of a step that the scenario's strategy lowers to. Raises InputError, DeadlockError."""
+        """The trace of a step that the scenario's strategy lowers to.
+
+        Raises InputError, DeadlockError.
+        """
         return simulate_lowered(step, self.scenario.strategy, engine, self.scenario.steps)
 
     @classmethod
@@ -85,7 +88,9 @@ class Question:
 
     def _lowered(self, ops: Ops) -> Step:
         strategy = self._strategy(ops)
-        return lower_step(self.prepared, strategy, self.repeated, lambda own: self._durations(own, ops))
+        return lower_step(
+            self.prepared, strategy, self.repeated, lambda own: self._durations(own, ops)
+        )
 
     def _strategy(self, ops: Ops) -> Strategy:
         """The strategy with a short form written out that the changed times may balance otherwise.

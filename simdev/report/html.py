@@ -1,7 +1,9 @@
-"""A report as one HTML page that needs nothing else: data, style and script are inside, and nothing is fetched.
+"""A report as one HTML page that needs nothing else: data, style and script are inside, and nothing
+is fetched.
 
-Data stand in a block of JSON in which every character that means something to HTML or to JavaScript is escaped; the
-script puts them on the page as text only. A content security policy lets nothing run but that very script.
+Data stand in a block of JSON in which every character that means something to HTML or to JavaScript
+is escaped; the script puts them on the page as text only. A content security policy lets nothing
+run but that very script.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def json_for_html(data: Any) -> str:
-    """JSON in ASCII, without a character that could end the block it stands in, a comment or a line."""
+    """JSON in ASCII, without a character that could end the block it stands in, a comment or a
+    line.
+    """
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_IN_SCRIPT)  # outside of texts JSON has none of these
 

@@ -1,7 +1,9 @@
-"""What the pictures of a report show, as plain data: spans by row, memory over time, how busy everything is.
+"""What the pictures of a report show, as plain data: spans by row, memory over time, how busy
+everything is.
 
-Times are ps from the begin of the step. A trace of very many spans is told coarser, so that a page stays small enough
-to open: neighbours in a row become one span, and of the memory levels of a moment the highest is kept.
+Times are ps from the begin of the step. A trace of very many spans is told coarser, so that a page
+stays small enough to open: neighbours in a row become one span, and of the memory levels of a
+moment the highest is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ MOST_EDGES = 400_000
 
 
 def timeline(report: Report) -> dict[str, Any]:
-    """The Gantt chart: tasks as columns, rows that name them, the critical path; beside it memory and load."""
+    """The Gantt chart: tasks as columns, rows that name them, the critical path; beside it memory
+    and load.
+    """
     trace = report.trace
     rows = (path_row(trace), *gantt_rows(trace))
     merged = sum(map(len, rows)) > MOST_SPANS
@@ -49,7 +53,9 @@ def timeline(report: Report) -> dict[str, Any]:
         "rows": [_row(row, place, kinds, whole=merged or i == 0) for i, row in enumerate(rows)],
         "before": _before(trace) if len(used) == len(place) else None,
         "memory": [
-            _memory(one) for one, worth in zip(trace.memory, told_devices(trace.task_graph), strict=True) if worth
+            _memory(one)
+            for one, worth in zip(trace.memory, told_devices(trace.task_graph), strict=True)
+            if worth
         ],
         "load": _load(trace),
     }
@@ -59,14 +65,20 @@ def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
     tasks = trace.task_graph.tasks
     columns = {"source": tasks.source, "destination": tasks.destination, "bytes": tasks.bytes}
     numbers = {name: column[used].tolist() for name, column in columns.items()}
-    spans = {"start": trace.start[used].tolist(), "length": (trace.finish - trace.start)[used].tolist()}
+    spans = {
+        "start": trace.start[used].tolist(),
+        "length": (trace.finish - trace.start)[used].tolist(),
+    }
     return {"name": [tasks.name[i] for i in used.tolist()]} | spans | numbers
 
 
 def _row(row: GanttRow, place: Ints, kinds: dict[str, int], whole: bool) -> dict[str, Any]:
     """``start`` and ``length`` stand in rows only whose spans are not those of their tasks."""
     found: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
-    found |= {"tasks": place[row.tasks].tolist(), "kind": [kinds[kind] for kind in row.kind.tolist()]}
+    found |= {
+        "tasks": place[row.tasks].tolist(),
+        "kind": [kinds[kind] for kind in row.kind.tolist()],
+    }
     found["critical"] = np.flatnonzero(row.critical).tolist()
     if whole:
         found |= {"start": row.start.tolist(), "length": (row.finish - row.start).tolist()}
@@ -74,7 +86,9 @@ def _row(row: GanttRow, place: Ints, kinds: dict[str, int], whole: bool) -> dict
 
 
 def _before(trace: Trace) -> dict[str, Any] | None:
-    """The tasks that each task waits for, as lists one after another; None where there are too many."""
+    """The tasks that each task waits for, as lists one after another; None where there are too
+    many.
+    """
     rows = trace.task_graph.predecessors
     if len(rows.ids) > MOST_EDGES:
         return None
@@ -84,12 +98,19 @@ def _before(trace: Trace) -> dict[str, Any] | None:
 def _memory(memory: DeviceMemory) -> dict[str, Any]:
     """The level of a device from each time on."""
     time, level = coarser(memory.time, memory.level, MOST_LEVELS)
-    told = {"name": memory.device, "capacity": memory.capacity, "peak": memory.peak, "peak_at": memory.peak_ps}
+    told = {
+        "name": memory.device,
+        "capacity": memory.capacity,
+        "peak": memory.peak,
+        "peak_at": memory.peak_ps,
+    }
     return told | {"time": time.tolist(), "level": level.tolist()}
 
 
 def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
-    """At most ``most`` levels; of neighbours that become one the highest is kept, so that peaks stay."""
+    """At most ``most`` levels; of neighbours that become one the highest is kept, so that peaks
+    stay.
+    """
     if len(time) <= most:
         return time, level
     first = np.linspace(0, len(time), most // 2 + 1).astype(np.int64)[:-1]
@@ -102,7 +123,9 @@ def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
 
 
 def _load(trace: Trace) -> list[dict[str, Any]]:
-    """For each device that computes and each queue or link that carries: the share of each bin in which it is busy."""
+    """For each device that computes and each queue or link that carries: the share of each bin in
+    which it is busy.
+    """
     found = []
     for name, start, finish in _workers(trace):
         shares = busy_shares(start, finish, trace.step_ps, BINS)
@@ -124,16 +147,21 @@ def _workers(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
 
 
 def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> NDArray[np.float64]:
-    """The share of each of ``bins`` equal parts of the step in which any of the spans is under way."""
+    """The share of each of ``bins`` equal parts of the step in which any of the spans is under
+    way.
+    """
     if not step_ps or not len(start):
         return np.zeros(bins)
     order = np.argsort(start, kind="stable")
     start, finish = start[order], np.maximum.accumulate(finish[order])
-    begin = np.maximum(start, np.concatenate(([0], finish[:-1])))  # each span without what earlier ones cover
+    # each span without what earlier ones cover
+    begin = np.maximum(start, np.concatenate(([0], finish[:-1])))
     length = np.maximum(finish - begin, 0)
     covered = np.concatenate(([0], np.cumsum(length)))
     knots = np.stack((begin, begin + length), axis=1).reshape(-1)
     values = np.stack((covered[:-1], covered[1:]), axis=1).reshape(-1)
     edges = np.linspace(0, step_ps, bins + 1)
-    shares: NDArray[np.float64] = np.clip(np.diff(np.interp(edges, knots, values, left=0)) * bins / step_ps, 0.0, 1.0)
+    shares: NDArray[np.float64] = np.clip(
+        np.diff(np.interp(edges, knots, values, left=0)) * bins / step_ps, 0.0, 1.0
+    )
     return shares

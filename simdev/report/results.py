@@ -22,7 +22,8 @@ FIRST = (
 )
 LAST = ("engine", "key", "simdev")
 SHARES = ("utilization", "bubble", "exposed_communication", "cost_estimated", "cost_rel_err")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # simdev.sweep writes a ' before a text in CSV that begins so
+# simdev.sweep writes a ' before a text in CSV that begins so
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def results_data(results: pd.DataFrame, title: str) -> dict[str, Any]:
@@ -70,7 +71,11 @@ def _plain(value: Any) -> Any:
 
 
 def _numeric(values: list[Any]) -> bool:
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values if value is not None)
+    return all(
+        isinstance(value, (int, float)) and not isinstance(value, bool)
+        for value in values
+        if value is not None
+    )
 
 
 def _kind(name: str, values: list[Any]) -> str:
@@ -83,10 +88,16 @@ def _kind(name: str, values: list[Any]) -> str:
     return BYTES if name.endswith("_bytes") else SHARE if name in SHARES else NUMBER
 
 
-def _axes(results: pd.DataFrame, kinds: dict[str, str], columns: dict[str, list[Any]]) -> dict[str, str]:
-    """What the scatter plot shows first: the step time over the first number that was set, coloured by another."""
+def _axes(
+    results: pd.DataFrame, kinds: dict[str, str], columns: dict[str, list[Any]]
+) -> dict[str, str]:
+    """What the scatter plot shows first: the step time over the first number that was set, coloured
+    by another.
+    """
     names = [str(name) for name in results]
-    was_set = names[names.index("scenario") + 1 : names.index("status")] if names.index("status") else []
+    was_set = (
+        names[names.index("scenario") + 1 : names.index("status")] if names.index("status") else []
+    )
     varied = [name for name in was_set if name in columns and len(set(map(str, columns[name]))) > 1]
     x = next((name for name in varied if kinds[name] != TEXT), None)
     if x is None:

@@ -1,4 +1,6 @@
-"""Tables with typed cells: told to a page as JSON, which shows and sorts them, and to a terminal as text."""
+"""Tables with typed cells: told to a page as JSON, which shows and sorts them, and to a terminal as
+text.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ from ..units import format_bytes, format_seconds
 TEXT, COUNT, TIME, BYTES, RATE, SHARE, CHANGE, NUMBER = (
     "text", "count", "time", "bytes", "rate", "share", "change", "number"
 )  # fmt: skip
-"""How a cell is shown: as it is; whole number; ps; bytes; bytes/s; 0 to 1 with a bar; signed part of 1; number."""
+"""How a cell is shown: as it is; whole number; ps; bytes; bytes/s; 0 to 1 with a bar; signed part
+of 1; number.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table: ``columns`` are (title, how its cells are shown); a cell is a text, a number, a truth value or None."""
+    """A table: ``columns`` are (title, how its cells are shown); a cell is a text, a number, a
+    truth value or None.
+    """
 
     title: str
     columns: tuple[tuple[str, str], ...]
@@ -27,7 +33,12 @@ class Sheet:
     def to_json(self) -> dict[str, Any]:
         """For the page."""
         columns = [{"title": title, "as": kind} for title, kind in self.columns]
-        return {"title": self.title, "note": self.note, "columns": columns, "rows": [list(row) for row in self.rows]}
+        return {
+            "title": self.title,
+            "note": self.note,
+            "columns": columns,
+            "rows": [list(row) for row in self.rows],
+        }
 
 
 def sheet_table(sheet: Sheet, most: int, width: int = 40) -> Table:
@@ -35,7 +46,8 @@ def sheet_table(sheet: Sheet, most: int, width: int = 40) -> Table:
     kinds = [kind for _, kind in sheet.columns]
     head = tuple(f"<{title}" if kind == TEXT else title for title, kind in sheet.columns)
     body = tuple(
-        tuple(_cell(cell, kind, width) for cell, kind in zip(row, kinds, strict=True)) for row in sheet.rows[:most]
+        tuple(_cell(cell, kind, width) for cell, kind in zip(row, kinds, strict=True))
+        for row in sheet.rows[:most]
     )
     return Table(sheet.title, head, body, max(len(sheet.rows) - most, 0))
 
@@ -45,7 +57,12 @@ def _cell(cell: Any, kind: str, width: int) -> str:
         return "-"
     if kind == TIME:
         return format_seconds(cell / 1e12)
-    shown = {BYTES: format_bytes, SHARE: "{:.1%}".format, CHANGE: "{:+.1%}".format, COUNT: "{:,}".format}
+    shown = {
+        BYTES: format_bytes,
+        SHARE: "{:.1%}".format,
+        CHANGE: "{:+.1%}".format,
+        COUNT: "{:,}".format,
+    }
     return shown[kind](cell) if kind in shown else shorten(str(cell), width)
 
 

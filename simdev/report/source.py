@@ -1,4 +1,6 @@
-"""What a report is about, from the file that tells it: a scenario, a saved run, or the results of a sweep."""
+"""What a report is about, from the file that tells it: a scenario, a saved run, or the results of a
+sweep.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ TABLES = (".csv", ".parquet")
 class Subject:
     """One step to report on: its name, what its trace means, and where it comes from.
 
-    ``scenario`` is None for a saved run and for a large model, and ``kinds``, the kinds of the ops by name, are None
-    then. ``violations`` counts what the checker finds wrong with a saved run.
+    ``scenario`` is None for a saved run and for a large model, and ``kinds``, the kinds of the ops
+    by name, are None then. ``violations`` counts what the checker finds wrong with a saved run.
     """
 
     name: str
@@ -96,13 +98,20 @@ def read_results(path: str) -> pd.DataFrame:
         raise InputError("Parquet needs pyarrow; install simdev[parquet]", path) from None
     except FileNotFoundError:
         raise InputError("no such file", path) from None
-    except (ValueError, OSError) as error:  # what the system, pandas and pyarrow raise for broken files
+    # what the system, pandas and pyarrow raise for broken files
+    except (ValueError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "broken"
-        told = f"cannot be read as {'Parquet' if is_parquet else 'CSV'}: {reason[:1].lower()}{reason[1:]}"
+        told = (
+            f"cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
+            f"{reason[:1].lower()}{reason[1:]}"
+        )
         raise InputError(told, path) from None
     missing = [name for name in ("scenario", "status", "step_time_s") if name not in found.columns]
     if missing:
-        raise InputError(f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}", path)
+        raise InputError(
+            (f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}"),
+            path,
+        )
     return found
 
 

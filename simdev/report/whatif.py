@@ -43,8 +43,9 @@ Bools = NDArray[np.bool_]
 class WhatIf:
     """One answer: ``what`` (device, links, link, queue, op class, phase) of this name made faster.
 
-    ``busy_ps`` is the time in which it works in the step as it is (None: not known), ``step_ps`` the step time with it
-    faster, ``gain`` the share of the step time that this saves (below 0 where the step gets longer).
+    ``busy_ps`` is the time in which it works in the step as it is (None: not known), ``step_ps``
+    the step time with it faster, ``gain`` the share of the step time that this saves (below 0 where
+    the step gets longer).
     """
 
     what: str
@@ -80,11 +81,12 @@ def what_ifs(
     factor: int = FACTOR,
     watch: Callable[[Sequence[Any]], Sequence[Any]] = lambda cases: cases,
 ) -> tuple[WhatIf, ...]:
-    """Every device, link and class of ops made ``factor`` times faster, one at a time; the largest gain first.
+    """Every device, link and class of ops made ``factor`` times faster, one at a time; the largest
+    gain first.
 
-    ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are the classes);
-    ``scenario`` is what the report answers, None for a saved run and a large model; ``watch`` may show how far it is.
-    Raises InputError.
+    ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are
+    the classes); ``scenario`` is what the report answers, None for a saved run and a large model;
+    ``watch`` may show how far it is. Raises InputError.
     """
     question = None if scenario is None else Question.of(scenario, factor, kinds or {})
     cases = list(_cases(_Known(report, factor, question), kinds))
@@ -94,7 +96,9 @@ def what_ifs(
     found = []
     for case in watch(cases):
         step = case.step_ps(engine)
-        found.append(WhatIf(case.what, case.name, case.busy_ps, step, (base - step) / base if base else 0.0))
+        found.append(
+            WhatIf(case.what, case.name, case.busy_ps, step, (base - step) / base if base else 0.0)
+        )
     return tuple(sorted(found, key=lambda one: -one.gain))
 
 
@@ -147,15 +151,21 @@ def _classes(known: _Known, kinds: Mapping[str, str] | None) -> Iterator[_Case]:
     for name in sorted(set(classes[computes & (tasks.duration > 0)].tolist())):
         chosen: Bools = computes & (classes == name).astype(np.bool_)
         yield _shorter(known, chosen, "op class" if kinds else "phase", name, Ops(of_class=name))
-    collectives = np.fromiter((kind == COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks)) & ~tasks.flow
+    collectives = (
+        np.fromiter((kind == COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks)) & ~tasks.flow
+    )
     if collectives.any():
         yield _shorter(known, collectives, "op class", "collectives")
 
 
 def _queues(known: _Known) -> Iterator[_Case]:
-    """The queues, half-links and pairs of devices that transfers go through; a collective goes through many at once."""
+    """The queues, half-links and pairs of devices that transfers go through; a collective goes
+    through many at once.
+    """
     task_graph, tasks = known.report.trace.task_graph, known.report.trace.task_graph.tasks
-    sends = transfer_mask(task_graph) & np.fromiter((kind != COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks))
+    sends = transfer_mask(task_graph) & np.fromiter(
+        (kind != COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks)
+    )
     found = [_carrier(known, carrier, sends) for carrier in carriers(known.report.trace)]
     cases = [case for case in found if case is not None]
     yield from _busiest(cases)
@@ -217,7 +227,8 @@ def _links(report: Report, question: Question) -> Iterator[_Case]:
 def _used(report: Report, scenario: Scenario, prepared: Prepared) -> dict[int, int]:
     """The rows of the links that carry something, and for how long (ps).
 
-    Links that are no queues, and that nothing shares, are busy for as long as they were if they were queues.
+    Links that are no queues, and that nothing shares, are busy for as long as they were if they
+    were queues.
     """
     cluster = scenario.cluster
     row = {id(link): i for i, link in enumerate(cluster.links)}
@@ -233,11 +244,13 @@ def _used(report: Report, scenario: Scenario, prepared: Prepared) -> dict[int, i
 
 
 def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> dict[int, int]:
-    """The rows of links with their ps by lowering to queues of links: that tells every message what it passes.
+    """The rows of links with their ps by lowering to queues of links: that tells every message what
+    it passes.
 
     ``link_of`` is the link of each half-link.
     """
-    strategy = replace(scenario.strategy, order=Order())  # a sequence may name queues that are not there
+    # a sequence may name queues that are not there
+    strategy = replace(scenario.strategy, order=Order())
     if isinstance(strategy.sync, Sync):
         strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))
     cluster = replace(scenario.cluster, queues=LINK_QUEUES)
@@ -252,7 +265,9 @@ def _used_as_queues(scenario: Scenario, prepared: Prepared, link_of: Ints) -> di
 def _carrying_ps(report: Report, through: Sequence[Carrier]) -> int:
     """The time of a step in which a link carries anything in either direction."""
     start = np.concatenate([carrier.start for carrier in through])
-    return _busy_ps(report, start, np.concatenate([report.trace.finish[carrier.tasks] for carrier in through]))
+    return _busy_ps(
+        report, start, np.concatenate([report.trace.finish[carrier.tasks] for carrier in through])
+    )
 
 
 def _wired(question: Question, rows: list[int], what: str, name: str, busy: int | None) -> _Case:
@@ -271,5 +286,6 @@ def _wired(question: Question, rows: list[int], what: str, name: str, busy: int 
 
 
 def _with_bandwidth(link: Link, factor: int) -> Link:
-    bandwidth = min(Fraction(link.bandwidth) * factor, Fraction(MAX_BYTES))  # the most that a file may tell
+    # the most that a file may tell
+    bandwidth = min(Fraction(link.bandwidth) * factor, Fraction(MAX_BYTES))
     return replace(link, bandwidth=bandwidth)

@@ -1,7 +1,9 @@
-"""Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's pipelining does.
+"""Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's
+pipelining does.
 
-``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of its input alone and
-``1W0`` that of its weights. A table says who does what in which order; when, follows from the times of the stages.
+``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of
+its input alone and ``1W0`` that of its weights. A table says who does what in which order; when,
+follows from the times of the stages.
 """
 
 from __future__ import annotations

@@ -9,10 +9,12 @@ FORWARD, BACKWARD, INPUT, WEIGHT = "F", "B", "I", "W"
 
 
 class Action(NamedTuple):
-    """``kind`` is F (forward), B (whole backward), I (gradient of the input) or W (gradient of the weights).
+    """``kind`` is F (forward), B (whole backward), I (gradient of the input) or W (gradient of the
+    weights).
 
-    The notation is that of torch.distributed.pipelining: stage, kind, microbatch, ``2F0``. A tuple, for actions are the
-    keys of large tables, and a dataclass takes several times as long to look up.
+    The notation is that of torch.distributed.pipelining: stage, kind, microbatch, ``2F0``. A tuple,
+    for actions are the keys of large tables, and a dataclass takes several times as long to look
+    up.
     """
 
     stage: int
@@ -26,8 +28,9 @@ class Action(NamedTuple):
 def needs(action: Action, known: Container[Action]) -> tuple[Action, ...]:
     """The actions that must end before this one, of those that are ``known``.
 
-    A forward needs the forward of the stage before it; a backward, whole or of the input, its own forward and the
-    backward of the stage after it; the gradient of the weights needs that of the input.
+    A forward needs the forward of the stage before it; a backward, whole or of the input, its own
+    forward and the backward of the stage after it; the gradient of the weights needs that of the
+    input.
     """
     stage, kind, microbatch = action
     if kind == WEIGHT:

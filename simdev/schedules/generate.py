@@ -1,8 +1,9 @@
 """The published schedules, generated.
 
-Sources: GPipe, Huang et al. 2019; 1F1B with flush, Narayanan et al. 2021 (PipeDream-2BW, Megatron-LM section 2.2.1);
-interleaved 1F1B, Narayanan et al. 2021 (Megatron-LM, section 2.2.2) with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi
-et al. 2024 (Zero Bubble, section 2), their handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
+Sources: GPipe, Huang et al. 2019; 1F1B with flush, Narayanan et al. 2021 (PipeDream-2BW,
+Megatron-LM section 2.2.1); interleaved 1F1B, Narayanan et al. 2021 (Megatron-LM, section 2.2.2)
+with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi et al. 2024 (Zero Bubble, section 2), their
+handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def one_forward_one_backward(
 ) -> Schedule:
     """After some forwards to warm up, a rank does one forward and one backward in turn.
 
-    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for each of its
-    ``chunks`` but one; stage c p + r is chunk c of rank r. ``split`` cuts the backward in two and delays the gradient
-    of the weights by ``per_hop`` r microbatches, so that it fills the bubble at the end: per_hop 1 is ZB-H1, 2 is
-    ZB-H2. Raises InputError where the microbatches do not fill whole rounds of p or a little more (chunks > 1).
+    With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
+    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. ``split`` cuts the backward
+    in two and delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills
+    the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches
+    do not fill whole rounds of p or a little more (chunks > 1).
     """
     _check(ranks, microbatches, chunks)
     rounds = max(1, microbatches // ranks)
@@ -58,8 +60,12 @@ def one_forward_one_backward(
     return Schedule(tuple(rows), name, asynchronous)
 
 
-def _rank_row(rank: int, ranks: int, chunks: int, size: int, microbatches: int, warmup: int, delay: int | None) -> Row:
-    """The actions of one rank; ``size`` microbatches make a round; ``delay`` None: backwards are whole."""
+def _rank_row(
+    rank: int, ranks: int, chunks: int, size: int, microbatches: int, warmup: int, delay: int | None
+) -> Row:
+    """The actions of one rank; ``size`` microbatches make a round; ``delay`` None: backwards are
+    whole.
+    """
     turns = [divmod(turn, size) for turn in range(microbatches * chunks)]
     # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
     order = [(number % chunks, number // chunks * size + place) for number, place in turns]
@@ -78,7 +84,9 @@ def _rank_row(rank: int, ranks: int, chunks: int, size: int, microbatches: int, 
 
 
 class _Kind(NamedTuple):
-    """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several stages a rank."""
+    """How ``one_forward_one_backward`` makes a named schedule; ``chunked`` ones may run several
+    stages a rank.
+    """
 
     per_hop: int = 1
     split: bool = False
@@ -100,7 +108,8 @@ SCHEDULES = ("GPipe", *_KINDS)
 def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """One of SCHEDULES, whatever the case of its letters; ``chunks`` stages a rank.
 
-    1F1B of several chunks is Interleaved1F1B. Raises InputError for what it does not know or cannot build.
+    1F1B of several chunks is Interleaved1F1B. Raises InputError for what it does not know or cannot
+    build.
     """
     known = {one.lower(): one for one in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
     found = known.get(name.lower())
@@ -122,7 +131,9 @@ def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) ->
 
 def _check(ranks: int, microbatches: int, chunks: int) -> None:
     given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
-    wrong = [f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1]
+    wrong = [
+        f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1
+    ]
     if not wrong and 3 * ranks * microbatches * chunks > MAX_ACTIONS:
         wrong = [f"stages, microbatches, chunks: make more than {MAX_ACTIONS:,} actions"]
     if wrong:

@@ -1,4 +1,6 @@
-"""What makes a table a schedule: every stage on one rank, every action once, and an order that can finish."""
+"""What makes a table a schedule: every stage on one rank, every action once, and an order that can
+finish.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ MISSING_SHOWN = 20
 
 
 def problems(rows: Rows) -> Iterator[str]:
-    """What is wrong with a table, by rank and slot; a deeper fault is told only where the ones before it are absent."""
+    """What is wrong with a table, by rank and slot; a deeper fault is told only where the ones
+    before it are absent.
+    """
     if not any(action is not None for row in rows for action in row):
         yield "the schedule holds no action"
         return
@@ -79,7 +83,10 @@ def _two_ranks(places: Mapping[Action, Place]) -> Iterator[str]:
         first = home.setdefault(action.stage, place)
         if first[0] != place[0] and (action.stage, place[0]) not in told:
             told.add((action.stage, place[0]))
-            yield f"{_at(place)}: {action} belongs to stage {action.stage}, which runs on rank {first[0]}"
+            yield (
+                f"{_at(place)}: {action} belongs to stage {action.stage}, which runs on "
+                f"rank {first[0]}"
+            )
 
 
 def _gaps(places: Iterable[Action]) -> Iterator[str]:
@@ -108,16 +115,24 @@ def _incomplete(places: Mapping[Action, Place]) -> Iterator[str]:
 
 
 def _one_incomplete(stage: int, microbatch: int, places: Mapping[Action, Place]) -> Iterator[str]:
-    forward, whole, half, rest = (Action(stage, kind, microbatch) for kind in (FORWARD, BACKWARD, INPUT, WEIGHT))
+    forward, whole, half, rest = (
+        Action(stage, kind, microbatch) for kind in (FORWARD, BACKWARD, INPUT, WEIGHT)
+    )
     if forward not in places:
         yield f": {forward} is missing"
     split = [action for action in (half, rest) if action in places]
     if whole in places and split:
-        yield f", slot {places[split[0]][1]}: {split[0]}, but {whole} (slot {places[whole][1]}) is the whole backward"
+        yield (
+            f", slot {places[split[0]][1]}: {split[0]}, but {whole} (slot "
+            f"{places[whole][1]}) is the whole backward"
+        )
     elif whole not in places and not split:
         yield f": {whole} is missing (or {half} and {rest})"
     elif len(split) == 1:
-        yield f", slot {places[split[0]][1]}: {split[0]}, but {rest if split[0] == half else half} is missing"
+        yield (
+            f", slot {places[split[0]][1]}: {split[0]}, but "
+            f"{rest if split[0] == half else half} is missing"
+        )
 
 
 def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
@@ -132,7 +147,10 @@ def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
 def _waiting(rows: Rows, places: Mapping[Action, Place]) -> Iterator[str]:
     """The circle of ranks that wait for one another for ever, if there is one."""
     runs = slots(rows).keys()
-    heads = [next((action for action in row if action is not None and action not in runs), None) for row in rows]
+    heads = [
+        next((action for action in row if action is not None and action not in runs), None)
+        for row in rows
+    ]
     rank = next((rank for rank, head in enumerate(heads) if head is not None), None)
     seen: dict[int, str] = {}
     while rank is not None and rank not in seen:
@@ -141,7 +159,9 @@ def _waiting(rows: Rows, places: Mapping[Action, Place]) -> Iterator[str]:
         wanted = _blocker(head, runs, places)
         there = places[wanted]
         behind = heads[there[0]]
-        seen[rank] = f"{_at(places[head])}: {head} waits for {wanted} (slot {there[1]} of rank {there[0]})"
+        seen[rank] = (
+            f"{_at(places[head])}: {head} waits for {wanted} (slot {there[1]} of rank {there[0]})"
+        )
         if behind is not None and behind != wanted:
             seen[rank] += f", which stands behind {behind} (slot {places[behind][1]})"
         rank = there[0]

@@ -19,8 +19,9 @@ Row = tuple[Action | None, ...]
 class Schedule:
     """A row of actions for each rank, None for an empty slot, which says nothing about time.
 
-    ``asynchronous``: every backward is followed on the spot by an update of its stage's weights, and no flush ends the
-    step (PipeDream). Raises InputError for a table that no pipeline could run, every problem with rank and slot.
+    ``asynchronous``: every backward is followed on the spot by an update of its stage's weights,
+    and no flush ends the step (PipeDream). Raises InputError for a table that no pipeline could
+    run, every problem with rank and slot.
     """
 
     rows: tuple[Row, ...]
@@ -41,7 +42,12 @@ class Schedule:
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
         """The rank of each stage."""
-        found = {action.stage: rank for rank, row in enumerate(self.rows) for action in row if action is not None}
+        found = {
+            action.stage: rank
+            for rank, row in enumerate(self.rows)
+            for action in row
+            if action is not None
+        }
         return tuple(found[stage] for stage in range(len(found)))
 
     @property
@@ -66,11 +72,15 @@ class Schedule:
         return tuple(count[rank] for rank in range(self.ranks))
 
     def __repr__(self) -> str:
-        return f"Schedule({self.name}: {self.ranks} ranks, {self.stages} stages, {self.microbatches} microbatches)"
+        return (
+            f"Schedule({self.name}: {self.ranks} ranks, {self.stages} stages, "
+            f"{self.microbatches} microbatches)"
+        )
 
 
 def aligned(schedule: Schedule) -> Schedule:
-    """The same order with empty slots put in, so that every action stands after those that it waits for.
+    """The same order with empty slots put in, so that every action stands after those that it waits
+    for.
 
     It is the grid of a pipeline whose actions all take one slot, for people to read.
     """

@@ -1,4 +1,6 @@
-"""Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining reads and writes them."""
+"""Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining reads
+and writes them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from .action import Action
 from .table import Row, Schedule
 
 _ACTION = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
-# What PyTorch's lowered tables hold besides: communication follows from the table, and is an empty slot here.
-_COMMUNICATION = re.compile(r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*")
+# What PyTorch's lowered tables hold besides: communication follows from the table, and is an empty
+# slot here.
+_COMMUNICATION = re.compile(
+    r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*"
+)
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 MAX_ACTIONS = 2_000_000
 
@@ -21,8 +26,9 @@ MAX_ACTIONS = 2_000_000
 def read_csv(text: str, name: str = "custom") -> Schedule:
     """A schedule from a table with a line a rank; empty cells are empty slots.
 
-    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that communicate become empty
-    slots, and the parts of an OVERLAP_F_B run one after the other, as in PyTorch. Raises InputError with every problem.
+    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that
+    communicate become empty slots, and the parts of an OVERLAP_F_B run one after the other, as in
+    PyTorch. Raises InputError with every problem.
     """
     found: list[str] = []
     rows: list[Row] = []
@@ -50,7 +56,9 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
 def schedule_csv(schedule: Schedule) -> str:
     """The table as PyTorch dumps it: a line a rank, an empty cell for an empty slot."""
     file = io.StringIO()
-    csv.writer(file).writerows([["" if action is None else str(action) for action in row] for row in schedule.rows])
+    csv.writer(file).writerows(
+        [["" if action is None else str(action) for action in row] for row in schedule.rows]
+    )
     return file.getvalue()
 
 
@@ -65,4 +73,6 @@ def _cell(cell: str) -> Iterator[Action | None]:
     elif action := _ACTION.fullmatch(text):
         yield Action(int(action[1]), action[2], int(action[3]))
     else:
-        raise ValueError(f'"{text[:40]}" is no action; write stage, F, B, I or W, and microbatch, like 2F0')
+        raise ValueError(
+            f'"{text[:40]}" is no action; write stage, F, B, I or W, and microbatch, like 2F0'
+        )

@@ -1,4 +1,6 @@
-"""What the stages cost: times, the latency between neighbours, and bytes where memory is asked for."""
+"""What the stages cost: times, the latency between neighbours, and bytes where memory is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ _SINGLE = (int, float, str, Decimal, Fraction)
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """By stage: seconds of the ``forward``, of the gradient of its input (``backward``) and of its ``weight``.
+    """By stage: seconds of the ``forward``, of the gradient of its input (``backward``) and of its
+    ``weight``.
 
-    A whole backward takes backward + weight. ``comm[s]`` is the latency from stage s to stage s + 1 and back.
-    ``activation`` are the bytes that a microbatch leaves on a stage from its forward on, ``kept`` those of them that
-    stay after the gradient of the input until that of the weights, ``parameters`` the bytes of one version of weights.
+    A whole backward takes backward + weight. ``comm[s]`` is the latency from stage s to stage s + 1
+    and back. ``activation`` are the bytes that a microbatch leaves on a stage from its forward on,
+    ``kept`` those of them that stay after the gradient of the input until that of the weights,
+    ``parameters`` the bytes of one version of weights.
     """
 
     forward: tuple[Fraction, ...]
@@ -49,9 +53,10 @@ def stage_times(
 ) -> StageTimes:
     """Times (seconds, or text with a unit) and bytes for a schedule.
 
-    One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded up); a sequence has
-    one for each stage. ``comm`` is one latency for all neighbours, or one for each pair; stages of one rank need none.
-    ``kept`` is all of the activation where it is not given. Raises InputError with every problem.
+    One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded
+    up); a sequence has one for each stage. ``comm`` is one latency for all neighbours, or one for
+    each pair; stages of one rank need none. ``kept`` is all of the activation where it is not
+    given. Raises InputError with every problem.
     """
     wrong: list[str] = []
 
@@ -70,9 +75,16 @@ def stage_times(
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
     )
-    more = [stage for stage in range(schedule.stages) if found.kept[stage] > found.activation[stage]]
+    more = [
+        stage for stage in range(schedule.stages) if found.kept[stage] > found.activation[stage]
+    ]
     if more and not wrong:
-        wrong = [f"kept: {found.kept[more[0]]} bytes on stage {more[0]}, more than its whole activation"]
+        wrong = [
+            (
+                f"kept: {found.kept[more[0]]} bytes on stage {more[0]}, more than its whole "
+                "activation"
+            )
+        ]
     if wrong:
         raise InputError(wrong)
     return found
@@ -84,7 +96,9 @@ def _by_stage(
     """One value for each stage; a single one is shared out over the stages of a rank."""
     values = _values(name, value, schedule.stages, "stage", parse, wrong)
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
-    return tuple(Fraction(one) / shares[rank] for one, rank in zip(values, schedule.rank_of, strict=True))
+    return tuple(
+        Fraction(one) / shares[rank] for one, rank in zip(values, schedule.rank_of, strict=True)
+    )
 
 
 def _values(

@@ -9,12 +9,15 @@ from .table import Row, Schedule
 def weight_versions(schedule: Schedule) -> tuple[int, ...]:
     """The most versions of its weights that each stage holds at once; 1 in a synchronous schedule.
 
-    Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward through the weights that
-    it went forward through, while every backward makes a new version. In 1F1B stage s of p needs p - s.
+    Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward
+    through the weights that it went forward through, while every backward makes a new version. In
+    1F1B stage s of p needs p - s.
     """
     if not schedule.asynchronous:
         return (1,) * schedule.stages
-    return tuple(_versions(schedule.rows[rank], stage) for stage, rank in enumerate(schedule.rank_of))
+    return tuple(
+        _versions(schedule.rows[rank], stage) for stage, rank in enumerate(schedule.rank_of)
+    )
 
 
 def _versions(row: Row, stage: int) -> int:

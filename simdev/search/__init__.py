@@ -1,9 +1,9 @@
 """Searching for placements: the placers and partitioners of the papers, clients of the oracle.
 
-``search`` runs a method of METHODS (or one with ``ask`` and ``tell``) on a scenario or an oracle, ``compare`` several
-on several; ``confirm`` judges a result by the reference engine and the checker. prepare/ makes graphs smaller before
-they are placed. env.py is the same question as a Gymnasium environment (it needs simdev[rl], and is registered when it
-is imported).
+``search`` runs a method of METHODS (or one with ``ask`` and ``tell``) on a scenario or an oracle,
+``compare`` several on several; ``confirm`` judges a result by the reference engine and the checker.
+prepare/ makes graphs smaller before they are placed. env.py is the same question as a Gymnasium
+environment (it needs simdev[rl], and is registered when it is imported).
 """
 
 from __future__ import annotations

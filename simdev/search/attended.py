@@ -14,10 +14,11 @@ GRACE = 1.0  # seconds beyond its limit that a solver may take to hand over what
 
 
 def attended(call: Callable[[], T], seconds: float = inf) -> T | None:
-    """What ``call`` returns, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends it at once.
+    """What ``call`` returns, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends it
+    at once.
 
-    It runs in a thread, and has to release the GIL. Nothing can stop it from outside: where it is waited for no more,
-    it goes on unheard until it ends by itself, or the process does.
+    It runs in a thread, and has to release the GIL. Nothing can stop it from outside: where it is
+    waited for no more, it goes on unheard until it ends by itself, or the process does.
     """
     found: list[T] = []
     failed: list[BaseException] = []

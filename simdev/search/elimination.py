@@ -1,9 +1,9 @@
 """Minimising a sum of tables over shared variables: elimination of one variable after another.
 
-OptCNN's node and edge elimination (Jia et al., ICML 2018, section 5) is the case of tables over pairs: to eliminate a
-node of two edges joins its neighbours by one table, and two tables over one pair are added. Variables of more
-neighbours are eliminated too while the tables stay small, which is exact; what is left then is enumerated, or searched
-with a beam where even that is too much.
+OptCNN's node and edge elimination (Jia et al., ICML 2018, section 5) is the case of tables over
+pairs: to eliminate a node of two edges joins its neighbours by one table, and two tables over one
+pair are added. Variables of more neighbours are eliminated too while the tables stay small, which
+is exact; what is left then is enumerated, or searched with a beam where even that is too much.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Term:
 class Solved:
     """A value for each variable, and their cost.
 
-    ``left`` is how many variables nodes of at most two neighbours left over (K of the paper); ``exact`` is False where
-    a beam had to choose among these.
+    ``left`` is how many variables nodes of at most two neighbours left over (K of the paper);
+    ``exact`` is False where a beam had to choose among these.
     """
 
     values: tuple[int, ...]
@@ -46,8 +46,8 @@ class Solved:
 def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> Solved:
     """The values in ``range(sizes[v])`` of least total cost.
 
-    Where several are best, each variable takes, when it is eliminated, the smallest of its values that are best beside
-    the others: all together these need not be the first choice.
+    Where several are best, each variable takes, when it is eliminated, the smallest of its values
+    that are best beside the others: all together these need not be the first choice.
 
     No table of more than ``most`` entries is made. Raises ValueError where a variable has no value.
     """
@@ -69,7 +69,9 @@ def total(terms: Sequence[Term], values: Sequence[int]) -> float:
 
 
 class _Elimination:
-    """Terms that are left, neighbours of each variable, and what was eliminated with the tables of its values."""
+    """Terms that are left, neighbours of each variable, and what was eliminated with the tables of
+    its values.
+    """
 
     def __init__(self, sizes: Sequence[int], terms: Sequence[Term], most: int) -> None:
         self.sizes, self.most = sizes, most
@@ -90,7 +92,8 @@ class _Elimination:
             self.near[v] |= set(order) - {v}
 
     def eliminate(self, degree: int) -> int:
-        """Eliminate variables of at most ``degree`` neighbours while tables stay small; how many are left.
+        """Eliminate variables of at most ``degree`` neighbours while tables stay small; how many
+        are left.
 
         Those that make the smallest table go first, of equal ones the first.
         """
@@ -98,7 +101,12 @@ class _Elimination:
         heapify(waiting)
         while waiting:
             size, v = heappop(waiting)
-            if v not in self.near or size != self._size(v) or len(self.near[v]) > degree or size > self.most:
+            if (
+                v not in self.near
+                or size != self._size(v)
+                or len(self.near[v]) > degree
+                or size > self.most
+            ):
                 continue
             for one in self._remove(v):
                 heappush(waiting, (self._size(one), one))
@@ -108,7 +116,9 @@ class _Elimination:
         return prod((self.sizes[one] for one in self.near[v]), start=self.sizes[v])
 
     def _remove(self, v: int) -> tuple[int, ...]:
-        """Eliminate one variable (node elimination): the least over its values of all that it stands in."""
+        """Eliminate one variable (node elimination): the least over its values of all that it
+        stands in.
+        """
         scope = tuple(sorted(self.near[v]))
         axes = (*scope, v)
         table = np.zeros([self.sizes[one] for one in axes])
@@ -134,13 +144,17 @@ class _Elimination:
         return found
 
     def beam(self) -> dict[int, int]:
-        """Values of the variables that are left: one after the other, the best partial choices are kept."""
+        """Values of the variables that are left: one after the other, the best partial choices are
+        kept.
+        """
         order = list(self._connected())
         place = {v: at for at, v in enumerate(order)}
         partial, costs = np.zeros((1, 0), np.int64), np.zeros(1)
         for at, v in enumerate(order):
             count = self.sizes[v]
-            partial = np.column_stack([np.repeat(partial, count, axis=0), np.tile(np.arange(count), len(partial))])
+            partial = np.column_stack(
+                [np.repeat(partial, count, axis=0), np.tile(np.arange(count), len(partial))]
+            )
             costs = np.repeat(costs, count)
             for key in sorted(self.terms[v]):
                 if all(place[one] <= at for one in key):
@@ -160,7 +174,9 @@ class _Elimination:
 
 
 def _spread(table: Floats, key: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
-    """A table over ``key`` as one over ``axes``, of extent 1 where it does not depend on a variable."""
+    """A table over ``key`` as one over ``axes``, of extent 1 where it does not depend on a
+    variable.
+    """
     order = [key.index(one) for one in axes if one in key]
     extents = iter(np.transpose(table, order).shape)
     return np.transpose(table, order).reshape([next(extents) if one in key else 1 for one in axes])

@@ -1,4 +1,6 @@
-"""The cross-entropy method: a distribution over placements that moves towards the best of its samples."""
+"""The cross-entropy method: a distribution over placements that moves towards the best of its
+samples.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ PATIENCE = 20  # rounds of samples that are all known: then there is nothing lef
 
 
 def cross_entropy(trial: Trial) -> None:
-    """Rubinstein's method over independent choices of each group (settings as in Gao, Chen, Li, NeurIPS 2018).
+    """Rubinstein's method over independent choices of each group (settings as in Gao, Chen, Li,
+    NeurIPS 2018).
 
-    Each round samples placements and ranks them (what does not fit comes last). The frequencies among
-    the best tenth replace the probabilities, as in the paper's closed form; then a share of the
-    uniform distribution is mixed in. Samples seen before are not asked again; stops where all are.
+    Each round samples placements and ranks them (what does not fit comes last). The frequencies
+    among the best tenth replace the probabilities, as in the paper's closed form; then a share of
+    the uniform distribution is mixed in. Samples seen before are not asked again; stops where all
+    are.
     """
     devices = len(trial.oracle.cluster.devices)
     allowed = np.zeros((len(trial.choices), devices))

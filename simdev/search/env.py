@@ -28,18 +28,21 @@ Floats = NDArray[np.float64]
 class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     """One episode places every group of ``oracle.groups`` in turn; the action is the device index.
 
-    The observation is one row of float32 from 0 to 1 (G groups, D devices): progress, the group's shares of all
-    memory and of all bytes sent (3 numbers); for each device the group's time there, whether it may stand there, the
-    bytes that it reads from there, the time and the memory placed there so far (5 D numbers); for each group its
-    device (G numbers; 0: none yet, else (index + 1) / D). Times are relative to the sum of the longest of all groups.
+    The observation is one row of float32 from 0 to 1 (G groups, D devices): progress, the group's
+    shares of all memory and of all bytes sent (3 numbers); for each device the group's time there,
+    whether it may stand there, the bytes that it reads from there, the time and the memory placed
+    there so far (5 D numbers); for each group its device (G numbers; 0: none yet, else (index + 1)
+    / D). Times are relative to the sum of the longest of all groups.
 
-    The reward comes with the last group: minus the step time relative to ``reference_ps``, the best step on a single
-    device (where no device runs all: the sum of the longest times), minus ``penalty`` times the relative excess over
-    memory, and no less than LEAST, which is that of a placement without a route.
+    The reward comes with the last group: minus the step time relative to ``reference_ps``, the best
+    step on a single device (where no device runs all: the sum of the longest times), minus
+    ``penalty`` times the relative excess over memory, and no less than LEAST, which is that of a
+    placement without a route.
 
-    A group that is sent where it cannot stand (``info["action_mask"]`` is 0) goes to its fastest device instead, at the
-    reward MASKED, and the episode goes on. To name that device would have led to the same at no cost: to quit never
-    pays, however bad a placement is. ``info["error"]`` tells either.
+    A group that is sent where it cannot stand (``info["action_mask"]`` is 0) goes to its fastest
+    device instead, at the reward MASKED, and the episode goes on. To name that device would have
+    led to the same at no cost: to quit never pays, however bad a placement is. ``info["error"]``
+    tells either.
 
     Raises InputError for a graph without ops, and for a group that can stand nowhere.
     """
@@ -56,14 +59,19 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             self._mask[row, allowed] = 1
         self._time, self._memory = _group_features(oracle, self._mask)
         self._fastest = np.where(self._mask, self._time, np.inf).argmin(axis=1)
-        self._longest_ps, self._all_memory = float(self._time.max(axis=1).sum()), float(self._memory.sum())
+        self._longest_ps, self._all_memory = (
+            float(self._time.max(axis=1).sum()),
+            float(self._memory.sum()),
+        )
         self._sent = _sent(oracle)
         self._placement = np.full(groups, -1, np.int64)
         self._placed = np.zeros((2, devices))  # ps and bytes placed on each device so far
         self._next = groups  # until the first reset
         self.reference_ps = self._reference_ps()
         self.action_space = gymnasium.spaces.Discrete(devices)
-        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (3 + 5 * devices + groups,), np.float32)
+        self.observation_space = gymnasium.spaces.Box(
+            0.0, 1.0, (3 + 5 * devices + groups,), np.float32
+        )
 
     def _reference_ps(self) -> int:
         """The best step on a single device in ps, at least 1."""
@@ -80,8 +88,13 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._placement[:], self._placed[:], self._next = -1, 0.0, 0
         return self._observation(), self._info()
 
-    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Place the current group. Raises ResetNeeded after the last one, InputError for no device index."""
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Place the current group.
+
+        Raises ResetNeeded after the last one, InputError for no device index.
+        """
         groups, devices = self._mask.shape
         if self._next >= groups:
             raise ResetNeeded("the episode is over")
@@ -110,8 +123,14 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             cost = self.oracle(self._placement)
         except InputError as error:
             return LEAST, {"error": str(error)}
-        reward = -cost.step_ps / self.reference_ps - self.penalty * relative_excess(self.oracle, cost)
-        found = {"seconds": cost.seconds, "feasible": cost.feasible, "memory_excess": cost.memory_excess}
+        reward = -cost.step_ps / self.reference_ps - self.penalty * relative_excess(
+            self.oracle, cost
+        )
+        found = {
+            "seconds": cost.seconds,
+            "feasible": cost.feasible,
+            "memory_excess": cost.memory_excess,
+        }
         return max(reward, LEAST), found
 
     def _info(self) -> dict[str, Any]:
@@ -129,7 +148,10 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             senders, size = sent.to(now)
             here = placed[senders] >= 0
             np.add.at(by_device[2], placed[senders[here]], size[here])
-            own = _share(self._memory[now], self._all_memory), _share(sent.by_group[now], sent.total)
+            own = (
+                _share(self._memory[now], self._all_memory),
+                _share(sent.by_group[now], sent.total),
+            )
         by_device[3:] = self._placed
         by_device[[0, 3]] = _share(by_device[[0, 3]], self._longest_ps)
         by_device[2] = _share(by_device[2], sent.total)
@@ -145,7 +167,8 @@ def _share(part: Any, whole: float) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
-    """Bytes that groups send to each other: for each group its ``senders``, ascending, and ``bytes`` from each.
+    """Bytes that groups send to each other: for each group its ``senders``, ascending, and
+    ``bytes`` from each.
 
     ``by_group`` is what each group sends in all, ``total`` what all send.
     """
@@ -162,7 +185,11 @@ class _Sent:
 
 
 def _sent(oracle: Oracle) -> _Sent:
-    groups, reads, group_of = len(oracle.groups), oracle.prepared.reads, np.array(unit_of(oracle.graph), np.int64)
+    groups, reads, group_of = (
+        len(oracle.groups),
+        oracle.prepared.reads,
+        np.array(unit_of(oracle.graph), np.int64),
+    )
     tensor = reads.consumers.owners()
     source, target = group_of[reads.producer[tensor]], group_of[reads.consumers.ids]
     away = source != target
@@ -183,7 +210,11 @@ def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Flo
     times = np.zeros(mask.shape)
     np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
     held = [
-        op.param_bytes + op.grad_bytes + op.state_bytes + op.workspace_bytes + sum(one.bytes for one in op.outputs)
+        op.param_bytes
+        + op.grad_bytes
+        + op.state_bytes
+        + op.workspace_bytes
+        + sum(one.bytes for one in op.outputs)
         for op in oracle.graph.ops
     ]
     return times * mask, _sums(group_of, np.array(held, np.float64), len(oracle.groups))

@@ -1,4 +1,5 @@
-"""Expert placements, as people placed the papers' models by hand: whole layers on devices, nothing is split.
+"""Expert placements, as people placed the papers' models by hand: whole layers on devices, nothing
+is split.
 
 What they did, of which the best counts:
 
@@ -44,11 +45,14 @@ def expert(trial: Trial) -> None:
         placements.append((name, _grouped(trial, layers, stage)))
     seconds = [(name, trial.score(one).seconds) for name, one in placements]
     trial.details["plans_s"] = {
-        name: min((s for other, s in seconds if other == name and s < inf), default=None) for name, _ in seconds
+        name: min((s for other, s in seconds if other == name and s < inf), default=None)
+        for name, _ in seconds
     }
     if trial.best is not None:
         where = trial.best[0]
-        trial.details["layers"] = {one.name: oracle.cluster.devices[where[one.ops[0]]].name for one in layers.all}
+        trial.details["layers"] = {
+            one.name: oracle.cluster.devices[where[one.ops[0]]].name for one in layers.all
+        }
 
 
 def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
@@ -56,12 +60,17 @@ def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
     found = {"equal time": _balanced(layers, duration)}
     depth = _stacks(layers)
     if depth:
-        found |= {"by layer": _stacked(layers, depth, False), "by stack": _stacked(layers, depth, True)}
+        found |= {
+            "by layer": _stacked(layers, depth, False),
+            "by stack": _stacked(layers, depth, True),
+        }
     return found
 
 
 def _grouped(trial: Trial, layers: Layers, stage: Sequence[int]) -> Ints:
-    """The device of every group of the trial; where it may not stand there, the first that it may."""
+    """The device of every group of the trial; where it may not stand there, the first that it
+    may.
+    """
     column = _by_op(layers, [layers.devices[one] for one in stage])
     wanted = [column[members[0]] for members in trial.oracle.groups]
     pairs = zip(wanted, trial.choices, strict=True)
@@ -89,8 +98,8 @@ def _is_recurrent(layers: Layers, layer: Layer) -> bool:
 def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[int]:
     """The number of the device of each layer: every stack over all devices, or one after the other.
 
-    What is no layer of a stack goes with the first of its stack, what comes after all of them on the
-    last device.
+    What is no layer of a stack goes with the first of its stack, what comes after all of them on
+    the last device.
     """
     count, total, begin = len(layers.devices), sum(depth.values()), 0
     first: dict[str, int] = {}
@@ -101,7 +110,11 @@ def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[in
     found = []
     for at, layer in enumerate(layers.all):
         stack, number = _place(layer)
-        home = stack if stack in depth else next((one for one in depth if layer.name.startswith(one)), None)
+        home = (
+            stack
+            if stack in depth
+            else next((one for one in depth if layer.name.startswith(one)), None)
+        )
         if at > recurrent[-1]:
             found.append(count - 1)
         elif home is None:
@@ -113,17 +126,24 @@ def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[in
 
 
 def _place(layer: Layer) -> tuple[str, int]:
-    """The stack of a layer and its number there, ("encoder/", 1) of "encoder/layer_1/lstm_cell"; -1: it has none."""
+    """The stack of a layer and its number there, ("encoder/", 1) of "encoder/layer_1/lstm_cell";
+    -1: it has none.
+    """
     match = _NUMBERED.match(layer.name)
     return (match[1], int(match[2])) if match else (layer.name, -1)
 
 
 def _balanced(layers: Layers, duration: Ints) -> list[int]:
     """Contiguous runs of layers of about equal time."""
-    times = [max(int(duration[list(layer.members), layers.devices[0]].clip(0).sum()), 1) for layer in layers.all]
+    times = [
+        max(int(duration[list(layer.members), layers.devices[0]].clip(0).sum()), 1)
+        for layer in layers.all
+    ]
     before, total, found = 0, sum(times), []
     for time in times:
-        found.append(min(len(layers.devices) * (2 * before + time) // (2 * total), len(layers.devices) - 1))
+        found.append(
+            min(len(layers.devices) * (2 * before + time) // (2 * total), len(layers.devices) - 1)
+        )
         before += time
     return found
 

@@ -1,4 +1,6 @@
-"""Order ideals: the sets of blocks that contain all predecessors of their members; what a pipeline can have done."""
+"""Order ideals: the sets of blocks that contain all predecessors of their members; what a pipeline
+can have done.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 60_000  # ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
+# ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
+MOST = 60_000
 
 
 def unhurried() -> None:
@@ -16,11 +19,16 @@ def unhurried() -> None:
 
 
 def ideals(
-    count: int, edges: Iterable[tuple[int, int]], most: int = MOST, due: Callable[[], object] = unhurried
+    count: int,
+    edges: Iterable[tuple[int, int]],
+    most: int = MOST,
+    due: Callable[[], object] = unhurried,
 ) -> list[int] | None:
-    """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more than ``most``.
+    """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more
+    than ``most``.
 
-    ``edges`` (before, after) form no cycle. ``due`` is called all the time, and raises where there is no more.
+    ``edges`` (before, after) form no cycle. ``due`` is called all the time, and raises where there
+    is no more.
     """
     need, after = [0] * count, [0] * count
     for first, second in edges:
@@ -36,7 +44,9 @@ def ideals(
             for block in bits(choices):
                 larger = ideal | 1 << block
                 if larger not in ahead:
-                    new = sum(1 << other for other in bits(after[block]) if need[other] & ~larger == 0)
+                    new = sum(
+                        1 << other for other in bits(after[block]) if need[other] & ~larger == 0
+                    )
                     ahead[larger] = choices & ~(1 << block) | new
                     if len(found) + len(ahead) > most:
                         return None
@@ -80,9 +90,11 @@ def chain(order: Sequence[int]) -> list[int]:
 
 
 def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Edges that tie each idle node with one neighbour to it, both ways, so that they are one component.
+    """Edges that tie each idle node with one neighbour to it, both ways, so that they are one
+    component.
 
-    Goes on with what is left: an idle node whose other neighbours were all tied to it, or to another.
+    Goes on with what is left: an idle node whose other neighbours were all tied to it, or to
+    another.
     """
     near: dict[int, set[int]] = {}
     for first, second in edges:

@@ -1,4 +1,6 @@
-"""A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors and times."""
+"""A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors and
+times.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Edge = tuple[int, int]
 class Instance:
     """A grouped graph on a cluster. ``prepared`` is that of the graph that ``grouped`` stands for.
 
-    Nodes are the ops of ``grouped.graph``. A node's duration on a device is the sum of what it runs.
+    Nodes are the ops of ``grouped.graph``. A node's duration on a device is the sum of what it
+    runs.
     """
 
     prepared: Prepared
@@ -49,9 +52,16 @@ class Instance:
     @cached_property
     def duration(self) -> NDArray[np.int64]:
         """Ps by node and device; -1 where its group cannot stand."""
-        single, may, nodes = self.prepared.duration, able(self.prepared), len(self.grouped.graph.ops)
+        single, may, nodes = (
+            self.prepared.duration,
+            able(self.prepared),
+            len(self.grouped.graph.ops),
+        )
         devices = [device.runs_ops for device in self.prepared.cluster.devices]
-        table, known = np.zeros((nodes, len(devices)), np.int64), np.ones((len(self.groups), len(devices)), bool)
+        table, known = (
+            np.zeros((nodes, len(devices)), np.int64),
+            np.ones((len(self.groups), len(devices)), bool),
+        )
         known[:, ~np.array(devices)] = False
         for node, members in enumerate(self.grouped.members):
             table[node] = single[list(self.grouped.runs[node])].sum(axis=0)
@@ -65,11 +75,15 @@ class Instance:
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, ...], dict[Edge, list[int]]]:
-        """The tensors (rows of ``prepared.reads``) that pass between nodes, and those of each edge by number."""
+        """The tensors (rows of ``prepared.reads``) that pass between nodes, and those of each edge
+        by number.
+        """
         reads = self.prepared.reads
         rows: list[int] = []
         edges: dict[Edge, list[int]] = {}
-        for row, (producer, consumers) in enumerate(zip(reads.producer.tolist(), reads.consumers.lists(), strict=True)):
+        for row, (producer, consumers) in enumerate(
+            zip(reads.producer.tolist(), reads.consumers.lists(), strict=True)
+        ):
             source = int(self.run_by[producer])
             ends = {int(self.run_by[one]) for one in consumers} - {source, -1}
             if source < 0 or not ends:
@@ -121,7 +135,9 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Routes:
-    """``class_of`` and ``held`` by source and destination; routes of one class have the same times."""
+    """``class_of`` and ``held`` by source and destination; routes of one class have the same
+    times.
+    """
 
     class_of: Ints
     classes: tuple[tuple[Segment, ...], ...]

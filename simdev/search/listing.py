@@ -20,7 +20,9 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class Timeline:
-    """What is planned on a device, in ps and in order: busy intervals, and the idle ones between and after them."""
+    """What is planned on a device, in ps and in order: busy intervals, and the idle ones between
+    and after them.
+    """
 
     busy: list[tuple[int, int]] = field(default_factory=list)
     idle: list[tuple[int, float]] = field(default_factory=lambda: [(0, inf)])
@@ -28,7 +30,8 @@ class Timeline:
     def gap(self, ready: int, length: int) -> int:
         """The first instant from ``ready`` on when the device is idle for ``length``.
 
-        What takes no time fits between two ops that touch; for the others only idle intervals are looked at.
+        What takes no time fits between two ops that touch; for the others only idle intervals are
+        looked at.
         """
         if not length:
             at = bisect_left(self.busy, (ready, ready))
@@ -58,7 +61,8 @@ class _Plan:
     """Nodes placed so far: device, end in ps, and what is planned on each device."""
 
     instance: Instance
-    producers: list[list[tuple[int, tuple[int, ...]]]]  # of each node: producer, ps by class of route
+    # of each node: producer, ps by class of route
+    producers: list[list[tuple[int, tuple[int, ...]]]]
     device: list[int]
     end: list[int]
     lines: list[Timeline]
@@ -83,10 +87,14 @@ class _Plan:
         return found
 
     def ranks(self) -> list[float]:
-        """The longest path from each node to a sink: mean times of ops and transfers (HEFT's upward rank, b-level)."""
+        """The longest path from each node to a sink: mean times of ops and transfers (HEFT's upward
+        rank, b-level).
+        """
         rank: list[float] = self.instance.mean.tolist()
         for node in np.argsort(-self.instance.numbers, kind="stable").tolist():
-            rank[node] += max((mean + rank[other] for other, mean in self.mean_after[node]), default=0.0)
+            rank[node] += max(
+                (mean + rank[other] for other, mean in self.mean_after[node]), default=0.0
+            )
         return rank
 
     def data_there(self, node: int, device: int) -> int:
@@ -103,7 +111,9 @@ class _Plan:
         return found
 
     def put(self, node: int, begin: Begin, by_end: bool) -> None:
-        """Place a node, and its group, where it ends (or begins) first; ties go to the smaller device."""
+        """Place a node, and its group, where it ends (or begins) first; ties go to the smaller
+        device.
+        """
         fixed, best = self.device[node], (NEVER, NEVER, -1, 0)
         for device, length in enumerate(self.instance.duration[node].tolist()):
             if length < 0 or fixed not in (-1, device):
@@ -122,7 +132,8 @@ class _Plan:
 
 
 def heft(trial: Trial) -> None:
-    """HEFT (Topcuoglu, Hariri, Wu, TPDS 2002): by falling upward rank, to the device of the earliest finish.
+    """HEFT (Topcuoglu, Hariri, Wu, TPDS 2002): by falling upward rank, to the device of the
+    earliest finish.
 
     Ops are inserted into idle gaps; transfers take their time and never wait for each other.
     """
@@ -140,9 +151,11 @@ def heft(trial: Trial) -> None:
 
 
 def critical_path(trial: Trial) -> None:
-    """Critical path list scheduling: of the ready ops that of the longest path to a sink, to the earliest start.
+    """Critical path list scheduling: of the ready ops that of the longest path to a sink, to the
+    earliest start.
 
-    The rule that DOPPLER (ICLR 2026) imitates first; transfers never wait for each other here either.
+    The rule that DOPPLER (ICLR 2026) imitates first; transfers never wait for each other here
+    either.
     """
     instance = trial.instance
 

@@ -13,7 +13,10 @@ from .memory import held_of
 
 
 def lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | None = None) -> Lists:
-    """What the clock reads. ``capacity`` in bytes by device, -1: unlimited; ``favourite`` child by node."""
+    """What the clock reads.
+
+    ``capacity`` in bytes by device, -1: unlimited; ``favourite`` child by node.
+    """
     nodes, routes, memory = len(instance.grouped.graph.ops), instance.routes, held_of(instance)
     rows, of_edge = instance.tensors
     ends = np.array(instance.edges, np.int64).reshape(-1, 2)

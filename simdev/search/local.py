@@ -1,4 +1,6 @@
-"""Local search over the oracle's moves: the greedy one-move sweep, simulated annealing, repair of what overflows."""
+"""Local search over the oracle's moves: the greedy one-move sweep, simulated annealing, repair of
+what overflows.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ COLDEST = 1e-6
 
 
 def greedy(trial: Trial) -> None:
-    """From the best start, each group in random order to each other device; what is strictly better stays.
+    """From the best start, each group in random order to each other device; what is strictly better
+    stays.
 
     Sweeps go on until one changes nothing: then no single move is better.
     """
@@ -42,10 +45,11 @@ def greedy(trial: Trial) -> None:
 
 
 def repair(trial: Trial) -> None:
-    """Move groups off devices that overflow, the largest first, until the best placement fits or nothing helps.
+    """Move groups off devices that overflow, the largest first, until the best placement fits or
+    nothing helps.
 
-    First the groups that were placed; where those are too large, the question's own. Nothing is tried where some op
-    alone is too large for every device.
+    First the groups that were placed; where those are too large, the question's own. Nothing is
+    tried where some op alone is too large for every device.
     """
     for oracle in dict.fromkeys((trial.oracle, trial.asked)):
         if trial.best is None or trial.best[1].feasible or unavoidable(trial.asked):
@@ -59,9 +63,14 @@ def _unload(trial: Trial, oracle: Oracle, walk: Walk) -> None:
     allowed = trial.choices if oracle is trial.oracle else choices(oracle)
     stuck: set[int] = set()
     while not walk.cost.feasible:
-        room = [np.inf if limit < 0 else limit - peak for peak, limit in zip(walk.cost.peaks, limits, strict=True)]
+        room = [
+            np.inf if limit < 0 else limit - peak
+            for peak, limit in zip(walk.cost.peaks, limits, strict=True)
+        ]
         full = [
-            device for device in np.argsort(room, kind="stable").tolist() if room[device] < 0 and device not in stuck
+            device
+            for device in np.argsort(room, kind="stable").tolist()
+            if room[device] < 0 and device not in stuck
         ]
         if not full:
             return
@@ -73,10 +82,16 @@ def _unload(trial: Trial, oracle: Oracle, walk: Walk) -> None:
 
 
 def _moved(walk: Walk, group: int, allowed: Ints, room: Sequence[float]) -> bool:
-    """Whether a group found a device, of those with the most room first, where less overflows; it is moved there."""
+    """Whether a group found a device, of those with the most room first, where less overflows; it
+    is moved there.
+    """
     before = walk.key
     for device in sorted(allowed.tolist(), key=lambda d: (-room[d], d)):
-        if device != walk.where[group] and room[device] > 0 and walk.key_of(walk.propose(group, device)) < before:
+        if (
+            device != walk.where[group]
+            and room[device] > 0
+            and walk.key_of(walk.propose(group, device)) < before
+        ):
             walk.accept()
             return True
     return False
@@ -85,16 +100,21 @@ def _moved(walk: Walk, group: int, allowed: Ints, room: Sequence[float]) -> bool
 def _sizes(oracle: Oracle) -> Ints:
     """Bytes that each group holds, roughly: persistent bytes and outputs."""
     ops = oracle.prepared.graph.ops
-    held = [op.param_bytes + op.grad_bytes + op.state_bytes + sum(t.bytes for t in op.made) for op in ops]
+    held = [
+        op.param_bytes + op.grad_bytes + op.state_bytes + sum(t.bytes for t in op.made)
+        for op in ops
+    ]
     return np.array([sum(held[i] for i in members) for members in oracle.groups])
 
 
 def annealing(trial: Trial) -> None:
-    """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to where a neighbour stands.
+    """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to where a
+    neighbour stands.
 
-    A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first temperature is the mean
-    change by moves from the start, for the better or the worse, so it has no scale to set; it falls geometrically with
-    the share of the budget, in three rounds. What does not fit counts as slower by the factor 1 + its relative excess.
+    A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first
+    temperature is the mean change by moves from the start, for the better or the worse, so it has
+    no scale to set; it falls geometrically with the share of the budget, in three rounds. What does
+    not fit counts as slower by the factor 1 + its relative excess.
     """
     start = best_start(trial)
     movable = np.array([group for group, one in enumerate(trial.choices) if len(one) > 1], np.int64)
@@ -121,14 +141,21 @@ def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
     return max(float(np.mean(found)) if found else 0.0, COLDEST)
 
 
-def _cool(trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]], hot: float, number: int) -> None:
+def _cool(
+    trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]], hot: float, number: int
+) -> None:
     """One round: from hot to cold over its part of the budget."""
     current = energy(trial.oracle, walk.cost)
     random = trial.random
     while trial.share < (number + 1) / ROUNDS or number == ROUNDS - 1:
         temperature = hot * COOLING ** min(max(trial.share * ROUNDS - number, 0.0), 1.0)
-        lucks, places = random.exponential(temperature, BLOCK).tolist(), random.random(BLOCK).tolist()
-        for group, luck, place in zip(random.choice(movable, BLOCK).tolist(), lucks, places, strict=True):
+        lucks, places = (
+            random.exponential(temperature, BLOCK).tolist(),
+            random.random(BLOCK).tolist(),
+        )
+        for group, luck, place in zip(
+            random.choice(movable, BLOCK).tolist(), lucks, places, strict=True
+        ):
             device = _draw(place, near[group], walk.where, trial.choices[group])
             if device == walk.where[group]:
                 continue

@@ -1,4 +1,6 @@
-"""What the ops of a grouped graph hold, for placers that plan: an estimate from above, which the oracle then judges."""
+"""What the ops of a grouped graph hold, for placers that plan: an estimate from above, which the
+oracle then judges.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from .prepare.grouped import inner_peak, own_outputs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """Bytes. ``own`` by tensor between nodes: what its producer holds until the last reader has run.
+    """Bytes.
+
+    ``own`` by tensor between nodes: what its producer holds until the last reader has run.
 
     ``made`` by node: the sum of these; ``scratch`` by node: the peak beside them while it runs.
     ``persistent`` by group: parameters, gradients, states, and the outputs that ops which are not
@@ -36,7 +40,8 @@ def held_of(instance: Instance) -> Held:
     """What is held where.
 
     In training all that the backward reads counts as persistent at who makes it, as Baechi's
-    PyTorch version counts it (chiragcshetty/BaechiPyTorch): between forward and backward it is held anyway.
+    PyTorch version counts it (chiragcshetty/BaechiPyTorch): between forward and backward it is held
+    anyway.
     """
     prepared, grouped = instance.prepared, instance.grouped
     graph, rounded = prepared.graph, prepared.memory.rounded
@@ -91,5 +96,7 @@ def _base(graph: Graph, key: TensorOf) -> TensorOf:
 
 
 def _own_bytes(graph: Graph, key: TensorOf) -> int:
-    """What a tensor adds at its producer: views and what parameter ops hand out are counted elsewhere."""
+    """What a tensor adds at its producer: views and what parameter ops hand out are counted
+    elsewhere.
+    """
     return dict(own_outputs(graph.ops[key[0]])).get(key[1], 0)

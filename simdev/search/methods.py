@@ -11,10 +11,12 @@ from .trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: the function ``name`` of ``module`` (imported when it is asked for), which is handed a Trial.
+    """A method: the function ``name`` of ``module`` (imported when it is asked for), which is
+    handed a Trial.
 
-    ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may use by default;
-    None for methods that end by themselves after a few. ``splits``: it splits ops, so there is nothing to prepare.
+    ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
+    use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
+    so there is nothing to prepare.
     """
 
     module: str
@@ -26,7 +28,9 @@ class Method:
     @property
     def run(self) -> Callable[[Trial], None]:
         """The function."""
-        found: Callable[[Trial], None] = getattr(import_module(f".{self.module}", __package__), self.name)
+        found: Callable[[Trial], None] = getattr(
+            import_module(f".{self.module}", __package__), self.name
+        )
         return found
 
 

@@ -1,4 +1,6 @@
-"""PipeDream (Narayanan et al., SOSP 2019): the layers of a graph, the levels of a cluster, and its plan on them."""
+"""PipeDream (Narayanan et al., SOSP 2019): the layers of a graph, the levels of a cluster, and its
+plan on them.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,28 @@ from .trial import Trial
 
 
 def profile_of(oracle: Oracle) -> Profile:
-    """The layers of a graph: its colocation groups, each with all phases, in the order of their forward ops.
+    """The layers of a graph: its colocation groups, each with all phases, in the order of their
+    forward ops.
 
-    Groups on a cycle of forward edges keep their order among each other only. Times are means over devices. Raises
-    InputError where a backward op stands in a group without forward ops (pair them first).
+    Groups on a cycle of forward edges keep their order among each other only. Times are means over
+    devices. Raises InputError where a backward op stands in a group without forward ops (pair them
+    first).
     """
     graph, group = oracle.graph, unit_of(oracle.graph)
     for members in oracle.groups:
         if all(graph.ops[i].phase != "forward" for i in members):
             one = graph.ops[members[0]].name
             raise InputError(
-                f'pipedream: "{one}" stands in no group with a forward op: use the preparation "pair", and for what it '
+                f'pipedream: "{one}" stands in no group with a forward op: use the '
+                'preparation "pair", and for what it '
                 'leaves the attribute "forward" of the op, which names one, or a colocation group'
             )
     duration = oracle.prepared.duration
-    mean = np.where(duration >= 0, duration, 0).sum(axis=1) / np.maximum((duration >= 0).sum(axis=1), 1) / 1e12
+    mean = (
+        np.where(duration >= 0, duration, 0).sum(axis=1)
+        / np.maximum((duration >= 0).sum(axis=1), 1)
+        / 1e12
+    )
     order = {
         (group[producer], group[consumer])
         for consumer, reads in enumerate(graph.reads)
@@ -47,7 +56,8 @@ def profile_of(oracle: Oracle) -> Profile:
 
 
 def levels_of(oracle: Oracle) -> list[Level]:
-    """The devices as levels: those of a node, then the nodes, where all nodes have as many; else all as one level.
+    """The devices as levels: those of a node, then the nodes, where all nodes have as many; else
+    all as one level.
 
     The bandwidth of a level is the least between two devices of it.
     """
@@ -71,22 +81,31 @@ def _least(oracle: Oracle, devices: Sequence[int]) -> float:
 
 
 def pipedream(trial: Trial) -> None:
-    """PipeDream's plan; what is placed, and scored, is its best pipeline without replicas, one device a stage.
+    """PipeDream's plan; what is placed, and scored, is its best pipeline without replicas, one
+    device a stage.
 
-    A minibatch passes such a pipeline one stage after another, so the step time is that of a single minibatch; the
-    objective is the period in steady state (``period_s`` of the plan with replicas, in ``details`` of the placed one).
-    The plan knows no memory: where it overflows, groups are moved (``details`` has how many ops were ``moved``).
+    A minibatch passes such a pipeline one stage after another, so the step time is that of a single
+    minibatch; the objective is the period in steady state (``period_s`` of the plan with replicas,
+    in ``details`` of the placed one). The plan knows no memory: where it overflows, groups are
+    moved (``details`` has how many ops were ``moved``).
     """
     oracle, profile = trial.oracle, profile_of(trial.oracle)
-    devices = [d for d in range(len(oracle.cluster.devices)) if all(d in one for one in trial.choices)]
+    devices = [
+        d for d in range(len(oracle.cluster.devices)) if all(d in one for one in trial.choices)
+    ]
     if len(devices) < sum(device.runs_ops for device in oracle.cluster.devices):
         raise InputError("pipedream: every device must be able to run every op")
     levels = levels_of(oracle)
-    straight = partition(profile, [Level(len(devices), levels[-1].bandwidth)], True, trial.require_time)
+    straight = partition(
+        profile, [Level(len(devices), levels[-1].bandwidth)], True, trial.require_time
+    )
     _place(trial, straight, devices)
     plan = partition(profile, levels, due=trial.require_time)
     trial.objectives["period_s"] = plan.seconds
-    trial.details |= {"exact": plan.exact, "stages": [_told(oracle, stage) for stage in plan.stages]}
+    trial.details |= {
+        "exact": plan.exact,
+        "stages": [_told(oracle, stage) for stage in plan.stages],
+    }
 
 
 def _place(trial: Trial, plan: Partition, devices: Sequence[int]) -> None:

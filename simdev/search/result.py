@@ -25,7 +25,8 @@ class Result:
 
     - ``objectives``: ``step_time_s``, and what else the method minimises (``max_load_ms``).
     - ``points``: when the best so far got better; ``curve`` is the same as a DataFrame.
-    - ``provenance``: method, seed, budget, prepare, versions, evaluations, cpu_seconds, seconds, and why it ended.
+    - ``provenance``: method, seed, budget, prepare, versions, evaluations, cpu_seconds, seconds,
+      and why it ended.
     - ``details``: what else the method tells, by name.
     - ``obstacles``: where nothing fits, one line for each thing that does not.
     """
@@ -40,13 +41,17 @@ class Result:
 
     @property
     def curve(self) -> pd.DataFrame:
-        """The best so far: evaluation, cpu_seconds, step_time_s, memory_excess_bytes, a row for each improvement.
+        """The best so far: evaluation, cpu_seconds, step_time_s, memory_excess_bytes, a row for
+        each improvement.
 
         The last row is the end of the search.
         """
         import pandas as pd
 
-        rows = [(one.evaluation, one.cpu_seconds, one.step_ps / 1e12, one.memory_excess) for one in self.points]
+        rows = [
+            (one.evaluation, one.cpu_seconds, one.step_ps / 1e12, one.memory_excess)
+            for one in self.points
+        ]
         last = (self.provenance["evaluations"], self.provenance["cpu_seconds"], *rows[-1][2:])
         names = ["evaluation", "cpu_seconds", "step_time_s", "memory_excess_bytes"]
         return pd.DataFrame([*rows, last] if last[0] > rows[-1][0] else rows, columns=names)
@@ -68,7 +73,10 @@ class Result:
     def __repr__(self) -> str:
         told = ", ".join(f"{name} {value:.6g}" for name, value in self.objectives.items())
         fits = "" if self.cost.feasible else f", {self.cost.memory_excess} bytes over"
-        return f"Result({self.provenance['method']}: {told}{fits}, {self.provenance['evaluations']} evaluations)"
+        return (
+            f"Result({self.provenance['method']}: {told}{fits}, "
+            f"{self.provenance['evaluations']} evaluations)"
+        )
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
@@ -93,7 +101,9 @@ def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
         return ()
     found = [
         f"{device.name}: needs {peak} bytes at its peak, has {limit}"
-        for device, peak, limit in zip(oracle.cluster.devices, cost.peaks, capacities(oracle), strict=True)
+        for device, peak, limit in zip(
+            oracle.cluster.devices, cost.peaks, capacities(oracle), strict=True
+        )
         if 0 <= limit < peak
     ]
     return (*found, *unavoidable(oracle))

@@ -54,12 +54,21 @@ class AskTell(Protocol):
 
 
 def oracle_for(question: Question) -> Oracle:
-    """The oracle of what a search is asked about. Raises InputError where it is none, or under a fixed order."""
+    """The oracle of what a search is asked about.
+
+    Raises InputError where it is none, or under a fixed order.
+    """
     if not isinstance(question, (Scenario, Oracle)):
-        raise InputError(f"question: must be a Scenario (load_scenario reads files) or an Oracle, got {question!r}")
+        raise InputError(
+            "question: must be a Scenario (load_scenario reads files) or an Oracle, got "
+            f"{question!r}"
+        )
     oracle = question if isinstance(question, Oracle) else oracle_of(question)
     if oracle.order.policy == "fixed":
-        raise InputError('order: "fixed" sequences belong to one placement; a search needs fifo, program or priority')
+        raise InputError(
+            'order: "fixed" sequences belong to one placement; a search needs fifo, '
+            "program or priority"
+        )
     return oracle
 
 
@@ -74,19 +83,24 @@ def search(
 ) -> Result:
     """Run a method: a name of METHODS, or an object with ``ask`` and ``tell``.
 
-    ``budget`` is how many placements may be evaluated (None: the method's own; unlimited where ``seconds`` are given),
-    ``seconds`` how long it may take; at least one is evaluated. ``prepare`` names preparations of the graph in place of
-    the method's own. ``progress`` is called with the number of evaluations so far. The same seed and budget give the
-    same answer; a limit in seconds, or Ctrl-C, ends with the best so far. A scenario's own placement is one of the
-    starts of local search, whatever the preparation. Where what a method plans cannot be (between devices without a
+    ``budget`` is how many placements may be evaluated (None: the method's own; unlimited where
+    ``seconds`` are given), ``seconds`` how long it may take; at least one is evaluated. ``prepare``
+    names preparations of the graph in place of the method's own. ``progress`` is called with the
+    number of evaluations so far. The same seed and budget give the same answer; a limit in seconds,
+    or Ctrl-C, ends with the best so far. A scenario's own placement is one of the starts of local
+    search, whatever the preparation. Where what a method plans cannot be (between devices without a
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
-    Raises InputError for a method or preparation that is not there, limits that are none, a group that can stand
-    nowhere, where no placement can be, and for a malformed one that a method of one's own proposes.
+    Raises InputError for a method or preparation that is not there, limits that are none, a group
+    that can stand nowhere, where no placement can be, and for a malformed one that a method of
+    one's own proposes.
     """
     began = Clock()
     _check(method, budget, seed, seconds, prepare)
-    oracle, given = oracle_for(question), None if isinstance(question, Oracle) else question.strategy
+    oracle, given = (
+        oracle_for(question),
+        None if isinstance(question, Oracle) else question.strategy,
+    )
     return _search(oracle, given, method, budget, seed, seconds, prepare, progress, began)
 
 
@@ -101,23 +115,42 @@ def _search(
     progress: Callable[[int], object] | None,
     began: Clock,
 ) -> Result:
-    """The same, of a question that is prepared, and the strategy that it holds; what is asked for was checked."""
+    """The same, of a question that is prepared, and the strategy that it holds; what is asked for
+    was checked.
+    """
     chosen = _method(method)
     names = chosen.prepare if prepare is None else tuple(prepare)
     if names and chosen.splits:
-        raise InputError(f"prepare: {method} splits the ops of the graph as it is; it takes no preparation")
+        raise InputError(
+            f"prepare: {method} splits the ops of the graph as it is; it takes no preparation"
+        )
     if budget is None and seconds is None:
         budget = chosen.budget
     if not asked.graph.ops:
         raise InputError("graph: there is nothing to place")
     _check_collectives(asked, chosen, method)
     grouped = make_smaller(asked.graph, names, mean_ps(asked.prepared.duration).tolist())
-    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated  # groups hold when judged
+    # groups hold when judged
+    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
     inner = asked if together == asked.graph else asked.on(together)
-    trial = Trial(inner, grouped, budget, seconds, int(seed), _own_start(asked, given), progress, asked, began, given)
+    trial = Trial(
+        inner,
+        grouped,
+        budget,
+        seconds,
+        int(seed),
+        _own_start(asked, given),
+        progress,
+        asked,
+        began,
+        given,
+    )
     ended = _run(trial, chosen.run if isinstance(method, str) else lambda one: _drive(one, method))
     _fall_back(trial)
-    told = {"method": method if isinstance(method, str) else type(method).__name__, "seed": int(seed)}
+    told = {
+        "method": method if isinstance(method, str) else type(method).__name__,
+        "seed": int(seed),
+    }
     told["budget"] = None if budget is None else int(budget)
     return _result(asked, trial, {**told, "prepare": list(names), "ended": ended})
 
@@ -130,7 +163,9 @@ def _check(method: object, budget: object, seed: object, seconds: object, prepar
     """Raises InputError for what cannot be asked of any question."""
     if isinstance(method, str) and method not in METHODS:
         raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
-    is_object = all(callable(getattr(method, name, None)) for name in ("ask", "tell")) and not isinstance(method, type)
+    is_object = all(
+        callable(getattr(method, name, None)) for name in ("ask", "tell")
+    ) and not isinstance(method, type)
     if not isinstance(method, str) and not is_object:
         raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
     if isinstance(prepare, str):
@@ -139,7 +174,9 @@ def _check(method: object, budget: object, seed: object, seconds: object, prepar
         raise InputError(f"seed: must be a whole number of at least 0, got {seed!r}")
     if budget is not None and not _is_whole(budget, 1):
         raise InputError(f"budget: must be a whole number of at least 1, got {budget!r}")
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0):
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
+    ):
         raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
 
 
@@ -148,10 +185,15 @@ def _is_whole(value: object, least: int) -> bool:
 
 
 def _check_collectives(asked: Oracle, chosen: Method, method: object) -> None:
-    """Raises InputError for an op on several devices, where the method plans none, or splits what it reads."""
+    """Raises InputError for an op on several devices, where the method plans none, or splits what
+    it reads.
+    """
     ranked = [asked.graph.ops[i].name for i in asked.prepared.rings]
     if ranked and (chosen.splits or chosen.module in ONE_DEVICE):
-        raise InputError(f'{method}: "{ranked[0]}" runs on several devices at once, which this method cannot plan')
+        raise InputError(
+            f'{method}: "{ranked[0]}" runs on several devices at once, which this method '
+            "cannot plan"
+        )
 
 
 def _own_start(asked: Oracle, given: Strategy | None) -> Ints | None:
@@ -185,7 +227,9 @@ def _run(trial: Trial, method: Callable[[Trial], None]) -> str:
 
 
 def _fall_back(trial: Trial) -> None:
-    """Where there is no answer, no plan having been ready in time or none that can be: the best start, at any price."""
+    """Where there is no answer, no plan having been ready in time or none that can be: the best
+    start, at any price.
+    """
     if not trial.points:
         trial.details["planned"] = False
         trial.budget = trial.seconds = None
@@ -205,7 +249,13 @@ def _result(asked: Oracle, trial: Trial, told: Mapping[str, Any]) -> Result:
     }
     objectives = {"step_time_s": cost.seconds, **trial.objectives}
     return Result(
-        strategy, cost, objectives, tuple(trial.points), provenance, trial.details, obstacles(trial.oracle, cost)
+        strategy,
+        cost,
+        objectives,
+        tuple(trial.points),
+        provenance,
+        trial.details,
+        obstacles(trial.oracle, cost),
     )
 
 
@@ -243,11 +293,12 @@ def compare(
 ) -> pd.DataFrame:
     """The table that papers print: every method on every question, a row each, in this order.
 
-    Columns: question, method, step_ms, against_single (the best single device's step / this one's; NaN where no device
-    can run everything), fits, peak_bytes (of the fullest device), placing_s (CPU seconds; costs are known by then),
-    evaluations, reason (why a method has no answer to a question: then the numbers are NaN), and further objectives of
-    methods. Each question is prepared once, for all methods. Raises InputError for a method that is not there and for
-    limits that are none.
+    Columns: question, method, step_ms, against_single (the best single device's step / this one's;
+    NaN where no device can run everything), fits, peak_bytes (of the fullest device), placing_s
+    (CPU seconds; costs are known by then), evaluations, reason (why a method has no answer to a
+    question: then the numbers are NaN), and further objectives of methods. Each question is
+    prepared once, for all methods. Raises InputError for a method that is not there and for limits
+    that are none.
     """
     import pandas as pd
 
@@ -257,7 +308,10 @@ def compare(
     if not isinstance(questions, Mapping):
         raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
     for name, question in questions.items():
-        rows += [{"question": name, **row} for row in _rows(question, methods, budget, seed, seconds, prepare)]
+        rows += [
+            {"question": name, **row}
+            for row in _rows(question, methods, budget, seed, seconds, prepare)
+        ]
     further = [name for row in rows for name in row if name not in COLUMNS]
     return pd.DataFrame(rows, columns=[*COLUMNS, *dict.fromkeys(further)])
 

@@ -12,7 +12,8 @@ from .trial import Trial, alone
 def single(trial: Trial) -> None:
     """Everything on one device, the best of those that can run everything.
 
-    Raises InputError where none can, and what the oracle says where that cannot be in the order that is asked for.
+    Raises InputError where none can, and what the oracle says where that cannot be in the order
+    that is asked for.
     """
     found = alone(trial)
     if not found:

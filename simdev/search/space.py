@@ -1,4 +1,6 @@
-"""What there is to choose: the devices at which each group may stand; and which of two costs is the better."""
+"""What there is to choose: the devices at which each group may stand; and which of two costs is the
+better.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ WORST: Key = (NEVER, NEVER, NEVER)
 
 
 def choices(oracle: Oracle) -> tuple[Ints, ...]:
-    """For each of ``oracle.groups`` the indices of the devices on which all its ops may stand, ascending.
+    """For each of ``oracle.groups`` the indices of the devices on which all its ops may stand,
+    ascending.
 
     Raises InputError naming every group that can stand nowhere.
     """
@@ -41,9 +44,11 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
 
 
 def able(prepared: Prepared) -> NDArray[np.bool_]:
-    """By op and device, whether the op may stand there: its cost is known, and no collective reads it elsewhere.
+    """By op and device, whether the op may stand there: its cost is known, and no collective reads
+    it elsewhere.
 
-    A collective itself runs on all of its ranks; where no group holds it, it is said to stand on the first.
+    A collective itself runs on all of its ranks; where no group holds it, it is said to stand on
+    the first.
     """
     found, devices = prepared.duration >= 0, np.arange(len(prepared.cluster.devices))
     for i, ranks in _ranks_read(prepared).items():
@@ -57,7 +62,9 @@ def able(prepared: Prepared) -> NDArray[np.bool_]:
 def mean_ps(duration: NDArray[np.int64]) -> NDArray[np.float64]:
     """Mean ps by op over the devices where it can run, from ps by op and device (< 0: cannot)."""
     known = duration >= 0
-    found: NDArray[np.float64] = np.where(known, duration, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    found: NDArray[np.float64] = np.where(known, duration, 0).sum(axis=1) / np.maximum(
+        known.sum(axis=1), 1
+    )
     return found
 
 
@@ -79,7 +86,10 @@ def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
     if not ranks:
         return f'ops[{members[0]}]: no device on which "{name}" and its group have a cost'
     places = " and on ".join(prepared.cluster.devices[rank].name for rank in ranks)
-    return f'ops[{members[0]}]: "{name}" and its group must stand on {places}, where collectives read them, and cannot'
+    return (
+        f'ops[{members[0]}]: "{name}" and its group must stand on {places}, where '
+        "collectives read them, and cannot"
+    )
 
 
 def workers(cluster: Cluster) -> tuple[int, ...]:
@@ -102,15 +112,20 @@ def neighbours(oracle: Oracle) -> list[list[int]]:
 
 def capacities(oracle: Oracle) -> list[int]:
     """Bytes that each device can hold, -1: unlimited."""
-    return [-1 if device.memory is None else int(device.memory) for device in oracle.cluster.devices]
+    return [
+        -1 if device.memory is None else int(device.memory) for device in oracle.cluster.devices
+    ]
 
 
 def key(oracle: Oracle, cost: Cost) -> Key:
-    """How good a cost is; smaller is better. By it a trial keeps its best, walks move and samples are ranked.
+    """How good a cost is; smaller is better.
 
-    First the largest excess of a device over its capacity, as ``Cost`` tells it; then the bytes over all capacities, so
-    that it counts to empty a device that is not the fullest; then ps. Annealing alone weighs memory against time, by
-    ``energy``: it has to cross what does not fit. What it finds is kept by this key all the same.
+    By it a trial keeps its best, walks move and samples are ranked.
+
+    First the largest excess of a device over its capacity, as ``Cost`` tells it; then the bytes
+    over all capacities, so that it counts to empty a device that is not the fullest; then ps.
+    Annealing alone weighs memory against time, by ``energy``: it has to cross what does not fit.
+    What it finds is kept by this key all the same.
     """
     return cost.memory_excess, over(oracle, cost), cost.step_ps
 
@@ -129,21 +144,28 @@ def over(oracle: Oracle, cost: Cost) -> int:
 
 
 def relative_excess(oracle: Oracle, cost: Cost) -> float:
-    """The largest excess of a device over its capacity, relative to the capacity; 0 where all fit."""
+    """The largest excess of a device over its capacity, relative to the capacity; 0 where all
+    fit.
+    """
     if cost.feasible:
         return 0.0
     pairs = zip(cost.peaks, capacities(oracle), strict=True)
-    return max((max(peak - limit, 0) / max(limit, 1) for peak, limit in pairs if limit >= 0), default=0.0)
+    return max(
+        (max(peak - limit, 0) / max(limit, 1) for peak, limit in pairs if limit >= 0), default=0.0
+    )
 
 
 def unavoidable(oracle: Oracle) -> list[str]:
-    """What cannot fit however it is placed: ops too large for every device, and all that persists together.
+    """What cannot fit however it is placed: ops too large for every device, and all that persists
+    together.
 
     While an op runs, its device holds what it owns, reads, makes and works with.
     """
     graph, rounded = oracle.prepared.graph, oracle.prepared.memory.rounded
     limits = [
-        limit for limit, device in zip(capacities(oracle), oracle.cluster.devices, strict=True) if device.runs_ops
+        limit
+        for limit, device in zip(capacities(oracle), oracle.cluster.devices, strict=True)
+        if device.runs_ops
     ]
     if -1 in limits or oracle.prepared.memory.model != "full":
         return []
@@ -151,11 +173,19 @@ def unavoidable(oracle: Oracle) -> list[str]:
     for op, reads in zip(graph.ops, graph.reads, strict=True):
         own = sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes)))
         tensors = [size for _, size in own_outputs(op)]
-        tensors += [size for p, k in reads for output, size in own_outputs(graph.ops[p]) if output == k]
+        tensors += [
+            size for p, k in reads for output, size in own_outputs(graph.ops[p]) if output == k
+        ]
         size = own + sum(map(rounded, tensors)) + rounded(op.workspace_bytes)
         kept += own
         if size > max(limits, default=0):
-            found.append(f"{op.name}: needs {size} bytes to run, more than the {max(limits, default=0)} of any device")
+            found.append(
+                f"{op.name}: needs {size} bytes to run, more than the "
+                f"{max(limits, default=0)} of any device"
+            )
     if kept > sum(limits):
-        found.append(f"all devices: {kept} bytes of parameters, gradients and states, {sum(limits)} bytes of memory")
+        found.append(
+            f"all devices: {kept} bytes of parameters, gradients and states, {sum(limits)} "
+            "bytes of memory"
+        )
     return found

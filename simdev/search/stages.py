@@ -1,4 +1,6 @@
-"""PipeDream's dynamic program (Narayanan et al., SOSP 2019, section 3.1): stages with replicas on levels."""
+"""PipeDream's dynamic program (Narayanan et al., SOSP 2019, section 3.1): stages with replicas on
+levels.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the pipeline: its groups of ops, on how many devices, and the seconds of a minibatch."""
+    """A stage of the pipeline: its groups of ops, on how many devices, and the seconds of a
+    minibatch.
+    """
 
     groups: tuple[int, ...]
     replicas: int
@@ -30,7 +34,9 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages in order, the period of the pipeline in seconds, and whether every ideal was looked at."""
+    """Stages in order, the period of the pipeline in seconds, and whether every ideal was looked
+    at.
+    """
 
     stages: tuple[Stage, ...]
     seconds: float
@@ -39,7 +45,8 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the planner reads of groups of ops: forward and backward seconds, bytes that forward ops make, parameters.
+    """What the planner reads of groups of ops: forward and backward seconds, bytes that forward ops
+    make, parameters.
 
     ``order`` holds (earlier, later) pairs of groups.
     """
@@ -59,17 +66,23 @@ class Level:
 
 
 def partition(
-    profile: Profile, levels: Sequence[Level], straight: bool = False, due: Callable[[], object] = unhurried
+    profile: Profile,
+    levels: Sequence[Level],
+    straight: bool = False,
+    due: Callable[[], object] = unhurried,
 ) -> Partition:
-    """The stages of the least period; ``straight``: one device a stage. ``levels`` from the innermost machine outwards.
+    """The stages of the least period; ``straight``: one device a stage.
 
-    A stage of r replicas takes (its time + 4 (r - 1) W / (b r)) / r seconds for W bytes of parameters and bandwidth b;
-    what crosses between stages, forth and back, takes 2 A / (b r), r of the later one. The period is the longest. All
-    machines are used, but those that a straight pipeline does better without. Groups on a cycle stay together, and
-    those of no time and no parameters with the only group they touch.
+    ``levels`` from the innermost machine outwards.
 
-    Where there are more ideals than ``most_ideals``, as many of those of one linear order are taken. ``due`` is called
-    all the time, and may raise. Raises InputError for no devices.
+    A stage of r replicas takes (its time + 4 (r - 1) W / (b r)) / r seconds for W bytes of
+    parameters and bandwidth b; what crosses between stages, forth and back, takes 2 A / (b r), r of
+    the later one. The period is the longest. All machines are used, but those that a straight
+    pipeline does better without. Groups on a cycle stay together, and those of no time and no
+    parameters with the only group they touch.
+
+    Where there are more ideals than ``most_ideals``, as many of those of one linear order are
+    taken. ``due`` is called all the time, and may raise. Raises InputError for no devices.
     """
     if not levels or any(level.count < 1 for level in levels):
         raise InputError("pipedream: needs a device")
@@ -82,7 +95,9 @@ def partition(
     for number, level in enumerate(levels):
         starts = 1 if number == len(levels) - 1 else len(states)
         width = levels[number - 1].count if number else 1
-        filled.append(_filled(_Question(below, held, crossing, level, width, straight), starts, due))
+        filled.append(
+            _filled(_Question(below, held, crossing, level, width, straight), starts, due)
+        )
         below = filled[-1].best[-1]
     period = filled[-1].best[:, 0, -1]
     used = int(period.argmin()) if straight else levels[-1].count - 1
@@ -94,18 +109,27 @@ def partition(
 def most_ideals(levels: Sequence[Level], straight: bool = False) -> int:
     """How many ideals are looked at: MOST, or what WORK allows.
 
-    The program compares each two of them for each two numbers of machines of the last level; on the levels below it
-    does so from each of them.
+    The program compares each two of them for each two numbers of machines of the last level; on the
+    levels below it does so from each of them.
     """
-    *inner, last = (level.count - 1 if straight else level.count * (level.count - 1) // 2 for level in levels)
+    *inner, last = (
+        level.count - 1 if straight else level.count * (level.count - 1) // 2 for level in levels
+    )
     return next(
-        most for most in range(MOST, 1, -1) if most == 2 or most**2 * (last / 2 + most * sum(inner) / 3) <= WORK
+        most
+        for most in range(MOST, 1, -1)
+        if most == 2 or most**2 * (last / 2 + most * sum(inner) / 3) <= WORK
     )
 
 
 def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[list[int], bool]:
-    """The ideals of groups (bit sets) in a topological order, the empty one first; and whether these are all."""
-    idle = [not (seconds or held) for seconds, held in zip(profile.seconds, profile.parameters, strict=True)]
+    """The ideals of groups (bit sets) in a topological order, the empty one first; and whether
+    these are all.
+    """
+    idle = [
+        not (seconds or held)
+        for seconds, held in zip(profile.seconds, profile.parameters, strict=True)
+    ]
     block = components(len(profile.seconds), {*profile.order, *leaves(idle, profile.order)})
     count = max(block, default=-1) + 1
     order = {(block[a], block[b]) for a, b in profile.order if block[a] != block[b]}
@@ -121,22 +145,35 @@ def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[lis
     return _thinned(profile, line, most, due), False
 
 
-def _thinned(profile: Profile, line: Sequence[int], most: int, due: Callable[[], object]) -> list[int]:
-    """At most so many of nested states: of each stretch of equal time the one that hands on the fewest bytes."""
+def _thinned(
+    profile: Profile, line: Sequence[int], most: int, due: Callable[[], object]
+) -> list[int]:
+    """At most so many of nested states: of each stretch of equal time the one that hands on the
+    fewest bytes.
+    """
     if len(line) <= most:
         return list(line)
     seconds, _, crossing = _columns(profile, line, due)
     inner = np.arange(1, len(line) - 1)
-    stretch = np.floor(seconds[inner] / max(float(seconds[-1]), 5e-324) * (most - 2)).clip(0, max(most - 3, 0))
+    stretch = np.floor(seconds[inner] / max(float(seconds[-1]), 5e-324) * (most - 2)).clip(
+        0, max(most - 3, 0)
+    )
     order = inner[np.lexsort((crossing[inner], stretch))]
     _, first = np.unique(np.sort(stretch), return_index=True)
     return [line[at] for at in (0, *sorted(order[first].tolist()), len(line) - 1)]
 
 
-def _columns(profile: Profile, states: Sequence[int], due: Callable[[], object]) -> tuple[Floats, Floats, Floats]:
-    """Of each state: seconds, bytes of parameters, and of activations of its groups that a later group reads."""
+def _columns(
+    profile: Profile, states: Sequence[int], due: Callable[[], object]
+) -> tuple[Floats, Floats, Floats]:
+    """Of each state: seconds, bytes of parameters, and of activations of its groups that a later
+    group reads.
+    """
     ends = np.array(profile.order, np.int64).reshape(-1, 2)
-    each, count = np.array([profile.seconds, profile.parameters], np.float64).T, len(profile.seconds)
+    each, count = (
+        np.array([profile.seconds, profile.parameters], np.float64).T,
+        len(profile.seconds),
+    )
     makers, first = np.unique(ends[:, 0], return_index=True)  # the order is sorted
     handed = np.array(profile.activations, np.float64)[makers]
     found, step = [], max(CELLS // max(count, len(ends)), 1)
@@ -162,10 +199,11 @@ def _inside(states: Sequence[int], due: Callable[[], object]) -> NDArray[np.bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Question:
-    """A level to fill: ``time`` between two states on one machine of it (inf: the first is not inside the second).
+    """A level to fill: ``time`` between two states on one machine of it (inf: the first is not
+    inside the second).
 
-    ``held`` bytes of parameters between two states, ``crossing`` bytes after each; ``width`` machines of the level
-    below make one of this.
+    ``held`` bytes of parameters between two states, ``crossing`` bytes after each; ``width``
+    machines of the level below make one of this.
     """
 
     time: Floats
@@ -179,15 +217,23 @@ class _Question:
         """Seconds of one stage on so many machines, by the states before and after."""
         if self.straight and machines > 1:
             return np.full_like(self.time[starts], inf)
-        synced = 4 * (machines - 1) * self.held[starts] / (self.level.bandwidth * machines) / self.width
+        synced = (
+            4 * (machines - 1) * self.held[starts] / (self.level.bandwidth * machines) / self.width
+        )
         found: Floats = (self.time[starts] + synced) / machines
         return found
 
     def last(self, replicas: int, after: int) -> Floats:
-        """Seconds of the last stage of several, with what crosses at its ends, by the state before it."""
+        """Seconds of the last stage of several, with what crosses at its ends, by the state before
+        it.
+        """
         rate = self.level.bandwidth * replicas
-        stage = (self.time[:after, after] + 4 * (replicas - 1) * self.held[:after, after] / rate) / replicas
-        found: Floats = np.maximum(stage, np.maximum(self.crossing[:after], self.crossing[after]) * 2 / rate)
+        stage = (
+            self.time[:after, after] + 4 * (replicas - 1) * self.held[:after, after] / rate
+        ) / replicas
+        found: Floats = np.maximum(
+            stage, np.maximum(self.crossing[:after], self.crossing[after]) * 2 / rate
+        )
         return found
 
 
@@ -211,7 +257,10 @@ class _Filled:
 
 
 def _filled(question: _Question, starts: int, due: Callable[[], object]) -> _Filled:
-    """The periods from the first ``starts`` states. A state is reached from those before it, all machines at once."""
+    """The periods from the first ``starts`` states.
+
+    A state is reached from those before it, all machines at once.
+    """
     machines, count = question.level.count, len(question.crossing)
     best = np.array([question.whole(m + 1, slice(starts)) for m in range(machines)])
     for after in range(1, count):
@@ -226,8 +275,12 @@ def _filled(question: _Question, starts: int, due: Callable[[], object]) -> _Fil
     return _Filled(question, best)
 
 
-def _expanded(filled: Sequence[_Filled], level: int, i: int, j: int, m: int) -> list[tuple[int, int, int]]:
-    """The stages between two states on m + 1 machines of a level: (state before, state after, devices)."""
+def _expanded(
+    filled: Sequence[_Filled], level: int, i: int, j: int, m: int
+) -> list[tuple[int, int, int]]:
+    """The stages between two states on m + 1 machines of a level: (state before, state after,
+    devices).
+    """
     if level < 0:
         return [(i, j, 1)]
     k, replicas, before = i, m + 1, list[tuple[int, int, int]]()
@@ -235,5 +288,7 @@ def _expanded(filled: Sequence[_Filled], level: int, i: int, j: int, m: int) -> 
     if split is not None:
         k, replicas = split
         before = _expanded(filled, level, i, k, m - replicas)
-    inner = _expanded(filled, level - 1, k, j, filled[level - 1].question.level.count - 1 if level else 0)
+    inner = _expanded(
+        filled, level - 1, k, j, filled[level - 1].question.level.count - 1 if level else 0
+    )
     return [*before, *((a, b, r * replicas) for a, b, r in inner)]

@@ -55,15 +55,17 @@ class Point:
 
 
 class Trial:
-    """What a method is handed: an oracle to ask through ``score`` or ``walk``, and a random generator.
+    """What a method is handed: an oracle to ask through ``score`` or ``walk``, and a random
+    generator.
 
-    Placements are devices by group (``oracle.groups``) or by op. ``grouped`` is the graph that list placers read; the
-    oracle's groups are its own, those of ``asked`` the question's, which may be smaller. ``start`` is the placement (by
-    op) that the question holds, if any, ``given`` its strategy: the order, synchronisation, and perhaps splits.
-    ``best`` is the best so far; ``base`` the best that keeps the oracle's groups together: walks may begin there.
-    Methods that split ops ask through ``try_strategy``; of these ``best_strategy`` is kept in place of ``best``.
-    A placement that cannot be costs IMPOSSIBLE; ``refused`` is why the last of them was, ``refusals`` their number.
-    Methods may leave further ``objectives`` (name to number) and ``details``.
+    Placements are devices by group (``oracle.groups``) or by op. ``grouped`` is the graph that list
+    placers read; the oracle's groups are its own, those of ``asked`` the question's, which may be
+    smaller. ``start`` is the placement (by op) that the question holds, if any, ``given`` its
+    strategy: the order, synchronisation, and perhaps splits. ``best`` is the best so far; ``base``
+    the best that keeps the oracle's groups together: walks may begin there. Methods that split ops
+    ask through ``try_strategy``; of these ``best_strategy`` is kept in place of ``best``. A
+    placement that cannot be costs IMPOSSIBLE; ``refused`` is why the last of them was, ``refusals``
+    their number. Methods may leave further ``objectives`` (name to number) and ``details``.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class Trial:
     def share(self) -> float:
         """The share of the budget used so far, from 0 to 1 (0 where there is no limit)."""
         evaluated = 0.0 if self.budget is None else self.evaluations / self.budget
-        return min(max(evaluated, 0.0 if self.seconds is None else self.wall_seconds / self.seconds), 1.0)
+        return min(
+            max(evaluated, 0.0 if self.seconds is None else self.wall_seconds / self.seconds), 1.0
+        )
 
     @property
     def seconds_left(self) -> float:
@@ -129,8 +133,8 @@ class Trial:
     def score(self, placement: Ints) -> Cost:
         """The cost of a placement, IMPOSSIBLE where it cannot be.
 
-        Raises SpentError where the budget is used up, before it asks, and InputError for what is no placement: of a
-        wrong length, on devices that are not there, or with groups split.
+        Raises SpentError where the budget is used up, before it asks, and InputError for what is no
+        placement: of a wrong length, on devices that are not there, or with groups split.
         """
         self.require_budget()
         try:
@@ -143,7 +147,8 @@ class Trial:
         return cost
 
     def score_own(self) -> None:
-        """Ask for the question's own placement, where it has one; also where it splits groups of the preparation.
+        """Ask for the question's own placement, where it has one; also where it splits groups of
+        the preparation.
 
         Then it is kept, but walks cannot begin there, and ``details`` says so. Raises SpentError.
         """
@@ -161,17 +166,24 @@ class Trial:
             return
         self._count()
         self._keep(self.start, cost, key(self.asked, cost))
-        names = [f'"{self.asked.graph.ops[i].name}"' for i in split[:NAMED]] + ["others"] * (len(split) > NAMED)
+        names = [f'"{self.asked.graph.ops[i].name}"' for i in split[:NAMED]] + ["others"] * (
+            len(split) > NAMED
+        )
         self.details["own_placement"] = (
             f"keeps {', '.join(names)} apart, which are prepared as one: no move begins there"
         )
 
     def _split(self, column: Ints) -> tuple[int, ...]:
         """The first group that a placement by op does not keep together, if any."""
-        return next((one for one in self.oracle.groups if len(set(column[list(one)].tolist())) > 1), ())
+        return next(
+            (one for one in self.oracle.groups if len(set(column[list(one)].tolist())) > 1), ()
+        )
 
     def _is_placement(self, placement: Ints) -> bool:
-        """Whether it is one at all: on devices that are there, groups together. Raises InputError."""
+        """Whether it is one at all: on devices that are there, groups together.
+
+        Raises InputError.
+        """
         column = self.oracle.placement(placement)
         there = (column >= 0) & (column < len(self.oracle.cluster.devices))
         return bool(there.all()) and not self._split(column)
@@ -207,14 +219,19 @@ class Trial:
             self._mark(cost, found)
 
     def try_strategy(self, strategy: Strategy) -> Cost:
-        """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is malformed."""
+        """The cost of a strategy that splits ops.
+
+        Raises SpentError, and InputError for one that is malformed.
+        """
         self.require_budget()
         cost = self.asked(strategy)
         self.note_strategy(cost, lambda: strategy)
         return cost
 
     def note_strategy(self, cost: Cost, strategy: Callable[[], Strategy]) -> None:
-        """Count an answer to a strategy that splits ops, and keep it where it is the best so far."""
+        """Count an answer to a strategy that splits ops, and keep it where it is the best so
+        far.
+        """
         self._count()
         found = key(self.asked, cost)
         if found < self._best:
@@ -227,12 +244,17 @@ class Trial:
             self._progress(self.evaluations)
 
     def _mark(self, cost: Cost, found: Key) -> None:
-        """A point of the curve; set after what it tells of, so that an interrupt never leaves a point alone."""
+        """A point of the curve; set after what it tells of, so that an interrupt never leaves a
+        point alone.
+        """
         self._best = found
-        self.points.append(Point(self.evaluations, self.cpu_seconds, cost.step_ps, cost.memory_excess))
+        self.points.append(
+            Point(self.evaluations, self.cpu_seconds, cost.step_ps, cost.memory_excess)
+        )
 
     def walk(self, placement: Ints, oracle: Oracle | None = None) -> Walk:
-        """Local search from a placement that can be, over the groups of ``oracle`` (``asked``, or the trial's own).
+        """Local search from a placement that can be, over the groups of ``oracle`` (``asked``, or
+        the trial's own).
 
         It is counted, unless it is the best so far, which was asked before.
         """
@@ -244,7 +266,9 @@ class Walk:
 
     def __init__(self, trial: Trial, placement: Ints, oracle: Oracle) -> None:
         column = oracle.placement(placement)
-        known = any(one is not None and np.array_equal(one[0], column) for one in (trial.base, trial.best))
+        known = any(
+            one is not None and np.array_equal(one[0], column) for one in (trial.base, trial.best)
+        )
         if not known:
             trial.require_budget()
         self._trial, self._oracle, self._session = trial, oracle, oracle.session(column)
@@ -264,7 +288,10 @@ class Walk:
         return key(self._oracle, cost)
 
     def propose(self, group: int, device: int) -> Cost:
-        """The cost with one group on another device, IMPOSSIBLE where it cannot be there. Raises SpentError."""
+        """The cost with one group on another device, IMPOSSIBLE where it cannot be there.
+
+        Raises SpentError.
+        """
         self._trial.require_budget()
         try:
             cost = self._session.propose(group, device)
@@ -286,20 +313,27 @@ class Walk:
 
 
 def alone(trial: Trial) -> list[Ints]:
-    """Everything on each device that can run everything (by group); of devices alike, on the first."""
+    """Everything on each device that can run everything (by group); of devices alike, on the
+    first.
+    """
     common = set(trial.choices[0].tolist()) if trial.choices else set()
     for one in trial.choices:
         common &= set(one.tolist())
     devices = trial.oracle.cluster.devices
-    unlike = {repr((devices[d].kind, devices[d].memory, devices[d].gap)): d for d in sorted(common, reverse=True)}
+    unlike = {
+        repr((devices[d].kind, devices[d].memory, devices[d].gap)): d
+        for d in sorted(common, reverse=True)
+    }
     return [np.full(len(trial.choices), device, np.int64) for device in sorted(unlike.values())]
 
 
 def best_start(trial: Trial) -> Ints | None:
-    """The best placement for walks to begin with, as devices by op, all of them asked; None where none was found.
+    """The best placement for walks to begin with, as devices by op, all of them asked; None where
+    none was found.
 
-    The question's own, and everything on each device that can run everything. Where there is no such device, each group
-    on the first on which it may stand; where nothing of these can be, random placements until one can.
+    The question's own, and everything on each device that can run everything. Where there is no
+    such device, each group on the first on which it may stand; where nothing of these can be,
+    random placements until one can.
     """
     trial.score_own()
     for placement in alone(trial):

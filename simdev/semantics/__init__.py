@@ -1,10 +1,22 @@
-"""What each kind of op computes, told once in index expressions: from it follow work, splits, regions and shards."""
+"""What each kind of op computes, told once in index expressions: from it follow work, splits,
+regions and shards.
+"""
 
 from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, Call, Description, Output, axes, per
 from .index import Axis, Box, Index, Interval, Region
 from .of_graph import is_linear, op_semantics, op_work, operand_dtypes, operand_shapes
-from .regions import Executed, Shard, executed, extents, input_region, input_regions, output_regions, shard_of, volume
+from .regions import (
+    Executed,
+    Shard,
+    executed,
+    extents,
+    input_region,
+    input_regions,
+    output_regions,
+    shard_of,
+    volume,
+)
 from .registry import (
     Kind,
     Semantics,
@@ -17,7 +29,16 @@ from .registry import (
     statistics_of,
     traits_of,
 )
-from .splits import BasicStrategy, Split, basic_strategies, boxes, effects_of, output_axes, parts_of, splits
+from .splits import (
+    BasicStrategy,
+    Split,
+    basic_strategies,
+    boxes,
+    effects_of,
+    output_axes,
+    parts_of,
+    splits,
+)
 from .tofu import steps
 from .traits import OP_CLASSES, Traits
 from .views import row_strides, sliced_strides, stored_region

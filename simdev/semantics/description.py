@@ -1,7 +1,8 @@
 """The description of an op: what its outputs are made of, one index expression a dimension.
 
-After Tofu's TDL (Wang et al., EuroSys 2019, section 4.1): an output element is told by index variables, and so is
-every input element that it needs. out[b, co, x] = Sum over ci, dx of data[b, ci, x + dx] * filters[ci, co, dx] reads
+After Tofu's TDL (Wang et al., EuroSys 2019, section 4.1): an output element is told by index
+variables, and so is every input element that it needs. out[b, co, x] = Sum over ci, dx of data[b,
+ci, x + dx] * filters[ci, co, dx] reads
 
     b, co, x = axes("b co x", out)
     ci, dx = axes("ci dx", (filters[0], filters[2]))
@@ -54,9 +55,9 @@ def per(count: int | Fraction, *points: Axis) -> Term:
 class Access:
     """How an op reads one operand.
 
-    ``index``: one entry a dimension. ``padded``: what lies outside of the tensor reads as zero. ``at_most``: the
-    elements read are looked up, no more than the points of these axes. ``read`` False: only its shape is needed.
-    ``when``: read only at points where this expression is 0.
+    ``index``: one entry a dimension. ``padded``: what lies outside of the tensor reads as zero.
+    ``at_most``: the elements read are looked up, no more than the points of these axes. ``read``
+    False: only its shape is needed. ``when``: read only at points where this expression is 0.
     """
 
     index: tuple[Entry, ...]
@@ -68,10 +69,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an op makes one output: indexed by ``index``, reduced over the axes ``over`` by ``reducer``.
+    """How an op makes one output: indexed by ``index``, reduced over the axes ``over`` by
+    ``reducer``.
 
-    An axis in neither does not matter to it: split along it, every shard makes the same. ``dtype`` None: as the
-    first operand.
+    An axis in neither does not matter to it: split along it, every shard makes the same. ``dtype``
+    None: as the first operand.
     """
 
     index: tuple[Entry, ...]
@@ -88,10 +90,11 @@ def _same(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
 class Description:
     """What one op computes, in index expressions.
 
-    ``parameters``: operands that are weights by the kind itself; ``gradients``: outputs that are weights or their
-    gradients. ``sample``: name of the sample axis ("": the first axis of the first output; None: there is none).
-    ``updated``: operands overwritten in place; ``states`` tensors like operand 0 are read and written beside
-    (optimizer state). ``moves`` False: a view, no byte is touched. ``local``: the attributes of the op a shard runs.
+    ``parameters``: operands that are weights by the kind itself; ``gradients``: outputs that are
+    weights or their gradients. ``sample``: name of the sample axis ("": the first axis of the first
+    output; None: there is none). ``updated``: operands overwritten in place; ``states`` tensors
+    like operand 0 are read and written beside (optimizer state). ``moves`` False: a view, no byte
+    is touched. ``local``: the attributes of the op a shard runs.
     """
 
     outputs: tuple[Output, ...]
@@ -103,12 +106,16 @@ class Description:
     updated: tuple[int, ...] = ()
     states: int = 0
     moves: bool = True
-    local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]] = field(default=_same, compare=False)
+    local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]] = field(
+        default=_same, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a describer is asked about: the op's attributes, the shapes of its operands and outputs."""
+    """What a describer is asked about: the op's attributes, the shapes of its operands and
+    outputs.
+    """
 
     attrs: Mapping[str, Any]
     inputs: tuple[Shape, ...]

@@ -1,7 +1,9 @@
-"""Dtypes: their names, the bits of an element, and at which of a datasheet's peaks each is computed.
+"""Dtypes: their names, the bits of an element, and at which of a datasheet's peaks each is
+computed.
 
-Files and frameworks write one dtype in several ways ("half", "FP16", "torch.float16"). ``canonical`` is the one rule:
-without regard to case and to a framework's prefix, a known name or an alias of one; anything else is refused.
+Files and frameworks write one dtype in several ways ("half", "FP16", "torch.float16").
+``canonical`` is the one rule: without regard to case and to a framework's prefix, a known name or
+an alias of one; anything else is refused.
 """
 
 from __future__ import annotations
@@ -78,7 +80,15 @@ ALIASES: Final[Mapping[str, str]] = {
 
 PREFIXES: Final = ("torch.", "numpy.", "np.", "jax.numpy.", "jnp.", "tf.")
 
-PARAMETERS: Final = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8")
+PARAMETERS: Final = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int8",
+)
 """Those that parameters may have."""
 
 PEAKS: Final = (
@@ -103,10 +113,12 @@ STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
     "int4": ("int8", *_WHOLE),
     "uint4": ("int4", "int8", *_WHOLE),
 }
-"""The peaks that count for a dtype that a datasheet does not name, the first that it names; none for another one.
+"""The peaks that count for a dtype that a datasheet does not name, the first that it names; none
+for another one.
 
-Narrower floats are widened where no unit computes them, and whole numbers run beside float32 on the vector units.
-A missing float64 or float32 has no stand-in: float64 is from 1/2 to 1/64 of float32, and nothing tells which.
+Narrower floats are widened where no unit computes them, and whole numbers run beside float32 on the
+vector units. A missing float64 or float32 has no stand-in: float64 is from 1/2 to 1/64 of float32,
+and nothing tells which.
 """
 
 
@@ -120,7 +132,10 @@ def known(name: str) -> str | None:
 
 
 def canonical(name: str) -> str:
-    """The one name of a dtype: "float16" for "FP16", "half" and "torch.float16". Raises InputError for no dtype."""
+    """The one name of a dtype: "float16" for "FP16", "half" and "torch.float16".
+
+    Raises InputError for no dtype.
+    """
     found = known(name)
     if found is None:
         raise InputError(no_dtype(name))
@@ -133,5 +148,8 @@ def no_dtype(name: str) -> str:
 
 
 def bits_of(dtype: str | None) -> int:
-    """Bits of one element: "float32" and None 32, "bf16" 16, "bool" 8. Raises InputError for no dtype."""
+    """Bits of one element: "float32" and None 32, "bf16" 16, "bool" 8.
+
+    Raises InputError for no dtype.
+    """
     return 32 if dtype is None else BITS[canonical(dtype)]

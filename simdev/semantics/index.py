@@ -1,12 +1,15 @@
-"""Index expressions over named axes, and the interval of values that they take: the arithmetic of descriptions.
+"""Index expressions over named axes, and the interval of values that they take: the arithmetic of
+descriptions.
 
-An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes and a constant;
-a part of it may be divided: ``//`` and ``%`` by a whole number (grouped channels, reshapes), or ``exact_div`` where
-only the points count at which the division leaves no rest (the gradient of a strided window).
+An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes
+and a constant; a part of it may be divided: ``//`` and ``%`` by a whole number (grouped channels,
+reshapes), or ``exact_div`` where only the points count at which the division leaves no rest (the
+gradient of a strided window).
 
-The interval of an expression follows from the intervals of its axes: the lower end takes the lower end of an axis
-with a positive factor and the upper end of one with a negative factor (Wang et al., "Supporting Very Large Models
-using Automatic Dataflow Graph Partitioning", EuroSys 2019, section 4.2; there a negative factor must swap the ends).
+The interval of an expression follows from the intervals of its axes: the lower end takes the lower
+end of an axis with a positive factor and the upper end of one with a negative factor (Wang et al.,
+"Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019, section
+4.2; there a negative factor must swap the ends).
 """
 
 from __future__ import annotations
@@ -27,11 +30,14 @@ Box = Mapping[str, Interval]
 """Intervals of axes by name; an axis that is not named runs over its whole size."""
 
 EMPTY: Final = (0, 0)
-_MAX_ENUMERATED = 256  # window positions tried one by one for exact ends; more take the interval's own ends
+# window positions tried one by one for exact ends; more take the interval's own ends
+_MAX_ENUMERATED = 256
 
 
 class _Arithmetic:
-    """What an axis and an expression have in common: ``+ - * // %`` with whole numbers and with each other."""
+    """What an axis and an expression have in common: ``+ - * // %`` with whole numbers and with
+    each other.
+    """
 
     __slots__ = ()
 
@@ -64,16 +70,22 @@ class _Arithmetic:
         return Index(((_Divided(self.as_index(), divisor, "rest"), 1),))
 
     def exact_div(self, divisor: int) -> Index:
-        """The quotient at the points where the division leaves no rest; at the others nothing is read."""
-        return self.as_index() if divisor == 1 else Index(((_Divided(self.as_index(), divisor, "exact"), 1),))
+        """The quotient at the points where the division leaves no rest; at the others nothing is
+        read.
+        """
+        return (
+            self.as_index()
+            if divisor == 1
+            else Index(((_Divided(self.as_index(), divisor, "exact"), 1),))
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Axis(_Arithmetic):
     """An index variable over [0, size).
 
-    ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a softmax), so a shard
-    always has all of it.
+    ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a
+    softmax), so a shard always has all of it.
     """
 
     name: str
@@ -92,7 +104,9 @@ class Axis(_Arithmetic):
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """A sum divided by a positive whole number: the quotient, the rest, or the quotient where there is no rest."""
+    """A sum divided by a positive whole number: the quotient, the rest, or the quotient where there
+    is no rest.
+    """
 
     inner: Index
     divisor: int
@@ -131,13 +145,18 @@ def axes_of(index: Index) -> Iterator[Axis]:
 
 
 def interval_of(index: Index, box: Box) -> Interval:
-    """The smallest interval that holds every value of the expression on the box; EMPTY where it has none.
+    """The smallest interval that holds every value of the expression on the box; EMPTY where it has
+    none.
 
     With divided parts it may be larger than that, never smaller.
     """
     low = high = index.offset
     for part, factor in index.terms:
-        start, stop = box.get(part.name, (0, part.size)) if isinstance(part, Axis) else _divided_interval(part, box)
+        start, stop = (
+            box.get(part.name, (0, part.size))
+            if isinstance(part, Axis)
+            else _divided_interval(part, box)
+        )
         if start >= stop:
             return EMPTY
         if factor >= 0:
@@ -163,8 +182,9 @@ def _divided_interval(part: _Divided, box: Box) -> Interval:
 def clipped_interval(index: Index, size: int, box: Box) -> Interval:
     """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
 
-    Its ends are values themselves as long as the expression is affine, perhaps divided exactly: where a window with
-    gaps hangs over the edge or a stride divides one, its positions are gone through one by one.
+    Its ends are values themselves as long as the expression is affine, perhaps divided exactly:
+    where a window with gaps hangs over the edge or a stride divides one, its positions are gone
+    through one by one.
     """
     start, stop = interval_of(index, box)
     if start >= 0 and stop <= size and all(isinstance(part, Axis) for part, _ in index.terms):
@@ -179,10 +199,11 @@ def clipped_interval(index: Index, size: int, box: Box) -> Interval:
 
 
 def span_of(index: Index, box: Box) -> int:
-    """How many positions a kernel walks over: the length of the interval, what lies outside of the tensor too.
+    """How many positions a kernel walks over: the length of the interval, what lies outside of the
+    tensor too.
 
-    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of equal size that are
-    aligned differently run as the same kernel.
+    Of an exact quotient it is the most that any alignment of the stride can give, so that parts of
+    equal size that are aligned differently run as the same kernel.
     """
     divisor, inner = _exactly_divided(index)
     if divisor > 1:
@@ -201,7 +222,9 @@ def _exactly_divided(index: Index) -> tuple[int, Index]:
 
 
 def _is_gapless(index: Index, box: Box) -> bool:
-    """Whether a sum of axes takes every value of its interval: no step is longer than the shorter ones reach."""
+    """Whether a sum of axes takes every value of its interval: no step is longer than the shorter
+    ones reach.
+    """
     steps = []
     for part, factor in index.terms:
         if not isinstance(part, Axis):
@@ -217,7 +240,9 @@ def _is_gapless(index: Index, box: Box) -> bool:
 
 
 def _exact_ends(inner: Index, divisor: int, size: int, box: Box) -> Interval | None:
-    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by enumeration."""
+    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by
+    enumeration.
+    """
     ranges = []
     for part, factor in inner.terms:
         if not isinstance(part, Axis):
@@ -227,7 +252,9 @@ def _exact_ends(inner: Index, divisor: int, size: int, box: Box) -> Interval | N
         return EMPTY if ranges else None
     ranges.sort(key=lambda item: (abs(item[0]) == 1 if divisor > 1 else True, len(item[1])))
     factor, values = ranges.pop()
-    if (divisor > 1 and abs(factor) != 1) or prod(len(others) for _, others in ranges) > _MAX_ENUMERATED:
+    if (divisor > 1 and abs(factor) != 1) or prod(
+        len(others) for _, others in ranges
+    ) > _MAX_ENUMERATED:
         return None
     ends = sorted((factor * values[0] + inner.offset, factor * values[-1] + inner.offset))
     first, last = size, -1

@@ -1,4 +1,6 @@
-"""Semantics of an op of a graph: its operands as executed, its work, whether sums pass through it."""
+"""Semantics of an op of a graph: its operands as executed, its work, whether sums pass through
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,24 @@ def op_semantics(graph: Graph, position: int) -> Semantics:
 
 
 def operand_shapes(graph: Graph, position: int) -> tuple[Shape | None, ...]:
-    """Shapes of an op's operands as executed. Raises InputError where the attribute "in" is no list of shapes."""
+    """Shapes of an op's operands as executed.
+
+    Raises InputError where the attribute "in" is no list of shapes.
+    """
     told = graph.ops[position].attrs.get("in")
     if told is None:
         return tuple(tensor.shape for tensor in graph.operands[position])
-    if not isinstance(told, list | tuple) or not all(shape is None or _is_shape(shape) for shape in told):
+    if not isinstance(told, list | tuple) or not all(
+        shape is None or _is_shape(shape) for shape in told
+    ):
         raise _no_list(graph.ops[position], "in", "shapes")
     return tuple([None if shape is None else tuple(shape) for shape in told])
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(extent, int) and extent >= 0 for extent in value)
+    return isinstance(value, list | tuple) and all(
+        isinstance(extent, int) and extent >= 0 for extent in value
+    )
 
 
 def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
@@ -46,7 +55,9 @@ def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
     told = graph.ops[position].attrs.get("dt")
     if told is None:
         told = [tensor.dtype for tensor in graph.operands[position]]
-    elif not isinstance(told, list | tuple) or not all(name is None or isinstance(name, str) for name in told):
+    elif not isinstance(told, list | tuple) or not all(
+        name is None or isinstance(name, str) for name in told
+    ):
         raise _no_list(graph.ops[position], "dt", "dtypes")
     try:
         return tuple([canonical(name) if name is not None else None for name in told])
@@ -64,11 +75,15 @@ def op_work(graph: Graph, position: int) -> Work:
     op = graph.ops[position]
     dtypes = operand_dtypes(graph, position)
     made = [tensor.dtype for tensor in op.made]
-    return shard_work(op_semantics(graph, position), {}, dtypes, made, layouts(op.attrs.get("strides")))
+    return shard_work(
+        op_semantics(graph, position), {}, dtypes, made, layouts(op.attrs.get("strides"))
+    )
 
 
 def is_linear(op: Op) -> bool:
-    """Whether partial results may pass through the op: a sum of its results is the result of the sum."""
+    """Whether partial results may pass through the op: a sum of its results is the result of the
+    sum.
+    """
     traits = traits_of(op.kind)
     if traits.linear == "scale":
         return len(op.inputs) == 1

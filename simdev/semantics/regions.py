@@ -1,4 +1,5 @@
-"""Which region of every tensor a shard needs and makes, and the shapes and attributes of the op that it runs.
+"""Which region of every tensor a shard needs and makes, and the shapes and attributes of the op
+that it runs.
 
 A shard is a box: intervals of some axes; the axes that it does not name are whole.
 """
@@ -17,12 +18,15 @@ from .registry import Dims, Semantics
 
 
 def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
-    """For every operand the smallest box of it that the shard reads, inside the tensor; None where it reads nothing.
+    """For every operand the smallest box of it that the shard reads, inside the tensor; None where
+    it reads nothing.
 
-    Halos of windows are included; what lies in the padding is not. An operand of which only the shape is needed is
-    not read.
+    Halos of windows are included; what lies in the padding is not. An operand of which only the
+    shape is needed is not read.
     """
-    return tuple([input_region(semantics, operand, box) for operand in range(len(semantics.inputs))])
+    return tuple(
+        [input_region(semantics, operand, box) for operand in range(len(semantics.inputs))]
+    )
 
 
 def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
@@ -31,16 +35,30 @@ def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
     wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
     if not wanted:
         return None
-    region = _region(semantics.reads[operand], semantics.inputs[operand], box) if box else semantics.read[operand]
+    region = (
+        _region(semantics.reads[operand], semantics.inputs[operand], box)
+        if box
+        else semantics.read[operand]
+    )
     return _unless_empty(region, semantics.inputs[operand])
 
 
 def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
-    """For every output the region that the shard makes (whole or as a partial result); None where it makes nothing."""
+    """For every output the region that the shard makes (whole or as a partial result); None where
+    it makes nothing.
+    """
     regions: Iterable[Region] = semantics.made
     if box:
-        regions = [_region(dims, shape, box) for dims, shape in zip(semantics.makes, semantics.outputs, strict=True)]
-    return tuple([_unless_empty(region, shape) for region, shape in zip(regions, semantics.outputs, strict=True)])
+        regions = [
+            _region(dims, shape, box)
+            for dims, shape in zip(semantics.makes, semantics.outputs, strict=True)
+        ]
+    return tuple(
+        [
+            _unless_empty(region, shape)
+            for region, shape in zip(regions, semantics.outputs, strict=True)
+        ]
+    )
 
 
 def volume(region: Sequence[Interval]) -> int:
@@ -69,7 +87,9 @@ def _unless_empty(region: Region, shape: Shape) -> Region | None:
     return region
 
 
-def _interval(index: Axis | Index | None, names: frozenset[str], full: Interval, extent: int, box: Box) -> Interval:
+def _interval(
+    index: Axis | Index | None, names: frozenset[str], full: Interval, extent: int, box: Box
+) -> Interval:
     if isinstance(index, Axis):
         return box.get(index.name, full)
     return full if index is None or names.isdisjoint(box) else clipped_interval(index, extent, box)
@@ -77,10 +97,13 @@ def _interval(index: Axis | Index | None, names: frozenset[str], full: Interval,
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What a shard runs, as an op of its own: its profile key's parts. ``makes``: the regions of the op's outputs.
+    """What a shard runs, as an op of its own: its profile key's parts.
 
-    ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are: what lies in the
-    padding of a window is counted in (the shard runs unpadded there), an operand that is not touched is left out.
+    ``makes``: the regions of the op's outputs.
+
+    ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are:
+    what lies in the padding of a window is counted in (the shard runs unpadded there), an operand
+    that is not touched is left out.
     """
 
     kind: str
@@ -101,7 +124,8 @@ class Shard(Executed):
 def shard_of(semantics: Semantics, box: Box) -> Shard:
     """The shard of an op on a box; a box that holds every axis whole gives the op itself.
 
-    Raises InputError for an axis that the op does not have and for an interval that is no part of it.
+    Raises InputError for an axis that the op does not have and for an interval that is no part of
+    it.
     """
     run, needs = executed(semantics, box), input_regions(semantics, _parts(semantics, box))
     return Shard(run.kind, run.attrs, run.operands, run.inputs, run.outputs, run.makes, needs)
@@ -113,7 +137,9 @@ def executed(semantics: Semantics, box: Box) -> Executed:
     makes = output_regions(semantics, parts)
     if not parts:
         operands = tuple(range(len(semantics.inputs)))
-        return Executed(semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, makes)
+        return Executed(
+            semantics.kind, semantics.attrs, operands, semantics.inputs, semantics.outputs, makes
+        )
     shapes = [_executed(semantics, i, parts) for i in range(len(semantics.inputs))]
     return Executed(
         semantics.kind,
@@ -131,7 +157,9 @@ def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
     found = {}
     for name, (start, stop) in box.items():
         if name not in sizes:
-            raise InputError(f'kind "{semantics.kind}" has no axis "{name}"; it has {", ".join(sizes)}')
+            raise InputError(
+                f'kind "{semantics.kind}" has no axis "{name}"; it has {", ".join(sizes)}'
+            )
         if not 0 <= start < stop <= sizes[name]:
             raise InputError(f'axis "{name}": [{start}, {stop}) is no part of [0, {sizes[name]})')
         if (start, stop) != (0, sizes[name]):
@@ -141,7 +169,11 @@ def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
 
 def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
     """Shape of an operand as the shard's kernel gets it; None where it is not touched."""
-    access, shape, dims = semantics.description.inputs[operand], semantics.inputs[operand], semantics.reads[operand]
+    access, shape, dims = (
+        semantics.description.inputs[operand],
+        semantics.inputs[operand],
+        semantics.reads[operand],
+    )
     if access.when is not None and not _holds_zero(interval_of(access.when, box)):
         return None
     found = []
@@ -151,7 +183,9 @@ def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
         elif access.padded and isinstance(index, Index):
             found.append(span_of(index, box))
         else:
-            start, stop = box[index.name] if isinstance(index, Axis) else clipped_interval(index, extent, box)
+            start, stop = (
+                box[index.name] if isinstance(index, Axis) else clipped_interval(index, extent, box)
+            )
             if start >= stop and extent:
                 return None
             found.append(stop - start)

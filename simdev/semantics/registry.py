@@ -1,4 +1,6 @@
-"""Kinds of ops by name: who describes them, what class they are of, and their vocabulary for people."""
+"""Kinds of ops by name: who describes them, what class they are of, and their vocabulary for
+people.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .index import Axis, Index, Interval, Region, axes_of, clipped_interval
 from .traits import OP_CLASSES, UNKNOWN, Traits
 
 Dims = tuple[tuple[Axis | Index | None, frozenset[str], Interval], ...]
-"""One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis is split."""
+"""One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis
+is split.
+"""
 
 _CACHED = 16_384
 _UNTOLD = Traits()
@@ -22,7 +26,9 @@ _LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what i
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of op: describer, class, traits; operands, outputs and attributes in words, for the table of kinds."""
+    """A kind of op: describer, class, traits; operands, outputs and attributes in words, for the
+    table of kinds.
+    """
 
     name: str
     describe: Describer = field(repr=False)
@@ -35,12 +41,13 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Semantics:
-    """The description of one op with its shapes: what every question about its work, splits and shards starts from.
+    """The description of one op with its shapes: what every question about its work, splits and
+    shards starts from.
 
     Equal ops share one object, so it serves as a key.
 
-    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the others. ``read`` and
-    ``made``: the regions of inputs and outputs that the whole op touches.
+    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the
+    others. ``read`` and ``made``: the regions of inputs and outputs that the whole op touches.
     """
 
     kind: str
@@ -82,12 +89,17 @@ def register(
 ) -> None:
     """Makes a kind known; one registered before is replaced.
 
-    ``describe`` gets a ``Call`` (attributes and shapes) and returns its ``Description``; where the shapes do not fit
-    it raises ValueError. What ``traits`` leaves open is as its class has it. Raises InputError for an unknown class.
+    ``describe`` gets a ``Call`` (attributes and shapes) and returns its ``Description``; where the
+    shapes do not fit it raises ValueError. What ``traits`` leaves open is as its class has it.
+    Raises InputError for an unknown class.
     """
     if op_class not in OP_CLASSES:
-        raise InputError(f'kind "{kind}": op_class: must be one of {", ".join(OP_CLASSES)}, got "{op_class}"')
-    _KINDS[kind] = Kind(kind, describe, op_class, traits.within(op_class), operands, outputs, attributes)
+        raise InputError(
+            f'kind "{kind}": op_class: must be one of {", ".join(OP_CLASSES)}, got "{op_class}"'
+        )
+    _KINDS[kind] = Kind(
+        kind, describe, op_class, traits.within(op_class), operands, outputs, attributes
+    )
     _TRAITS[kind] = _KINDS[kind].traits
     _semantics_of.cache_clear()
 
@@ -108,44 +120,63 @@ def traits_of(kind: str) -> Traits:
 
 
 def backward_of(kind: str) -> str:
-    """The forward kind that a kind is the backward of, "" where it is none: as it is registered, else by its name."""
+    """The forward kind that a kind is the backward of, "" where it is none: as it is registered,
+    else by its name.
+    """
     told, (stem, found, _) = traits_of(kind).backward_of, kind.partition("_backward")
     return told if told is not None else stem if found else ""
 
 
 def adder_of(reducer: str) -> str:
-    """The kind of op that combines partial results of a reduction, the first registered. Raises InputError."""
+    """The kind of op that combines partial results of a reduction, the first registered.
+
+    Raises InputError.
+    """
     found = next((name for name, kind in _KINDS.items() if kind.traits.combines == reducer), None)
     if found is None:
-        raise InputError(f'reducer "{reducer}": no kind is registered to combine its partial results')
+        raise InputError(
+            f'reducer "{reducer}": no kind is registered to combine its partial results'
+        )
     return found
 
 
 def statistics_of(kind: str) -> str:
-    """The forward kind of whose statistics a kind takes those of its own part of the batch, "" where it does not."""
+    """The forward kind of whose statistics a kind takes those of its own part of the batch, ""
+    where it does not.
+    """
     return backward_of(kind) if traits_of(kind).own_statistics else ""
 
 
 def semantics_of(
-    kind: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+    kind: str,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[Shape | None],
+    outputs: Sequence[Shape | None],
 ) -> Semantics:
     """Semantics of an op by its kind, attributes, operand shapes (as executed) and output shapes.
 
-    Raises InputError: the kind has no semantics, a shape is unknown, or the shapes do not fit the kind.
+    Raises InputError: the kind has no semantics, a shape is unknown, or the shapes do not fit the
+    kind.
     """
     read, made = _shapes(kind, inputs, outputs)
     return _semantics_of(kind, _frozen(_told(attrs)), read, made)
 
 
 def passing_semantics(
-    kind: str, attrs: Mapping[str, Any], inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
+    kind: str,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[Shape | None],
+    outputs: Sequence[Shape | None],
 ) -> Semantics:
     """As ``semantics_of``, for one question: an object that nothing keeps, and no key.
 
-    A hundred thousand objects that are kept cost more than to make them: the garbage collector walks over all of them.
+    A hundred thousand objects that are kept cost more than to make them: the garbage collector
+    walks over all of them.
     """
     read, made = _shapes(kind, inputs, outputs)
-    return _semantics(kind, {name: _listed(value) for name, value in _told(attrs).items()}, read, made)
+    return _semantics(
+        kind, {name: _listed(value) for name, value in _told(attrs).items()}, read, made
+    )
 
 
 def _told(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,27 +199,45 @@ def _shapes(
     return found[0], found[1]
 
 
-def _semantics(kind: str, attrs: dict[str, Any], inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Semantics:
+def _semantics(
+    kind: str, attrs: dict[str, Any], inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> Semantics:
     entry = _KINDS[kind]
     try:
         description = entry.describe(Call(attrs, inputs, outputs))
         read = _touched([access.index for access in description.inputs], inputs, "operand")
         made = _touched([output.index for output in description.outputs], outputs, "output")
         axes = _axes(description)
-    except (ValueError, IndexError, KeyError, TypeError, ZeroDivisionError, AttributeError) as error:
+    except (
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ZeroDivisionError,
+        AttributeError,
+    ) as error:
         raise InputError(_misfit(kind, attrs, inputs, outputs, error)) from None
     return Semantics(kind, entry.op_class, attrs, inputs, outputs, description, axes, read, made)
 
 
 @lru_cache(_CACHED)
-def _semantics_of(kind: str, frozen: Any, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Semantics:
+def _semantics_of(
+    kind: str, frozen: Any, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> Semantics:
     return _semantics(kind, {name: _thawed(value) for name, value in frozen}, inputs, outputs)
 
 
-def _touched(entries: Sequence[Sequence[Entry]], shapes: Sequence[Shape], what: str) -> tuple[Region, ...]:
+def _touched(
+    entries: Sequence[Sequence[Entry]], shapes: Sequence[Shape], what: str
+) -> tuple[Region, ...]:
     if len(entries) != len(shapes):
         raise ValueError(f"needs {len(entries)} {what}s, got {len(shapes)}")
-    return tuple([_region(own, shape, what, i) for i, (own, shape) in enumerate(zip(entries, shapes, strict=True))])
+    return tuple(
+        [
+            _region(own, shape, what, i)
+            for i, (own, shape) in enumerate(zip(entries, shapes, strict=True))
+        ]
+    )
 
 
 def _region(entries: Sequence[Entry], shape: Shape, what: str, number: int) -> Region:
@@ -198,10 +247,15 @@ def _region(entries: Sequence[Entry], shape: Shape, what: str, number: int) -> R
     for entry, extent in zip(entries, shape, strict=True):
         if entry is None or isinstance(entry, Axis):
             if entry is not None and entry.size != extent:
-                raise ValueError(f'{what} {number} has {extent} along "{entry.name}", which is {entry.size} elsewhere')
+                raise ValueError(
+                    f'{what} {number} has {extent} along "{entry.name}", which is '
+                    f"{entry.size} elsewhere"
+                )
             found.append((0, extent))
         else:
-            found.append(clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, {}))
+            found.append(
+                clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, {})
+            )
     return tuple(found)
 
 
@@ -209,13 +263,19 @@ def _dims(entries: Sequence[Entry], region: Region) -> Dims:
     found: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
     for entry, interval in zip(entries, region, strict=True):
         index = Index((), entry) if isinstance(entry, int) else entry
-        names = frozenset(axis.name for axis in axes_of(index.as_index())) if index is not None else frozenset()
+        names = (
+            frozenset(axis.name for axis in axes_of(index.as_index()))
+            if index is not None
+            else frozenset()
+        )
         found.append((index, names, interval))
     return tuple(found)
 
 
 def _axes(description: Description) -> tuple[Axis, ...]:
-    """Axes of the outputs, then what they are reduced over, then the others, each once; one name is one axis."""
+    """Axes of the outputs, then what they are reduced over, then the others, each once; one name is
+    one axis.
+    """
     found: dict[str, Axis] = {}
     for axis in _mentioned(description):
         known = found.setdefault(axis.name, axis)
@@ -251,7 +311,9 @@ def _entry_axes(entries: Sequence[Entry]) -> list[Axis]:
     return found
 
 
-def _misfit(kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception) -> str:
+def _misfit(
+    kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception
+) -> str:
     reason = f"no attribute {error}" if isinstance(error, KeyError) else str(error)
     shapes = f"{[list(shape) for shape in inputs]} -> {[list(shape) for shape in outputs]}"
     return f'kind "{kind}": {shapes} with attributes {dict(attrs)} does not fit: {reason}'
@@ -260,14 +322,18 @@ def _misfit(kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Sh
 def _frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return (list, *map(_frozen, value))
-    if not isinstance(value, int | float | str) and isinstance(value, Mapping):  # the latter takes its time
+    # the latter takes its time
+    if not isinstance(value, int | float | str) and isinstance(value, Mapping):
         return tuple(sorted([(str(name), _frozen(item)) for name, item in value.items()]))
-    # True and 1 (and 1.0) are equal and would share an entry, but an attribute is handed on as it was written.
+    # True and 1 (and 1.0) are equal and would share an entry, but an attribute is handed on as it
+    # was written.
     return (type(value), value)
 
 
 def _listed(value: Any) -> Any:
-    """As an attribute is handed on: what was a tuple or a mapping of another type is a list or a dict."""
+    """As an attribute is handed on: what was a tuple or a mapping of another type is a list or a
+    dict.
+    """
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     if not isinstance(value, int | float | str) and isinstance(value, Mapping):

@@ -1,7 +1,8 @@
 """How a tensor is read under another shape.
 
-Dimensions that keep to themselves are read one by one. Where several are merged or parted, the position inside of the
-group is a sum of multiples of the new ones, and an old dimension is its quotient and rest.
+Dimensions that keep to themselves are read one by one. Where several are merged or parted, the
+position inside of the group is a sum of multiples of the new ones, and an old dimension is its
+quotient and rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from .index import Axis, Index
 
 
 def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
-    """Axes d0, d1, .. of the new shape; of those merged with others only the outermost can be split into boxes of x.
+    """Axes d0, d1, .. of the new shape; of those merged with others only the outermost can be split
+    into boxes of x.
 
     Raises ValueError where the element counts differ.
     """
@@ -26,7 +28,10 @@ def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
 
 
 def reshaped(x: Shape, points: Sequence[Axis]) -> tuple[Entry, ...]:
-    """How a tensor of shape x is read at a point of its new form. Raises ValueError where the element counts differ."""
+    """How a tensor of shape x is read at a point of its new form.
+
+    Raises ValueError where the element counts differ.
+    """
     index: list[Entry] = []
     for read, made in _groups(x, tuple(axis.size for axis in points)):
         index += _group([x[i] for i in read], [points[j] for j in made])

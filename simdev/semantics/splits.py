@@ -1,8 +1,10 @@
-"""Which axes of an op may be split, and what each split is: SOAP's words, Tofu's cases, the boxes of the shards.
+"""Which axes of an op may be split, and what each split is: SOAP's words, Tofu's cases, the boxes
+of the shards.
 
-SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section 4): a split of an
-output axis is ``sample`` on the sample axis, ``parameter`` where it splits a weight too, else ``attribute``. A split of
-an axis that the output is reduced over makes partial results (Tofu's partition-n-reduce, EuroSys 2019, section 3.1).
+SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section
+4): a split of an output axis is ``sample`` on the sample axis, ``parameter`` where it splits a
+weight too, else ``attribute``. A split of an axis that the output is reduced over makes partial
+results (Tofu's partition-n-reduce, EuroSys 2019, section 3.1).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ Effect = Literal["concatenate", "reduce", "replicate"]
 class Split:
     """An axis that may be split, how many points it has, and what a split of it is.
 
-    ``effects``, one an output: its parts are put side by side, are partial results, or are all the same.
+    ``effects``, one an output: its parts are put side by side, are partial results, or are all the
+    same.
     """
 
     axis: str
@@ -42,21 +45,30 @@ def splits(
 ) -> tuple[Split, ...]:
     """The axes that may be split, those of the outputs first.
 
-    ``parameters`` are operands and ``gradients`` outputs that the graph knows as weights or gradients of weights,
-    beside those that the kind itself tells.
+    ``parameters`` are operands and ``gradients`` outputs that the graph knows as weights or
+    gradients of weights, beside those that the kind itself tells.
     """
     return _splits(semantics, frozenset(parameters), frozenset(gradients))
 
 
 @lru_cache(_CACHED)
-def _splits(semantics: Semantics, parameters: frozenset[int], gradients: frozenset[int]) -> tuple[Split, ...]:
+def _splits(
+    semantics: Semantics, parameters: frozenset[int], gradients: frozenset[int]
+) -> tuple[Split, ...]:
     weights = _weight_axes(semantics, parameters, gradients)
     sample = _sample_axis(semantics)
     found = []
     for axis in semantics.axes:
         effects = effects_of(semantics, axis.name)
-        if axis.split and axis.size > 1 and _made_apart(semantics, axis) and _matters(semantics, axis, effects):
-            found.append(Split(axis.name, axis.size, _kind(axis.name, effects, weights, sample), effects))
+        if (
+            axis.split
+            and axis.size > 1
+            and _made_apart(semantics, axis)
+            and _matters(semantics, axis, effects)
+        ):
+            found.append(
+                Split(axis.name, axis.size, _kind(axis.name, effects, weights, sample), effects)
+            )
     return tuple(found)
 
 
@@ -68,24 +80,33 @@ def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
         if any(axis in names for _, names, _ in dims):
             found.append("concatenate")
         else:
-            found.append("reduce" if any(other.name == axis for other in output.over) else "replicate")
+            found.append(
+                "reduce" if any(other.name == axis for other in output.over) else "replicate"
+            )
     return tuple(found)
 
 
 @lru_cache(_CACHED)
 def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]:
-    """For each dimension of an output the axis by which it is cut (of merged axes the outermost), None where none is.
+    """For each dimension of an output the axis by which it is cut (of merged axes the outermost),
+    None where none is.
 
     So degrees a dimension (SOAP's and Tofu's way to write a partition) become degrees an axis.
     """
     found: list[str | None] = []
     for index, names, _ in semantics.makes[output]:
-        outer = (a.name for a in semantics.axes if a.name in names and index is not None and _is_outermost(index, a))
+        outer = (
+            a.name
+            for a in semantics.axes
+            if a.name in names and index is not None and _is_outermost(index, a)
+        )
         found.append(next(outer, None))
     return tuple(found)
 
 
-def _kind(axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None) -> SplitKind:
+def _kind(
+    axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
+) -> SplitKind:
     if effects and effects[0] == "reduce":
         return "reduction"
     if axis in weights:
@@ -93,11 +114,21 @@ def _kind(axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sampl
     return "sample" if axis == sample else "attribute"
 
 
-def _weight_axes(semantics: Semantics, parameters: Collection[int], gradients: Collection[int]) -> frozenset[str]:
+def _weight_axes(
+    semantics: Semantics, parameters: Collection[int], gradients: Collection[int]
+) -> frozenset[str]:
     description = semantics.description
-    operands = [semantics.reads[i] for i in {*description.parameters, *parameters} if i < len(semantics.reads)]
-    outputs = [semantics.makes[i] for i in {*description.gradients, *gradients} if i < len(semantics.makes)]
-    return frozenset(name for dims in (*operands, *outputs) for _, names, _ in dims for name in names)
+    operands = [
+        semantics.reads[i]
+        for i in {*description.parameters, *parameters}
+        if i < len(semantics.reads)
+    ]
+    outputs = [
+        semantics.makes[i] for i in {*description.gradients, *gradients} if i < len(semantics.makes)
+    ]
+    return frozenset(
+        name for dims in (*operands, *outputs) for _, names, _ in dims for name in names
+    )
 
 
 def _sample_axis(semantics: Semantics) -> str | None:
@@ -113,38 +144,54 @@ def _sample_axis(semantics: Semantics) -> str | None:
 def _matters(semantics: Semantics, axis: Axis, effects: tuple[Effect, ...]) -> bool:
     """Whether shards of it differ: it makes parts of an output, or of what is updated in place."""
     updated = (names for i in semantics.description.updated for _, names, _ in semantics.reads[i])
-    return any(effect != "replicate" for effect in effects) or any(axis.name in names for names in updated)
+    return any(effect != "replicate" for effect in effects) or any(
+        axis.name in names for names in updated
+    )
 
 
 def _made_apart(semantics: Semantics, axis: Axis) -> bool:
-    """Whether parts of the axis make boxes of the outputs: in an index of several axes only the outermost does."""
+    """Whether parts of the axis make boxes of the outputs: in an index of several axes only the
+    outermost does.
+    """
     indices = [
-        index for dims in semantics.makes for index, names, _ in dims if index is not None and axis.name in names
+        index
+        for dims in semantics.makes
+        for index, names, _ in dims
+        if index is not None and axis.name in names
     ]
     return all(_is_outermost(index, axis) for index in indices)
 
 
 def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
     terms = index.as_index().terms
-    factors = {part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)}
+    factors = {
+        part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)
+    }
     if axis.name not in factors:
         return False
     mine = factors[axis.name][0]
-    return all(factor < mine or size == 1 for name, (factor, size) in factors.items() if name != axis.name)
+    return all(
+        factor < mine or size == 1 for name, (factor, size) in factors.items() if name != axis.name
+    )
 
 
 @lru_cache(_CACHED)
 def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
-    """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the larger."""
+    """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the
+    larger.
+    """
     ends = [-(-i * size // degree) for i in range(degree + 1)]
     return tuple(pairwise(ends))
 
 
-def boxes(semantics: Semantics, degrees: Mapping[str, int], even: bool = True) -> tuple[dict[str, Interval], ...]:
-    """The boxes of all shards, each axis cut into so many parts; the last axis of the op runs fastest.
+def boxes(
+    semantics: Semantics, degrees: Mapping[str, int], even: bool = True
+) -> tuple[dict[str, Interval], ...]:
+    """The boxes of all shards, each axis cut into so many parts; the last axis of the op runs
+    fastest.
 
-    Raises InputError where an axis is not known or cannot be split, or a degree is no whole number from 1 to its
-    size, or (``even``) does not divide it.
+    Raises InputError where an axis is not known or cannot be split, or a degree is no whole number
+    from 1 to its size, or (``even``) does not divide it.
     """
     allowed = {split.axis: split.size for split in splits(semantics)}
     problems = list(_degree_problems(semantics, allowed, degrees, even))
@@ -152,7 +199,8 @@ def boxes(semantics: Semantics, degrees: Mapping[str, int], even: bool = True) -
         raise InputError(problems)
     names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
     return tuple(
-        dict(zip(names, point, strict=True)) for point in product(*(parts_of(allowed[n], degrees[n]) for n in names))
+        dict(zip(names, point, strict=True))
+        for point in product(*(parts_of(allowed[n], degrees[n]) for n in names))
     )
 
 
@@ -162,11 +210,18 @@ def _degree_problems(
     known = {axis.name: axis.size for axis in semantics.axes}
     for name, degree in degrees.items():
         if name not in known:
-            yield f'axis "{name}": kind "{semantics.kind}" has none of this name; it has {", ".join(known)}'
+            yield (
+                f'axis "{name}": kind "{semantics.kind}" has none of this name; it has '
+                f"{', '.join(known)}"
+            )
         elif isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
             yield f'axis "{name}": the degree must be a whole number >= 1, got {degree!r}'
         elif degree > 1 and name not in allowed:
-            whole = "it has one point" if known[name] == 1 else f'kind "{semantics.kind}" needs all of it'
+            whole = (
+                "it has one point"
+                if known[name] == 1
+                else f'kind "{semantics.kind}" needs all of it'
+            )
             yield f'axis "{name}": cannot be split: {whole}'
         elif degree > known[name]:
             yield f'axis "{name}": {degree} parts of {known[name]} points'
@@ -187,13 +242,16 @@ class BasicStrategy:
 
 
 def basic_strategies(semantics: Semantics, groups: int = 2) -> tuple[BasicStrategy, ...]:
-    """Tofu's strategies of an op for so many worker groups (EuroSys 2019, section 4.2), found by its index expressions.
+    """Tofu's strategies of an op for so many worker groups (EuroSys 2019, section 4.2), found by
+    its index expressions.
 
     An axis shorter than ``groups`` is left out.
     """
     found = []
     for split in splits(semantics):
         if split.size >= groups:
-            shards = tuple(shard_of(semantics, {split.axis: part}) for part in parts_of(split.size, groups))
+            shards = tuple(
+                shard_of(semantics, {split.axis: part}) for part in parts_of(split.size, groups)
+            )
             found.append(BasicStrategy(split.axis, 2 if split.kind == "reduction" else 1, shards))
     return tuple(found)

@@ -1,7 +1,8 @@
 """Partitions of tensors over workers, step by step (Wang et al., EuroSys 2019, section 5).
 
-Each step cuts every tensor along exactly one dimension among its groups; P workers take steps of k1 >= k2 >= .. groups
-with P = k1 k2 ... A tensor's partition is how many parts each of its dimensions has in the end.
+Each step cuts every tensor along exactly one dimension among its groups; P workers take steps of k1
+>= k2 >= .. groups with P = k1 k2 ... A tensor's partition is how many parts each of its dimensions
+has in the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from ..errors import InputError
 
 
 def steps(workers: int) -> tuple[int, ...]:
-    """Groups of each step: the prime factors of the number of workers, largest first. Raises InputError below 1."""
+    """Groups of each step: the prime factors of the number of workers, largest first.
+
+    Raises InputError below 1.
+    """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")
     found, factor, left = [], 2, workers
@@ -28,7 +32,8 @@ def steps(workers: int) -> tuple[int, ...]:
 
 
 def partitions(rank: int, workers: int) -> tuple[tuple[int, ...], ...]:
-    """All partitions of a tensor with ``rank`` dimensions over so many workers: parts a dimension, their product P.
+    """All partitions of a tensor with ``rank`` dimensions over so many workers: parts a dimension,
+    their product P.
 
     A 4-D tensor has 20 over 8 workers. Sorted; no sizes are considered.
     """
@@ -39,7 +44,9 @@ def partitions(rank: int, workers: int) -> tuple[tuple[int, ...], ...]:
 
 
 def partitions_of(shape: Sequence[int], workers: int) -> tuple[tuple[int, ...], ...]:
-    """Those partitions that give every worker something: no dimension has more parts than points."""
+    """Those partitions that give every worker something: no dimension has more parts than
+    points.
+    """
     return tuple(
         parts
         for parts in partitions(len(shape), workers)

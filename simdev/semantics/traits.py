@@ -1,4 +1,7 @@
-"""Traits: what holds for every op of a kind, whatever its shapes. A kind's registration tells them."""
+"""Traits: what holds for every op of a kind, whatever its shapes.
+
+A kind's registration tells them.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,30 @@ Linear = Literal["sum", "scale"]
 class Traits:
     """What every op of a kind is. Fields that are None are those of the kind's class.
 
-    - ``leaf``: it computes nothing and stands for a tensor that is there: a weight (``parameter``), what a step is
-      given (``input``) or what never changes (``constant``).
+    - ``leaf``: it computes nothing and stands for a tensor that is there: a weight (``parameter``),
+      what a step is given (``input``) or what never changes (``constant``).
     - ``view``: its outputs are its operand's memory under other indices.
-    - ``linear``: partial results may pass through it, for a sum of its results is the result of the sum: ``sum``, in
-      all operands at once, where no number is added; ``scale``, in its one operand, times a number. Views are linear.
-    - ``linear_in``: the operand in which alone it is linear, of a kind that makes a weight's gradient: partial results
-      of that operand become partial gradients, which are added up once.
-    - ``backward_of``: the forward kind through which it goes back; where none is told, what stands before "_backward"
-      in its name.
-    - ``own_statistics``: it goes back by the statistics that the forward op took of the same part of the batch, as
-      data-parallel training does.
+    - ``linear``: partial results may pass through it, for a sum of its results is the result of the
+      sum: ``sum``, in all operands at once, where no number is added; ``scale``, in its one
+      operand, times a number. Views are linear.
+    - ``linear_in``: the operand in which alone it is linear, of a kind that makes a weight's
+      gradient: partial results of that operand become partial gradients, which are added up once.
+    - ``backward_of``: the forward kind through which it goes back; where none is told, what stands
+      before "_backward" in its name.
+    - ``own_statistics``: it goes back by the statistics that the forward op took of the same part
+      of the batch, as data-parallel training does.
     - ``drawn``: it draws random numbers: drawing them again elsewhere costs less than sending them.
-    - ``combines``: the reduction whose partial results it combines (``sum``, ``max``, ``min`` or ``prod``).
+    - ``combines``: the reduction whose partial results it combines (``sum``, ``max``, ``min`` or
+      ``prod``).
     - ``transposes``: by operand the attribute that tells it to be read as transposed.
     - ``positive``: its operands are positive where it is used: on others it takes paths of its own.
-    - ``pointwise``: each element of its outputs is made of the elements at its place (Tofu folds runs of these).
-    - ``layer``: it computes by itself, so that SOAP configures it; other kinds follow what they read.
+    - ``pointwise``: each element of its outputs is made of the elements at its place (Tofu folds
+      runs of these).
+    - ``layer``: it computes by itself, so that SOAP configures it; other kinds follow what they
+      read.
     - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
-    - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels, or would move
-      more than it saves.
+    - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels,
+      or would move more than it saves.
     """
 
     leaf: Leaf | None = None
@@ -65,7 +72,10 @@ class Traits:
 
 
 def _of_class(
-    pointwise: bool = False, layer: bool = False, weighted: bool = False, whole_samples: bool = False
+    pointwise: bool = False,
+    layer: bool = False,
+    weighted: bool = False,
+    whole_samples: bool = False,
 ) -> Traits:
     return Traits(pointwise=pointwise, layer=layer, weighted=weighted, whole_samples=whole_samples)
 

@@ -1,4 +1,6 @@
-"""From an operand as it is executed back to the tensor that is stored, where a view between them was folded away."""
+"""From an operand as it is executed back to the tensor that is stored, where a view between them
+was folded away.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,21 @@ from .index import Axis, Region, clipped_interval
 from .reshaping import reshaped
 
 
-def stored_region(region: Region, seen: Shape, stored: Shape, strides: Sequence[int] | None = None) -> Region:
-    """The smallest known box of the stored tensor that holds a region of the operand seen through a view.
+def stored_region(
+    region: Region, seen: Shape, stored: Shape, strides: Sequence[int] | None = None
+) -> Region:
+    """The smallest known box of the stored tensor that holds a region of the operand seen through a
+    view.
 
-    Equal element counts are read as a reshape, unless the dimensions could have been exchanged. What is a part of the
-    stored tensor (a slice, a chunk, one of several) is followed dimension by dimension by its ``strides``, in elements;
-    without them dimensions are aligned at the end: equal extents are the same, a stored extent of 1 is repeated, of
-    another one nothing is known and all of it is taken. Strides that do not descend mean exchanged dimensions, of a
-    tensor that is stored row by row, or, under its own shape, of one that its op stored so.
-    Never too small, as long as the view keeps the order of its dimensions and cuts these, or parts of them, and none
-    that is merged of several; without strides, two exchanged dimensions of equal extents cannot be told.
+    Equal element counts are read as a reshape, unless the dimensions could have been exchanged.
+    What is a part of the stored tensor (a slice, a chunk, one of several) is followed dimension by
+    dimension by its ``strides``, in elements; without them dimensions are aligned at the end: equal
+    extents are the same, a stored extent of 1 is repeated, of another one nothing is known and all
+    of it is taken. Strides that do not descend mean exchanged dimensions, of a tensor that is
+    stored row by row, or, under its own shape, of one that its op stored so. Never too small, as
+    long as the view keeps the order of its dimensions and cuts these, or parts of them, and none
+    that is merged of several; without strides, two exchanged dimensions of equal extents cannot be
+    told.
     """
     if strides is not None and (len(strides) != len(seen) or not _told(strides)):
         strides = None
@@ -29,7 +36,11 @@ def stored_region(region: Region, seen: Shape, stored: Shape, strides: Sequence[
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
-        return _whole(stored) if _same_but_ones(seen, stored) is False else _through_reshape(region, seen, stored)
+        return (
+            _whole(stored)
+            if _same_but_ones(seen, stored) is False
+            else _through_reshape(region, seen, stored)
+        )
     if strides is not None:
         return _by_strides(region, seen, stored, strides)
     if len(seen) < len(stored):
@@ -46,11 +57,14 @@ def _whole(shape: Shape) -> Region:
     return tuple((0, extent) for extent in shape)
 
 
-def sliced_strides(strides: Sequence[int] | None, shape: Shape, part: Shape) -> tuple[int, ...] | None:
-    """Strides of a part of an operand that is stored by itself, its dimensions in the order of the operand's memory.
+def sliced_strides(
+    strides: Sequence[int] | None, shape: Shape, part: Shape
+) -> tuple[int, ...] | None:
+    """Strides of a part of an operand that is stored by itself, its dimensions in the order of the
+    operand's memory.
 
-    A dimension of stride 0 stays repeated. What lay between two rows stays in proportion where it is a whole multiple.
-    None where the part lies row by row, or the strides tell nothing.
+    A dimension of stride 0 stays repeated. What lay between two rows stays in proportion where it
+    is a whole multiple. None where the part lies row by row, or the strides tell nothing.
     """
     if strides is None or len(strides) != len(shape) or not _told(strides):
         return None
@@ -60,7 +74,11 @@ def sliced_strides(strides: Sequence[int] | None, shape: Shape, part: Shape) -> 
         if strides[d]:
             found[d] = strides[d] // before * after if strides[d] % before == 0 else strides[d]
             before, after = strides[d] * shape[d], found[d] * part[d]
-    plain = all(step == row for step, row, extent in zip(found, row_strides(part), part, strict=True) if extent > 1)
+    plain = all(
+        step == row
+        for step, row, extent in zip(found, row_strides(part), part, strict=True)
+        if extent > 1
+    )
     return None if plain else tuple(found)
 
 
@@ -75,7 +93,9 @@ def _exchanged(seen: Shape, strides: Sequence[int]) -> bool:
 
 
 def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
-    """The dimensions put back into the order of the memory; what is repeated there, or left out, is taken whole."""
+    """The dimensions put back into the order of the memory; what is repeated there, or left out, is
+    taken whole.
+    """
     order = sorted((d for d, extent in enumerate(seen) if extent > 1), key=lambda d: -strides[d])
     shape = tuple(seen[d] for d in order)
     if seen == stored:
@@ -89,12 +109,16 @@ def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Seque
 def _by_strides(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
     """Where a part of a tensor that is stored row by row lies, from an element that is not known.
 
-    A dimension of the view that steps through all of a stored one, or through all of one and of those inside of it,
-    begins where that begins, whatever the offset: its interval tells the stored one. All others are taken whole.
+    A dimension of the view that steps through all of a stored one, or through all of one and of
+    those inside of it, begins where that begins, whatever the offset: its interval tells the stored
+    one. All others are taken whole.
     """
     steps, found = row_strides(stored), list(_whole(stored))
     ends = {steps[at] * extent: at for at, extent in enumerate(stored) if extent > 1}
-    wide = sorted((d for d, extent in enumerate(seen) if extent > 1 and strides[d] > 0), key=lambda d: -strides[d])
+    wide = sorted(
+        (d for d, extent in enumerate(seen) if extent > 1 and strides[d] > 0),
+        key=lambda d: -strides[d],
+    )
     if any(strides[a] < strides[b] * seen[b] for a, b in pairwise(wide)):
         return tuple(found)  # windows that overlap
     for d in wide:
@@ -111,7 +135,9 @@ def row_strides(shape: Shape) -> tuple[int, ...]:
 
 
 def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:
-    """Whether both have the same extents in the same order, ones aside; None where the extents themselves differ."""
+    """Whether both have the same extents in the same order, ones aside; None where the extents
+    themselves differ.
+    """
     first, second = ([extent for extent in shape if extent != 1] for shape in (seen, stored))
     return None if sorted(first) != sorted(second) else first == second
 
@@ -124,5 +150,9 @@ def _through_reshape(region: Region, seen: Shape, stored: Shape) -> Region:
         if entry is None:
             found.append((0, extent))
         else:
-            found.append((0, 1) if isinstance(entry, int) else clipped_interval(entry.as_index(), extent, box))
+            found.append(
+                (0, 1)
+                if isinstance(entry, int)
+                else clipped_interval(entry.as_index(), extent, box)
+            )
     return tuple(found)

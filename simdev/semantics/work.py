@@ -1,9 +1,10 @@
 """What an op does: floating-point operations, bytes read and bytes written, from its description.
 
-FLOPs follow stated counts per point: a multiply-add of a product or convolution counts two (2mnk; 2NKPQCRS with its
-padding, as cuDNN counts), additions of a bias nothing; elsewhere each scalar operation (exp, sqrt, tanh, a division
-too) counts one, as the table of kinds tells. Bytes are of unique elements: every element that is read counts once,
-however often a kernel reads it, and an element that is only looked up if it is hit.
+FLOPs follow stated counts per point: a multiply-add of a product or convolution counts two (2mnk;
+2NKPQCRS with its padding, as cuDNN counts), additions of a bias nothing; elsewhere each scalar
+operation (exp, sqrt, tanh, a division too) counts one, as the table of kinds tells. Bytes are of
+unique elements: every element that is read counts once, however often a kernel reads it, and an
+element that is only looked up if it is hit.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ def work(
     in_dtypes: Sequence[str | None],
     out_dtypes: Sequence[str | None] | None = None,
 ) -> Work | None:
-    """Work of an op, told as in a profile row; None for a kind without semantics or shapes that do not fit it.
+    """Work of an op, told as in a profile row; None for a kind without semantics or shapes that do
+    not fit it.
 
-    A dtype that is not told (None) is float32; outputs are of the first operand's dtype where ``out_dtypes`` is left
-    out and the kind itself does not say. ``semantics_of`` tells why there is None.
+    A dtype that is not told (None) is float32; outputs are of the first operand's dtype where
+    ``out_dtypes`` is left out and the kind itself does not say. ``semantics_of`` tells why there is
+    None.
     """
     try:
         semantics = passing_semantics(kind, attrs, inputs, outputs)
@@ -67,12 +70,15 @@ def shard_work(
 ) -> Work:
     """Work of a shard of an op; of the op itself on the box ``{}``.
 
-    ``strides`` of the operands, in elements: a dimension of stride 0 is one element that is read again and again.
+    ``strides`` of the operands, in elements: a dimension of stride 0 is one element that is read
+    again and again.
     """
     description = semantics.description
     if not description.moves:
         return Work(flops(semantics, box), 0, 0)
-    sizes = [bits_of(dtype) for dtype in in_dtypes] + [32] * (len(semantics.inputs) - len(in_dtypes))
+    sizes = [bits_of(dtype) for dtype in in_dtypes] + [32] * (
+        len(semantics.inputs) - len(in_dtypes)
+    )
     needs = input_regions(semantics, box)
     read = written = 0
     for i, (access, region) in enumerate(zip(description.inputs, needs, strict=True)):
@@ -93,7 +99,9 @@ def shard_work(
 
 
 def flops(semantics: Semantics, box: Box) -> int:
-    """Floating-point operations of a shard (the whole op on ``{}``), rounded down where a share is a fraction."""
+    """Floating-point operations of a shard (the whole op on ``{}``), rounded down where a share is
+    a fraction.
+    """
     whole, shares = 0, Fraction(0)
     for count, points in semantics.description.flops:
         size = _points(points, box)
@@ -106,10 +114,14 @@ def flops(semantics: Semantics, box: Box) -> int:
 
 def _points(axes: Sequence[Axis], box: Box) -> int:
     """How many points of some axes lie in the box."""
-    return prod([box[axis.name][1] - box[axis.name][0] if axis.name in box else axis.size for axis in axes])
+    return prod(
+        [box[axis.name][1] - box[axis.name][0] if axis.name in box else axis.size for axis in axes]
+    )
 
 
-def _elements(access: Access, region: Sequence[tuple[int, int]], layout: Sequence[int] | None, box: Box) -> int:
+def _elements(
+    access: Access, region: Sequence[tuple[int, int]], layout: Sequence[int] | None, box: Box
+) -> int:
     if layout is not None and len(layout) == len(region):
         region = [interval for interval, step in zip(region, layout, strict=True) if step]
     count = volume(region)
@@ -117,7 +129,10 @@ def _elements(access: Access, region: Sequence[tuple[int, int]], layout: Sequenc
 
 
 def _out_dtype(
-    semantics: Semantics, i: int, in_dtypes: Sequence[str | None], out_dtypes: Sequence[str | None] | None
+    semantics: Semantics,
+    i: int,
+    in_dtypes: Sequence[str | None],
+    out_dtypes: Sequence[str | None] | None,
 ) -> str | None:
     if out_dtypes is not None and i < len(out_dtypes) and out_dtypes[i] is not None:
         return out_dtypes[i]

@@ -1,7 +1,9 @@
-"""The oracle as a process, for optimizers in any language: requests in JSON, one a line or one a POST.
+"""The oracle as a process, for optimizers in any language: requests in JSON, one a line or one a
+POST.
 
-``protocol`` turns a request into a reply over a ``State`` and knows no streams; ``stdio`` and ``http`` carry the bytes.
-Answers are the library's, bit for bit; docs/serve.md describes the messages.
+``protocol`` turns a request into a reply over a ``State`` and knows no streams; ``stdio`` and
+``http`` carry the bytes. Answers are the library's, bit for bit; docs/serve.md describes the
+messages.
 """
 
 from __future__ import annotations

@@ -29,17 +29,25 @@ def _stranger(headers: Headers, port: int, token: str) -> Verdict:
     """A name that was made to lead here, a page of another site, or no token."""
     hosts = [value.lower() for value in _values(headers, b"host")]
     if len(hosts) != 1 or hosts[0] not in [f"{host}:{port}".encode() for host in HOSTS]:
-        return 403, RequestError("forbidden", "the Host header must name this server on the loopback")
+        return 403, RequestError(
+            "forbidden", "the Host header must name this server on the loopback"
+        )
     if any(not _ORIGIN.match(origin.lower()) for origin in _values(headers, b"origin")):
         return 403, RequestError("forbidden", "pages of other sites may not ask")
     given = _values(headers, b"authorization")
     known = len(given) == 1 and hmac.compare_digest(given[0], f"Bearer {token}".encode())
-    return None if known else (401, RequestError("unauthorized", "Authorization: Bearer TOKEN is missing or wrong"))
+    return (
+        None
+        if known
+        else (401, RequestError("unauthorized", "Authorization: Bearer TOKEN is missing or wrong"))
+    )
 
 
 def _unreadable(headers: Headers, limit: int) -> Verdict:
     """A body of another type, of no told length, or too long."""
-    types = [value.partition(b";")[0].strip().lower() for value in _values(headers, b"content-type")]
+    types = [
+        value.partition(b";")[0].strip().lower() for value in _values(headers, b"content-type")
+    ]
     if types != [b"application/json"]:
         return 415, RequestError("invalid", "the Content-Type must be application/json")
     lengths = _values(headers, b"content-length")

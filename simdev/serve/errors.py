@@ -22,7 +22,10 @@ class RequestError(SimdevError):
 
 
 def error_json(error: Exception) -> dict[str, Any]:
-    """The ``error`` of a reply. What nobody expected goes to stderr with its traceback, and is "internal"."""
+    """The ``error`` of a reply.
+
+    What nobody expected goes to stderr with its traceback, and is "internal".
+    """
     if isinstance(error, InputError):
         code = "missing_cost" if isinstance(error, MissingCostError) else "input"
         return _told(code, error)
@@ -34,7 +37,9 @@ def error_json(error: Exception) -> dict[str, Any]:
         return _told("too_large", InputError("the server ran out of memory"))
     with suppress(OSError, ValueError):
         traceback.print_exception(error, file=sys.stderr)
-    return _told("internal", InputError(f"this is a bug in simdev: {type(error).__name__}: {error}"))
+    return _told(
+        "internal", InputError(f"this is a bug in simdev: {type(error).__name__}: {error}")
+    )
 
 
 def _told(code: str, error: InputError) -> dict[str, Any]:

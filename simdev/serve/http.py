@@ -1,6 +1,9 @@
-"""The protocol by HTTP on the loopback: ``POST /`` with one request as the body. Needs starlette and uvicorn.
+"""The protocol by HTTP on the loopback: ``POST /`` with one request as the body.
 
-A reply of the protocol has status 200 also where it tells an error; other statuses mean that nothing was asked.
+Needs starlette and uvicorn.
+
+A reply of the protocol has status 200 also where it tells an error; other statuses mean that
+nothing was asked.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ CROWD = 8
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Clients at once, and seconds for the headers, the body, an idle connection, and what is under way at the end."""
+    """Clients at once, and seconds for the headers, the body, an idle connection, and what is under
+    way at the end.
+    """
 
     clients: int = 64
     head: float = 10.0
@@ -56,13 +61,23 @@ def serve(state: State, port: int, out: TextIO, patience: Patience = Patience())
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise InputError('--http needs uvicorn and starlette: install the extra "simdev[serve]"') from None
+        raise InputError(
+            '--http needs uvicorn and starlette: install the extra "simdev[serve]"'
+        ) from None
     token = secrets.token_hex(16)
-    with _listening(port) as listener, _token_file(token) as path, ThreadPoolExecutor(THREADS) as pool:
+    with (
+        _listening(port) as listener,
+        _token_file(token) as path,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         port = listener.getsockname()[1]
         server = _server(state, token, port, pool, patience)
         with _calm_signals():
-            print(json.dumps({"url": f"http://{LOOPBACK}:{port}/", "token_file": path}), file=out, flush=True)
+            print(
+                json.dumps({"url": f"http://{LOOPBACK}:{port}/", "token_file": path}),
+                file=out,
+                flush=True,
+            )
             try:
                 server.run(sockets=[listener])
             finally:
@@ -97,7 +112,9 @@ def _token_file(token: str) -> Iterator[str]:
 
 @contextmanager
 def _calm_signals() -> Iterator[None]:
-    """Outlive the SIGTERM that uvicorn, once drained, raises anew: the token's file must still go."""
+    """Outlive the SIGTERM that uvicorn, once drained, raises anew: the token's file must still
+    go.
+    """
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         yield
@@ -105,7 +122,9 @@ def _calm_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def application(state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience) -> Starlette:
+def application(
+    state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+) -> Starlette:
     """The ASGI application."""
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
@@ -122,7 +141,8 @@ def application(state: State, token: str, port: int, pool: ThreadPoolExecutor, p
     async def ask(request: Request) -> Response:
         refused = judge(request.headers.raw, port, token, state.limits.request_bytes)
         if refused is not None:
-            # The connection stays, so that a client still sending its body can read why; http_limits.py ends that.
+            # The connection stays, so that a client still sending its body can read why;
+            # http_limits.py ends that.
             return reply(failure(refused[1]), refused[0])
         if places.locked():
             return reply(failure(RequestError("busy", "too many requests at once; ask again")), 503)
@@ -135,7 +155,9 @@ def application(state: State, token: str, port: int, pool: ThreadPoolExecutor, p
                 body = await request.body()
         except TimeoutError:
             return reply(
-                failure(RequestError("too_late", f"no whole body within {patience.body:g} s")), 408, close=True
+                failure(RequestError("too_late", f"no whole body within {patience.body:g} s")),
+                408,
+                close=True,
             )
         except ClientDisconnect:
             return reply(b"", 400, close=True)
@@ -143,12 +165,16 @@ def application(state: State, token: str, port: int, pool: ThreadPoolExecutor, p
         async with turns:
             if waited and await request.is_disconnected():
                 return reply(b"", 400, close=True)  # nobody is there to read the answer
-            return reply(await asyncio.get_running_loop().run_in_executor(pool, respond, state, body))
+            return reply(
+                await asyncio.get_running_loop().run_in_executor(pool, respond, state, body)
+            )
 
     return Starlette(routes=[Route("/", ask, methods=["POST"])])
 
 
-def _server(state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience) -> Server:
+def _server(
+    state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+) -> Server:
     from uvicorn import Config, Server
 
     from .http_limits import bounded

@@ -13,8 +13,9 @@ GRACE = 0.3
 class Connection(H11Protocol):
     """One connection of ``most``; a request has its headers within ``seconds`` of its first byte.
 
-    A connection beyond ``most`` takes the place of the one that has waited longest without a request under way, so that
-    idle and slow clients keep nobody out. Whoever came just now is spared, for its request may lie unread.
+    A connection beyond ``most`` takes the place of the one that has waited longest without a
+    request under way, so that idle and slow clients keep nobody out. Whoever came just now is
+    spared, for its request may lie unread.
     """
 
     most, seconds = 64, 10.0
@@ -55,7 +56,9 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _settle(self) -> None:
-        """The connection waits from now on; after the grace it is one that may be closed to make room."""
+        """The connection waits from now on; after the grace it is one that may be closed to make
+        room.
+        """
         self._since = self.loop.time()
         if self._settling is not None:
             self._settling.cancel()
@@ -64,12 +67,18 @@ class Connection(H11Protocol):
     def _settled(self) -> None:
         self._settling = None
         present = [one for one in self.connections if not one.transport.is_closing()]
-        waiting = [one for one in present if isinstance(one, Connection) and not one.busy and one._settling is None]
+        waiting = [
+            one
+            for one in present
+            if isinstance(one, Connection) and not one.busy and one._settling is None
+        ]
         if len(present) > self.most and waiting:
             min(waiting, key=lambda one: one._since).transport.abort()
 
     def _watch(self) -> None:
-        """Start the clock where something is still to come, stop it where a request is under way."""
+        """Start the clock where something is still to come, stop it where a request is under
+        way.
+        """
         if self.busy:
             self._rest()
         elif self._timer is None:

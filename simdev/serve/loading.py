@@ -20,7 +20,8 @@ from .errors import RequestError
 def read_question(source: Any, root: str | None) -> Scenario:
     """The scenario of a path, or of an object whose paths are relative to the working directory.
 
-    Raises InputError; a file must be a regular one (nothing that blocks, nor stdin), under ``root`` where one is given.
+    Raises InputError; a file must be a regular one (nothing that blocks, nor stdin), under ``root``
+    where one is given.
     """
     if isinstance(source, dict):
         _require_plain(_files(source, ""), root)
@@ -36,14 +37,18 @@ def read_question(source: Any, root: str | None) -> Scenario:
 
 def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
     """The files that a scenario names, without names of presets and short forms."""
-    names = {os.path.normpath(os.path.join(folder, name)) for name in (*preset_names(), *SHORT_FORMS)}
+    names = {
+        os.path.normpath(os.path.join(folder, name)) for name in (*preset_names(), *SHORT_FORMS)
+    }
     for path in named_files(document, folder):
         if path not in names or os.path.lexists(path):  # a file goes before a preset
             yield path
 
 
 def _require_plain(paths: Iterable[str], root: str | None) -> None:
-    """Raises InputError at the first that may not be read: what follows may be found only by opening it."""
+    """Raises InputError at the first that may not be read: what follows may be found only by
+    opening it.
+    """
     for path in paths:
         reason = _fault(path, root)
         if reason:

@@ -38,7 +38,9 @@ def respond(state: State, line: bytes) -> bytes:
         identity = _identity(request)
         reply = _encoded({"id": identity, "result": _answer(state, request)})
         if len(reply) > state.limits.reply_bytes:
-            raise RequestError("too_large", f"the reply is larger than {state.limits.reply_bytes} bytes")
+            raise RequestError(
+                "too_large", f"the reply is larger than {state.limits.reply_bytes} bytes"
+            )
     except Exception as error:
         state.count(failed=True)
         return failure(error, identity)
@@ -53,7 +55,9 @@ def failure(error: Exception, identity: str | int | None = None) -> bytes:
 
 def too_long(state: State) -> RequestError:
     """The error of a request beyond the limit, which its carrier finds before it has all of it."""
-    return RequestError("too_large", f"the request is larger than {state.limits.request_bytes} bytes")
+    return RequestError(
+        "too_large", f"the request is larger than {state.limits.request_bytes} bytes"
+    )
 
 
 def _encoded(reply: Mapping[str, Any]) -> bytes:
@@ -82,16 +86,23 @@ def _identity(request: Params) -> str | int | None:
         return identity
     if type(identity) is int and abs(identity) <= MOST_ID:
         return identity
-    raise RequestError("invalid", f"id: must be a text of up to {LONGEST_ID} characters or a whole number up to 2^53")
+    raise RequestError(
+        "invalid",
+        f"id: must be a text of up to {LONGEST_ID} characters or a whole number up to 2^53",
+    )
 
 
 def _answer(state: State, request: Params) -> Any:
     unknown = sorted(set(request) - {"id", "method", "params"})
     if unknown:
-        raise RequestError("invalid", f"{unknown[0]}: unknown key; a request has id, method and params")
+        raise RequestError(
+            "invalid", f"{unknown[0]}: unknown key; a request has id, method and params"
+        )
     method, params = request.get("method"), request.get("params", {})
     if not isinstance(method, str) or method not in METHODS:
-        raise RequestError("unknown_method", f"method: must be one of {', '.join(METHODS)}, got {shown(method)}")
+        raise RequestError(
+            "unknown_method", f"method: must be one of {', '.join(METHODS)}, got {shown(method)}"
+        )
     if not isinstance(params, dict):
         raise RequestError("invalid", f"params: must be an object, got {shown(params)}")
     answer, required, optional = METHODS[method]
@@ -114,7 +125,9 @@ def _text(params: Params, name: str) -> str:
 def _name_or_index(params: Params, name: str) -> str | int:
     value = params[name]
     if type(value) not in (str, int):
-        raise RequestError("invalid", f"params.{name}: must be a name or a whole number, got {shown(value)}")
+        raise RequestError(
+            "invalid", f"params.{name}: must be a name or a whole number, got {shown(value)}"
+        )
     found: str | int = value
     return found
 
@@ -126,7 +139,9 @@ def _asked(value: Any, where: str) -> Asked:
             raise RequestError("invalid", f"{where}: must hold whole numbers only (device indices)")
         return value
     if not isinstance(value, dict):
-        raise RequestError("invalid", f"{where}: must be a list of device indices, a strategy or a placement")
+        raise RequestError(
+            "invalid", f"{where}: must be a list of device indices, a strategy or a placement"
+        )
     try:
         strategy = read_strategy(value)
         return dict(strategy.placement) if is_bare(value) else strategy
@@ -172,14 +187,21 @@ def _batch(state: State, params: Params) -> Any:
     if not isinstance(values, list):
         raise RequestError("invalid", f"params.strategies: must be a list, got {shown(values)}")
     if len(values) > state.limits.batch:
-        raise RequestError("too_large", f"params.strategies: at most {state.limits.batch} at once, got {len(values)}")
+        raise RequestError(
+            "too_large",
+            f"params.strategies: at most {state.limits.batch} at once, got {len(values)}",
+        )
     asked = [_asked(value, f"params.strategies[{i}]") for i, value in enumerate(values)]
     end, costs = time.monotonic() + state.limits.seconds, list[Cost]()
     for at in range(0, len(asked), CHUNK):
         if state.closed:
-            raise RequestError("stopping", f"the server is going down; {at} of {len(asked)} strategies were scored")
+            raise RequestError(
+                "stopping", f"the server is going down; {at} of {len(asked)} strategies were scored"
+            )
         if time.monotonic() > end:
-            raise RequestError("too_late", f"{state.limits.seconds:g} s are over; {at} of {len(asked)} were scored")
+            raise RequestError(
+                "too_late", f"{state.limits.seconds:g} s are over; {at} of {len(asked)} were scored"
+            )
         costs += _chunk(oracle, asked[at : at + CHUNK], at)
     return [cost_json(cost) for cost in costs]
 
@@ -192,7 +214,9 @@ def _chunk(oracle: Oracle, asked: list[Asked], at: int) -> list[Cost]:
             try:
                 oracle(one)
             except InputError as error:
-                raise type(error)([f"params.strategies[{i}]: {problem}" for problem in error.problems]) from None
+                raise type(error)(
+                    [f"params.strategies[{i}]: {problem}" for problem in error.problems]
+                ) from None
         raise
 
 
@@ -217,7 +241,9 @@ def _trace(state: State, params: Params) -> Any:
 def _session(state: State, params: Params) -> Any:
     loaded, asked = _question(state, params)
     if isinstance(asked, Strategy) and replace(asked, placement={}) != loaded.oracle.under:
-        told = "a session moves ops that run whole, under the scenario's order, sync and collectives"
+        told = (
+            "a session moves ops that run whole, under the scenario's order, sync and collectives"
+        )
         raise InputError(f"strategy: {told}; give it a placement")
     placement = asked.placement if isinstance(asked, Strategy) else asked
     session = loaded.oracle.session(placement)

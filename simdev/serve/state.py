@@ -1,4 +1,6 @@
-"""What a server remembers between requests: loaded scenarios, open sessions and counts; all of it bounded."""
+"""What a server remembers between requests: loaded scenarios, open sessions and counts; all of it
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CACHE_ENTRIES, CACHE_BYTES, ANSWER_BYTES = 10_000, 16 * 2**20, 1000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of a request and a reply, strategies in a batch, things remembered, and seconds for a batch."""
+    """Bytes of a request and a reply, strategies in a batch, things remembered, and seconds for a
+    batch.
+    """
 
     request_bytes: int = 8 * 2**20
     reply_bytes: int = 64 * 2**20
@@ -50,8 +54,8 @@ class Opened:
 class State:
     """Safe to use from several threads. Whatever was used longest ago makes room for the new.
 
-    ``root`` is the folder that scenario files must lie in (None: anywhere). ``stopping``: a client has asked to stop;
-    ``closed``: what is under way should end.
+    ``root`` is the folder that scenario files must lie in (None: anywhere). ``stopping``: a client
+    has asked to stop; ``closed``: what is under way should end.
     """
 
     def __init__(self, limits: Limits = Limits(), root: str | None = None) -> None:
@@ -69,15 +73,22 @@ class State:
             self._errors += failed
 
     def load(self, source: Any) -> Loaded:
-        """The scenario of a path or an object; the same content is prepared once. Raises InputError."""
+        """The scenario of a path or an object; the same content is prepared once.
+
+        Raises InputError.
+        """
         scenario = read_question(source, self.root)
         handle = fingerprint(scenario)
         with self._lock:
             known = self._scenarios.get(handle)
             if known is None:
                 # An answer is remembered under its placement, of 8 bytes an op.
-                cache = min(CACHE_ENTRIES, CACHE_BYTES // (8 * len(graph_of(scenario).ops) + ANSWER_BYTES))
-                known = self._scenarios[handle] = Loaded(handle, scenario, oracle_of(scenario, cache))
+                cache = min(
+                    CACHE_ENTRIES, CACHE_BYTES // (8 * len(graph_of(scenario).ops) + ANSWER_BYTES)
+                )
+                known = self._scenarios[handle] = Loaded(
+                    handle, scenario, oracle_of(scenario, cache)
+                )
             self._scenarios.move_to_end(handle)
             while len(self._scenarios) > self.limits.scenarios:
                 dropped, _ = self._scenarios.popitem(last=False)
@@ -89,7 +100,9 @@ class State:
         """A loaded scenario. Raises RequestError."""
         with self._lock:
             if handle not in self._scenarios:
-                raise RequestError("unknown_scenario", f'scenario: "{handle}" is not loaded, or no longer')
+                raise RequestError(
+                    "unknown_scenario", f'scenario: "{handle}" is not loaded, or no longer'
+                )
             self._scenarios.move_to_end(handle)
             return self._scenarios[handle]
 
@@ -98,7 +111,8 @@ class State:
         with self._lock:
             self._opened += 1
             name = f"s{self._opened}"
-            if loaded.handle in self._scenarios:  # else another client's scenario took its place meanwhile
+            # else another client's scenario took its place meanwhile
+            if loaded.handle in self._scenarios:
                 self._sessions[name] = Opened(loaded.handle, session)
             while len(self._sessions) > self.limits.sessions:
                 self._sessions.popitem(last=False)
@@ -108,7 +122,9 @@ class State:
         """An open session; its scenario counts as used. Raises RequestError."""
         with self._lock:
             if name not in self._sessions:
-                raise RequestError("unknown_session", f'session: "{name}" is not open, or no longer')
+                raise RequestError(
+                    "unknown_session", f'session: "{name}" is not open, or no longer'
+                )
             self._sessions.move_to_end(name)
             found = self._sessions[name]
             self._scenarios.move_to_end(found.handle)

@@ -12,7 +12,10 @@ DRAIN = 2**16
 
 
 def serve(state: State, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer until the source ends or a client asks to stop. Raises BrokenPipeError where nobody reads the replies."""
+    """Answer until the source ends or a client asks to stop.
+
+    Raises BrokenPipeError where nobody reads the replies.
+    """
     for line in lines(source, state.limits.request_bytes):
         if line is None:
             state.count(failed=True)
@@ -26,7 +29,9 @@ def serve(state: State, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def lines(source: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """Lines that are not blank, without their end; None for one of more than ``limit`` bytes, never held as a whole."""
+    """Lines that are not blank, without their end; None for one of more than ``limit`` bytes, never
+    held as a whole.
+    """
     while line := source.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
             while (rest := source.readline(DRAIN)) and not rest.endswith(b"\n"):

@@ -1,4 +1,6 @@
-"""How the step is spread over the devices: a placement, how ops are split, and the order in which queues are served."""
+"""How the step is spread over the devices: a placement, how ops are split, and the order in which
+queues are served.
+"""
 
 from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
 from .configuration import Configuration, Resolved, Resolver, resolve_partition

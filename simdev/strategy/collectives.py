@@ -15,7 +15,9 @@ COSTS = ("closed", "table", "expanded")
 
 
 class Table(Protocol):
-    """Measured times of one collective over so many ranks (``simdev.collectives.CollectiveTable``)."""
+    """Measured times of one collective over so many ranks
+    (``simdev.collectives.CollectiveTable``).
+    """
 
     @property
     def collective(self) -> str: ...  # noqa: D102
@@ -32,11 +34,13 @@ class Collectives:
     """How collective ops run unless their attributes say otherwise.
 
     - ``algorithm``: one of ALGORITHMS; "auto" is the one of least closed form.
-    - ``cost``: "closed", one task of the length of the closed form; "table", of the time in ``tables`` (a closed form
-      where they hold none); "expanded", its messages one by one.
-    - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of least closed form).
-    - ``slowdown``: how many times longer computation and a collective take while they share a device (1: they do not
-      slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares a device is no slower than in turn.
+    - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
+      ``tables`` (a closed form where they hold none); "expanded", its messages one by one.
+    - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
+      least closed form).
+    - ``slowdown``: how many times longer computation and a collective take while they share a
+      device (1: they do not slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares
+      a device is no slower than in turn.
     """
 
     algorithm: str = ALGORITHMS[0]
@@ -60,7 +64,9 @@ class Collectives:
 
 
 def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:
-    """What is wrong with an algorithm, a way to cost it and a number of chunks, as ``field: reason``."""
+    """What is wrong with an algorithm, a way to cost it and a number of chunks, as ``field:
+    reason``.
+    """
     problems = [
         f"{name}: must be one of {', '.join(choice)}, got {_told(value)}"
         for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))

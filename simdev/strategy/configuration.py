@@ -1,7 +1,8 @@
-"""Configuration: into how many parts an op is cut along each of its axes, and on which devices they run.
+"""Configuration: into how many parts an op is cut along each of its axes, and on which devices they
+run.
 
-After SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section 4): a degree
-for each axis that can be split, and a device for each part.
+After SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019,
+section 4): a degree for each axis that can be split, and a device for each part.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ SAMPLE = "sample"
 class Configuration:
     """How one op is split.
 
-    ``split`` holds degrees by the axis names of the op ("sample" is its sample axis). ``devices`` are names: as many as
-    there are parts, all different, the parts in row-major order of the op's axes; or a divisor of their number, then
-    consecutive parts share a device; none: the first workers of the cluster. ``time`` tells how long a part takes:
-    None, what its own shape takes; "divided", the whole op's time by the number of parts (an approximation).
+    ``split`` holds degrees by the axis names of the op ("sample" is its sample axis). ``devices``
+    are names: as many as there are parts, all different, the parts in row-major order of the op's
+    axes; or a divisor of their number, then consecutive parts share a device; none: the first
+    workers of the cluster. ``time`` tells how long a part takes: None, what its own shape takes;
+    "divided", the whole op's time by the number of parts (an approximation).
     """
 
     split: Mapping[str, int] = FrozenDict()
@@ -46,18 +48,23 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A configuration of one op of a graph on a cluster: degrees by axis, and the device index of every part."""
+    """A configuration of one op of a graph on a cluster: degrees by axis, and the device index of
+    every part.
+    """
 
     degrees: Mapping[str, int]
     devices: tuple[int, ...]
     time: str | None = None
 
 
-def resolve_partition(graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]) -> dict[int, Resolved]:
-    """The configurations by op position; a colocation group or pattern counts for each op that has all of its axes.
+def resolve_partition(
+    graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
+) -> dict[int, Resolved]:
+    """The configurations by op position; a colocation group or pattern counts for each op that has
+    all of its axes.
 
-    Leaves (parameters, inputs, constants) are configured by their own names only. Raises InputError with every problem
-    at once, each naming the op and, where it is about one, the axis.
+    Leaves (parameters, inputs, constants) are configured by their own names only. Raises InputError
+    with every problem at once, each naming the op and, where it is about one, the axis.
     """
     if not partition:
         return {}
@@ -67,7 +74,9 @@ def resolve_partition(graph: Graph, cluster: Cluster, partition: Mapping[str, Co
 class Resolver:
     """Resolves the entries of one partition and collects what is wrong with all of them."""
 
-    def __init__(self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]) -> None:
+    def __init__(
+        self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
+    ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
         self._semantics: dict[int, Semantics | InputError] = {}
 
@@ -120,7 +129,9 @@ class Resolver:
         op = self.graph.ops[position]
         if len(op.made) < len(op.outputs):
             view = next(k for k, tensor in enumerate(op.outputs) if tensor.view_of is not None)
-            raise InputError(f"output {view} is a view of another (view_of), which only the whole op has")
+            raise InputError(
+                f"output {view} is a view of another (view_of), which only the whole op has"
+            )
         return op_semantics(self.graph, position)
 
     def splits(self, position: int) -> tuple[Split, ...]:
@@ -135,7 +146,11 @@ class Resolver:
         if traits_of(self.graph.ops[position].kind).leaf:
             return False
         wanted = [axis for axis, degree in self.partition[key].split.items() if degree != 1]
-        axes = {name for split in self.splits(position) for name in (split.axis, split.kind == SAMPLE and SAMPLE)}
+        axes = {
+            name
+            for split in self.splits(position)
+            for name in (split.axis, split.kind == SAMPLE and SAMPLE)
+        }
         return all(axis in axes for axis in wanted)
 
     def resolved(self, position: int, configuration: Configuration) -> Resolved:
@@ -148,8 +163,12 @@ class Resolver:
             try:
                 boxes(semantics, degrees)
             except InputError as error:
-                raise InputError([f'.split: op "{op.name}": {problem}' for problem in error.problems]) from None
-        return Resolved(degrees, self._devices(op.name, configuration.devices, parts), configuration.time)
+                raise InputError(
+                    [f'.split: op "{op.name}": {problem}' for problem in error.problems]
+                ) from None
+        return Resolved(
+            degrees, self._devices(op.name, configuration.devices, parts), configuration.time
+        )
 
     def _splittable(self, position: int) -> Semantics:
         try:
@@ -170,7 +189,9 @@ class Resolver:
             if axis == SAMPLE and degree > 1:
                 own = self._sample_axis(position)
             if own in found and degree > 1:
-                raise InputError(f'.split["{axis}"]: op "{name}": its sample axis "{own}" is told twice')
+                raise InputError(
+                    f'.split["{axis}"]: op "{name}": its sample axis "{own}" is told twice'
+                )
             if degree > 1:
                 found[own] = degree
         return found
@@ -183,7 +204,8 @@ class Resolver:
         if own is None:
             names = ", ".join(split.axis for split in self.splits(position)) or "none"
             raise InputError(
-                f'.split["{SAMPLE}"]: op "{self.graph.ops[position].name}": axis "{SAMPLE}": kind "{semantics.kind}" '
+                f'.split["{SAMPLE}"]: op "{self.graph.ops[position].name}": axis '
+                f'"{SAMPLE}": kind "{semantics.kind}" '
                 f"has no sample axis here; it can be split along {names}"
             )
         return own
@@ -197,10 +219,13 @@ class Resolver:
         if not names:
             own = list(cluster.workers[:parts])
             if len(own) < parts:
-                raise InputError(f'.devices: op "{op}" has {parts} parts; the cluster has {len(own)} workers')
+                raise InputError(
+                    f'.devices: op "{op}" has {parts} parts; the cluster has {len(own)} workers'
+                )
         if parts % len(own):
             raise InputError(
-                f'.devices: op "{op}" has {parts} parts; {len(own)} devices must be as many or a divisor of it'
+                f'.devices: op "{op}" has {parts} parts; {len(own)} devices must be as '
+                "many or a divisor of it"
             )
         return tuple(own[part * len(own) // parts] for part in range(parts))
 

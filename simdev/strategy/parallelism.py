@@ -1,4 +1,6 @@
-"""Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and expert parallelism."""
+"""Parallelism: how the training step of a Transformer is spread by data, tensor, pipeline and
+expert parallelism.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +22,28 @@ OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ran
 class Parallelism:
     """dp x tp x pp devices, and what is done to make the step fit. Raises InputError.
 
-    - ``dp`` replicas, ``tp`` parts of every matrix, ``pp`` ranks of the pipeline; ``ep`` parts of the experts, within
-      the replicas. Ranks are numbered tp first, then dp (``ep`` replicas in a row share the experts), then pp.
+    - ``dp`` replicas, ``tp`` parts of every matrix, ``pp`` ranks of the pipeline; ``ep`` parts of
+      the experts, within the replicas. Ranks are numbered tp first, then dp (``ep`` replicas in a
+      row share the experts), then pp.
     - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each.
-    - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a schedule as CSV text.
-      ``stage_layers`` tells the layers of each stage (default: as even as they come).
-    - Of a graph with ops, which is one microbatch, nothing but the pipeline is told (``OF_GRAPHS``): ``stages`` are the
-      patterns of the forward ops of each, or names, each the first op of a further stage (none: as even as they come);
-      ``ranks`` the device of each rank (none: the first workers). ``pp`` follows from these where it is not told.
-    - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every microbatch), 3 parameters
-      too (gathered for each use, ``prefetch`` layers ahead). ``overlap``: gradients are reduced beside the backward.
-    - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``: attention is one op
-      that keeps no scores. ``sequence_parallel``: what tp does not split is split along the sequence (Korthikanti et
-      al. 2022), so that an all_reduce becomes an all_gather and a reduce_scatter.
-    - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s, each way).
-    - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in float32, and Adam
-      keeps a master copy and two moments (ZeRO, section 3.1).
+    - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a
+      schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
+      they come).
+    - Of a graph with ops, which is one microbatch, nothing but the pipeline is told
+      (``OF_GRAPHS``): ``stages`` are the patterns of the forward ops of each, or names, each the
+      first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
+      (none: the first workers). ``pp`` follows from these where it is not told.
+    - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every
+      microbatch), 3 parameters too (gathered for each use, ``prefetch`` layers ahead). ``overlap``:
+      gradients are reduced beside the backward.
+    - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``:
+      attention is one op that keeps no scores. ``sequence_parallel``: what tp does not split is
+      split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
+      all_gather and a reduce_scatter.
+    - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
+      each way).
+    - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
+      float32, and Adam keeps a master copy and two moments (ZeRO, section 3.1).
     """
 
     dp: int = 1
@@ -82,7 +90,10 @@ class Parallelism:
         wrong = list(self._count_problems())
         yield from wrong
         if not wrong and self.dp % self.ep:
-            yield f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out over replicas"
+            yield (
+                f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out "
+                "over replicas"
+            )
         for name in ("overlap", "flash", "sequence_parallel"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{name}: must be true or false, got {getattr(self, name)!r}"
@@ -105,7 +116,9 @@ class Parallelism:
     def of_large_models(self) -> list[str]:
         """The fields that are told of it and mean something for a large model alone."""
         return [
-            one.name for one in fields(self) if one.name not in OF_GRAPHS and getattr(self, one.name) != one.default
+            one.name
+            for one in fields(self)
+            if one.name not in OF_GRAPHS and getattr(self, one.name) != one.default
         ]
 
     def _count_problems(self) -> Iterator[str]:

@@ -23,9 +23,10 @@ MOST_MICROBATCHES = 10_000
 class Order:
     """The order of queues.
 
-    ``fifo``: by readiness. ``program``: each device runs its ops in program order. ``priority``: smaller first, 0
-    where nothing is said; a transfer takes the smallest of its consumers. ``fixed``: each queue named in ``sequence``
-    ("gpu:0", "send gpu:0") serves exactly the given ops or transfers ("op:output>device"); other queues stay fifo.
+    ``fifo``: by readiness. ``program``: each device runs its ops in program order. ``priority``:
+    smaller first, 0 where nothing is said; a transfer takes the smallest of its consumers.
+    ``fixed``: each queue named in ``sequence`` ("gpu:0", "send gpu:0") serves exactly the given ops
+    or transfers ("op:output>device"); other queues stay fifo.
     """
 
     policy: str = "fifo"
@@ -35,34 +36,45 @@ class Order:
     def __post_init__(self) -> None:
         freeze(self, "priority", "sequence")
         if self.policy not in POLICIES:
-            raise InputError(f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"')
+            raise InputError(
+                f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"'
+            )
         for name, value in (("priority", self.priority), ("sequence", self.sequence)):
             wanted = "fixed" if name == "sequence" else name
             if value and self.policy != wanted:
-                raise InputError(f'order.{name}: goes with the policy "{wanted}", not with "{self.policy}"')
+                raise InputError(
+                    f'order.{name}: goes with the policy "{wanted}", not with "{self.policy}"'
+                )
 
 
 def default_sync(short: str | None) -> str:
-    """How gradients are added up where nothing is told: in buckets under "data-parallel", as frameworks do."""
+    """How gradients are added up where nothing is told: in buckets under "data-parallel", as
+    frameworks do.
+    """
     return "bucketed" if short == "data-parallel" else SYNCS[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How a step is spread: where ops run, how they and their tensors are split, and the order of queues.
+    """How a step is spread: where ops run, how they and their tensors are split, and the order of
+    queues.
 
     - ``placement``: op, colocation group or pattern -> device. An op placed runs whole.
     - ``order``: an Order, or the name of a policy.
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
-    - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op makes it.
-    - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps that follow one
-      another. Left out: "bucketed" under the short form "data-parallel", as frameworks do, else "all-reduce".
-    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes precedence over it.
-    - ``collectives``: which algorithm collective ops take, and how they are costed, where they do not say so.
-    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it stands; gradients are
-      added up in place, synchronised and applied once, after the last.
-    - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order; nothing else is
-      told beside it.
+    - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
+      makes it.
+    - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps
+      that follow one another. Left out: "bucketed" under the short form "data-parallel", as
+      frameworks do, else "all-reduce".
+    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
+      precedence over it.
+    - ``collectives``: which algorithm collective ops take, and how they are costed, where they do
+      not say so.
+    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it
+      stands; gradients are added up in place, synchronised and applied once, after the last.
+    - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order;
+      nothing else is told beside it.
     """
 
     placement: Mapping[str, str] = FrozenDict()
@@ -83,7 +95,9 @@ class Strategy:
             object.__setattr__(self, "order", order)
         placement: object = self.placement
         if not isinstance(placement, Mapping) or not isinstance(order, Order):
-            raise InputError("strategy: needs a placement by name, and an order or the name of a policy")
+            raise InputError(
+                "strategy: needs a placement by name, and an order or the name of a policy"
+            )
         object.__setattr__(self, "devices", tuple(self.devices))
         freeze(self, "placement", "partition", "tensors")
         if not isinstance(self.collectives, Collectives):
@@ -106,14 +120,20 @@ class Strategy:
         """Raises InputError for what is told beside a pipeline."""
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
-        plain = replace(_PLAIN, sync=default_sync(self.short))  # what a short form brings is not told beside
+        # what a short form brings is not told beside
+        plain = replace(_PLAIN, sync=default_sync(self.short))
         beside = [
             one.name
             for one in fields(self)
             if one.name != "pipeline" and getattr(self, one.name) != getattr(plain, one.name)
         ]
         if beside:
-            raise InputError([f"{name}: a pipeline stands alone; it says where everything runs" for name in beside])
+            raise InputError(
+                [
+                    f"{name}: a pipeline stands alone; it says where everything runs"
+                    for name in beside
+                ]
+            )
 
     @property
     def splits(self) -> bool:

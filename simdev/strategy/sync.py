@@ -1,12 +1,13 @@
 """Sync: how gradients are added up while steps follow one another, one mechanism with settings.
 
-A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It goes by an all-reduce
-over the workers, or to a server that adds it up and hands the sum out. Parcels are sent in the order of their priority,
-and parameters gate the next step's ops that read them, so the step time is a period (docs/sync.md).
+A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It
+goes by an all-reduce over the workers, or to a server that adds it up and hands the sum out.
+Parcels are sent in the order of their priority, and parameters gate the next step's ops that read
+them, so the step time is a period (docs/sync.md).
 
-The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et al., MLSys 2019),
-ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac (Hashemi et al., MLSys 2019), buckets
-(Li et al., VLDB 2020).
+The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
+al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
+(Hashemi et al., MLSys 2019), buckets (Li et al., VLDB 2020).
 """
 
 from __future__ import annotations
@@ -32,23 +33,30 @@ SERVERS = ("sharded", "star")
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what differs from it.
+    """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what
+    differs from it.
 
     - ``transport``: ``all-reduce`` over the workers, or ``server``.
-    - The slice function: gradients of more than ``slice_parameters`` are cut into slices of exactly so many; those of
-      ``even_parameters`` or more into one even piece a server; gradients are gathered into buckets, closed at
-      ``bucket`` bytes, in the order in which they are made. At most one is given; None of them: whole gradients.
-    - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward`` (needed first goes
-      first), ``tic`` and ``tac`` (TicTac's orders).
-    - ``credit``: bytes that a worker may have under way to servers (None: its send queue is the priority queue); a
-      parcel starts while any credit is left (``wait``), or only where it fits, smaller ones passing it (``skip``).
-    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices. Slice i of a gradient
-      goes to server i (``spread`` ``first``), or i after the one of its key (``hashed``), as whole gradients do.
-    - ``server_order``: of a server's adding up and of what it sends. ``aggregation``: bytes/s at which it adds up, one
-      push at a time (None: at once). With ``reply`` ``pull`` it notifies the workers, and these ask for the sum.
-    - ``overlap``: whether a parcel goes when its gradients are made, or after the whole backward of its worker.
-    - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message holds the queues of
-      its route ``in-turn``, a ``segment`` (bytes) apart, or all ``together`` as other transfers do.
+    - The slice function: gradients of more than ``slice_parameters`` are cut into slices of exactly
+      so many; those of ``even_parameters`` or more into one even piece a server; gradients are
+      gathered into buckets, closed at ``bucket`` bytes, in the order in which they are made. At
+      most one is given; None of them: whole gradients.
+    - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward``
+      (needed first goes first), ``tic`` and ``tac`` (TicTac's orders).
+    - ``credit``: bytes that a worker may have under way to servers (None: its send queue is the
+      priority queue); a parcel starts while any credit is left (``wait``), or only where it fits,
+      smaller ones passing it (``skip``).
+    - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices.
+      Slice i of a gradient goes to server i (``spread`` ``first``), or i after the one of its key
+      (``hashed``), as whole gradients do.
+    - ``server_order``: of a server's adding up and of what it sends. ``aggregation``: bytes/s at
+      which it adds up, one push at a time (None: at once). With ``reply`` ``pull`` it notifies the
+      workers, and these ask for the sum.
+    - ``overlap``: whether a parcel goes when its gradients are made, or after the whole backward of
+      its worker.
+    - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message
+      holds the queues of its route ``in-turn``, a ``segment`` (bytes) apart, or all ``together`` as
+      other transfers do.
 
     Quantities may be texts with units. Raises InputError with every problem at once.
     """
@@ -74,7 +82,9 @@ class Sync:
     def __post_init__(self) -> None:
         wrong = dict(self._parse())
         problems = [f"{name}: {reason}" for name, reason in wrong.items()]
-        problems += [problem for problem in self._problems() if problem.partition(":")[0] not in wrong]
+        problems += [
+            problem for problem in self._problems() if problem.partition(":")[0] not in wrong
+        ]
         if problems:
             raise InputError(f"sync.{problem}" for problem in problems)
 
@@ -101,8 +111,15 @@ class Sync:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 yield f"{name}: must be a whole number, got {value!r}"
             elif value is not None and not 0 < value <= MAX_BYTES:
-                yield f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got {str(value)[:40]}"
-        cuts = [name for name in ("slice_parameters", "even_parameters", "bucket") if getattr(self, name) is not None]
+                yield (
+                    f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got "
+                    f"{str(value)[:40]}"
+                )
+        cuts = [
+            name
+            for name in ("slice_parameters", "even_parameters", "bucket")
+            if getattr(self, name) is not None
+        ]
         if len(cuts) > 1:
             yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
         overlap: object = self.overlap
@@ -112,10 +129,17 @@ class Sync:
 
     def _server_problems(self) -> Iterator[str]:
         if isinstance(self.servers, str) and self.servers not in SERVERS:
-            yield f'servers: must be one of {", ".join(SERVERS)}, or name a machine, got "{self.servers}"'
-        elif not isinstance(self.servers, (str, tuple)) or not all(isinstance(name, str) for name in self.servers):
+            yield (
+                f"servers: must be one of {', '.join(SERVERS)}, or name a machine, got "
+                f'"{self.servers}"'
+            )
+        elif not isinstance(self.servers, (str, tuple)) or not all(
+            isinstance(name, str) for name in self.servers
+        ):
             yield f"servers: must be names of devices, got {self.servers!r}"
-        elif not self.servers or (isinstance(self.servers, tuple) and len(set(self.servers)) < len(self.servers)):
+        elif not self.servers or (
+            isinstance(self.servers, tuple) and len(set(self.servers)) < len(self.servers)
+        ):
             yield "servers: must name one device at least, each once"
         if self.transport == "all-reduce":
             for name in ("even_parameters", "credit", "aggregation"):
@@ -129,11 +153,17 @@ class Sync:
         """What differs from the policy's preset."""
         preset = sync_policy(self.policy)
         names = [one.name for one in fields(self) if one.name != "policy"]
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(preset, name)}
+        return {
+            name: getattr(self, name)
+            for name in names
+            if getattr(self, name) != getattr(preset, name)
+        }
 
 
 def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
-    """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first that of its own."""
+    """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first
+    that of its own.
+    """
     found: list[list[int]] = []
     held = 0
     for row, size in enumerate(sizes):
@@ -174,13 +204,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """What a policy's name stands for; the other fields keep the defaults of Sync.
 
-``parameter-server`` is MXNet's: gradients of a million parameters or more in one even piece a server, the others whole
-on one server, each sum announced and asked for. ByteScheduler's partition is a million parameters, its credit four;
-BytePS's is 4,096,000 bytes, and it counts no credit unless told (``credit_rule`` "skip" is how it does then)."""
+``parameter-server`` is MXNet's: gradients of a million parameters or more in one even piece a
+server, the others whole on one server, each sum announced and asked for. ByteScheduler's partition
+is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and it counts no credit
+unless told (``credit_rule`` "skip" is how it does then).
+"""
 
 
 def sync_policy(policy: str, /, **settings: Any) -> Sync:
-    """The settings of a policy, with what is given in place of its own: ``sync_policy("p3", aggregation="0.8 GB/s")``.
+    """The settings of a policy, with what is given in place of its own: ``sync_policy("p3",
+    aggregation="0.8 GB/s")``.
 
     A slice function that is given takes the place of the policy's. Raises InputError.
     """

@@ -1,4 +1,5 @@
-"""What a training step is made of, told once: order, groups, layers, mates, weights with their gradients and updates.
+"""What a training step is made of, told once: order, groups, layers, mates, weights with their
+gradients and updates.
 
 It reads a graph and the traits of its kinds, and knows no cluster, no strategy and no cost.
 """

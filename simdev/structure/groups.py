@@ -1,4 +1,6 @@
-"""Colocation: ops that stand on one device, as a graph says it, as TensorFlow declares it, and as sets united."""
+"""Colocation: ops that stand on one device, as a graph says it, as TensorFlow declares it, and as
+sets united.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import replace
 
 from ..graph import Graph
 
-DECLARED = ("_class", "colocation")  # attributes in which graphs exported from TensorFlow declare it
+# attributes in which graphs exported from TensorFlow declare it
+DECLARED = ("_class", "colocation")
 PREFIX = "loc:@"
 
 
@@ -41,7 +44,8 @@ class Groups:
 
 
 def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """The units of placement: positions of the ops of each colocation group, and of each op without one.
+    """The units of placement: positions of the ops of each colocation group, and of each op without
+    one.
 
     In the order of their first op.
     """
@@ -60,9 +64,11 @@ def unit_of(graph: Graph) -> list[int]:
 
 
 def declared(graph: Graph) -> Groups:
-    """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes (``_class``).
+    """The sets that the graph demands: equal ``colocate``, and TensorFlow's classes in attributes
+    (``_class``).
 
-    An op may declare several classes, which are then one set; ``loc:@name`` also means the op of that name.
+    An op may declare several classes, which are then one set; ``loc:@name`` also means the op of
+    that name.
     """
     first: dict[str, int] = {}
     groups = Groups(len(graph.ops))
@@ -70,7 +76,11 @@ def declared(graph: Graph) -> Groups:
         names = [] if op.colocate is None else [op.colocate]
         for key in DECLARED:
             declared = op.attrs.get(key, ())
-            names += [declared] if isinstance(declared, str) else [text for text in declared if isinstance(text, str)]
+            names += (
+                [declared]
+                if isinstance(declared, str)
+                else [text for text in declared if isinstance(text, str)]
+            )
         groups.unite([(i, first.setdefault(name, i)) for name in names])
         meant = (name[len(PREFIX) :] for name in names if name.startswith(PREFIX))
         groups.unite([(i, graph.index[name]) for name in meant if name in graph.index])
@@ -80,14 +90,17 @@ def declared(graph: Graph) -> Groups:
 def regrouped(graph: Graph, groups: Groups) -> Graph:
     """The graph with these sets as colocation groups.
 
-    A set of several ops is named by the shortest, then alphabetically first of its groups' names, else by its first op.
+    A set of several ops is named by the shortest, then alphabetically first of its groups' names,
+    else by its first op.
     """
     roots, names = groups.roots(), dict[int, set[str]]()
     sizes = Counter(roots)
     for root, op in zip(roots, graph.ops, strict=True):
         if op.colocate is not None:
             names.setdefault(root, set()).add(op.colocate)
-    name_of = {root: min(choices, key=lambda name: (len(name), name)) for root, choices in names.items()}
+    name_of = {
+        root: min(choices, key=lambda name: (len(name), name)) for root, choices in names.items()
+    }
     ops = []
     for root, op in zip(roots, graph.ops, strict=True):
         group = name_of.get(root) or (graph.ops[root].name if sizes[root] > 1 else None)

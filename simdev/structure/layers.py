@@ -1,4 +1,6 @@
-"""Layers of the forward pass, in the two senses that papers give the word; the backward goes with its mates."""
+"""Layers of the forward pass, in the two senses that papers give the word; the backward goes with
+its mates.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from .weights import TensorOf, Weights
 def layers_by_weight(graph: Graph, weights: Weights, ops: Iterable[int]) -> list[list[int]]:
     """Runs of ops, in program order, as model parallelism cuts them over devices.
 
-    A layer begins with an op that reads a weight; what reads none belongs to the layer before it. The
-    steps of an unrolled op are one.
+    A layer begins with an op that reads a weight; what reads none belongs to the layer before it.
+    The steps of an unrolled op are one.
     """
     steps: dict[str, list[int]] = {}
     for i in ops:
@@ -35,9 +37,10 @@ def layers_by_kind(
 ) -> list[int]:
     """The number of each op's layer (-1: not among ``ops``), as OptCNN and FlexFlow configure them.
 
-    A layer is an op of a kind that computes by itself (trait ``layer``), that joins several layers or
-    that stands ``alone``, at all of its steps; any other op belongs to the layer that it reads first.
-    ``ops`` come producers first; ``touched`` are the tensors that each op needs more than the shape of.
+    A layer is an op of a kind that computes by itself (trait ``layer``), that joins several layers
+    or that stands ``alone``, at all of its steps; any other op belongs to the layer that it reads
+    first. ``ops`` come producers first; ``touched`` are the tensors that each op needs more than
+    the shape of.
     """
     layer_of, names = [-1] * len(graph.ops), dict[str, int]()
     for i in ops:

@@ -22,7 +22,9 @@ def mates(graph: Graph) -> list[int]:
     where they are made, they are sent on once. An op for which nothing speaks goes with a reader.
     """
     evidence = _Evidence(graph)
-    grouped = {name: [i for i in members if evidence.forward[i]] for name, members in graph.groups.items()}
+    grouped = {
+        name: [i for i in members if evidence.forward[i]] for name, members in graph.groups.items()
+    }
     mate_of = [i if is_forward else -1 for i, is_forward in enumerate(evidence.forward)]
     order = order_of(graph)
     for i in order:
@@ -102,7 +104,9 @@ class _Evidence:
         return count
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """1: the mates of ops whose gradients op ``i`` reads; 2: the forward ops that feed these."""
+        """1: the mates of ops whose gradients op ``i`` reads; 2: the forward ops that feed
+        these.
+        """
         mates = [mate_of[p] for p in self.before[i] if not self.forward[p] and mate_of[p] >= 0]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}

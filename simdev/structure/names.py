@@ -1,4 +1,5 @@
-"""Names of ops as graphs of training steps write them: the phase before, the scope, the step of an unrolled op.
+"""Names of ops as graphs of training steps write them: the phase before, the scope, the step of an
+unrolled op.
 
 Nothing but searches, mates and placements of blocks reads them, where an op says nothing better.
 """

@@ -1,4 +1,6 @@
-"""Topological order: producers before what reads them, under one of three rules where the edges leave a choice."""
+"""Topological order: producers before what reads them, under one of three rules where the edges
+leave a choice.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from ..graph import Graph
 Rule = Literal["ready", "branch"]
 
 
-def topological(before: Sequence[Collection[int]], rule: Rule | Sequence[Any] = "ready") -> list[int]:
+def topological(
+    before: Sequence[Collection[int]], rule: Rule | Sequence[Any] = "ready"
+) -> list[int]:
     """The nodes 0, 1, .. in an order in which each comes after those ``before`` it (distinct ones).
 
     Of the nodes that could be next comes, under ``ready``, the one that became so first (Kahn, CACM
-    1962), those of one moment by their numbers; under ``branch`` the one that became so last, so that
-    the order stays on a branch as long as it can; under a sequence of keys, one a node, the one of
-    the smallest key, then number. Nodes on a cycle, and what comes after them, are left out.
+    1962), those of one moment by their numbers; under ``branch`` the one that became so last, so
+    that the order stays on a branch as long as it can; under a sequence of keys, one a node, the
+    one of the smallest key, then number. Nodes on a cycle, and what comes after them, are left out.
     """
     waiting = [len(those) for those in before]
     after: list[list[int]] = [[] for _ in before]
@@ -95,7 +99,9 @@ def _by_branch(first: list[int], after: Sequence[Sequence[int]], waiting: list[i
     return order
 
 
-def _by_key(first: list[int], after: Sequence[Sequence[int]], waiting: list[int], keys: Sequence[Any]) -> list[int]:
+def _by_key(
+    first: list[int], after: Sequence[Sequence[int]], waiting: list[int], keys: Sequence[Any]
+) -> list[int]:
     ready, order = [(keys[node], node) for node in first], []
     heapify(ready)
     while ready:

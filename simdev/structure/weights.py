@@ -1,4 +1,6 @@
-"""Weight - gradient - update: which tensors of a step are weights and gradients of weights, and who updates what."""
+"""Weight - gradient - update: which tensors of a step are weights and gradients of weights, and who
+updates what.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ TensorOf = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An op of phase ``update`` that reads tensors: the parameters that it writes, the gradients that it reads.
+    """An op of phase ``update`` that reads tensors: the parameters that it writes, the gradients
+    that it reads.
 
     ``op`` and ``parameters`` are positions in the graph, the latter of leaves.
     """
@@ -26,17 +29,21 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Tensors of a graph that are weights (as stored, seen or copied), and those that are gradients of weights."""
+    """Tensors of a graph that are weights (as stored, seen or copied), and those that are gradients
+    of weights.
+    """
 
     parameters: frozenset[TensorOf]
     gradients: frozenset[TensorOf]
 
 
 def weights_of(graph: Graph) -> Weights:
-    """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are listed.
+    """Which tensors of a graph are weights and gradients of weights, in whatever order its ops are
+    listed.
 
-    Weights are what leaves that are parameters make, also moved or cast. Gradients are what an update reads beside
-    its parameter, and what one is made of by ops that are linear: sums, copies, views, products with a number.
+    Weights are what leaves that are parameters make, also moved or cast. Gradients are what an
+    update reads beside its parameter, and what one is made of by ops that are linear: sums, copies,
+    views, products with a number.
     """
     moved: dict[TensorOf, list[int]] = {}
     for i, op in enumerate(graph.ops):
@@ -70,22 +77,30 @@ def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
 
 
 def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """For each update that reads tensors the parameters that it writes: the leaves among its operands."""
+    """For each update that reads tensors the parameters that it writes: the leaves among its
+    operands.
+    """
     parameters_of = {}
     for i, op in enumerate(graph.ops):
         if op.phase == "update" and op.inputs:
             read = dict.fromkeys(producer for producer, _ in graph.reads[i])
-            parameters_of[i] = tuple(p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter")
+            parameters_of[i] = tuple(
+                p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter"
+            )
     return parameters_of
 
 
 def owns_outputs(op: Op) -> bool:
-    """Whether what an op hands to its readers are the parameters that it owns, so that they count once."""
+    """Whether what an op hands to its readers are the parameters that it owns, so that they count
+    once.
+    """
     return traits_of(op.kind).leaf == "parameter" and op.param_bytes > 0
 
 
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
-    """The gradients that a gradient is the sum of (or a copy, a view, ..); none where it is first made."""
+    """The gradients that a gradient is the sum of (or a copy, a view, ..); none where it is first
+    made.
+    """
     if not is_linear(graph.ops[gradient[0]]):
         return ()
     read = (graph.resolve(text) for text in graph.ops[gradient[0]].inputs)
@@ -105,7 +120,9 @@ def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[Tenso
 
 
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
-    """By gradient the weight that it belongs to: what an update reads with its parameter, and what adds up to it."""
+    """By gradient the weight that it belongs to: what an update reads with its parameter, and what
+    adds up to it.
+    """
     weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):
         read = (graph.resolve(text) for text in graph.ops[update.op].inputs)
@@ -120,10 +137,19 @@ def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, Ten
 
 
 def op_splits(graph: Graph, position: int, weights: Weights) -> tuple[Split, ...]:
-    """The axes along which one op of a graph may be split, in SOAP's words. Raises InputError that names the op."""
+    """The axes along which one op of a graph may be split, in SOAP's words.
+
+    Raises InputError that names the op.
+    """
     read = [graph.resolve(text) for text in graph.ops[position].inputs]
-    parameters = [i for i, tensor in enumerate(read) if tensor in weights.parameters or tensor in weights.gradients]
+    parameters = [
+        i
+        for i, tensor in enumerate(read)
+        if tensor in weights.parameters or tensor in weights.gradients
+    ]
     gradients = [
-        i for i in range(len(graph.ops[position].outputs)) if (position, i) in weights.gradients | weights.parameters
+        i
+        for i in range(len(graph.ops[position].outputs))
+        if (position, i) in weights.gradients | weights.parameters
     ]
     return splits(op_semantics(graph, position), parameters, gradients)

@@ -1,9 +1,10 @@
 """Sweeps: many scenarios, one table; resumable after a crash, on one machine or a cluster.
 
-    questions (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal -> DataFrame
+    questions (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal
+    -> DataFrame
 
-``sweep`` is the way in. The package can be called like it, for ``simdev.sweep`` is the package once a part of it has
-been imported, and the function before.
+``sweep`` is the way in. The package can be called like it, for ``simdev.sweep`` is the package once
+a part of it has been imported, and the function before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Fields of a scenario by their path, ``cluster.links[*].bandwidth``, and scenarios with another value there.
+"""Fields of a scenario by their path, ``cluster.links[*].bandwidth``, and scenarios with another
+value there.
 
-The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["any name"]``, and ``[*]`` for every entry
-of a list or object. Where a path leads into a part that the scenario only names (a file, a preset, a short form), that
-part is opened and the field changed in a copy; nothing is written.
+The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["any name"]``, and
+``[*]`` for every entry of a list or object. Where a path leads into a part that the scenario only
+names (a file, a preset, a short form), that part is opened and the field changed in a copy; nothing
+is written.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def parse_path(text: str) -> tuple[Step, ...]:
     return steps
 
 
-EXAMPLES = 'cluster.network, graph.batch, cluster.links[*].latency or strategy.placement["encoder/*"]'
+EXAMPLES = (
+    'cluster.network, graph.batch, cluster.links[*].latency or strategy.placement["encoder/*"]'
+)
 
 
 def leading_path(text: str) -> tuple[tuple[Step, ...], int]:
@@ -79,16 +83,28 @@ def _step(match: re.Match[str]) -> Step:
         raise InputError(f"{match.string}: {match[4]} is no text in JSON") from None
 
 
-def with_field(document: Mapping[str, Any], path: str, value: Any, folder: str, read: Read) -> dict[str, Any]:
-    """The scenario with another value at a path; what is not on the path is shared with the scenario given.
+def with_field(
+    document: Mapping[str, Any], path: str, value: Any, folder: str, read: Read
+) -> dict[str, Any]:
+    """The scenario with another value at a path; what is not on the path is shared with the
+    scenario given.
 
-    A file named in a value is looked for in the working directory, then in ``folder``, that of the scenario. Raises
-    InputError, naming the path, where the path leads nowhere in this scenario.
+    A file named in a value is looked for in the working directory, then in ``folder``, that of the
+    scenario. Raises InputError, naming the path, where the path leads nowhere in this scenario.
     """
     root, *steps = parse_path(path)
     root = str(root)
-    is_whole = not steps or (len(steps) == 1 and root in ("profile", "devices") and not isinstance(steps[0], str))
-    if is_whole and root in PARTS and isinstance(value, str) and value and "\0" not in value and os.path.exists(value):
+    is_whole = not steps or (
+        len(steps) == 1 and root in ("profile", "devices") and not isinstance(steps[0], str)
+    )
+    if (
+        is_whole
+        and root in PARTS
+        and isinstance(value, str)
+        and value
+        and "\0" not in value
+        and os.path.exists(value)
+    ):
         value = os.path.abspath(value)
     if not steps:
         return {**document, root: value}
@@ -106,10 +122,15 @@ def _read(path: str, name: str, folder: str, read: Read) -> Any:
 
 
 def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
-    """The part as an object to change, where the scenario only names it; entries of a list that the path enters too."""
+    """The part as an object to change, where the scenario only names it; entries of a list that the
+    path enters too.
+    """
     if isinstance(part, list):
         entered = range(len(part)) if steps[0] is Every.ENTRY else [steps[0]]
-        return [_opened(root, one, steps[1:], read) if i in entered else one for i, one in enumerate(part)]
+        return [
+            _opened(root, one, steps[1:], read) if i in entered else one
+            for i, one in enumerate(part)
+        ]
     if isinstance(part, str):
         part = _named(root, part, steps, read)
     if root == "strategy" and isinstance(part, dict) and is_bare(part):
@@ -133,7 +154,9 @@ def _named(root: str, name: str, steps: Sequence[Step], read: Read) -> Any:
 
 
 def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
-    """A preset with its settings as the object of a whole cluster; one that does not exist is left for its reader."""
+    """A preset with its settings as the object of a whole cluster; one that does not exist is left
+    for its reader.
+    """
     name = preset["preset"]
     if name not in preset_names():
         return preset
@@ -175,7 +198,9 @@ def _every_link(links: Any, steps: Sequence[Step], value: Any, path: str) -> Any
 
 
 def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    """A copy of an object or list with the value in it; objects that are missing on the way are made."""
+    """A copy of an object or list with the value in it; objects that are missing on the way are
+    made.
+    """
     if not steps:
         return value
     step, *rest = steps
@@ -187,7 +212,9 @@ def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
         places = range(len(holder)) if isinstance(step, Every) else [step]
         _require(bool(places), path, "there is no entry")
         _require(max(places) < len(holder), path, f"there is no entry [{step}], only {len(holder)}")
-        return [_within(one, rest, value, path) if i in places else one for i, one in enumerate(holder)]
+        return [
+            _within(one, rest, value, path) if i in places else one for i, one in enumerate(holder)
+        ]
     told = {str: f'"{step}"', int: f"[{step}]", Every: "[*]"}[type(step)]
     raise InputError(f"{path}: {told} leads into {shown(holder)}")
 

@@ -24,10 +24,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """One row for each of ``asked``, whose rows are found by their question's key.
 
-    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and ``simdev``, the
-    content and the engine that the row stands for. A field set in units has a second column in SI units.
+    Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and
+    ``simdev``, the content and the engine that the row stands for. A field set in units has a
+    second column in SI units.
     """
-    found = [failed(one.problem or "") if one.question is None else rows[one.question.key] for one in asked]
+    found = [
+        failed(one.problem or "") if one.question is None else rows[one.question.key]
+        for one in asked
+    ]
     columns: dict[str, Any] = {"scenario": _text([one.label for one in asked])}
     for path in dict.fromkeys(path for one in asked for path in one.settings):
         columns |= _settings(_utf8(path), [one.settings.get(path) for one in asked])
@@ -43,16 +47,22 @@ def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.D
 
 
 def _text(values: Sequence[Any]) -> Any:
-    return pd.Series([_utf8(value) if isinstance(value, str) else value for value in values], dtype="str")
+    return pd.Series(
+        [_utf8(value) if isinstance(value, str) else value for value in values], dtype="str"
+    )
 
 
 def _utf8(text: str) -> str:
-    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as ``\udcff``."""
+    r"""A name of a file may hold bytes that are no text, which a table cannot: they are told as
+    ``\udcff``.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 
 def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
-    """The column of a field that was set: as it was set, and in SI units where it was set with units."""
+    """The column of a field that was set: as it was set, and in SI units where it was set with
+    units.
+    """
     given = [value for value in values if value is not None]
     numbers = [float(value) if isinstance(value, Decimal) else value for value in values]
     if all(isinstance(value, bool) for value in given):
@@ -66,7 +76,9 @@ def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
     if quantities is not None:
         unit, found = quantities
         left = iter(found)
-        columns[f"{path}_{unit}"] = pd.array([None if v is None else next(left) for v in values], dtype="float64")
+        columns[f"{path}_{unit}"] = pd.array(
+            [None if v is None else next(left) for v in values], dtype="float64"
+        )
     return columns
 
 
@@ -75,7 +87,9 @@ def _told(value: Any) -> str:
 
 
 def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write results whole or not at all, as CSV or Parquet by the ending of the name. Raises InputError.
+    """Write results whole or not at all, as CSV or Parquet by the ending of the name.
+
+    Raises InputError.
 
     In CSV a text that a spreadsheet would take for a formula gets a ' before it.
     """

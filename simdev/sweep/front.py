@@ -29,22 +29,27 @@ def sweep(
     Parameters
     ----------
     scenarios
-        Paths, objects of the same shape (their paths are relative to the working directory) or Scenarios.
+        Paths, objects of the same shape (their paths are relative to the working directory) or
+        Scenarios.
     grid
-        Values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "graph.batch": [16, 32]}``: every combination.
+        Values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "graph.batch": [16, 32]}``:
+        every combination.
         A list of such grids is taken one after another.
     n_jobs
-        So many at once, -1 on all cores (needs joblib). None: what an enclosing ``joblib.parallel_config`` says, which
+        So many at once, -1 on all cores (needs joblib). None: what an enclosing
+        ``joblib.parallel_config`` says, which
         may name a cluster (docs/sweeps.md), else one.
     journal
-        A file to which every finished row is appended at once. A sweep that finds rows there does not simulate them
+        A file to which every finished row is appended at once. A sweep that finds rows there does
+        not simulate them
         again, as long as neither the scenario, nor a file it names, nor simdev has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
-    The columns are told in docs/sweeps.md. A scenario that does not fit has the status "infeasible" and a step time all
-    the same; one that cannot be simulated has the status "failed". Both have a reason, and neither stops the sweep.
-    Raises InputError for a grid that cannot be, and for a journal that cannot be written or that another sweep holds.
+    The columns are told in docs/sweeps.md. A scenario that does not fit has the status "infeasible"
+    and a step time all the same; one that cannot be simulated has the status "failed". Both have a
+    reason, and neither stops the sweep. Raises InputError for a grid that cannot be, and for a
+    journal that cannot be written or that another sweep holds.
     """
     from .frame import frame
 
@@ -65,7 +70,13 @@ def _answered(
     missing = [question for key, question in wanted.items() if key not in rows]
     hidden = None if progress is None else not progress
     with tqdm(
-        total=len(wanted), initial=len(rows), delay=2, disable=hidden, unit="scenario", desc="sweep", file=sys.stderr
+        total=len(wanted),
+        initial=len(rows),
+        delay=2,
+        disable=hidden,
+        unit="scenario",
+        desc="sweep",
+        file=sys.stderr,
     ) as bar:
         for found in answers(missing, n_jobs) if missing else ():
             if book is not None and found.lasting:

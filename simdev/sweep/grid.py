@@ -1,4 +1,6 @@
-"""Grids: which fields take which values, from Python, from a file (``files.read_grid``) and from the command line."""
+"""Grids: which fields take which values, from Python, from a file (``files.read_grid``) and from
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,17 @@ Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
 SLOW = 1_000_000  # bytes/s under which a bandwidth without a unit is no doubt meant in another one
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-PARSERS = {"s": parse_time, "bytes": parse_bytes, "bytes_per_s": parse_bandwidth, "flop_per_s": parse_flops}
+PARSERS = {
+    "s": parse_time,
+    "bytes": parse_bytes,
+    "bytes_per_s": parse_bandwidth,
+    "flop_per_s": parse_flops,
+}
 
 
 def points(grid: Grid | None) -> list[dict[str, Any]]:
-    """Every combination of values, the first field changing slowest; several grids one after another.
+    """Every combination of values, the first field changing slowest; several grids one after
+    another.
 
     Without a grid one point that changes nothing. Raises InputError.
     """
@@ -34,13 +42,18 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
     count = sum(prod(len(values) for values in one.values()) for one in products)
     if count > MOST_POINTS:
         raise InputError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
-    return [dict(zip(one, values, strict=True)) for one in products for values in product(*one.values())]
+    return [
+        dict(zip(one, values, strict=True)) for one in products for values in product(*one.values())
+    ]
 
 
 def crossed(
     first: Sequence[Mapping[str, Sequence[Any]]], second: Mapping[str, Sequence[Any]]
 ) -> list[Mapping[str, Sequence[Any]]]:
-    """Every point of some grids with every point of another. Raises InputError for a field that stands in both."""
+    """Every point of some grids with every point of another.
+
+    Raises InputError for a field that stands in both.
+    """
     twice = sorted({field for one in first for field in one if field in second})
     if twice:
         raise InputError([f"{field}: is set twice" for field in twice])
@@ -60,10 +73,12 @@ def _problems(grid: Mapping[str, Sequence[Any]]) -> Iterator[str]:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """The grid of the command line's ``PATH=VALUE,VALUE,...``. Raises InputError with every problem.
+    """The grid of the command line's ``PATH=VALUE,VALUE,...``.
 
-    A value is JSON where it reads as such, else text. A bare number takes the unit of the next value that has one:
-    ``1,2,4,8Gbit/s``.
+    Raises InputError with every problem.
+
+    A value is JSON where it reads as such, else text. A bare number takes the unit of the next
+    value that has one: ``1,2,4,8Gbit/s``.
     """
     found: dict[str, list[Any]] = {}
     problems: list[str] = []
@@ -84,14 +99,19 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """For each field a bandwidth that was given without a unit and that nobody would mean, and what it means."""
+    """For each field a bandwidth that was given without a unit and that nobody would mean, and what
+    it means.
+    """
     found = []
     for path, values in settings.items():
         steps = parse_path(path)
         if str(steps[-1]).endswith("bandwidth") or steps == ("cluster", "network"):
             plain = [float(value) for value in values if type(value) in (int, float, Decimal)]
             slow = [f"{value:g}" for value in plain if 0 < value < SLOW]
-            found += [f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s" for value in slow[:1]]
+            found += [
+                f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s"
+                for value in slow[:1]
+            ]
     return found
 
 
@@ -128,7 +148,9 @@ def _unit(text: str) -> str | None:
     """What stands behind the number of a quantity, None where it is none or has no unit."""
     match = _NUMBER.match(text)
     unit = text[match.end() :] if match else ""
-    return unit if unit and any(_si(text, parse) is not None for parse in PARSERS.values()) else None
+    return (
+        unit if unit and any(_si(text, parse) is not None for parse in PARSERS.values()) else None
+    )
 
 
 def _value(text: str) -> Any:
@@ -139,7 +161,8 @@ def _value(text: str) -> Any:
 
 
 def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
-    """(unit, numbers in that unit), where the values are quantities of one sort, written with units; else None.
+    """(unit, numbers in that unit), where the values are quantities of one sort, written with
+    units; else None.
 
     The unit is that of column names: ``s``, ``bytes``, ``bytes_per_s``, ``flop_per_s``.
     """

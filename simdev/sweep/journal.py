@@ -1,8 +1,9 @@
 """The journal of a sweep: one finished result a line, appended and never rewritten.
 
-A line is a JSON object, a tab and the CRC-32 of the object's bytes. Whoever opens a journal holds a lock on it, which
-the system gives back when the process ends, however it ends. A line that a crash cut short is cut off; one that is
-damaged elsewhere is passed over, and its scenario simulated again.
+A line is a JSON object, a tab and the CRC-32 of the object's bytes. Whoever opens a journal holds a
+lock on it, which the system gives back when the process ends, however it ends. A line that a crash
+cut short is cut off; one that is damaged elsewhere is passed over, and its scenario simulated
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _held: set[int] = set()
 
 
 def _forget() -> None:
-    """A lock lasts while any process has its file open: a forked worker, which may outlive a kill, lets go of it."""
+    """A lock lasts while any process has its file open: a forked worker, which may outlive a kill,
+    lets go of it.
+    """
     while _held:
         os.close(_held.pop())
 
@@ -44,9 +47,11 @@ HEADER = _line({"simdev": "sweep journal", "version": 1})
 
 
 class Journal:
-    """An open journal: ``rows`` holds the finished rows of the keys that are ``wanted`` (None: of all).
+    """An open journal: ``rows`` holds the finished rows of the keys that are ``wanted`` (None: of
+    all).
 
-    Raises InputError where the file cannot be opened or written, is no journal, or another sweep holds it.
+    Raises InputError where the file cannot be opened or written, is no journal, or another sweep
+    holds it.
     """
 
     def __init__(self, path: str | os.PathLike[str], wanted: Collection[str] | None = None) -> None:
@@ -56,7 +61,13 @@ class Journal:
         self._synced = 0.0
         try:
             is_new = not os.path.lexists(self.path)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+            flags = (
+                os.O_RDWR
+                | os.O_CREAT
+                | os.O_APPEND
+                | getattr(os, "O_BINARY", 0)
+                | getattr(os, "O_NONBLOCK", 0)
+            )
             self._file = os.open(self.path, flags, 0o666)
         except (OSError, ValueError) as error:
             raise self._error("cannot write", error) from None
@@ -89,7 +100,9 @@ class Journal:
             head = file.readline()
             if head != HEADER:
                 if not HEADER.startswith(head):
-                    raise InputError("is not a journal of simdev sweep; name another file", self.path)
+                    raise InputError(
+                        "is not a journal of simdev sweep; name another file", self.path
+                    )
                 return 0
             end = len(head)
             for line in file:
@@ -106,9 +119,12 @@ class Journal:
             self.rows.setdefault(record["key"], record["row"])
 
     def add(self, key: str, version: str, row: Mapping[str, Any]) -> None:
-        """Keep a finished row. It outlives a kill at once, and a loss of power but for the last quarter of a second.
+        """Keep a finished row.
 
-        Raises InputError where it cannot be written, say on a full disk; what was kept before stays.
+        It outlives a kill at once, and a loss of power but for the last quarter of a second.
+
+        Raises InputError where it cannot be written, say on a full disk; what was kept before
+        stays.
         """
         self.rows[key] = row
         try:
@@ -142,7 +158,9 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if error is None:
             self.close()
         else:
@@ -162,17 +180,25 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
         found = json.loads(data)
     except ValueError:
         return None
-    is_record = isinstance(found, dict) and isinstance(found.get("key"), str) and isinstance(found.get("row"), dict)
+    is_record = (
+        isinstance(found, dict)
+        and isinstance(found.get("key"), str)
+        and isinstance(found.get("row"), dict)
+    )
     return found if is_record else None
 
 
 def _locked(file: int) -> bool:
-    """Whether this process now holds the only lock on the file. Raises OSError where files cannot be locked."""
+    """Whether this process now holds the only lock on the file.
+
+    Raises OSError where files cannot be locked.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(file, 2**40, os.SEEK_SET)  # a byte that nobody reads: Windows locks keep readers out too
+            # a byte that nobody reads: Windows locks keep readers out too
+            os.lseek(file, 2**40, os.SEEK_SET)
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
             os.lseek(file, 0, os.SEEK_SET)
         else:

@@ -1,7 +1,7 @@
 """Answering many questions: here, one after another, or wherever joblib's backend takes them.
 
-joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one of an enclosing
-``joblib.parallel_config``, else processes of this machine.
+joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one
+of an enclosing ``joblib.parallel_config``, else processes of this machine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def answer_here(question: Question) -> Answer:
 def answers(questions: Iterable[Question], n_jobs: int | None = None) -> Iterator[Answer]:
     """The answers in the order in which they are finished.
 
-    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an enclosing
-    ``joblib.parallel_config`` says, else one. A scenario whose worker dies is tried once more, alone.
-    Raises InputError.
+    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an
+    enclosing ``joblib.parallel_config`` says, else one. A scenario whose worker dies is tried once
+    more, alone. Raises InputError.
     """
     if _is_serial(n_jobs):
         known = Known()
@@ -45,7 +45,8 @@ def answers(questions: Iterable[Question], n_jobs: int | None = None) -> Iterato
         except SimdevError:
             raise
         except Exception as error:
-            # Workers tell what goes wrong in a scenario, so this is the death of a worker: which question was it?
+            # Workers tell what goes wrong in a scenario, so this is the death of a worker: which
+            # question was it?
             if not sent:
                 raise InputError(f"n_jobs: {error}") from None
             for question in [one for one in sent if one.key in left]:
@@ -53,7 +54,9 @@ def answers(questions: Iterable[Question], n_jobs: int | None = None) -> Iterato
 
 
 def _is_serial(n_jobs: int | None) -> bool:
-    if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0):
+    if n_jobs is not None and (
+        isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0
+    ):
         raise InputError(f"n_jobs: must be a whole number, not 0, got {n_jobs!r}")
     if n_jobs is not None:
         return n_jobs == 1
@@ -65,7 +68,9 @@ def _is_serial(n_jobs: int | None) -> bool:
     return jobs in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
 
 
-def _pool(questions: Iterable[Question], n_jobs: int | None, sent: list[Question]) -> Iterator[Answer]:
+def _pool(
+    questions: Iterable[Question], n_jobs: int | None, sent: list[Question]
+) -> Iterator[Answer]:
     """The answers of a pool of workers; ``sent`` gets the questions that left."""
     try:
         from joblib import Parallel, delayed, effective_n_jobs
@@ -95,4 +100,6 @@ def _alone(question: Question, n_jobs: int | None) -> Answer:
         raise
     except Exception as error:
         told = str(error).partition("\n")[0]
-        return Answer(question.key, failed(f"its worker died, perhaps out of memory: {told}"), lasting=False)
+        return Answer(
+            question.key, failed(f"its worker died, perhaps out of memory: {told}"), lasting=False
+        )

@@ -1,7 +1,8 @@
 """Questions of a sweep: every scenario at every point of the grid, named by its content.
 
-The key of a question hashes what its scenario says, all files it names, and the engine's version. Files are hashed, not
-named: a scenario moved elsewhere keeps its key, a file edited in place changes it.
+The key of a question hashes what its scenario says, all files it names, and the engine's version.
+Files are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place
+changes it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a worker needs: the scenario, ``digests`` of its parts, and the engine's ``version`` that must answer.
+    """What a worker needs: the scenario, ``digests`` of its parts, and the engine's ``version``
+    that must answer.
 
     In a document every file is named by its absolute path.
     """
@@ -86,16 +88,22 @@ class Sources:
         return self.copies[digest]
 
     def part(self, value: Any) -> str:
-        """The digest of an object; one met before (the same, not an equal one) is not hashed again."""
+        """The digest of an object; one met before (the same, not an equal one) is not hashed
+        again.
+        """
         known = self.parts.get(id(value))
         if known is None:
-            text = fingerprint(value) if not isinstance(value, (Mapping, list)) else _canonical(value)
+            text = (
+                fingerprint(value) if not isinstance(value, (Mapping, list)) else _canonical(value)
+            )
             known = self.parts[id(value)] = value, hashlib.sha256(text.encode()).hexdigest()
         return known[1]
 
 
 def file_digest(path: str) -> str:
-    """The hash of a file's bytes with the ending of its name; one that cannot be read has a digest too."""
+    """The hash of a file's bytes with the ending of its name; one that cannot be read has a digest
+    too.
+    """
     try:
         with open(path, "rb") as file:
             return f"{hashlib.file_digest(file, 'sha256').hexdigest()}{os.path.splitext(path)[1]}"
@@ -103,8 +111,12 @@ def file_digest(path: str) -> str:
         return "unreadable"
 
 
-def questions(scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
-    """Every scenario at every point, in this order: the rows of the result. What a file lacks is told in its rows.
+def questions(
+    scenarios: Source | Iterable[Source], points: Iterable[Mapping[str, Any]]
+) -> Iterator[Asked]:
+    """Every scenario at every point, in this order: the rows of the result.
+
+    What a file lacks is told in its rows.
 
     Raises InputError where a scenario is neither a path, an object nor a Scenario.
     """
@@ -113,7 +125,9 @@ def questions(scenarios: Source | Iterable[Source], points: Iterable[Mapping[str
     sources, points = Sources(), list(points)
     for number, source in enumerate(scenarios):
         if not isinstance(source, (str, os.PathLike, Mapping, Scenario)):
-            raise InputError(f"scenarios[{number}]: must be a path, an object or a Scenario, got {source!r}")
+            raise InputError(
+                f"scenarios[{number}]: must be a path, an object or a Scenario, got {source!r}"
+            )
         name = label(source) if isinstance(source, (str, os.PathLike)) else f"[{number}]"
         if isinstance(source, Mapping):
             source = {key: sources.kept(value) for key, value in source.items()}
@@ -130,7 +144,10 @@ def _asked(name: str, source: Source, point: Mapping[str, Any], sources: Sources
             name = source["name"] if isinstance(source.get("name"), str) else name
         else:
             path = os.fspath(source)
-            document, folder = _document(sources.read(path)), "" if path == "-" else os.path.dirname(path)
+            document, folder = (
+                _document(sources.read(path)),
+                "" if path == "-" else os.path.dirname(path),
+            )
         for field_path in sorted(point, key=len):  # a whole part is set before its fields
             document = with_field(document, field_path, point[field_path], folder, sources.read)
         return Asked(name, point, _of_document(document, os.path.abspath(folder), sources))
@@ -149,7 +166,9 @@ def _document(value: Any) -> Mapping[str, Any]:
 
 def _of_scenario(scenario: Scenario, point: Mapping[str, Any], sources: Sources) -> Question:
     if point:
-        raise InputError(f"{next(iter(point))}: is a field of a scenario file or object, and this is a Scenario")
+        raise InputError(
+            f"{next(iter(point))}: is a field of a scenario file or object, and this is a Scenario"
+        )
     nouns = ("graph", "cluster", "costs", "strategy")
     digests = {noun: sources.part(getattr(scenario, noun)) for noun in nouns}
     asked = digests | {option: fingerprint(getattr(scenario, option)) for option in OPTIONS}
@@ -161,7 +180,11 @@ def _of_document(document: Mapping[str, Any], folder: str, sources: Sources) -> 
     digests: dict[str, str] = {}
     for part in PARTS:
         value = document.get(part)
-        named = {f"{part}[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else {part: value}
+        named = (
+            {f"{part}[{i}]": one for i, one in enumerate(value)}
+            if isinstance(value, list)
+            else {part: value}
+        )
         digests |= {key: _digest(one, sources) for key, one in named.items()}
     table = table_path(document.get("strategy"), folder, sources.read)
     if table is not None:
@@ -188,14 +211,18 @@ def _with_places(part: str, value: Any, folder: str) -> Any:
     if not isinstance(value, str) or not value or "\0" in value:
         return value
     path = os.path.normpath(os.path.join(folder, value))
-    is_name = (part == "cluster" and (value in preset_names() or not value.endswith((".json", ".gz")))) or (
+    is_name = (
+        part == "cluster" and (value in preset_names() or not value.endswith((".json", ".gz")))
+    ) or (
         part == "strategy" and not any(c in value for c in "./\\")  # a short form, or one misspelt
     )
     return value if is_name and not os.path.exists(path) else path
 
 
 def _key(asked: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_canonical({"simdev": engine_version(), "scenario": asked}).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        _canonical({"simdev": engine_version(), "scenario": asked}).encode()
+    ).hexdigest()[:32]
 
 
 def _canonical(value: Any) -> str:
@@ -210,4 +237,9 @@ def _odd(value: Any) -> Any:
     """What JSON has no form for, told apart from texts that look alike."""
     if isinstance(value, Mapping):
         return dict(value)
-    return {"": [type(value).__name__, str(value.normalize()) if isinstance(value, Decimal) else repr(value)]}
+    return {
+        "": [
+            type(value).__name__,
+            str(value.normalize()) if isinstance(value, Decimal) else repr(value),
+        ]
+    }

@@ -9,17 +9,32 @@ from pathlib import Path
 from ..version import __version__
 
 PACKAGE = Path(__file__).parent.parent
-# What reads or draws answers but takes no part in them. A module that is not named here counts: better too much.
+# What reads or draws answers but takes no part in them. A module that is not named here counts:
+# better too much.
 APART = frozenset(
-    {"calibrate", "check", "cli", "export", "importers", "oracle", "plot", "profiling", "report", "search", "serve"}
+    {
+        "calibrate",
+        "check",
+        "cli",
+        "export",
+        "importers",
+        "oracle",
+        "plot",
+        "measure",
+        "report",
+        "search",
+        "serve",
+    }
 )
 
 
 @cache
 def engine_version() -> str:
-    """The version of simdev and a hash of the sources and tables that make an answer: ``0.1.0+1f0a9c3e``.
+    """The version of simdev and a hash of the sources and tables that make an answer:
+    ``0.1.0+1f0a9c3e``.
 
-    An edit to a source changes it, so that no result of the code before is taken for one of the code after.
+    An edit to a source changes it, so that no result of the code before is taken for one of the
+    code after.
     """
     digest = hashlib.sha256()
     for source in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE / "presets").rglob("*.json")]):

@@ -12,7 +12,9 @@ def bad(name: str, text: str, *lines: str) -> Bad:
     return bad_of("cluster", name, text, lines)
 
 
-def cluster(devices: str = '{"name": "gpu:0"}, {"name": "gpu:1"}', links: str = "", more: str = "") -> str:
+def cluster(
+    devices: str = '{"name": "gpu:0"}, {"name": "gpu:1"}', links: str = "", more: str = ""
+) -> str:
     return f'{{"version": 1, "devices": [{devices}], "links": [{links}]{more}}}'
 
 
@@ -38,7 +40,9 @@ CLUSTERS = (
         'devices[0].memory: has the unknown unit "Gbit" in "8 Gbit"; write it like "80 GiB"',
     ),
     bad(
-        "negative_memory", cluster('{"name": "gpu:0", "memory": -8}'), "devices[0].memory: must not be negative, got -8"
+        "negative_memory",
+        cluster('{"name": "gpu:0", "memory": -8}'),
+        "devices[0].memory: must not be negative, got -8",
     ),
     bad(
         "gap_in_bytes",
@@ -51,9 +55,15 @@ CLUSTERS = (
         "devices[0].chunk: only a staging device cuts transfers into chunks",
     ),
     bad(
-        "empty_chunk", cluster('{"name": "gpu:0", "staging": true, "chunk": 0}'), "devices[0].chunk: must be > 0, got 0"
+        "empty_chunk",
+        cluster('{"name": "gpu:0", "staging": true, "chunk": 0}'),
+        "devices[0].chunk: must be > 0, got 0",
     ),
-    bad("staging_one", cluster('{"name": "gpu:0", "staging": 1}'), "devices[0].staging: must be true or false, got 1"),
+    bad(
+        "staging_one",
+        cluster('{"name": "gpu:0", "staging": 1}'),
+        "devices[0].staging: must be true or false, got 1",
+    ),
     bad(
         "unknown_queues",
         cluster(more=', "queues": "serial"'),
@@ -64,19 +74,37 @@ CLUSTERS = (
         cluster(more=', "transfer": "always"'),
         'transfer: must be one of once-per-device, per-consumer, multicast, got "always"',
     ),
-    bad("link_to_nowhere", cluster(links=link(ends=["gpu:0", "gpu:7"])), 'links[0].ends[1]: no device named "gpu:7"'),
-    bad("link_to_itself", cluster(links=link(ends=["gpu:0", "gpu:0"])), 'links[0].ends: "gpu:0" is linked to itself'),
+    bad(
+        "link_to_nowhere",
+        cluster(links=link(ends=["gpu:0", "gpu:7"])),
+        'links[0].ends[1]: no device named "gpu:7"',
+    ),
+    bad(
+        "link_to_itself",
+        cluster(links=link(ends=["gpu:0", "gpu:0"])),
+        'links[0].ends: "gpu:0" is linked to itself',
+    ),
     bad(
         "link_twice",
         cluster(links=link() + ", " + link(ends=["gpu:1", "gpu:0"])),
         'links[1]: "gpu:1" and "gpu:0" are already linked by links[0]',
     ),
     bad(
-        "three_ends", cluster(links=link(ends=["gpu:0", "gpu:1", "gpu:0"])), "links[0].ends: must hold 2 entries, got 3"
+        "three_ends",
+        cluster(links=link(ends=["gpu:0", "gpu:1", "gpu:0"])),
+        "links[0].ends: must hold 2 entries, got 3",
     ),
-    bad("no_bandwidth", cluster(links='{"ends": ["gpu:0", "gpu:1"]}'), "links[0].bandwidth: missing"),
-    bad("zero_bandwidth", cluster(links=link(bandwidth=0)), "links[0].bandwidth: must be > 0, got 0"),
-    bad("negative_bandwidth", cluster(links=link(bandwidth="-1 GB/s")), "links[0].bandwidth: must be > 0, got -1 GB/s"),
+    bad(
+        "no_bandwidth", cluster(links='{"ends": ["gpu:0", "gpu:1"]}'), "links[0].bandwidth: missing"
+    ),
+    bad(
+        "zero_bandwidth", cluster(links=link(bandwidth=0)), "links[0].bandwidth: must be > 0, got 0"
+    ),
+    bad(
+        "negative_bandwidth",
+        cluster(links=link(bandwidth="-1 GB/s")),
+        "links[0].bandwidth: must be > 0, got -1 GB/s",
+    ),
     bad(
         "bandwidth_without_second",
         cluster(links=link(bandwidth="5.7 GB")),
@@ -87,7 +115,11 @@ CLUSTERS = (
         cluster(links=link(bandwidth=[1])),
         "links[0].bandwidth: must be a number or a text with a unit, got a list",
     ),
-    bad("negative_latency", cluster(links=link(latency="-1 us")), "links[0].latency: must not be negative, got -1 us"),
+    bad(
+        "negative_latency",
+        cluster(links=link(latency="-1 us")),
+        "links[0].latency: must not be negative, got -1 us",
+    ),
     bad(
         "unknown_duplex",
         cluster(links=link(duplex="both")),

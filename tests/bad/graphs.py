@@ -24,8 +24,16 @@ GRAPHS = (
         "{'version': 1}",
         "line 1, column 2: not JSON: expecting property name enclosed in double quotes",
     ),
-    bad("python_constant", '{"version": 1, "ops": [], "name": None}', "line 1, column 35: not JSON: expecting value"),
-    bad("unterminated_text", '{"version": 1, "name": "x', "line 1, column 24: not JSON: unterminated string"),
+    bad(
+        "python_constant",
+        '{"version": 1, "ops": [], "name": None}',
+        "line 1, column 35: not JSON: expecting value",
+    ),
+    bad(
+        "unterminated_text",
+        '{"version": 1, "name": "x',
+        "line 1, column 24: not JSON: unterminated string",
+    ),
     bad(
         "control_character",
         '{"version": 1, "name": "a\nb", "ops": []}',
@@ -43,7 +51,11 @@ GRAPHS = (
         graph('{"name": "a", "attrs": {"eps": [1, NaN]}}'),
         'ops[0].attrs["eps"][1]: NaN is not a number in JSON',
     ),
-    bad("overflowing_number", graph('{"name": "a", "time": 1e999}'), "ops[0].time: out of range: 1e999"),
+    bad(
+        "overflowing_number",
+        graph('{"name": "a", "time": 1e999}'),
+        "ops[0].time: out of range: 1e999",
+    ),
     bad(
         "absurd_exponent",
         graph('{"name": "a", "time": 1e-99999999999999999999}'),
@@ -64,14 +76,22 @@ GRAPHS = (
         '{"version": 1, "ops": [{"name": "a", "time": 1, "time": 2}], "ops": []}',
         'the key "ops" stands twice',
     ),
-    bad("key_twice_inside", graph('{"name": "a", "time": 1, "time": 2}'), 'ops[0]: the key "time" stands twice'),
+    bad(
+        "key_twice_inside",
+        graph('{"name": "a", "time": 1, "time": 2}'),
+        'ops[0]: the key "time" stands twice',
+    ),
     bad(
         "too_deep",
         graph('{"name": "a", "attrs": {"x": ' + "[" * 80 + "]" * 80 + "}}"),
         "nested more than 64 levels deep",
     ),
     bad("far_too_deep", "[" * 100000, "nested more than 64 levels deep"),
-    bad("half_a_character", graph('{"name": "a\\ud800"}'), "ops[0].name: holds half a character (a lone surrogate)"),
+    bad(
+        "half_a_character",
+        graph('{"name": "a\\ud800"}'),
+        "ops[0].name: holds half a character (a lone surrogate)",
+    ),
     bad(
         "half_a_character_in_a_key",
         graph('{"name": "a", "attrs": {"\\udc00": 1}}'),
@@ -99,11 +119,18 @@ GRAPHS = (
     bad("ops_an_object", '{"version": 1, "ops": {"a": {}}}', "ops: must be a list, got an object"),
     bad("op_without_name", graph('{"kind": "matmul"}'), "ops[0].name: missing"),
     bad("name_a_number", graph('{"name": 7}'), "ops[0].name: must be text, got 7"),
-    bad("empty_name", graph('{"name": ""}'), "ops[0].name: must be 1 to 256 printable characters, got ''"),
+    bad(
+        "empty_name",
+        graph('{"name": ""}'),
+        "ops[0].name: must be 1 to 256 printable characters, got ''",
+    ),
     bad(
         "long_name",
         graph('{"name": "%s"}' % ("a" * 300)),
-        "ops[0].name: must be 1 to 256 printable characters, got 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'",
+        (
+            "ops[0].name: must be 1 to 256 printable characters, got "
+            "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'"
+        ),
     ),
     bad(
         "unprintable_name",
@@ -113,21 +140,35 @@ GRAPHS = (
     bad(
         "name_like_a_tensor",
         graph('{"name": "a:0"}'),
-        'ops[0].name: "a:0" reads as a tensor or a control input: it may not end in ":0" or start with "^"',
+        (
+            'ops[0].name: "a:0" reads as a tensor or a control input: it may not end in '
+            '":0" or start with "^"'
+        ),
     ),
     bad(
         "name_like_a_control_input",
         graph('{"name": "^a"}'),
-        'ops[0].name: "^a" reads as a tensor or a control input: it may not end in ":0" or start with "^"',
+        (
+            'ops[0].name: "^a" reads as a tensor or a control input: it may not end in '
+            '":0" or start with "^"'
+        ),
     ),
     bad(
         "name_twice",
         graph('{"name": "a"}', '{"name": "b"}', '{"name": "a"}'),
         'ops[2].name: "a" is already the name of ops[0]',
     ),
-    bad("misspelt_key", graph('{"name": "a", "ouputs": []}'), 'ops[0].ouputs: unknown key; did you mean "outputs"?'),
+    bad(
+        "misspelt_key",
+        graph('{"name": "a", "ouputs": []}'),
+        'ops[0].ouputs: unknown key; did you mean "outputs"?',
+    ),
     bad("unknown_key", graph('{"name": "a", "zzz": 1}'), "ops[0].zzz: unknown key"),
-    bad("dangling_input", graph('{"name": "a", "inputs": ["conv_9"]}'), 'ops[0].inputs[0]: no op named "conv_9"'),
+    bad(
+        "dangling_input",
+        graph('{"name": "a", "inputs": ["conv_9"]}'),
+        'ops[0].inputs[0]: no op named "conv_9"',
+    ),
     bad(
         "missing_output",
         graph('{"name": "a", "outputs": [{"bytes": 1}]}', '{"name": "b", "inputs": ["a:1"]}'),
@@ -143,8 +184,16 @@ GRAPHS = (
         graph('{"name": "a", "control_inputs": ["b"]}'),
         'ops[0].control_inputs[0]: no op named "b"',
     ),
-    bad("input_a_number", graph('{"name": "a", "inputs": [0]}'), "ops[0].inputs[0]: must be text, got 0"),
-    bad("reads_itself", graph('{"name": "a", "inputs": ["a"], "outputs": [{"bytes": 1}]}'), "ops: cycle: a -> a"),
+    bad(
+        "input_a_number",
+        graph('{"name": "a", "inputs": [0]}'),
+        "ops[0].inputs[0]: must be text, got 0",
+    ),
+    bad(
+        "reads_itself",
+        graph('{"name": "a", "inputs": ["a"], "outputs": [{"bytes": 1}]}'),
+        "ops: cycle: a -> a",
+    ),
     bad(
         "cycle",
         graph(
@@ -172,7 +221,10 @@ GRAPHS = (
     bad(
         "too_many_bytes",
         graph('{"name": "a", "grad_bytes": 1152921504606846977}'),
-        "ops[0].grad_bytes: must be a whole number of bytes from 0 to 2^60, got 1152921504606846977",
+        (
+            "ops[0].grad_bytes: must be a whole number of bytes from 0 to 2^60, got "
+            "1152921504606846977"
+        ),
     ),
     bad(
         "unknown_unit",
@@ -180,7 +232,9 @@ GRAPHS = (
         'ops[0].workspace_bytes: has the unknown unit "kiB" in "4 kiB"; write it like "80 GiB"',
     ),
     bad(
-        "tensor_without_bytes", graph('{"name": "a", "outputs": [{"shape": [2]}]}'), "ops[0].outputs[0].bytes: missing"
+        "tensor_without_bytes",
+        graph('{"name": "a", "outputs": [{"shape": [2]}]}'),
+        "ops[0].outputs[0].bytes: missing",
     ),
     bad(
         "negative_extent",
@@ -197,7 +251,11 @@ GRAPHS = (
         graph('{"name": "a", "phase": "fwd"}'),
         'ops[0].phase: must be one of forward, backward, update, got "fwd"',
     ),
-    bad("negative_time", graph('{"name": "a", "time": -1e-6}'), "ops[0].time: must not be negative, got -0.000001"),
+    bad(
+        "negative_time",
+        graph('{"name": "a", "time": -1e-6}'),
+        "ops[0].time: must not be negative, got -0.000001",
+    ),
     bad(
         "time_true",
         graph('{"name": "a", "time": true}'),
@@ -208,14 +266,22 @@ GRAPHS = (
         graph('{"name": "a", "time": "us"}'),
         'ops[0].time: must be a number or a string like "5 us", got "us"',
     ),
-    bad("time_beyond_all", graph('{"name": "a", "time": "1e9 s"}'), "ops[0].time: is larger than 53 days: 1e9 s"),
+    bad(
+        "time_beyond_all",
+        graph('{"name": "a", "time": "1e9 s"}'),
+        "ops[0].time: is larger than 53 days: 1e9 s",
+    ),
     bad(
         "time_by_device",
         graph('{"name": "a", "time": {"gpu": "12 us", "cpu": "fast", "my tpu": -1}}'),
         'ops[0].time["cpu"]: must be a number or a string like "5 us", got "fast"',
         'ops[0].time["my tpu"]: must not be negative, got -1',
     ),
-    bad("attributes_a_list", graph('{"name": "a", "attrs": []}'), "ops[0].attrs: must be an object, got a list"),
+    bad(
+        "attributes_a_list",
+        graph('{"name": "a", "attrs": []}'),
+        "ops[0].attrs: must be an object, got a list",
+    ),
     bad(
         "several_at_once",
         graph('{"name": "a", "time": "x", "kind": 1}', "7", '{"name": "b", "inputs": "a"}'),

@@ -33,28 +33,48 @@ PROFILES = (
     bad("not_json_on_line_2", row() + "\nx\n", "line 2: column 1: not JSON: expecting value"),
     bad("a_list", "[]", "line 1: must be an object, got a list"),
     bad("no_version", row(v=None), 'line 1: v: missing; write "v": 1'),
-    bad("version_two", row(v=2), "line 1: v: must be 1, the only one that this simdev reads; got 2"),
+    bad(
+        "version_two", row(v=2), "line 1: v: must be 1, the only one that this simdev reads; got 2"
+    ),
     bad(
         "header_of_version_two",
         '{"v": 2, "device": {}}\n' + row(),
         "line 1: v: must be 1, the only one that this simdev reads; got 2",
     ),
-    bad("header_of_no_object", '{"v": 1, "header": 5}\n' + row(), "line 1: header: must be an object, got 5"),
+    bad(
+        "header_of_no_object",
+        '{"v": 1, "header": 5}\n' + row(),
+        "line 1: header: must be an object, got 5",
+    ),
     bad(
         "neither_op_nor_coll",
         row() + '\n{"v": 1}',
         'line 2: holds neither an operator ("op") nor a collective ("coll")',
     ),
     bad("no_median", row(t_ns={"p10": 1}), "line 1: t_ns.p50: missing"),
-    bad("negative_median", row(t_ns={"p50": -1}), "line 1: t_ns.p50: must be from 0 to 53 days in nanoseconds, got -1"),
-    bad("median_a_text", row(t_ns={"p50": "12 us"}), 'line 1: t_ns.p50: must be a number of nanoseconds, got "12 us"'),
-    bad("median_true", row(t_ns={"p50": True}), "line 1: t_ns.p50: must be a number of nanoseconds, got true"),
+    bad(
+        "negative_median",
+        row(t_ns={"p50": -1}),
+        "line 1: t_ns.p50: must be from 0 to 53 days in nanoseconds, got -1",
+    ),
+    bad(
+        "median_a_text",
+        row(t_ns={"p50": "12 us"}),
+        'line 1: t_ns.p50: must be a number of nanoseconds, got "12 us"',
+    ),
+    bad(
+        "median_true",
+        row(t_ns={"p50": True}),
+        "line 1: t_ns.p50: must be a number of nanoseconds, got true",
+    ),
     bad(
         "median_beyond_all",
         row(t_ns={"p50": 10**19}),
         "line 1: t_ns.p50: must be from 0 to 53 days in nanoseconds, got 10000000000000000000",
     ),
-    bad("median_nan", row().replace("4200", "NaN"), "line 1: t_ns.p50: NaN is not a number in JSON"),
+    bad(
+        "median_nan", row().replace("4200", "NaN"), "line 1: t_ns.p50: NaN is not a number in JSON"
+    ),
     bad(
         "negative_extent",
         row(out=[[2, -4]]),
@@ -73,7 +93,11 @@ PROFILES = (
     bad("no_device", row(dev=None), "line 1: dev: missing"),
     bad("misspelt_key", row(t_nss={}), 'line 1: t_nss: unknown key; did you mean "t_ns"?'),
     bad("shape_a_number", row(**{"in": [3]}), "line 1: in[0]: must be a list, got 3"),
-    bad("same_key_twice", row() + "\n\n" + row(t_ns={"p50": 1}, acc="fp32"), "line 3: the same operator as line 1"),
+    bad(
+        "same_key_twice",
+        row() + "\n\n" + row(t_ns={"p50": 1}, acc="fp32"),
+        "line 3: the same operator as line 1",
+    ),
     bad(
         "several_lines",
         row(op=1) + "\n" + row(src=2) + "\n" + row(rel_err=-0.5),

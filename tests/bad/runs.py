@@ -36,7 +36,9 @@ def edited(run: Any, edits: tuple[Edit, ...]) -> Any:
 
 def broken_runs(valid: Any) -> tuple[Bad, ...]:
     """Every broken run, made from a run of two ops on two devices."""
-    return tuple(bad_of("run", name, json.dumps(edited(valid, edits)), lines) for name, edits, lines in RUNS)
+    return tuple(
+        bad_of("run", name, json.dumps(edited(valid, edits)), lines) for name, edits, lines in RUNS
+    )
 
 
 RUNS = (
@@ -53,12 +55,18 @@ RUNS = (
         "spans: missing",
     ),
     bad("no_version", ("version", DELETE), 'version: missing; write "version": 1'),
-    bad("version_two", ("version", 2), "version: must be 1, the only one that this simdev reads; got 2"),
+    bad(
+        "version_two",
+        ("version", 2),
+        "version: must be 1, the only one that this simdev reads; got 2",
+    ),
     bad("no_tasks", ("tasks", DELETE), "tasks: missing"),
     bad("missing_column", ("tasks.lag_ps", DELETE), "tasks.lag_ps: missing"),
     bad("unknown_column", ("tasks.lag", []), 'tasks.lag: unknown key; did you mean "lag_ps"?'),
     bad("key_that_is_known_elsewhere", ("name", "r"), "name: unknown key"),
-    bad("short_column", ("tasks.duration_ps", [1]), "tasks.duration_ps: must hold 3 entries, got 1"),
+    bad(
+        "short_column", ("tasks.duration_ps", [1]), "tasks.duration_ps: must hold 3 entries, got 1"
+    ),
     bad("ids_out_of_order", ("tasks.id", [1, 0, 2]), "tasks.id: must count 0, 1, 2, ..."),
     bad(
         "span_missing",
@@ -71,12 +79,23 @@ RUNS = (
         "spans.id: must name every task once",
     ),
     bad("span_twice", ("spans.id", [0, 1, 1]), "spans.id: must name every task once"),
-    bad("half_a_picosecond", ("spans.start_ps.1", 0.5), "spans.start_ps[1]: must be a whole number, got 0.5"),
-    bad("start_true", ("spans.start_ps.0", True), "spans.start_ps[0]: must be a whole number, got true"),
+    bad(
+        "half_a_picosecond",
+        ("spans.start_ps.1", 0.5),
+        "spans.start_ps[1]: must be a whole number, got 0.5",
+    ),
+    bad(
+        "start_true",
+        ("spans.start_ps.0", True),
+        "spans.start_ps[0]: must be a whole number, got true",
+    ),
     bad(
         "start_beyond_all",
         ("spans.start_ps.0", 2**63),
-        "spans.start_ps[0]: must be from -4611686018427387904 to 4611686018427387904, got 9223372036854775808",
+        (
+            "spans.start_ps[0]: must be from -4611686018427387904 to 4611686018427387904, "
+            "got 9223372036854775808"
+        ),
     ),
     bad(
         "negative_duration",
@@ -89,7 +108,11 @@ RUNS = (
         ("tasks.duration_ps.1", 2**62),
         "tasks: all times together exceed 53 days",
     ),
-    bad("unknown_resource", ("tasks.resources.0", [99]), "tasks.resources[0][0]: must be from 0 to 3, got 99"),
+    bad(
+        "unknown_resource",
+        ("tasks.resources.0", [99]),
+        "tasks.resources[0][0]: must be from 0 to 3, got 99",
+    ),
     bad(
         "unknown_successor",
         ("tasks.successors.0", [99, -1]),
@@ -136,17 +159,30 @@ RUNS = (
     bad(
         "unknown_kind_of_buffer",
         ("buffers.kind.0", "stuff"),
-        "buffers.kind[0]: must be one of parameters, gradients, optimizer state, activations, received copies, "
+        "buffers.kind[0]: must be one of parameters, gradients, optimizer state, "
+        "activations, received copies, "
         'workspace, staging, context, communication, got "stuff"',
     ),
-    bad("unknown_filler", ("buffers.filler.0", -2), "buffers.filler[0]: must be from -1 to 2, got -2"),
-    bad("unknown_reader", ("buffers.readers.0", [7]), "buffers.readers[0][0]: must be from 0 to 2, got 7"),
+    bad(
+        "unknown_filler",
+        ("buffers.filler.0", -2),
+        "buffers.filler[0]: must be from -1 to 2, got -2",
+    ),
+    bad(
+        "unknown_reader",
+        ("buffers.readers.0", [7]),
+        "buffers.readers[0][0]: must be from 0 to 2, got 7",
+    ),
     bad(
         "buffer_beyond_all",
         ("buffers.bytes.0", 2**61),
         "buffers.bytes[0]: must be from 0 to 1152921504606846976, got 2305843009213693952",
     ),
-    bad("unprintable_name", ("tasks.name.0", "a\x07"), 'tasks.name[0]: must be printable text, got "a\\u0007"'),
+    bad(
+        "unprintable_name",
+        ("tasks.name.0", "a\x07"),
+        'tasks.name[0]: must be printable text, got "a\\u0007"',
+    ),
     bad(
         "bandwidth_zero",
         ("links", {"name": ["l"], "bandwidth": [0]}),
@@ -157,7 +193,13 @@ RUNS = (
         ("links", {"name": ["l"], "bandwidth": ["1 GB/s"]}),
         'links.bandwidth[0]: must be bytes per second, from 0 to 2^60, got "1 GB/s"',
     ),
-    bad("claim_a_text", ("step_time_ps", "long"), 'step_time_ps: must be a whole number, got "long"'),
+    bad(
+        "claim_a_text", ("step_time_ps", "long"), 'step_time_ps: must be a whole number, got "long"'
+    ),
     bad("memory_a_list", ("memory", []), "memory: must be an object, got a list"),
-    bad("memory_without_peak", ("memory.gpu:0.peak_bytes", DELETE), 'memory["gpu:0"].peak_bytes: missing'),
+    bad(
+        "memory_without_peak",
+        ("memory.gpu:0.peak_bytes", DELETE),
+        'memory["gpu:0"].peak_bytes: missing',
+    ),
 )

@@ -8,10 +8,25 @@ from typing import Any
 from .case import Bad
 
 GRAPH = {
-    "ops": [{"name": "a", "time": "1 us", "outputs": [{"bytes": 8}]}, {"name": "b", "time": "1 us", "inputs": ["a"]}]
+    "ops": [
+        {"name": "a", "time": "1 us", "outputs": [{"bytes": 8}]},
+        {"name": "b", "time": "1 us", "inputs": ["a"]},
+    ]
 }
-CLUSTER = {"devices": [{"name": "gpu:0"}, {"name": "gpu:1"}], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}}
-ROW = {"v": 1, "op": "matmul", "in": [], "dt": [], "out": [], "dev": "cpu", "phase": "fwd", "t_ns": {"p50": 1}}
+CLUSTER = {
+    "devices": [{"name": "gpu:0"}, {"name": "gpu:1"}],
+    "links": {"all_to_all": {"bandwidth": "1 GB/s"}},
+}
+ROW = {
+    "v": 1,
+    "op": "matmul",
+    "in": [],
+    "dt": [],
+    "out": [],
+    "dev": "cpu",
+    "phase": "fwd",
+    "t_ns": {"p50": 1},
+}
 DROP = object()
 
 
@@ -32,15 +47,29 @@ def scenario(**changes: Any) -> str:
 SCENARIOS = (
     bad("a_list", "[]", "f.json: must be an object (a scenario), got a list"),
     bad("no_version", scenario(version=DROP), 'f.json: version: missing; write "version": 1'),
-    bad("version_three", scenario(version=3), "f.json: version: must be 1, the only one that this simdev reads; got 3"),
     bad(
-        "no_parts", '{"version": 1}', "f.json: graph: missing", "f.json: cluster: missing", "f.json: strategy: missing"
+        "version_three",
+        scenario(version=3),
+        "f.json: version: must be 1, the only one that this simdev reads; got 3",
     ),
-    bad("misspelt_key", scenario(stategy={}), 'f.json: stategy: unknown key; did you mean "strategy"?'),
+    bad(
+        "no_parts",
+        '{"version": 1}',
+        "f.json: graph: missing",
+        "f.json: cluster: missing",
+        "f.json: strategy: missing",
+    ),
+    bad(
+        "misspelt_key",
+        scenario(stategy={}),
+        'f.json: stategy: unknown key; did you mean "strategy"?',
+    ),
     bad("missing_file", scenario(graph="nowhere.json"), "nowhere.json: no such file"),
     bad("graph_a_folder", scenario(graph="."), ".: is a directory"),
     bad("empty_path", scenario(graph=""), 'f.json: graph: must be a path, got ""'),
-    bad("path_with_a_zero", scenario(graph="a\0b"), 'f.json: graph: must be a path, got "a\\u0000b"'),
+    bad(
+        "path_with_a_zero", scenario(graph="a\0b"), 'f.json: graph: must be a path, got "a\\u0000b"'
+    ),
     bad("graph_a_number", scenario(graph=7), "f.json: graph: must be a path or an object, got 7"),
     bad("graph_null", scenario(graph=None), "f.json: graph: must be a path or an object, got null"),
     bad(
@@ -52,7 +81,10 @@ SCENARIOS = (
     bad(
         "path_out_of_presets",
         scenario(cluster="../clusters/4x-rtx-2080"),
-        'f.json: cluster: neither a file nor a preset: "../clusters/4x-rtx-2080"; did you mean "4x-rtx-2080"?',
+        (
+            'f.json: cluster: neither a file nor a preset: "../clusters/4x-rtx-2080"; did '
+            'you mean "4x-rtx-2080"?'
+        ),
     ),
     bad("missing_cluster_file", scenario(cluster="nowhere.json"), "nowhere.json: no such file"),
     bad(
@@ -61,7 +93,11 @@ SCENARIOS = (
         "nowhere.jsonl: no such file",
         "f.json: profile[1]: must be a path or an object, got 7",
     ),
-    bad("profile_a_number", scenario(profile=7), "f.json: profile: must be a path or an object, got 7"),
+    bad(
+        "profile_a_number",
+        scenario(profile=7),
+        "f.json: profile: must be a path or an object, got 7",
+    ),
     bad(
         "inline_profile_without_rows",
         scenario(profile={"header": {}}),
@@ -86,28 +122,46 @@ SCENARIOS = (
         scenario(options={"engine": "warp"}),
         'f.json: options.engine: must be one of auto, simpy, compiled, got "warp"',
     ),
-    bad("engine_a_number", scenario(options={"engine": 1}), "f.json: options.engine: must be text, got 1"),
+    bad(
+        "engine_a_number",
+        scenario(options={"engine": 1}),
+        "f.json: options.engine: must be text, got 1",
+    ),
     bad(
         "inline_graph_broken",
         scenario(graph={"ops": [{"name": "a", "inputs": ["z"]}]}),
         'f.json: graph.ops[0].inputs[0]: no op named "z"',
     ),
-    bad("inline_cluster_broken", scenario(cluster={"devices": []}), "f.json: cluster.devices: at least one is needed"),
+    bad(
+        "inline_cluster_broken",
+        scenario(cluster={"devices": []}),
+        "f.json: cluster.devices: at least one is needed",
+    ),
     bad(
         "unknown_device",
         scenario(strategy={"a": "gpu:0", "b": "gpu:9"}),
         'f.json: strategy.placement["b"]: no device named "gpu:9"',
     ),
-    bad("op_without_device", scenario(strategy={"a": "gpu:0"}), 'f.json: strategy.placement: op "b" has no device'),
+    bad(
+        "op_without_device",
+        scenario(strategy={"a": "gpu:0"}),
+        'f.json: strategy.placement: op "b" has no device',
+    ),
     bad(
         "unknown_op",
         scenario(strategy={"*": "gpu:0", "z": "gpu:1"}),
-        'f.json: strategy.placement["z"]: no op and no colocation group is called or matched by this',
+        (
+            'f.json: strategy.placement["z"]: no op and no colocation group is called or '
+            "matched by this"
+        ),
     ),
     bad(
         "pattern_without_match",
         scenario(strategy={"a": "gpu:0", "b": "gpu:0", "conv*": "gpu:1"}),
-        'f.json: strategy.placement["conv*"]: no op and no colocation group is called or matched by this',
+        (
+            'f.json: strategy.placement["conv*"]: no op and no colocation group is called '
+            "or matched by this"
+        ),
     ),
     bad(
         "patterns_that_disagree",
@@ -166,42 +220,72 @@ SCENARIOS = (
     ),
     late(
         "no_route",
-        scenario(cluster={"devices": [{"name": "gpu:0"}, {"name": "gpu:1"}]}, strategy={"a": "gpu:0", "b": "gpu:1"}),
+        scenario(
+            cluster={"devices": [{"name": "gpu:0"}, {"name": "gpu:1"}]},
+            strategy={"a": "gpu:0", "b": "gpu:1"},
+        ),
         'f.json: placement: tensors must go from "gpu:0" to "gpu:1", but no route joins them',
     ),
     late(
         "priority_of_no_op",
-        scenario(strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "priority", "priority": {"z": 1}}}),
+        scenario(
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "priority", "priority": {"z": 1}},
+            }
+        ),
         'f.json: order.priority["z"]: no op of this name',
     ),
     late(
         "sequence_of_no_queue",
-        scenario(strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:7": []}}}),
-        'f.json: order.sequence["gpu:7"]: no such queue here; there are gpu:0, gpu:1, channel gpu:0, channel gpu:1',
+        scenario(
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "fixed", "sequence": {"gpu:7": []}},
+            }
+        ),
+        (
+            'f.json: order.sequence["gpu:7"]: no such queue here; there are gpu:0, gpu:1, '
+            "channel gpu:0, channel gpu:1"
+        ),
     ),
     late(
         "sequence_leaves_out",
-        scenario(strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:0": ["a"]}}}),
+        scenario(
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "fixed", "sequence": {"gpu:0": ["a"]}},
+            }
+        ),
         'f.json: order.sequence["gpu:0"]: leaves out "b"',
     ),
     late(
         "sequence_of_a_stranger",
         scenario(
-            strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:0": ["a", "b", "z"]}}}
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "fixed", "sequence": {"gpu:0": ["a", "b", "z"]}},
+            }
         ),
         'f.json: order.sequence["gpu:0"][2]: "z" does not run in this queue',
     ),
     late(
         "sequence_twice",
         scenario(
-            strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:0": ["a", "b", "a"]}}}
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "fixed", "sequence": {"gpu:0": ["a", "b", "a"]}},
+            }
         ),
         'f.json: order.sequence["gpu:0"][2]: "a" stands there twice',
     ),
     late(
         "deadlock",
         scenario(
-            strategy={"placement": {"*": "gpu:0"}, "order": {"policy": "fixed", "sequence": {"gpu:0": ["b", "a"]}}}
+            strategy={
+                "placement": {"*": "gpu:0"},
+                "order": {"policy": "fixed", "sequence": {"gpu:0": ["b", "a"]}},
+            }
         ),
         "f.json: deadlock: 2 tasks can never start:",
         '  "a" waits for "b", next in "gpu:0"',
@@ -221,7 +305,12 @@ SCENARIOS = (
     late(
         "two_transfers_of_one_name",
         scenario(
-            graph={"ops": [GRAPH["ops"][0], *({"name": name, "inputs": ["a"], "time": 1} for name in ("x/y", "y"))]},
+            graph={
+                "ops": [
+                    GRAPH["ops"][0],
+                    *({"name": name, "inputs": ["a"], "time": 1} for name in ("x/y", "y")),
+                ]
+            },
             cluster={
                 "queues": "egress",
                 "transfer": "per-consumer",
@@ -233,7 +322,10 @@ SCENARIOS = (
                 "order": {"policy": "fixed", "sequence": {"send s": ["a:0>d/x/y"]}},
             },
         ),
-        'f.json: order.sequence["send s"]: several of its transfers have the same name; rename an op or a device',
+        (
+            'f.json: order.sequence["send s"]: several of its transfers have the same '
+            "name; rename an op or a device"
+        ),
     ),
     late(
         "two_queues_of_one_name",
@@ -248,7 +340,10 @@ SCENARIOS = (
                 "order": {"policy": "fixed", "sequence": {"link s>d>d": ["a:0>d>d"]}},
             },
         ),
-        'f.json: order.sequence["link s>d>d"]: 2 queues have the same name; rename an op or a device',
+        (
+            'f.json: order.sequence["link s>d>d"]: 2 queues have the same name; rename an '
+            "op or a device"
+        ),
     ),
     late(
         "transfer_of_weeks",

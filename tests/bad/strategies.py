@@ -16,12 +16,23 @@ STRATEGIES = (
         '{"version": 0, "placement": {}}',
         "version: must be 1, the only one that this simdev reads; got 0",
     ),
-    bad("device_a_number", '{"version": 1, "placement": {"a": 0}}', 'placement["a"]: must be text, got 0'),
+    bad(
+        "device_a_number",
+        '{"version": 1, "placement": {"a": 0}}',
+        'placement["a"]: must be text, got 0',
+    ),
     bad("bare_with_a_number", '{"a": "gpu:0", "b": 1}', 'placement["b"]: must be text, got 1'),
-    bad("misspelt_key", '{"version": 1, "placment": {}}', 'placment: unknown key; did you mean "placement"?'),
+    bad(
+        "misspelt_key",
+        '{"version": 1, "placment": {}}',
+        'placment: unknown key; did you mean "placement"?',
+    ),
     bad(
         "partition",
-        '{"version": 1, "placement": {}, "partition": {"a": "x"}, "sync": {"a": 1}, "pipeline": {"stages": 2}}',
+        (
+            '{"version": 1, "placement": {}, "partition": {"a": "x"}, "sync": {"a": 1}, '
+            '"pipeline": {"stages": 2}}'
+        ),
         'partition["a"]: must be an object, got "x"',
         "sync.policy: missing",
         "sync.a: unknown key",
@@ -44,7 +55,10 @@ STRATEGIES = (
     ),
     bad(
         "priority_a_text",
-        '{"version": 1, "placement": {}, "order": {"policy": "priority", "priority": {"a": "high"}}}',
+        (
+            '{"version": 1, "placement": {}, "order": {"policy": "priority", "priority": '
+            '{"a": "high"}}}'
+        ),
         'order.priority["a"]: must be a whole number from -2^53 to 2^53, got "high"',
     ),
     bad(
@@ -54,8 +68,14 @@ STRATEGIES = (
     ),
     bad(
         "priority_beyond_all",
-        '{"version": 1, "placement": {}, "order": {"policy": "priority", "priority": {"a": 1000000000000000000000}}}',
-        'order.priority["a"]: must be a whole number from -2^53 to 2^53, got 1000000000000000000000',
+        (
+            '{"version": 1, "placement": {}, "order": {"policy": "priority", "priority": '
+            '{"a": 1000000000000000000000}}}'
+        ),
+        (
+            'order.priority["a"]: must be a whole number from -2^53 to 2^53, got '
+            "1000000000000000000000"
+        ),
     ),
     bad(
         "priority_under_fifo",
@@ -64,7 +84,10 @@ STRATEGIES = (
     ),
     bad(
         "sequence_under_priority",
-        '{"version": 1, "placement": {}, "order": {"policy": "priority", "sequence": {"gpu:0": ["a"]}}}',
+        (
+            '{"version": 1, "placement": {}, "order": {"policy": "priority", "sequence": '
+            '{"gpu:0": ["a"]}}}'
+        ),
         'order.sequence: goes with the policy "fixed", not with "priority"',
     ),
     bad(

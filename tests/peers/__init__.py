@@ -1,4 +1,6 @@
-"""Peers' own answers and measured inputs; README.md says where each file is from and under which licence."""
+"""Peers' own answers and measured inputs; README.md says where each file is from and under which
+licence.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PEERS = Path(__file__).parent
 
 @cache
 def measured_all_reduces() -> dict[int, list[tuple[int, float]]]:
-    """By number of A100 GPUs, 2 to 8, of one node: bytes and seconds of all-reduces, as vTrain publishes them."""
+    """By number of A100 GPUs, 2 to 8, of one node: bytes and seconds of all-reduces, as vTrain
+    publishes them.
+    """
     rows = defaultdict(list)
     with gzip.open(PEERS / "vtrain" / "allreduce_a100.csv.gz", "rt") as file:
         for row in csv.DictReader(file):

@@ -1,4 +1,6 @@
-"""The compiled engine: the execution contract as Numba kernels, the same integers as the reference engine."""
+"""The compiled engine: the execution contract as Numba kernels, the same integers as the reference
+engine.
+"""
 
 from __future__ import annotations
 

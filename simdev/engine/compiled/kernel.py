@@ -1,7 +1,8 @@
-"""Kernels of the execution: an agenda of what is due, and for each round the two steps of the contract.
+"""Kernels of the execution: an agenda of what is due, and for each round the two steps of the
+contract.
 
-The agenda is a binary heap by instant alone: what is due within one instant needs no order, since the settle that
-follows numbers the ready tasks by id.
+The agenda is a binary heap by instant alone: what is due within one instant needs no order, since
+the settle that follows numbers the ready tasks by id.
 """
 
 from __future__ import annotations
@@ -136,7 +137,9 @@ def _share(p: Program, s: State, now: int) -> None:
     for k in range(active):
         flow = s.active[k]
         s.remaining[flow] = _advance(s.remaining[flow], s.rate[flow], elapsed)
-    _max_min_rates(s.active, active, p.link_ptr, p.link, p.capacity, s.rate, s.left, s.waiting, s.used)
+    _max_min_rates(
+        s.active, active, p.link_ptr, p.link, p.capacity, s.rate, s.left, s.waiting, s.used
+    )
     for k in range(active):
         flow = s.active[k]
         s.end[flow] = now + _time_left(s.remaining[flow], s.rate[flow])
@@ -173,7 +176,9 @@ def _sift(ids: Ints, at: int, size: int) -> None:
 
 @jitable
 def sort(ids: Ints, size: int) -> None:
-    """Sort the first ``size`` ids in place (numpy's sort needs Numba's memory runtime, see jit.py)."""
+    """Sort the first ``size`` ids in place (numpy's sort needs Numba's memory runtime, see
+    jit.py).
+    """
     for at in range(size // 2 - 1, -1, -1):
         _sift(ids, at, size)
     for end in range(size - 1, 0, -1):

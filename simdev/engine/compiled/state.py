@@ -1,4 +1,6 @@
-"""What a compiled execution reads (Program) and changes (State): columns only, so that kernels can take them."""
+"""What a compiled execution reads (Program) and changes (State): columns only, so that kernels can
+take them.
+"""
 
 from __future__ import annotations
 

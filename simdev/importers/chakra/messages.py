@@ -1,7 +1,9 @@
-"""Reading Chakra's messages: protobuf, each behind its length, or the JSON that its own tools write.
+"""Reading Chakra's messages: protobuf, each behind its length, or the JSON that its own tools
+write.
 
-The schema is built here from the field numbers of mlcommons/chakra, ``schema/protobuf/et_def.proto``: the traces need
-no package but protobuf's. Times are whole microseconds: what lasted less is 0.
+The schema is built here from the field numbers of mlcommons/chakra,
+``schema/protobuf/et_def.proto``: the traces need no package but protobuf's. Times are whole
+microseconds: what lasted less is 0.
 """
 
 from __future__ import annotations
@@ -19,21 +21,27 @@ from ...files.reading import parse_json
 from ..source import Source, require
 
 TYPES = (
-    "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
+    "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE",
+    "COMM_SEND_NODE",
     "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE", "CHECKPOINT_NODE",
 )  # fmt: skip
 VALUES = (
-    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
+    "fixed64", "sfixed32",
     "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
-"""Types of an attribute's value, in the order of their field numbers: 3 and 4 (a list) for the first, and so on."""
+"""Types of an attribute's value, in the order of their field numbers: 3 and 4 (a list) for the
+first, and so on.
+"""
 
 MICROSECOND = Fraction(1, 10**6)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a trace: its time in seconds, the ids of the nodes that it waits for, its attributes."""
+    """A node of a trace: its time in seconds, the ids of the nodes that it waits for, its
+    attributes.
+    """
 
     id: int
     name: str
@@ -52,7 +60,9 @@ class Trace:
 
 
 def is_trace(source: Source) -> bool:
-    """Whether a file that is no text begins as a trace: a message with a version or attributes, then a node."""
+    """Whether a file that is no text begins as a trace: a message with a version or attributes,
+    then a node.
+    """
     try:
         first, rest = _message(source.head, 0)
     except InputError:
@@ -73,9 +83,13 @@ def parse_trace(source: Source) -> Trace:
             problems += [f"nodes[{i}].{problem}" for problem in error.problems]
             continue
         if first.setdefault(nodes[-1].id, i) != i:
-            problems.append(f"nodes[{i}].id: {nodes[-1].id} is already that of nodes[{first[nodes[-1].id]}]")
+            problems.append(
+                f"nodes[{i}].id: {nodes[-1].id} is already that of nodes[{first[nodes[-1].id]}]"
+            )
     for i, node in enumerate(nodes):
-        problems += [f"nodes[{i}]: no node with the id {other}" for other in node.waits if other not in first]
+        problems += [
+            f"nodes[{i}]: no node with the id {other}" for other in node.waits if other not in first
+        ]
     if not nodes and not problems:
         problems.append("no nodes: not a Chakra trace")
     if problems:
@@ -91,9 +105,20 @@ def _node(told: Mapping[str, Any]) -> Node:
     if kind not in TYPES[1:]:
         raise InputError(f"type: must be one of {', '.join(TYPES[1:])}, got {kind!r}")
     number = _whole("id", told.get("id", 0))
-    waits = [_whole(name, one) for name in ("data_deps", "ctrl_deps") for one in _list(name, told.get(name, ()))]
+    waits = [
+        _whole(name, one)
+        for name in ("data_deps", "ctrl_deps")
+        for one in _list(name, told.get(name, ()))
+    ]
     seconds = _whole("duration_micros", told.get("duration_micros", 0)) * MICROSECOND
-    return Node(number, str(told.get("name", "")), kind, tuple(dict.fromkeys(waits)), seconds, told.get("attrs", {}))
+    return Node(
+        number,
+        str(told.get("name", "")),
+        kind,
+        tuple(dict.fromkeys(waits)),
+        seconds,
+        told.get("attrs", {}),
+    )
 
 
 def _whole(name: str, value: Any) -> int:
@@ -148,7 +173,10 @@ def _value(attribute: Any) -> Any:
 
 
 def _message(data: bytes, position: int) -> tuple[bytes, int]:
-    """The message at a position, behind its length (a varint), and where the next begins. Raises InputError."""
+    """The message at a position, behind its length (a varint), and where the next begins.
+
+    Raises InputError.
+    """
     length, shift, start = 0, 0, position
     while True:
         if position >= len(data) or shift > 28:
@@ -159,7 +187,10 @@ def _message(data: bytes, position: int) -> tuple[bytes, int]:
         if byte < 0x80:
             break
     if position + length > len(data):
-        raise InputError(f"byte {start}: a message of {length} bytes, but the file ends after {len(data) - position}")
+        raise InputError(
+            f"byte {start}: a message of {length} bytes, but the file ends after "
+            f"{len(data) - position}"
+        )
     return data[position : position + length], position + length
 
 
@@ -172,7 +203,9 @@ def _schema() -> Any:
         message_factory,
     )
 
-    file = descriptor_pb2.FileDescriptorProto(name="chakra.proto", package="chakra", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="chakra.proto", package="chakra", syntax="proto3"
+    )
     attribute = file.message_type.add(name="Attribute")
     _add(attribute, "name", 1, "string")
     attribute.oneof_decl.add(name="value")
@@ -184,7 +217,8 @@ def _schema() -> Any:
     node = file.message_type.add(name="Node")
     _add(node, "id", 1, "uint64")
     _add(node, "name", 2, "string")
-    _add(node, "type", 3, "int32")  # an enum: read as its number, so that types yet to come do not vanish
+    # an enum: read as its number, so that types yet to come do not vanish
+    _add(node, "type", 3, "int32")
     _add(node, "ctrl_deps", 4, "uint64", repeated=True)
     _add(node, "data_deps", 5, "uint64", repeated=True)
     _add(node, "duration_micros", 7, "uint64")
@@ -205,13 +239,19 @@ def _add(message: Any, name: str, number: int, kind: str, repeated: bool = False
 
 
 def _of_json(text: str) -> Iterator[dict[str, Any]]:
-    """The nodes of the JSON that Chakra's jsonizer writes (one object behind another) or that its feeder reads."""
+    """The nodes of the JSON that Chakra's jsonizer writes (one object behind another) or that its
+    feeder reads.
+    """
     for value in _values(text):
         if not isinstance(value, dict):
             raise InputError(f"must hold objects, got {str(value)[:40]}")
         if "workload_graph" in value:
             nodes = _list("workload_graph", value["workload_graph"])
-            wrong = [f"workload_graph[{i}]: must be an object" for i, one in enumerate(nodes) if type(one) is not dict]
+            wrong = [
+                f"workload_graph[{i}]: must be an object"
+                for i, one in enumerate(nodes)
+                if type(one) is not dict
+            ]
             if wrong:
                 raise InputError(wrong)
             yield from map(_of_feeder, nodes)
@@ -223,7 +263,9 @@ def _of_feeder(node: Mapping[str, Any]) -> dict[str, Any]:
     known = {"Id": "id", "Name": "name", "NodeType": "type", "runtime": "duration_micros"}
     told = {known[key]: value for key, value in node.items() if key in known}
     told |= {key: node[key] for key in ("data_deps", "ctrl_deps") if key in node}
-    return told | {"attrs": {key: value for key, value in node.items() if key not in (*known, *told)}}
+    return told | {
+        "attrs": {key: value for key, value in node.items() if key not in (*known, *told)}
+    }
 
 
 def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +282,11 @@ def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
         if chosen is not None and "int" in chosen and isinstance(value, str):
             value = _whole(f"attr[{i}]", value)
         attrs[str(one.get("name"))] = value
-    told = {known.get(key, key): value for key, value in node.items() if key not in ("attr", "inputs", "outputs")}
+    told = {
+        known.get(key, key): value
+        for key, value in node.items()
+        if key not in ("attr", "inputs", "outputs")
+    }
     return {**told, "attrs": attrs}
 
 
@@ -259,5 +305,7 @@ def _values(text: str) -> Iterator[Any]:
         try:
             yield parse_json(text[position:end])
         except InputError as error:
-            raise InputError([f"from line {line + 1}: {problem}" for problem in error.problems]) from None
+            raise InputError(
+                [f"from line {line + 1}: {problem}" for problem in error.problems]
+            ) from None
         position = end

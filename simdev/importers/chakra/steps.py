@@ -1,9 +1,10 @@
 """The step that the ranks of a Chakra trace run together, as one graph.
 
-Computations become ops with the times of the trace; what is sent becomes a tensor that the op before it makes and the
-ops behind it read on their own devices, so that the simulated network carries it, beside the computations, and times of
-communication in the trace are not used. A collective is one op over its ranks; a gather or scatter is so many tensors
-sent. Sizes are those that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
+Computations become ops with the times of the trace; what is sent becomes a tensor that the op
+before it makes and the ops behind it read on their own devices, so that the simulated network
+carries it, beside the computations, and times of communication in the trace are not used. A
+collective is one op over its ranks; a gather or scatter is so many tensors sent. Sizes are those
+that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
 all-gather, else the whole buffer. The root of a collective is its first rank.
 """
 
@@ -26,7 +27,8 @@ from ..machine import Machine
 from .messages import Node, Trace
 
 COLLECTIVES = (
-    "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
+    "all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all",
+    "reduce_scatter",
     "reduce_scatter", "barrier",
 )  # fmt: skip
 """By the number of ``comm_type`` (et_def.proto, CollectiveCommType)."""
@@ -49,10 +51,14 @@ class _Done:
         return self
 
 
-def traces_scenario(traces: Sequence[Trace], machine: Machine, name: str = "Chakra trace") -> Imported:
-    """The scenario of the traces of all ranks, or of one that all ranks run (``machine.devices`` of them).
+def traces_scenario(
+    traces: Sequence[Trace], machine: Machine, name: str = "Chakra trace"
+) -> Imported:
+    """The scenario of the traces of all ranks, or of one that all ranks run (``machine.devices`` of
+    them).
 
-    Raises InputError with every problem: collectives that do not meet, sends without receivers, times that are missing.
+    Raises InputError with every problem: collectives that do not meet, sends without receivers,
+    times that are missing.
     """
     ranks = _ranks(traces, machine)
     hosts = any(_is_host(node) for trace in ranks for node in trace.nodes)
@@ -60,24 +66,38 @@ def traces_scenario(traces: Sequence[Trace], machine: Machine, name: str = "Chak
     build = _Builder(ranks, cluster, machine)
     build.run()
     graph = Graph(name, tuple(build.ops.values()))
-    notes = ["times are whole microseconds in a Chakra trace: what lasted less is 0, memory is not told"]
+    notes = [
+        (
+            "times are whole microseconds in a Chakra trace: what lasted less is 0, memory is "
+            "not told"
+        )
+    ]
     if len(traces) == 1 and len(ranks) > 1:
         notes.append(f"all {len(ranks)} ranks run the one trace")
     if any("COMM" in node.type for trace in ranks for node in trace.nodes):
-        notes.append("communication is simulated on the cluster; its times in the trace are not used")
+        notes.append(
+            "communication is simulated on the cluster; its times in the trace are not used"
+        )
     if len(ranks) == 1 and any(map(_is_collective, ranks[0].nodes)):
-        notes.append("one rank alone: its collectives take no time; give the files of all ranks, or --devices")
+        notes.append(
+            "one rank alone: its collectives take no time; give the files of all ranks, or "
+            "--devices"
+        )
     notes += [f"{count} nodes of {kind} left out" for kind, count in sorted(build.left_out.items())]
     notes += build.notes
     return Imported(graph, cluster, Strategy(build.placement), "chakra", tuple(notes))
 
 
 def _ranks(traces: Sequence[Trace], machine: Machine) -> list[Trace]:
-    """The traces by rank: by the numbers at the ends of their files' names, else as they are given."""
+    """The traces by rank: by the numbers at the ends of their files' names, else as they are
+    given.
+    """
     if len(traces) == 1:
         return [traces[0]] * (machine.devices or 1)
     if machine.devices not in (None, len(traces)):
-        raise InputError(f"--devices: {machine.devices}, but there are traces of {len(traces)} ranks")
+        raise InputError(
+            f"--devices: {machine.devices}, but there are traces of {len(traces)} ranks"
+        )
     numbers = [_RANK.search(trace.file) for trace in traces]
     found = [int(number[1]) for number in numbers if number]
     if sorted(found) != list(range(len(traces))):
@@ -95,7 +115,9 @@ def _cluster(machine: Machine, ranks: int, hosts: bool) -> Cluster:
     if machine.cluster is not None:
         missing = [f"cpu:{r}" for r in range(ranks) if f"cpu:{r}" not in cluster.index]
         if missing:
-            raise InputError([f'--cluster: no device "{one}" for the ops of the host' for one in missing])
+            raise InputError(
+                [f'--cluster: no device "{one}" for the ops of the host' for one in missing]
+            )
         return cluster
     # What the host tells its GPU are launches, not data.
     links = [Link((f"gpu:{r}", f"cpu:{r}"), parse_bandwidth(LAUNCH)) for r in range(ranks)]
@@ -140,7 +162,9 @@ class _Builder:
                     try:
                         ready = self._try(rank, nodes[rank][number])
                     except InputError as error:
-                        problems += [f"rank {rank}, node {number}: {problem}" for problem in error.problems]
+                        problems += [
+                            f"rank {rank}, node {number}: {problem}" for problem in error.problems
+                        ]
                         self.done[rank, number], ready = _Done(), True
                     moved |= ready
                     if not ready:
@@ -149,12 +173,15 @@ class _Builder:
         if not problems and any(waiting):
             rank = next(r for r, left in enumerate(waiting) if left)
             stuck = ", ".join(map(str, waiting[rank][:5]))
-            problems.append(f"rank {rank}: nodes {stuck} wait for each other, or for a rank that does")
+            problems.append(
+                f"rank {rank}: nodes {stuck} wait for each other, or for a rank that does"
+            )
         if problems:
             raise InputError(problems)
         if self._roofline:
             self.notes.append(
-                f"{self._roofline} nodes tell no time: num_ops and tensor_size over the datasheet's peaks"
+                f"{self._roofline} nodes tell no time: num_ops and tensor_size over "
+                "the datasheet's peaks"
             )
 
     def _try(self, rank: int, node: Node) -> bool:
@@ -200,7 +227,9 @@ class _Builder:
         return _Done(ops=[name])
 
     def _reckoned(self, node: Node) -> Fraction:
-        """Seconds of a node that tells none: max(num_ops / peak, tensor_size / bandwidth), as ASTRA-sim reckons."""
+        """Seconds of a node that tells none: max(num_ops / peak, tensor_size / bandwidth), as
+        ASTRA-sim reckons.
+        """
         ops, size = (_number(node, name, 0) for name in ("num_ops", "tensor_size"))
         if not ops and not size:
             return Fraction(0)
@@ -208,7 +237,10 @@ class _Builder:
         if sheet is None:
             raise InputError("tells num_ops and no time: name a --device that has a datasheet")
         self._roofline += 1
-        peak = next((sheet.flops[dtype] for dtype in PEAKS if dtype in sheet.flops), max(sheet.flops.values()))
+        peak = next(
+            (sheet.flops[dtype] for dtype in PEAKS if dtype in sheet.flops),
+            max(sheet.flops.values()),
+        )
         return max(Fraction(ops) / peak, Fraction(size) / sheet.memory_bandwidth)
 
     def _add(self, rank: int, node: Node, device: str, before: _Done, **fields: Any) -> str:
@@ -219,13 +251,21 @@ class _Builder:
         name = base if base not in self.ops else f"{base} #{node.id}"
         while name in self.ops:
             name += "'"
-        self.ops[name] = Op(name, inputs=tuple(before.tensors), control_inputs=tuple(before.ops), **fields)
+        self.ops[name] = Op(
+            name, inputs=tuple(before.tensors), control_inputs=tuple(before.ops), **fields
+        )
         self.placement[name] = device
         return name
 
     def _carrier(self, rank: int, node: Node, before: _Done) -> str:
-        """The op whose finish lets the node send: the one it waits for, or an op of no time that waits for all."""
-        if not before.tensors and len(before.ops) == 1 and self.placement[before.ops[0]] == self.devices[rank]:
+        """The op whose finish lets the node send: the one it waits for, or an op of no time that
+        waits for all.
+        """
+        if (
+            not before.tensors
+            and len(before.ops) == 1
+            and self.placement[before.ops[0]] == self.devices[rank]
+        ):
             return before.ops[0]
         return self._add(rank, node, self.devices[rank], before, kind="ready", time=Fraction(0))
 
@@ -252,24 +292,38 @@ class _Builder:
                 all_of_them += one
             found = [all_of_them] * len(ready)
         else:
-            names = [self._carrier(rank, node, one) for (rank, node), one in zip(meeting, ready, strict=True)]
+            names = [
+                self._carrier(rank, node, one)
+                for (rank, node), one in zip(meeting, ready, strict=True)
+            ]
             sent = kind in ("gather", "scatter")
-            found = self._send(names, kind, size) if sent else self._collect(meeting, names, kind, size)
+            found = (
+                self._send(names, kind, size) if sent else self._collect(meeting, names, kind, size)
+            )
         for (rank, node), one in zip(meeting, found, strict=True):
             self.done[rank, node.id] = one
         return True
 
-    def _collect(self, meeting: Sequence[tuple[int, Node]], names: Sequence[str], kind: str, size: int) -> list[_Done]:
-        """One op over all ranks, with the operands that a collective of its kind has (docs/collectives.md)."""
+    def _collect(
+        self, meeting: Sequence[tuple[int, Node]], names: Sequence[str], kind: str, size: int
+    ) -> list[_Done]:
+        """One op over all ranks, with the operands that a collective of its kind has
+        (docs/collectives.md).
+        """
         rank, node = meeting[0]
         count = len(names)
         read, made = _operands(kind, count, size)
-        inputs = _Done(tensors=[self._output(name, one) for name, one in zip(names, read, strict=False)])
+        inputs = _Done(
+            tensors=[self._output(name, one) for name, one in zip(names, read, strict=False)]
+        )
         told = {"ranks": [self.devices[rank] for rank, _ in meeting]}
         outputs = tuple(map(Tensor, made))
-        name = self._add(rank, node, self.devices[rank], inputs, kind=kind, outputs=outputs, attrs=told)
+        name = self._add(
+            rank, node, self.devices[rank], inputs, kind=kind, outputs=outputs, attrs=told
+        )
         found = [_Done([own]) for own in names]
-        # A broadcast leaves nothing on its root, a reduce nothing elsewhere: there only what came before is done.
+        # A broadcast leaves nothing on its root, a reduce nothing elsewhere: there only what came
+        # before is done.
         for i, one in enumerate(found[count - len(made) :] if kind != "reduce" else found[:1]):
             one.tensors.append(f"{name}:{i}")
         return found
@@ -280,7 +334,10 @@ class _Builder:
             tensors = [self._output(name, size) for name in names[1:]]
             return [_Done([names[0]], tensors), *(_Done([name]) for name in names[1:])]
         share = -(-size // len(names))
-        return [_Done([names[0]]), *(_Done([name], [self._output(names[0], share)]) for name in names[1:])]
+        return [
+            _Done([names[0]]),
+            *(_Done([name], [self._output(names[0], share)]) for name in names[1:]),
+        ]
 
 
 class _Meetings:
@@ -305,8 +362,14 @@ class _Meetings:
                 silent = next(rank for rank in range(len(ranks)) if rank not in members)
                 yield f"rank {silent}: takes no part in the collectives of all ranks"
             elif len(set(counts.values())) > 1:
-                few, many = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
-                yield f"rank {few}: {counts[few]} collectives {told}, but {counts[many]} on rank {many}"
+                few, many = (
+                    min(counts, key=lambda r: counts[r]),
+                    max(counts, key=lambda r: counts[r]),
+                )
+                yield (
+                    f"rank {few}: {counts[few]} collectives {told}, but {counts[many]} on "
+                    f"rank {many}"
+                )
             else:
                 for nodes in zip(*members.values(), strict=True):
                     meeting = list(zip(members, nodes, strict=True))
@@ -321,19 +384,30 @@ class _Meetings:
             for node in trace.nodes:
                 tag = _number(node, "comm_tag", 0)
                 if node.type == "COMM_SEND_NODE":
-                    sends.setdefault((rank, _number(node, "comm_dst", -1), tag), []).append((rank, node))
+                    sends.setdefault((rank, _number(node, "comm_dst", -1), tag), []).append(
+                        (rank, node)
+                    )
                 elif node.type == "COMM_RECV_NODE":
-                    receives.setdefault((_number(node, "comm_src", -1), rank, tag), []).append((rank, node))
+                    receives.setdefault((_number(node, "comm_src", -1), rank, tag), []).append(
+                        (rank, node)
+                    )
         for key in dict.fromkeys([*sends, *receives]):
             out, into = sends.get(key, []), receives.get(key, [])
             source, end, tag = key
             if len(out) != len(into):
-                yield f"{len(out)} sends from rank {source} to {end} with tag {tag}, {len(into)} receives"
-            self.sender |= {(rank, node.id): sender for (rank, node), sender in zip(into, out, strict=False)}
+                yield (
+                    f"{len(out)} sends from rank {source} to {end} with tag {tag}, "
+                    f"{len(into)} receives"
+                )
+            self.sender |= {
+                (rank, node.id): sender for (rank, node), sender in zip(into, out, strict=False)
+            }
 
 
 def _operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
-    """Bytes of what a collective reads and leaves, rank by rank, for ``comm_size`` as ASTRA-sim means it."""
+    """Bytes of what a collective reads and leaves, rank by rank, for ``comm_size`` as ASTRA-sim
+    means it.
+    """
     if kind == "all_gather":
         return [size] * ranks, [ranks * size] * ranks
     if kind == "reduce_scatter":
@@ -369,7 +443,9 @@ def _group(node: Node) -> str:
     ranks = node.attrs.get("ranks")
     if isinstance(ranks, list) and ranks:
         return ",".join(map(str, ranks))
-    return str(next((node.attrs[name] for name in ("pg_name", "comm_group") if node.attrs.get(name)), ""))
+    return str(
+        next((node.attrs[name] for name in ("pg_name", "comm_group") if node.attrs.get(name)), "")
+    )
 
 
 def _number(node: Node, name: str, default: int | None = None) -> int:

@@ -1,4 +1,6 @@
-"""From the nodes of an ONNX model to a graph: operators in simdev's kinds, views folded away as captured graphs do."""
+"""From the nodes of an ONNX model to a graph: operators in simdev's kinds, views folded away as
+captured graphs do.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,25 @@ from .kinds import Read, Told, tell
 from .model import Model, Shape, Spec
 
 VIEWS = frozenset(
-    {"Identity", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Expand"}
+    {
+        "Identity",
+        "Dropout",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Slice",
+        "Split",
+        "Expand",
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A value as its readers find it: the tensor behind it as it is stored, and the shape that it is seen under.
+    """A value as its readers find it: the tensor behind it as it is stored, and the shape that it
+    is seen under.
 
     ``swapped`` says that nothing but its last two dimensions changed places.
     """
@@ -37,7 +51,10 @@ class _Seen:
 
 
 def model_scenario(model: Model, machine: Machine, name: str | None = None) -> Imported:
-    """The forward pass of a model on the machine that is asked for. Raises InputError with every problem."""
+    """The forward pass of a model on the machine that is asked for.
+
+    Raises InputError with every problem.
+    """
     build = _Builder(model)
     build.run()
     graph, cluster = Graph(name or model.name, tuple(build.ops)), machine.build()
@@ -80,7 +97,8 @@ class _Builder:
             try:
                 self._node(node)
             except (InputError, ValueError, KeyError, IndexError, TypeError) as error:
-                # The attributes are the file's: what does not fit the operator is told with its node.
+                # The attributes are the file's: what does not fit the operator is told with its
+                # node.
                 reason = f"{error.args[0]}: missing" if isinstance(error, KeyError) else str(error)
                 problems.append(f"node {node.name or node.output[0]} ({node.op_type}): {reason}")
                 break
@@ -97,7 +115,9 @@ class _Builder:
             for name in filter(None, node.output):
                 if name in specs:
                     self._seen[name] = replace(
-                        seen, shape=specs[name].shape, swapped=self._swaps(node, seen, specs[name].shape)
+                        seen,
+                        shape=specs[name].shape,
+                        swapped=self._swaps(node, seen, specs[name].shape),
                     )
             return
         told = tell(self._read(node))
@@ -109,13 +129,18 @@ class _Builder:
     def _selects(self, node: Any) -> bool:
         """Whether a Gather takes one place of an axis, which PyTorch does by a view."""
         known = self.model.known
-        return node.op_type == "Gather" and node.input[1] in known and known[node.input[1]].ndim == 0
+        return (
+            node.op_type == "Gather" and node.input[1] in known and known[node.input[1]].ndim == 0
+        )
 
     def _swaps(self, node: Any, seen: _Seen, shape: Shape) -> bool:
         if node.op_type != "Transpose":
             return seen.swapped and shape == seen.shape
         rank = len(shape)
-        order = next((list(one.ints) for one in node.attribute if one.name == "perm"), list(range(rank))[::-1])
+        order = next(
+            (list(one.ints) for one in node.attribute if one.name == "perm"),
+            list(range(rank))[::-1],
+        )
         last_two = [*range(rank - 2), rank - 1, rank - 2]
         return rank >= 2 and order == last_two and not seen.swapped
 
@@ -130,11 +155,17 @@ class _Builder:
         attrs = {}
         for one in node.attribute:
             value = helper.get_attribute_value(one)
-            attrs[one.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            attrs[one.name] = (
+                value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+            )
             if not isinstance(attrs[one.name], (int, float, str)):
                 attrs[one.name] = list(value) if one.ints or one.floats else None
         attrs = {name: value for name, value in attrs.items() if value is not None}
-        known = {i: self.model.known[name].tolist() for i, name in enumerate(node.input) if name in self.model.known}
+        known = {
+            i: self.model.known[name].tolist()
+            for i, name in enumerate(node.input)
+            if name in self.model.known
+        }
         outputs = [self.model.specs[name].shape for name in node.output if name in self.model.specs]
         shapes = [self._shape(name) for name in node.input]
         weights = frozenset(i for i, name in enumerate(node.input) if name in self.model.weights)
@@ -152,25 +183,36 @@ class _Builder:
         spec = self.model.specs[name]
         size = bytes_of(spec)
         op = Op(self._unique(name), kind, outputs=(Tensor(size, spec.shape, spec.dtype),), time=0)
-        self.ops.append(replace(op, param_bytes=size) if traits_of(kind).leaf == "parameter" else op)
+        self.ops.append(
+            replace(op, param_bytes=size) if traits_of(kind).leaf == "parameter" else op
+        )
         self._seen[name] = _Seen(op.name, spec, spec.shape)
 
     def _padded(self, node: Any, seen: _Seen, pad: tuple[list[int], Shape]) -> _Seen:
         """What an op of its own pads before a window that is not padded alike on both sides."""
         flat, shape = pad
         spec = Spec(shape, seen.stored.dtype)
-        attrs = {"pad": flat, **({} if seen.shape == seen.stored.shape else {"in": [list(seen.shape)]})}
+        attrs = {
+            "pad": flat,
+            **({} if seen.shape == seen.stored.shape else {"in": [list(seen.shape)]}),
+        }
         outputs = (Tensor(bytes_of(spec), shape, spec.dtype),)
         name = self._unique(f"{node.name or node.output[0]}/constant_pad_nd")
-        self.ops.append(Op(name, "constant_pad_nd", inputs=(seen.reference,), outputs=outputs, attrs=attrs))
+        self.ops.append(
+            Op(name, "constant_pad_nd", inputs=(seen.reference,), outputs=outputs, attrs=attrs)
+        )
         return _Seen(name, spec, shape)
 
     def _op(self, node: Any, told: Told, operands: Sequence[_Seen]) -> None:
         attrs, shapes = dict(told.attrs), [shape for _, shape in told.operands]
-        for i, (seen, flag) in enumerate(zip(operands, traits_of(told.kind).transposes, strict=False)):
+        for i, (seen, flag) in enumerate(
+            zip(operands, traits_of(told.kind).transposes, strict=False)
+        ):
             if seen.swapped:
                 shapes[i] = (*shapes[i][:-2], shapes[i][-1], shapes[i][-2])
-                attrs = {key: v for key, v in attrs.items() if key != flag} | ({} if attrs.get(flag) else {flag: True})
+                attrs = {key: v for key, v in attrs.items() if key != flag} | (
+                    {} if attrs.get(flag) else {flag: True}
+                )
         specs = [self.model.specs[name] for name in node.output if name in self.model.specs]
         if told.made is not None:
             specs = [Spec(shape, spec.dtype) for shape, spec in zip(told.made, specs, strict=False)]
@@ -194,7 +236,10 @@ class _Builder:
 
     def _unique(self, name: str) -> str:
         """A name that an op can have, with _1, _2, .. behind it where it is taken."""
-        plain = "".join(c if c.isprintable() else "_" for c in name.replace(":", "_")).lstrip("/^") or "op"
+        plain = (
+            "".join(c if c.isprintable() else "_" for c in name.replace(":", "_")).lstrip("/^")
+            or "op"
+        )
         found, count = plain[: MAX_NAME - 8], 0
         while found in self._taken:
             count += 1

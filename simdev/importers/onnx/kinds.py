@@ -1,7 +1,9 @@
-"""How an operator of ONNX is told in the kinds of simdev: its kind, which inputs are data, its attributes.
+"""How an operator of ONNX is told in the kinds of simdev: its kind, which inputs are data, its
+attributes.
 
-Kinds, operand order and attributes are those of docs/ops.md, which are PyTorch's where PyTorch has the operator: so a
-profile measured there answers. Operators that PyTorch would run as views (Reshape, Transpose, ..) are none here.
+Kinds, operand order and attributes are those of docs/ops.md, which are PyTorch's where PyTorch has
+the operator: so a profile measured there answers. Operators that PyTorch would run as views
+(Reshape, Transpose, ..) are none here.
 """
 
 from __future__ import annotations
@@ -14,24 +16,34 @@ from typing import Any
 from .model import Shape
 
 ELEMENTWISE: Mapping[str, str] = {
-    "Abs": "abs", "Add": "add", "And": "logical_and", "Ceil": "ceil", "Clip": "clamp", "Cos": "cos", "Div": "div",
-    "Elu": "elu", "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Gelu": "gelu", "Greater": "gt",
-    "GreaterOrEqual": "ge", "HardSigmoid": "hardsigmoid", "HardSwish": "hardswish", "IsNaN": "isnan",
-    "LeakyRelu": "leaky_relu", "Less": "lt", "LessOrEqual": "le", "Log": "log", "Max": "maximum", "Min": "minimum",
-    "Mod": "remainder", "Mul": "mul", "Neg": "neg", "Not": "logical_not", "Or": "logical_or", "PRelu": "leaky_relu",
-    "Pow": "pow", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign",
-    "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt", "Sub": "sub", "Sum": "add", "Swish": "silu", "Tanh": "tanh",
+    "Abs": "abs", "Add": "add", "And": "logical_and", "Ceil": "ceil", "Clip": "clamp", "Cos": "cos",
+    "Div": "div",
+    "Elu": "elu", "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Gelu": "gelu",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge", "HardSigmoid": "hardsigmoid", "HardSwish": "hardswish",
+    "IsNaN": "isnan",
+    "LeakyRelu": "leaky_relu", "Less": "lt", "LessOrEqual": "le", "Log": "log", "Max": "maximum",
+    "Min": "minimum",
+    "Mod": "remainder", "Mul": "mul", "Neg": "neg", "Not": "logical_not", "Or": "logical_or",
+    "PRelu": "leaky_relu",
+    "Pow": "pow", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round",
+    "Sigmoid": "sigmoid", "Sign": "sign",
+    "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt", "Sub": "sub", "Sum": "add",
+    "Swish": "silu", "Tanh": "tanh",
     "Where": "where",
 }  # fmt: skip
 REDUCTIONS: Mapping[str, str] = {
-    "ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin", "ReduceProd": "prod",
-    "ReduceL2": "norm", "ReduceL1": "norm", "ReduceLogSumExp": "logsumexp", "ArgMax": "argmax", "ArgMin": "argmin",
+    "ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin",
+    "ReduceProd": "prod",
+    "ReduceL2": "norm", "ReduceL1": "norm", "ReduceLogSumExp": "logsumexp", "ArgMax": "argmax",
+    "ArgMin": "argmin",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Read:
-    """An operator as it stands in the model: attributes, shapes of inputs (None: left out) and of outputs.
+    """An operator as it stands in the model: attributes, shapes of inputs (None: left out) and of
+    outputs.
 
     ``known`` holds the values of inputs that no batch changes, as nested lists.
     """
@@ -49,7 +61,8 @@ class Read:
 class Told:
     """An op of simdev: its kind, attributes, and data inputs as (index, shape as executed).
 
-    ``made`` are the shapes of its outputs where they differ from the model's, ``pad`` an op that pads operand 0 before.
+    ``made`` are the shapes of its outputs where they differ from the model's, ``pad`` an op that
+    pads operand 0 before.
     """
 
     kind: str
@@ -74,7 +87,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def tell(read: Read) -> Told:
-    """The op of an operator; one that simdev has no kind for keeps its name in small letters. Raises ValueError."""
+    """The op of an operator; one that simdev has no kind for keeps its name in small letters.
+
+    Raises ValueError.
+    """
     found = RULES.get(read.kind)
     if found is not None:
         return found(read)
@@ -135,7 +151,11 @@ def _conv(read: Read) -> Told:
         attrs["groups"] = read.attrs["group"]
     if read.kind == "ConvTranspose":
         extra = read.attrs.get("output_padding")
-        told = {**attrs, "padding": pads[:rank], **({"output_padding": extra} if extra and any(extra) else {})}
+        told = {
+            **attrs,
+            "padding": pads[:rank],
+            **({"output_padding": extra} if extra and any(extra) else {}),
+        }
         return Told(f"conv_transpose{rank}d", told, _all(read))
     return _padded(f"conv{rank}d", attrs, _all(read), pads)
 
@@ -150,12 +170,17 @@ def _pool(read: Read) -> Told:
         attrs.pop("dilation")
     if read.attrs.get("ceil_mode"):
         attrs["ceil_mode"] = True
-    return _padded(("max" if read.kind == "MaxPool" else "avg") + f"_pool{rank}d", attrs, _first(read), pads)
+    return _padded(
+        ("max" if read.kind == "MaxPool" else "avg") + f"_pool{rank}d", attrs, _first(read), pads
+    )
 
 
 def _window(read: Read, rank: int) -> dict[str, Any]:
     ones = [1] * rank
-    return {"stride": list(read.attrs.get("strides", ones)), "dilation": list(read.attrs.get("dilations", ones))}
+    return {
+        "stride": list(read.attrs.get("strides", ones)),
+        "dilation": list(read.attrs.get("dilations", ones)),
+    }
 
 
 def _pads(read: Read, kernel: Sequence[int], attrs: Mapping[str, Any], rank: int) -> list[int]:
@@ -166,7 +191,14 @@ def _pads(read: Read, kernel: Sequence[int], attrs: Mapping[str, Any], rank: int
     if auto == "VALID" or read.kind == "ConvTranspose":
         return [0] * (2 * rank)
     before, after = [], []
-    extents = zip(_shape(read, 0)[2:], read.outputs[0][2:], kernel, attrs["stride"], attrs["dilation"], strict=True)
+    extents = zip(
+        _shape(read, 0)[2:],
+        read.outputs[0][2:],
+        kernel,
+        attrs["stride"],
+        attrs["dilation"],
+        strict=True,
+    )
     for size, out, width, step, spread in extents:
         total = max((out - 1) * step + (width - 1) * spread + 1 - size, 0)
         before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
@@ -174,8 +206,12 @@ def _pads(read: Read, kernel: Sequence[int], attrs: Mapping[str, Any], rank: int
     return before + after
 
 
-def _padded(kind: str, attrs: dict[str, Any], operands: list[tuple[int, Shape]], pads: list[int]) -> Told:
-    """A windowed op; padding that is not the same at both ends is an op of its own, as in PyTorch."""
+def _padded(
+    kind: str, attrs: dict[str, Any], operands: list[tuple[int, Shape]], pads: list[int]
+) -> Told:
+    """A windowed op; padding that is not the same at both ends is an op of its own, as in
+    PyTorch.
+    """
     rank = len(pads) // 2
     before, after = pads[:rank], pads[rank:]
     if before == after:
@@ -183,7 +219,9 @@ def _padded(kind: str, attrs: dict[str, Any], operands: list[tuple[int, Shape]],
     shape = operands[0][1]
     grown = (*shape[:2], *(n + a + b for n, a, b in zip(shape[2:], before, after, strict=True)))
     flat = [one for a, b in reversed(list(zip(before, after, strict=True))) for one in (a, b)]
-    return Told(kind, {**attrs, "padding": [0] * rank}, [(0, grown), *operands[1:]], pad=(flat, grown))
+    return Told(
+        kind, {**attrs, "padding": [0] * rank}, [(0, grown), *operands[1:]], pad=(flat, grown)
+    )
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
@@ -195,13 +233,19 @@ def _global_pool(read: Read) -> Told:
 
 @rule("Gemm")
 def _gemm(read: Read) -> Told:
-    attrs = {name: True for name, old in (("transpose_a", "transA"), ("transpose_b", "transB")) if read.attrs.get(old)}
+    attrs = {
+        name: True
+        for name, old in (("transpose_a", "transA"), ("transpose_b", "transB"))
+        if read.attrs.get(old)
+    }
     return Told("linear" if len(_all(read)) == 3 else "matmul", attrs, _all(read))
 
 
 @rule("MatMul")
 def _matmul(read: Read) -> Told:
-    """As PyTorch runs it: rows of all batches together where the second is one matrix, else batches as one."""
+    """As PyTorch runs it: rows of all batches together where the second is one matrix, else batches
+    as one.
+    """
     first, second = _shape(read, 0), _shape(read, 1)
     if len(second) == 2 and len(first) > 2:
         rows = (prod(first[:-1]), first[-1])
@@ -239,7 +283,9 @@ def _layer_norm(read: Read) -> Told:
 def _group_norm(read: Read) -> Told:
     count, channels, *rest = _shape(read, 0)
     groups = read.attrs.get("num_groups", channels)
-    return Told("group_norm", {"N": count, "C": channels, "HxW": prod(rest), "group": groups}, _all(read))
+    return Told(
+        "group_norm", {"N": count, "C": channels, "HxW": prod(rest), "group": groups}, _all(read)
+    )
 
 
 @rule("Softmax", "LogSoftmax")
@@ -247,7 +293,8 @@ def _softmax(read: Read) -> Told:
     shape = _shape(read, 0)
     kind = "softmax" if read.kind == "Softmax" else "log_softmax"
     if read.opset >= 13:
-        return Told(kind, {"dim": read.attrs.get("axis", -1)}, _first(read))  # as written: so PyTorch's keys have it
+        # as written: so PyTorch's keys have it
+        return Told(kind, {"dim": read.attrs.get("axis", -1)}, _first(read))
     # Before opset 13 all dimensions from the axis on are one.
     axis = _axis(read.attrs.get("axis", 1), len(shape))
     flat = (prod(shape[:axis]), prod(shape[axis:]))
@@ -272,7 +319,9 @@ def _gather(read: Read) -> Told:
 
 @rule("GatherElements")
 def _gather_elements(read: Read) -> Told:
-    return Told("gather", {"dim": _axis(read.attrs.get("axis", 0), len(_shape(read, 0)))}, _all(read))
+    return Told(
+        "gather", {"dim": _axis(read.attrs.get("axis", 0), len(_shape(read, 0)))}, _all(read)
+    )
 
 
 @rule("Cast", "CastLike")
@@ -301,7 +350,9 @@ def _tile(read: Read) -> Told:
 def _cumsum(read: Read) -> Told:
     axis = read.known.get(1, 0)
     return Told(
-        "cumsum", {"dim": _axis(axis[0] if isinstance(axis, list) else axis, len(_shape(read, 0)))}, _first(read)
+        "cumsum",
+        {"dim": _axis(axis[0] if isinstance(axis, list) else axis, len(_shape(read, 0)))},
+        _first(read),
     )
 
 

@@ -1,7 +1,9 @@
-"""An ONNX model with all its shapes: symbolic dimensions given numbers, what only computes shapes computed.
+"""An ONNX model with all its shapes: symbolic dimensions given numbers, what only computes shapes
+computed.
 
-Shapes come from ``onnx.shape_inference``. Exported models compute the shapes of their reshapes while they run (Shape,
-Gather, Concat, ..): such nodes are evaluated here by ``onnx.reference`` and are no ops of the step.
+Shapes come from ``onnx.shape_inference``. Exported models compute the shapes of their reshapes
+while they run (Shape, Gather, Concat, ..): such nodes are evaluated here by ``onnx.reference`` and
+are no ops of the step.
 """
 
 from __future__ import annotations
@@ -20,17 +22,23 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
-CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap", "Optional", "SequenceConstruct", "SequenceAt"})
+CONTROL = frozenset(
+    {"If", "Loop", "Scan", "SequenceMap", "Optional", "SequenceConstruct", "SequenceAt"}
+)
 SMALL = 2**16  # elements of a constant that is worth knowing: those of shapes are few
 ROUNDS = 8
 NEVER_LARGER = frozenset(
     {
-        "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather", "Identity", "Max", "Min", "Mod",
-        "Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Sqrt", "Squeeze", "Sub",
+        "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather", "Identity",
+        "Max", "Min", "Mod",
+        "Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Sqrt",
+        "Squeeze", "Sub",
         "Unsqueeze", "Where",
     }
 )  # fmt: skip
-"""Operators whose output is bounded by their small inputs: they may be evaluated before their shapes are known."""
+"""Operators whose output is bounded by their small inputs: they may be evaluated before their
+shapes are known.
+"""
 
 Shape = tuple[int, ...]
 
@@ -47,8 +55,8 @@ class Spec:
 class Model:
     """The nodes of a model that do something, in order, with the looks of all values.
 
-    ``known`` holds the small values that no input changes, ``weights`` are the initializers, ``inputs`` those of the
-    batch. Each node is onnx's own message.
+    ``known`` holds the small values that no input changes, ``weights`` are the initializers,
+    ``inputs`` those of the batch. Each node is onnx's own message.
     """
 
     name: str
@@ -71,7 +79,10 @@ def is_model(source: Source) -> bool:
 
 
 def parse_model(source: Source) -> Any:
-    """The message of a model, without the data of weights that lie in files of their own. Raises InputError."""
+    """The message of a model, without the data of weights that lie in files of their own.
+
+    Raises InputError.
+    """
     require("onnx", "onnx", "an ONNX model")
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -89,7 +100,8 @@ def parse_model(source: Source) -> Any:
 def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
     """The model of a message. ``dims`` gives numbers to its symbolic dimensions by name ("batch").
 
-    Raises InputError with every problem: dimensions without a number, control flow, shapes that cannot be told.
+    Raises InputError with every problem: dimensions without a number, control flow, shapes that
+    cannot be told.
     """
     if not message.graph.node:
         raise InputError("not an ONNX model: its graph has no nodes")
@@ -113,7 +125,11 @@ def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
     known = {one.name: array for one in graph.initializer if (array := _small(one)) is not None}
     message = _inferred(message, known)
     specs = {name: spec for name, spec in _specs(message.graph) if spec is not None}
-    nodes = tuple(node for node in message.graph.node if not all(name in known for name in node.output if name))
+    nodes = tuple(
+        node
+        for node in message.graph.node
+        if not all(name in known for name in node.output if name)
+    )
     missing = [
         f"node {_title(node)}: the shape of its output {name} cannot be told"
         for node in nodes
@@ -123,7 +139,9 @@ def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
     if missing:
         raise InputError(missing)
     opset = next((one.version for one in message.opset_import if one.domain in ("", "ai.onnx")), 0)
-    return Model(graph.name or "onnx", nodes, specs, tuple(one.name for one in inputs), weights, known, opset)
+    return Model(
+        graph.name or "onnx", nodes, specs, tuple(one.name for one in inputs), weights, known, opset
+    )
 
 
 def _title(node: Any) -> str:
@@ -131,7 +149,9 @@ def _title(node: Any) -> str:
 
 
 def _is_read(name: str, graph: Any) -> bool:
-    return any(name in node.input for node in graph.node) or any(name == one.name for one in graph.output)
+    return any(name in node.input for node in graph.node) or any(
+        name == one.name for one in graph.output
+    )
 
 
 def _texts(graph: Any) -> Iterator[object]:
@@ -153,9 +173,16 @@ def _control_flow(graph: Any) -> Iterator[str]:
 
 
 def _set_dims(inputs: list[Any], dims: Mapping[str, int]) -> None:
-    """Gives every symbolic dimension of the inputs its number. Raises InputError where one is left, or not there."""
+    """Gives every symbolic dimension of the inputs its number.
+
+    Raises InputError where one is left, or not there.
+    """
     problems, unused = [], set(dims)
-    wrong = [f"--dim: {name}: must be at least 1, got {value}" for name, value in dims.items() if value < 1]
+    wrong = [
+        f"--dim: {name}: must be at least 1, got {value}"
+        for name, value in dims.items()
+        if value < 1
+    ]
     if wrong:
         raise InputError(wrong)
     for one in inputs:
@@ -167,7 +194,9 @@ def _set_dims(inputs: list[Any], dims: Mapping[str, int]) -> None:
                 unused.discard(name)
                 dim.dim_value = dims[name]
             else:
-                problems.append(f"input {one.name}: dimension {axis} has no number: tell it by --dim {name}=N")
+                problems.append(
+                    f"input {one.name}: dimension {axis} has no number: tell it by --dim {name}=N"
+                )
     problems += [f"--dim: {name}: no dimension of an input is called so" for name in sorted(unused)]
     if problems:
         raise InputError(problems)
@@ -210,14 +239,18 @@ def _inferred(message: Any, known: dict[str, Array]) -> Any:
         # A value that is known lets the inference see through the Reshape that reads it.
         new = [name for name in known if name not in have and name in made]
         left = [node for node in message.graph.node if not set(node.output) & set(new)]
-        message.graph.initializer.extend(onnx.numpy_helper.from_array(known[name], name) for name in new)
+        message.graph.initializer.extend(
+            onnx.numpy_helper.from_array(known[name], name) for name in new
+        )
         del message.graph.node[:]
         message.graph.node.extend(left)
     return message
 
 
 def _evaluate(graph: Any, known: dict[str, Array]) -> None:
-    """Adds to ``known`` the outputs of nodes whose inputs are known, and of those that only ask for a shape."""
+    """Adds to ``known`` the outputs of nodes whose inputs are known, and of those that only ask for
+    a shape.
+    """
     import numpy as np
 
     specs = dict(_specs(graph))
@@ -261,9 +294,14 @@ def _run(node: Any, known: Mapping[str, Array]) -> dict[str, Array]:
     try:
         found = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
-        # The reference runs what a foreign model says: whatever goes wrong, the node stays an op of the step.
+        # The reference runs what a foreign model says: whatever goes wrong, the node stays an op of
+        # the step.
         return {}
-    made = {name: one for name, one in zip(node.output, found, strict=False) if name and isinstance(one, np.ndarray)}
+    made = {
+        name: one
+        for name, one in zip(node.output, found, strict=False)
+        if name and isinstance(one, np.ndarray)
+    }
     return made if all(one.size <= SMALL for one in made.values()) else {}
 
 
@@ -274,13 +312,24 @@ def _specs(graph: Any) -> Iterator[tuple[str, Spec | None]]:
     for one in (*graph.input, *graph.value_info, *graph.output):
         tensor = one.type.tensor_type
         dims = tensor.shape.dim
-        whole = tensor.HasField("shape") and all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims)
-        yield one.name, Spec(tuple(dim.dim_value for dim in dims), dtype_name(tensor.elem_type)) if whole else None
+        whole = tensor.HasField("shape") and all(
+            dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims
+        )
+        yield (
+            one.name,
+            Spec(tuple(dim.dim_value for dim in dims), dtype_name(tensor.elem_type))
+            if whole
+            else None,
+        )
 
 
 def dtype_name(number: int) -> str:
     """The name of a type of elements as simdev writes it: ``float32``, ``float8_e4m3fn``."""
     import onnx
 
-    name = onnx.TensorProto.DataType.Name(number).lower() if number in onnx.TensorProto.DataType.values() else "float"
+    name = (
+        onnx.TensorProto.DataType.Name(number).lower()
+        if number in onnx.TensorProto.DataType.values()
+        else "float"
+    )
     return known(name) or "float32"

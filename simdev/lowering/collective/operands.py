@@ -50,10 +50,14 @@ def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Cost) -> di
     return found
 
 
-def _question(graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives) -> tuple[Question, str]:
+def _question(
+    graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives
+) -> tuple[Question, str]:
     op = graph.ops[position]
     algorithm, cost, chunks = (op.attrs.get(name, getattr(choice, name)) for name in _OPTIONS)
-    return Question(op.kind, ranks, _size(op, graph.operands[position], len(ranks)), algorithm, chunks), cost
+    return Question(
+        op.kind, ranks, _size(op, graph.operands[position], len(ranks)), algorithm, chunks
+    ), cost
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
@@ -72,7 +76,11 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
 def _placed(op: Op, ring: Ring) -> Ring:
     """With the devices of its inputs and of its outputs; a view lies with its base."""
     each = len(op.inputs) // len(ring.ranks)
-    inputs = ring.ranks[:1] if op.kind in SINGLE_INPUT else tuple(rank for rank in ring.ranks for _ in range(each))
+    inputs = (
+        ring.ranks[:1]
+        if op.kind in SINGLE_INPUT
+        else tuple(rank for rank in ring.ranks for _ in range(each))
+    )
     outputs = ring.ranks[1:] if op.kind in SINGLE_INPUT else ring.ranks
     made = iter(outputs)
     homes: list[int] = []
@@ -85,32 +93,46 @@ def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterat
     """What is wrong with a collective op, as ``field: reason``."""
     op = graph.ops[position]
     names: Any = op.attrs["ranks"]
-    listed = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(one, str) for one in names)
+    listed = (
+        isinstance(names, Sequence)
+        and not isinstance(names, str)
+        and all(isinstance(one, str) for one in names)
+    )
     if not listed or len(names) < 2 or len(set(names)) < len(names):
         yield "attrs.ranks: must name two devices at least, each once"
         return
     for j, name in enumerate(names):
         if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
             yield f'attrs.ranks[{j}]: no device that runs ops is named "{name}"'
-    given = [op.attrs.get(name, default) for name, default in zip(_OPTIONS, ("ring", "closed", None), strict=True)]
+    given = [
+        op.attrs.get(name, default)
+        for name, default in zip(_OPTIONS, ("ring", "closed", None), strict=True)
+    ]
     yield from (f"attrs.{problem}" for problem in choice_problems(*given))
-    yield from _operand_problems(op, [tensor.bytes for tensor in graph.operands[position]], len(names))
+    yield from _operand_problems(
+        op, [tensor.bytes for tensor in graph.operands[position]], len(names)
+    )
 
 
 def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
     made = [tensor.bytes for tensor in op.made]
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
-        each = len(read) // ranks  # a bucket: each rank reads so many tensors, and is left with one of their size
+        # a bucket: each rank reads so many tensors, and is left with one of their size
+        each = len(read) // ranks
         read = [sum(read[rank * each : (rank + 1) * each]) for rank in range(ranks)]
     if op.kind == "p2p" and ranks != 2:
         yield f"attrs.ranks: p2p joins two, got {ranks}"
         return
-    counts = (1, ranks - 1) if op.kind in SINGLE_INPUT else (ranks, 1 if op.kind == "reduce" else ranks)
+    counts = (
+        (1, ranks - 1) if op.kind in SINGLE_INPUT else (ranks, 1 if op.kind == "reduce" else ranks)
+    )
     if (len(read), len(made)) != counts:
         if counts == (ranks, ranks):
             yield f"inputs: {ranks} ranks need as many inputs and outputs"
         else:
-            yield f"inputs: {op.kind} of {ranks} ranks has {counts[0]} inputs and {counts[1]} outputs"
+            yield (
+                f"inputs: {op.kind} of {ranks} ranks has {counts[0]} inputs and {counts[1]} outputs"
+            )
         return
     match op.kind:
         case "all_gather":

@@ -1,9 +1,10 @@
 """An expanded collective: its messages as tasks, which contend with everything else on the links.
 
-The op's own task starts it: it waits for all inputs, takes no time and holds nothing. A rank sends and gets one message
-at a time (but for those of one round): a message starts when the one that its source sent before has arrived, and the
-one that its destination got before, and what it passes on. A rank is done when all that it sends and gets has arrived:
-then readers of its output may start, and its input is no longer needed. Adding up takes no time, as in closed forms.
+The op's own task starts it: it waits for all inputs, takes no time and holds nothing. A rank sends
+and gets one message at a time (but for those of one round): a message starts when the one that its
+source sent before has arrived, and the one that its destination got before, and what it passes on.
+A rank is done when all that it sends and gets has arrived: then readers of its output may start,
+and its input is no longer needed. Adding up takes no time, as in closed forms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 from ...collectives import Phase
 
 Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
-"""Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with which it arrives."""
+"""Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with
+which it arrives.
+"""
 Link = Callable[[int, int], None]
 """Makes the first task release the second."""
 
@@ -30,15 +33,21 @@ def _lists() -> defaultdict[int, list[int]]:
 
 @dataclass(slots=True)
 class _Ranks:
-    """What each rank (device index) has to wait for: the tasks of the messages that it sent and got last."""
+    """What each rank (device index) has to wait for: the tasks of the messages that it sent and got
+    last.
+    """
 
     sent: defaultdict[int, list[int]] = field(default_factory=_lists)  # in its last round
-    held: defaultdict[int, list[int]] = field(default_factory=_lists)  # arrived since: what it may pass on
-    got: defaultdict[int, list[int]] = field(default_factory=_lists)  # in the last round in which anything arrived
+    # arrived since: what it may pass on
+    held: defaultdict[int, list[int]] = field(default_factory=_lists)
+    # in the last round in which anything arrived
+    got: defaultdict[int, list[int]] = field(default_factory=_lists)
 
     def before(self, source: int, destination: int) -> Sequence[int]:
         """The tasks after which a message from one to the other starts."""
-        return tuple(dict.fromkeys([*self.sent[source], *self.held[source], *self.got[destination]]))
+        return tuple(
+            dict.fromkeys([*self.sent[source], *self.held[source], *self.got[destination]])
+        )
 
     def advance(self, sent: Arrived, arrived: Arrived) -> None:
         """A round is over; both are told by rank."""
@@ -58,7 +67,9 @@ class _Ranks:
 
 
 def add_steps(steps: Iterable[Phase], start: int, send: Send, link: Link) -> dict[int, list[int]]:
-    """Add the messages after the task ``start``, by round and by the order of the phase. Returns when ranks are done.
+    """Add the messages after the task ``start``, by round and by the order of the phase.
+
+    Returns when ranks are done.
 
     That is, for each rank (device index) the tasks that must have arrived.
     """

@@ -1,4 +1,6 @@
-"""What lowering makes of the model's answer: one task that holds what it crosses, or its messages."""
+"""What lowering makes of the model's answer: one task that holds what it crosses, or its
+messages.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +68,17 @@ def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
 
 
 def _require_few(found: tuple[Phase, ...], ranks: int) -> None:
-    """Messages, each counted with what it waits for: as many as its rank sent and got in the phase before."""
+    """Messages, each counted with what it waits for: as many as its rank sent and got in the phase
+    before.
+    """
     total, before = 0, 1
     for phase in found:
         total += phase.count() * before
         before = max(1, len(phase.messages) // ranks)
     if total > MAX_MESSAGES:
-        raise InputError(f"cost: expanded makes more than {MAX_MESSAGES} messages; cost it by its closed form")
+        raise InputError(
+            f"cost: expanded makes more than {MAX_MESSAGES} messages; cost it by its closed form"
+        )
 
 
 def _bytes_each(question: Question, form: Form) -> int:
@@ -83,11 +89,15 @@ def _bytes_each(question: Question, form: Form) -> int:
 
 def _measured_ps(question: Question, model: CollectiveModel) -> int:
     if not model.tables:
-        raise InputError('cost: "table" needs tables: those of the cluster, or those that the strategy names')
+        raise InputError(
+            'cost: "table" needs tables: those of the cluster, or those that the strategy names'
+        )
     return model.cost(question.kind, question.ranks, question.size).ps
 
 
-def _flow(question: Question, model: CollectiveModel, form: Form, times: tuple[Closed, int]) -> Ring:
+def _flow(
+    question: Question, model: CollectiveModel, form: Form, times: tuple[Closed, int]
+) -> Ring:
     """As one flow over every half-link that it crosses, so large that alone it takes its time.
 
     These are what the busiest half-link carries, more where phases leave it idle or a slower link

@@ -1,7 +1,9 @@
-"""Steps of large models: data, tensor, sequence, expert and pipeline parallelism, ZeRO, recomputation, offload.
+"""Steps of large models: data, tensor, sequence, expert and pipeline parallelism, ZeRO,
+recomputation, offload.
 
-A step is built as rows on numpy columns, one for each task of a rank of the pipeline; ``expand`` makes the tasks of all
-devices of them, or, where the replicas and the parts of tp are alike, those of one device for each rank.
+A step is built as rows on numpy columns, one for each task of a rank of the pipeline; ``expand``
+makes the tasks of all devices of them, or, where the replicas and the parts of tp are alike, those
+of one device for each rank.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...collectives import CollectiveModel
+from ...costs.roofline import peak_flops
+from ...costs.spec import DeviceSpec
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
 from ...models.large.plan import Plan
-from ...profile.roofline import peak_flops
-from ...profile.spec import DeviceSpec
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..scheduled import schedule_of
@@ -39,16 +41,18 @@ def lower_hybrid(
 ) -> tuple[TaskGraph, Plan]:
     """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
 
-    With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and groups cost the same:
-    then no copy can run differently, for nothing is shared between groups but what all wait for. ``specs`` are
-    datasheets by kind of device. Raises InputError.
+    With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and
+    groups cost the same: then no copy can run differently, for nothing is shared between groups but
+    what all wait for. ``specs`` are datasheets by kind of device. Raises InputError.
     """
     cluster = collectives.cluster
     _require_size(2 * model.layers * parallelism.microbatches)
     schedule = schedule_of(parallelism)
     stage_layers = parallelism.stage_layers or even_layers(model.layers, schedule.stages)
     if len(stage_layers) != schedule.stages:
-        raise InputError(f"stage_layers: tell of {len(stage_layers)} stages, the schedule has {schedule.stages}")
+        raise InputError(
+            f"stage_layers: tell of {len(stage_layers)} stages, the schedule has {schedule.stages}"
+        )
     shard = shard_of(model, parallelism)
     whole = layout(cluster, parallelism)
     costs = Costs(whole, collectives, specs)
@@ -62,8 +66,10 @@ def lower_hybrid(
     expanded = expand(program, used, costs, cluster)
     microbatches = np.array([action.microbatch for action in schedule.actions] + [NONE], np.int32)
     plan = Plan(
-        model, parallelism, schedule, tuple(stage_layers), columns["role"].astype(np.int8)[expanded.row],
-        microbatches[columns["action"]][expanded.row], tuple(rank * used.copies for rank in range(schedule.ranks)),
+        model, parallelism, schedule, tuple(stage_layers),
+        columns["role"].astype(np.int8)[expanded.row],
+        microbatches[columns["action"]][expanded.row],
+        tuple(rank * used.copies for rank in range(schedule.ranks)),
         whole.copies, collapsed, why, counted, _peak(whole, costs),
     )  # fmt: skip
     return expanded.task_graph, plan
@@ -83,7 +89,9 @@ def _count(queues: Ints, whole: Layout) -> int:
 def _peak(whole: Layout, costs: Costs) -> float:
     """What the datasheets say that all devices together reach in bfloat16, in FLOP/s."""
     kinds = Counter(costs.cluster.devices[d].kind for ranks in whole.devices for d in ranks)
-    return sum(float(peak_flops(costs.specs[kind], "bfloat16")) * count for kind, count in kinds.items())
+    return sum(
+        float(peak_flops(costs.specs[kind], "bfloat16")) * count for kind, count in kinds.items()
+    )
 
 
 def _unlike(costs: Costs) -> str:

@@ -1,4 +1,6 @@
-"""Which groups of devices are alike: by their places in nodes that are alike, and by devices that could be swapped."""
+"""Which groups of devices are alike: by their places in nodes that are alike, and by devices that
+could be swapped.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Devices by what they are, and links: (place, other place or OUTSIDE, number of its quantities)."""
+    """Devices by what they are, and links: (place, other place or OUTSIDE, number of its
+    quantities).
+    """
 
     devices: list[Hashable]
     links: list[tuple[int, int, int]]
@@ -32,7 +36,9 @@ class Alike:
         return self._local[device][0]
 
     def neighbourhood(self, device: int) -> int:
-        """What devices share that may send over the same links: a node; all, if nodes do not meet."""
+        """What devices share that may send over the same links: a node; all, if nodes do not
+        meet.
+        """
         return self._neighbourhoods[device]
 
     def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
@@ -65,7 +71,9 @@ class Alike:
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether all nodes with devices that run ops hold the same devices, linked alike within and to the outside."""
+        """Whether all nodes with devices that run ops hold the same devices, linked alike within
+        and to the outside.
+        """
         nodes = [self._nodes[node] for node in sorted(self._working)]
         return self.meet and all(node == nodes[0] for node in nodes)
 
@@ -128,7 +136,10 @@ class Alike:
             if second != OUTSIDE:
                 ends[second].append((first, number))
         numbers: dict[Hashable, int] = {}
-        return tuple(numbers.setdefault(_looks(node, ends, place), len(numbers)) for place in range(len(ends)))
+        return tuple(
+            numbers.setdefault(_looks(node, ends, place), len(numbers))
+            for place in range(len(ends))
+        )
 
 
 def _looks(node: Node, ends: list[list[tuple[int, int]]], place: int) -> Hashable:

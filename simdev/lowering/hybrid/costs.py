@@ -1,7 +1,8 @@
-"""What tasks of a training step cost: layers by the roofline of their device, collectives by their group's model.
+"""What tasks of a training step cost: layers by the roofline of their device, collectives by their
+group's model.
 
-Groups that look alike (the same places in like nodes, with the same neighbours at work) cost the same, and are asked
-for once.
+Groups that look alike (the same places in like nodes, with the same neighbours at work) cost the
+same, and are asked for once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from ...collectives import CollectiveModel, flows_wire
+from ...costs.roofline import Load, Scalars, datasheet_scalars, ideal_seconds, rounded
+from ...costs.spec import DeviceSpec
 from ...errors import InputError
 from ...models.large import Block
-from ...profile.roofline import Load, Scalars, datasheet_scalars, ideal_seconds, rounded
-from ...profile.spec import DeviceSpec
 from ...taskgraph import Ints
 from ...units import MAX_PS, picoseconds
 from .alike import Alike, Flow
@@ -26,7 +27,9 @@ from .layout import OWN, Layout
 class Costs:
     """Durations (ps) by number: each an array with one for each group of its class."""
 
-    def __init__(self, layout: Layout, model: CollectiveModel, specs: Mapping[str, DeviceSpec]) -> None:
+    def __init__(
+        self, layout: Layout, model: CollectiveModel, specs: Mapping[str, DeviceSpec]
+    ) -> None:
         self.layout, self.model, self.cluster, self.specs = layout, model, model.cluster, specs
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
@@ -72,14 +75,18 @@ class Costs:
         return self._known[key]
 
     def collective(self, kind: int, rank: int, name: str, size: int) -> int:
-        """The number of a collective of a class of groups; ``size`` in bytes as nccl-tests count them."""
+        """The number of a collective of a class of groups; ``size`` in bytes as nccl-tests count
+        them.
+        """
         key = (kind, rank, name, size)
         if key not in self._known:
             found = []
             for place, others in self._places(kind, rank):
                 alike = (name, size, place)
                 if alike not in self._known:
-                    self._known[alike] = self._checked(self.model.cost(name, others[0], size, others[1:]).ps)
+                    self._known[alike] = self._checked(
+                        self.model.cost(name, others[0], size, others[1:]).ps
+                    )
                 found.append(self._known[alike])
             self._known[key] = self._add(found)
         return self._known[key]
@@ -87,14 +94,20 @@ class Costs:
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:
         """The half-links of flows."""
         routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
-        return {half_link for pieces in routes for piece in pieces for half_link in piece.half_links}
+        return {
+            half_link for pieces in routes for piece in pieces for half_link in piece.half_links
+        }
 
     def transfer(self, source: int, destination: int, size: int) -> int:
-        """The number of a transfer between ranks of the pipeline: all parts of all replicas send at once."""
+        """The number of a transfer between ranks of the pipeline: all parts of all replicas send at
+        once.
+        """
         key = ("transfer", source, destination, size)
         if key not in self._known:
             tp = self.layout.tp
-            pairs = list(zip(self.layout.devices[source], self.layout.devices[destination], strict=True))
+            pairs = list(
+                zip(self.layout.devices[source], self.layout.devices[destination], strict=True)
+            )
             replicas = [pairs[d * tp : (d + 1) * tp] for d in range(self.layout.dp)]
             found: dict[int, tuple[int, int]] = {}
             for numbers in self._neighbours(replicas):
@@ -108,10 +121,15 @@ class Costs:
         return self._known[key]
 
     def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> list[list[int]]:
-        """The numbers of groups of flows that share nodes, and of those that share nodes with these."""
+        """The numbers of groups of flows that share nodes, and of those that share nodes with
+        these.
+        """
         found: list[tuple[set[int], list[int]]] = []
         for number, flows in enumerate(groups):
-            nodes, numbers = {self._alike.neighbourhood(device) for flow in flows for device in flow}, [number]
+            nodes, numbers = (
+                {self._alike.neighbourhood(device) for flow in flows for device in flow},
+                [number],
+            )
             for other in [one for one in found if one[0] & nodes]:
                 nodes, numbers = nodes | other[0], other[1] + numbers
                 found.remove(other)
@@ -119,11 +137,16 @@ class Costs:
         return [sorted(numbers) for _, numbers in found]
 
     def _sent(self, groups: Sequence[Sequence[Flow]], size: int) -> list[tuple[int, int]]:
-        """How long (ps) the flows of each group take beside those that cross the same links, and their latency."""
+        """How long (ps) the flows of each group take beside those that cross the same links, and
+        their latency.
+        """
         crossed = [(flows, self._crossed(flows)) for flows in groups]
         found = []
         for _, own in crossed:
-            wire = flows_wire(self.model.fabric, [flow for flows, links in crossed if own & links for flow in flows])
+            wire = flows_wire(
+                self.model.fabric,
+                [flow for flows, links in crossed if own & links for flow in flows],
+            )
             length = self._checked(picoseconds(Fraction(size) / wire.bandwidth))
             found.append((length, self._checked(picoseconds(wire.latency))))
         return found
@@ -139,7 +162,9 @@ class Costs:
         return ps
 
     def _places(self, kind: int, rank: int) -> list[tuple[Hashable, list[tuple[int, ...]]]]:
-        """For each group what tells it from others, and it with the groups of its class that may share its links."""
+        """For each group what tells it from others, and it with the groups of its class that may
+        share its links.
+        """
         key = ("places", kind, rank)
         if key not in self._kept:
             members = self.layout.members(kind, rank)
@@ -168,7 +193,9 @@ class Costs:
 
 
 def block_loads(block: Block, kind: str) -> tuple[Load, ...]:
-    """The loads of an action on a layer: F, B (with what selective recomputation repeats), I or W."""
+    """The loads of an action on a layer: F, B (with what selective recomputation repeats), I or
+    W.
+    """
     match kind:
         case "F":
             return block.forward

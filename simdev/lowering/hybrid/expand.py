@@ -1,7 +1,9 @@
-"""From rows to tasks: every row becomes a task for each group of its class, every edge joins the groups that meet.
+"""From rows to tasks: every row becomes a task for each group of its class, every edge joins the
+groups that meet.
 
-Task ``offset[row] + group``. An edge between two rows joins a group of the one with each group of the other that has a
-device in common with it (the same place g, on another rank of the pipeline). All of it is done on columns.
+Task ``offset[row] + group``. An edge between two rows joins a group of the one with each group of
+the other that has a device in common with it (the same place g, on another rank of the pipeline).
+All of it is done on columns.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ import numpy as np
 
 from ...cluster import Cluster
 from ...models.large.plan import COMPUTES, HOST, PIPELINE, ROLES
-from ...taskgraph import COLLECTIVE, PERSISTENT, TRANSFER, Buffers, Coded, Ints, Resource, Rows, TaskGraph, Tasks
+from ...taskgraph import (
+    COLLECTIVE,
+    PERSISTENT,
+    TRANSFER,
+    Buffers,
+    Coded,
+    Ints,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
 from ...units import parse_bytes
 from . import names
 from .costs import Costs
@@ -22,9 +35,23 @@ from .template import QUEUE_CLASS, QUEUES
 
 KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER)
 _KIND_OF_ROLE = np.array(
-    [*range(COMPUTES), *(COMPUTES + (role in (PIPELINE, HOST)) for role in range(COMPUTES, len(ROLES)))], np.uint8
+    [
+        *range(COMPUTES),
+        *(COMPUTES + (role in (PIPELINE, HOST)) for role in range(COMPUTES, len(ROLES))),
+    ],
+    np.uint8,
 )
-QUEUE_NAMES = ("", "tensor", "experts", "data", "experts' data", "to next", "to previous", "to host", "from host")
+QUEUE_NAMES = (
+    "",
+    "tensor",
+    "experts",
+    "data",
+    "experts' data",
+    "to next",
+    "to previous",
+    "to host",
+    "from host",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +63,9 @@ class Expanded:
 
 
 def expand(program: Program, layout: Layout, costs: Costs, cluster: Cluster) -> Expanded:
-    """The tasks of a program on a layout: all copies, or with ``layout.collapsed`` one of each rank."""
+    """The tasks of a program on a layout: all copies, or with ``layout.collapsed`` one of each
+    rank.
+    """
     columns = program.columns()
     kind = np.array(QUEUE_CLASS, np.int64)[columns["queue"]]
     sizes = np.array([layout.count(one) for one in range(CLASSES)], np.int64)[kind]
@@ -60,12 +89,15 @@ def expand(program: Program, layout: Layout, costs: Costs, cluster: Cluster) -> 
         op=nothing, output=nothing, source=source, destination=destination,
         duration=_duration(costs.columns, columns["cost"], sizes, row, group),
         lag=_duration(costs.lags, columns["cost"], sizes, row, group),
-        gap=zero, priority=zero, bytes=_spread(columns["bytes"], row), flow=np.zeros(len(row), np.bool_),
+        gap=zero, priority=zero, bytes=_spread(columns["bytes"], row), flow=np.zeros(len(row),
+        np.bool_),
         resources=Rows(own, _spread(resource, row) + group),
         links=Rows(np.zeros(len(row) + 1, np.int64), np.zeros(0, np.int64)),
         successors=_successors(program, layout, kind, sizes, offset),
     )  # fmt: skip
-    capacity = np.array([-1 if one.memory is None else parse_bytes(one.memory) for one in devices], np.int64)
+    capacity = np.array(
+        [-1 if one.memory is None else parse_bytes(one.memory) for one in devices], np.int64
+    )
     buffers = _buffers(program, layout, kind, offset, named)
     return Expanded(TaskGraph(tasks, resources, buffers, named, capacity), row)
 
@@ -100,7 +132,9 @@ def _ends(layout: Layout) -> tuple[Ints, Ints]:
 def _resources(
     columns: dict[str, Ints], kind: Ints, sizes: Ints, layout: Layout, named: tuple[str, ...]
 ) -> tuple[Ints, tuple[Resource, ...]]:
-    """The first queue of each row (its groups' follow), and all queues, those of one rank together."""
+    """The first queue of each row (its groups' follow), and all queues, those of one rank
+    together.
+    """
     key = columns["rank"] * QUEUES + columns["queue"]
     used, where, number = np.unique(key, return_index=True, return_inverse=True)
     starts = np.cumsum(sizes[where]) - sizes[where]
@@ -124,7 +158,8 @@ def _successors(program: Program, layout: Layout, kind: Ints, sizes: Ints, offse
     each = width[kind[source], kind[target]]
     degree = np.bincount(source, each, len(kind)).astype(np.int64)
     ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(degree, sizes))))
-    before = np.cumsum(each) - each  # of all edges; within its row an edge stands after those before it
+    # of all edges; within its row an edge stands after those before it
+    before = np.cumsum(each) - each
     first = np.searchsorted(source, np.arange(len(kind)))
     place = before - np.append(before, 0)[first[source]]
     ids = np.empty(int(ptr[-1]), np.int64)
@@ -148,13 +183,17 @@ def _meeting(layout: Layout, one: int, other: int) -> Ints:
     return np.ascontiguousarray(pairs[:, 1].reshape(layout.count(one), -1))
 
 
-def _buffers(program: Program, layout: Layout, kind: Ints, offset: Ints, named: tuple[str, ...]) -> Buffers:
+def _buffers(
+    program: Program, layout: Layout, kind: Ints, offset: Ints, named: tuple[str, ...]
+) -> Buffers:
     """Every buffer on each copy of its rank."""
     columns, copies = program.buffers, layout.copies
     filler, count = np.concatenate(columns.filler), np.concatenate(columns.count)
     groups = np.stack(layout.groups)
     at = np.where(filler == PERSISTENT, 0, filler)
-    fillers = np.where((filler == PERSISTENT)[:, None], PERSISTENT, offset[at][:, None] + groups[kind[at]])
+    fillers = np.where(
+        (filler == PERSISTENT)[:, None], PERSISTENT, offset[at][:, None] + groups[kind[at]]
+    )
     rank, what = np.concatenate(columns.rank), np.concatenate(columns.kind)
     device = (rank * copies)[:, None] + np.arange(copies)
     readers = np.concatenate([*columns.readers, np.zeros(0, np.int64)])
@@ -165,8 +204,11 @@ def _buffers(program: Program, layout: Layout, kind: Ints, offset: Ints, named: 
     for n in range(int(count.max(initial=0))):
         has = np.flatnonzero(count > n)
         row = readers[own[has] + n]
-        ids[first[has, None] + np.arange(copies) * count[has, None] + n] = offset[row][:, None] + groups[kind[row]]
+        ids[first[has, None] + np.arange(copies) * count[has, None] + n] = (
+            offset[row][:, None] + groups[kind[row]]
+        )
     return Buffers(
         names.buffer_names(program, what, filler, rank, named, copies), device.ravel(),
-        np.repeat(np.concatenate(columns.size), copies), np.repeat(what, copies), fillers.ravel(), Rows(ptr, ids),
+        np.repeat(np.concatenate(columns.size), copies), np.repeat(what, copies), fillers.ravel(),
+        Rows(ptr, ids),
     )  # fmt: skip

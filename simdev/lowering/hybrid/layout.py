@@ -1,7 +1,8 @@
 """Layout: which device has which rank, and the groups in which ranks communicate.
 
-The ranks of one pipeline rank are numbered g = d tp + t by replica d and part t. A *class* of tasks says how the g are
-grouped: each by itself, or those that share a task, as a collective is shared by all that take part in it.
+The ranks of one pipeline rank are numbered g = d tp + t by replica d and part t. A *class* of tasks
+says how the g are grouped: each by itself, or those that share a task, as a collective is shared by
+all that take part in it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Layout:
 
 
 def layout(cluster: Cluster, p: Parallelism) -> Layout:
-    """The cluster's workers in their order, dealt out. Raises InputError where they are not as many."""
+    """The cluster's workers in their order, dealt out.
+
+    Raises InputError where they are not as many.
+    """
     usable = cluster.workers
     if len(usable) != p.devices:
         told = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"

@@ -1,4 +1,6 @@
-"""Buffers of a step: parameters, gradients and states throughout; activations from their forward to their backward."""
+"""Buffers of a step: parameters, gradients and states throughout; activations from their forward to
+their backward.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from .template import NONE
 
 
 def add_parameters(program: Program, rank: int) -> None:
-    """What lives throughout, as far as ZeRO shares it out: 16-bit parameters, their gradients, the optimizer's state.
+    """What lives throughout, as far as ZeRO shares it out: 16-bit parameters, their gradients, the
+    optimizer's state.
 
     Parameters and gradients of the embedding and the classifier are whole on every replica.
     """
@@ -22,7 +25,12 @@ def add_parameters(program: Program, rank: int) -> None:
     parameters, own = owned(program, rank, layers)
     ends, own_ends = owned(program, rank, [NO_LAYER])
     add(rank, 2 * (ends + (own if p.zero == 3 else parameters)), "parameters", PERSISTENT)
-    add(rank, p.gradient_bytes * (ends + (own if p.zero >= 2 else parameters)), "gradients", PERSISTENT)
+    add(
+        rank,
+        p.gradient_bytes * (ends + (own if p.zero >= 2 else parameters)),
+        "gradients",
+        PERSISTENT,
+    )
     if "optimizer" not in p.offload:
         add(rank, p.state_bytes * (own + own_ends), "optimizer state", PERSISTENT)
 
@@ -36,7 +44,9 @@ def add_activations(program: Program, stage: int) -> None:
     spaces = [footprint(program.shard, visit.layer).workspace for visit in back.visits]
     ends, (first, last) = program.base[stage, program.backward(stage)], back.computing
     rank = program.schedule.rank_of[stage]
-    program.buffers.add(rank, max(spaces), "workspace", ends + first, *([ends + last] if first < last else []))
+    program.buffers.add(
+        rank, max(spaces), "workspace", ends + first, *([ends + last] if first < last else [])
+    )
     if received is not None:
         _add_received(program, stage, received)
     _add_ends(program, stage)
@@ -48,7 +58,9 @@ def _add_received(program: Program, stage: int, received: Ints) -> None:
     back, there = program.backward(stage), program.template(stage, FORWARD).visits[0]
     readers = [program.base[stage, back] + program.template(stage, back).visits[-1].last]
     if back != program.gradient(stage):
-        readers.append(program.base[stage, WEIGHT] + program.template(stage, WEIGHT).visits[-1].last)
+        readers.append(
+            program.base[stage, WEIGHT] + program.template(stage, WEIGHT).visits[-1].last
+        )
     one = footprint(program.shard, there.layer)
     if there.send != NONE and one.moved == one.entry:
         readers = [program.base[stage, FORWARD] + row for row in (there.last, there.send)]
@@ -65,7 +77,10 @@ def _add_ends(program: Program, stage: int) -> None:
         reader = _end_gradient(program, stage, "embedding")
         add(rank, embedding_saved(shard), "activations", starts + forward.ends["embedding"], reader)
     if "classifier" in forward.ends:
-        filler, reader = starts + forward.ends["classifier"], ends + program.template(stage, back).ends["classifier"]
+        filler, reader = (
+            starts + forward.ends["classifier"],
+            ends + program.template(stage, back).ends["classifier"],
+        )
         add(rank, classifier_saved(shard), "activations", filler, reader)
         add(rank, classifier_workspace(shard), "workspace", reader)
         if back != program.gradient(stage):  # its input, and the gradient of its output
@@ -75,7 +90,11 @@ def _add_ends(program: Program, stage: int) -> None:
 
 def _add_transfers(program: Program, stage: int) -> None:
     """The output until it has been sent, and its gradient from its arrival on."""
-    rank, size, back = program.schedule.rank_of[stage], program.shard.rows_bytes, program.backward(stage)
+    rank, size, back = (
+        program.schedule.rank_of[stage],
+        program.shard.rows_bytes,
+        program.backward(stage),
+    )
     for kind in (FORWARD, back):
         template, base = program.template(stage, kind), program.base[stage, kind]
         if template.transfer != NONE:
@@ -101,7 +120,8 @@ def _received(program: Program, stage: int) -> Ints | None:
 
 
 def _add_layer(program: Program, stage: int, i: int, number: int, is_received: bool) -> None:
-    """One layer: what its forward saves (but for an input that was received), and what the backward makes again.
+    """One layer: what its forward saves (but for an input that was received), and what the backward
+    makes again.
 
     What is offloaded is freed when it has been sent, and there again from when it is fetched.
     """
@@ -112,7 +132,9 @@ def _add_layer(program: Program, stage: int, i: int, number: int, is_received: b
     filler, base = program.base[stage, FORWARD] + there.last, program.base[stage, back]
     readers = [base + here.last]
     if back != program.gradient(stage):
-        visit = next(visit for visit in program.template(stage, WEIGHT).visits if visit.layer == number)
+        visit = next(
+            visit for visit in program.template(stage, WEIGHT).visits if visit.layer == number
+        )
         readers.append(program.base[stage, WEIGHT] + visit.last)
     if there.send != NONE:
         kept = one.saved - one.moved
@@ -131,12 +153,15 @@ def _add_layer(program: Program, stage: int, i: int, number: int, is_received: b
 
 
 def _add_shared(program: Program, stage: int, number: int) -> None:
-    """Parameters that were gathered for one use, and whole gradients until they are reduced (ZeRO 2 and 3)."""
+    """Parameters that were gathered for one use, and whole gradients until they are reduced (ZeRO 2
+    and 3).
+    """
     p, rank = program.parallelism, program.schedule.rank_of[stage]
     if p.zero < 2:
         return
     sizes = [size for size, replicas in zip(
-        program.maker.bucket(rank, number), (program.maker.replicas, program.maker.expert_replicas), strict=True
+        program.maker.bucket(rank, number), (program.maker.replicas, program.maker.expert_replicas),
+        strict=True
     ) if size and replicas > 1]  # fmt: skip
     for kind in dict.fromkeys((FORWARD, program.backward(stage), program.gradient(stage))):
         base = program.base[stage, kind]
@@ -146,4 +171,6 @@ def _add_shared(program: Program, stage: int, number: int) -> None:
             for size, row in zip(sizes, visit.gathers, strict=False):
                 program.buffers.add(rank, 2 * size, "parameters", base + row, base + visit.last)
             for size, row in zip(sizes, visit.reduced, strict=False):
-                program.buffers.add(rank, p.gradient_bytes * size, "gradients", base + visit.last, base + row)
+                program.buffers.add(
+                    rank, p.gradient_bytes * size, "gradients", base + visit.last, base + row
+                )

@@ -7,8 +7,12 @@ from ...taskgraph import BUFFER_KINDS, PERSISTENT, Ints, Lazy
 from .program import Program
 
 
-def task_names(program: Program, columns: dict[str, Ints], row: Ints, devices: tuple[str, ...], source: Ints) -> Lazy:
-    """``2F7/layer_13/forward gpu:4``: action, layer, what it is for (numbered, where several are), and first device."""
+def task_names(
+    program: Program, columns: dict[str, Ints], row: Ints, devices: tuple[str, ...], source: Ints
+) -> Lazy:
+    """``2F7/layer_13/forward gpu:4``: action, layer, what it is for (numbered, where several are),
+    and first device.
+    """
 
     def name(task: int) -> str:
         return f"{row_name(program, columns, int(row[task]))} {devices[source[task]]}"
@@ -18,20 +22,29 @@ def task_names(program: Program, columns: dict[str, Ints], row: Ints, devices: t
 
 def row_name(program: Program, columns: dict[str, Ints], row: int) -> str:
     """The name of a row, without the device."""
-    action, layer, role = int(columns["action"][row]), int(columns["layer"][row]), int(columns["role"][row])
+    action, layer, role = (
+        int(columns["action"][row]),
+        int(columns["layer"][row]),
+        int(columns["role"][row]),
+    )
     parts = [str(program.schedule.actions[action])] if action >= 0 else []
     if role != PIPELINE:
         parts.append(f"layer_{layer}" if layer != NO_LAYER else "ends")
-    # Those before it in the action (or behind the last action) that are for the same thing are counted.
+    # Those before it in the action (or behind the last action) that are for the same thing are
+    # counted.
     number, at = 0, row - 1
-    while at >= 0 and columns["action"][at] == action and columns["rank"][at] == columns["rank"][row]:
+    while (
+        at >= 0 and columns["action"][at] == action and columns["rank"][at] == columns["rank"][row]
+    ):
         number += int(columns["role"][at] == role and columns["layer"][at] == layer)
         at -= 1
     parts.append(ROLES[role].replace(" ", "_") + (f"_{number}" if number else ""))
     return "/".join(parts)
 
 
-def buffer_names(program: Program, kind: Ints, filler: Ints, rank: Ints, devices: tuple[str, ...], copies: int) -> Lazy:
+def buffer_names(
+    program: Program, kind: Ints, filler: Ints, rank: Ints, devices: tuple[str, ...], copies: int
+) -> Lazy:
     """``activations of 2F7/layer_13/forward on gpu:4``."""
     columns: dict[str, Ints] = {}
 

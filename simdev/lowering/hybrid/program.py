@@ -1,6 +1,7 @@
 """The step as rows: one for each task of a rank of the pipeline, whatever the number of its copies.
 
-Rows are numbered rank by rank in the order of the schedule; edges and buffers name rows. ``expand`` makes the tasks.
+Rows are numbered rank by rank in the order of the schedule; edges and buffers name rows. ``expand``
+makes the tasks.
 """
 
 from __future__ import annotations
@@ -32,26 +33,36 @@ class BufferColumns:
     count: list[Ints] = field(default_factory=list)
     readers: list[Ints] = field(default_factory=list)
 
-    def add(self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int) -> None:
-        """A buffer for each entry of ``filler``, read by the entries beside it; none where it has no bytes."""
+    def add(
+        self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int
+    ) -> None:
+        """A buffer for each entry of ``filler``, read by the entries beside it; none where it has
+        no bytes.
+        """
         fillers = np.atleast_1d(np.asarray(filler, np.int64))
         if not size:
             return
         n = len(fillers)
         self.filler.append(fillers)
-        for column, value in ((self.rank, rank), (self.size, size), (self.kind, BUFFER_KINDS.index(kind))):
+        for column, value in (
+            (self.rank, rank),
+            (self.size, size),
+            (self.kind, BUFFER_KINDS.index(kind)),
+        ):
             column.append(np.full(n, value, np.int64))
         self.count.append(np.full(n, len(readers), np.int64))
         if readers:
-            self.readers.append(np.stack([np.broadcast_to(one, n) for one in readers], axis=1).ravel())
+            self.readers.append(
+                np.stack([np.broadcast_to(one, n) for one in readers], axis=1).ravel()
+            )
 
 
 @dataclass
 class Program:
     """The rows of a step while they are built, by rank of the pipeline.
 
-    ``base`` has, by stage and kind of action, the first row of each microbatch's; ``main`` the last main row of each
-    rank. ``tables`` are pieces of COLUMNS.
+    ``base`` has, by stage and kind of action, the first row of each microbatch's; ``main`` the last
+    main row of each rank. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
@@ -120,7 +131,11 @@ class Program:
 
 
 def program_of(
-    shard: Shard, parallelism: Parallelism, schedule: Schedule, stage_layers: Sequence[int], costs: Costs
+    shard: Shard,
+    parallelism: Parallelism,
+    schedule: Schedule,
+    stage_layers: Sequence[int],
+    costs: Costs,
 ) -> Program:
     """All rows, edges and buffers of a step."""
     from .memory import add_activations, add_parameters
@@ -128,7 +143,9 @@ def program_of(
 
     borders = np.concatenate(([0], np.cumsum(stage_layers))).tolist()
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(borders))
-    program = Program(shard, parallelism, schedule, Maker(shard, parallelism, schedule, layers, costs))
+    program = Program(
+        shard, parallelism, schedule, Maker(shard, parallelism, schedule, layers, costs)
+    )
     for rank in range(schedule.ranks):
         _add_actions(program, rank)
         add_tail(program, rank)
@@ -163,7 +180,9 @@ def _add_actions(program: Program, rank: int) -> None:
 
 
 def _gate(program: Program, made: Sequence[Template], bases: Sequence[int]) -> None:
-    """What is fetched ahead for a visit starts when the visit before the last ``prefetch`` ones is over."""
+    """What is fetched ahead for a visit starts when the visit before the last ``prefetch`` ones is
+    over.
+    """
     p = program.parallelism
     if p.zero < 3 and "activations" not in p.offload:
         return
@@ -181,6 +200,12 @@ def _send(program: Program, stage: int) -> None:
         own = program.template(stage, kind)
         if own.transfer == NONE:
             continue
-        base, wanted = program.base[stage, kind], FORWARD if kind == FORWARD else program.backward(other)
+        base, wanted = (
+            program.base[stage, kind],
+            FORWARD if kind == FORWARD else program.backward(other),
+        )
         program.edge(base + own.main[-1], base + own.transfer)
-        program.edge(base + own.transfer, program.base[other, wanted] + program.template(other, wanted).main[0])
+        program.edge(
+            base + own.transfer,
+            program.base[other, wanted] + program.template(other, wanted).main[0],
+        )

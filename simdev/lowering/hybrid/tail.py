@@ -1,4 +1,6 @@
-"""What follows the last microbatch: gradients over the replicas, the optimizer's step, parameters back."""
+"""What follows the last microbatch: gradients over the replicas, the optimizer's step, parameters
+back.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from .template import COMPUTE, FROM_HOST, TO_HOST, TO_NEXT, Template
 def add_tail(program: Program, rank: int) -> None:
     """The rows of a rank after its last action.
 
-    With ``overlap`` a layer's gradient is reduced once its last microbatch has made it, else all after the last action;
-    from ZeRO 2 on that was done microbatch by microbatch, but for the embedding and the classifier.
+    With ``overlap`` a layer's gradient is reduced once its last microbatch has made it, else all
+    after the last action; from ZeRO 2 on that was done microbatch by microbatch, but for the
+    embedding and the classifier.
     """
     p, tail, first = program.parallelism, Template(), program.rows
     waits: list[int] = []
@@ -35,7 +38,9 @@ def add_tail(program: Program, rank: int) -> None:
     pairs += [(one, updates[0] + first) for one in dict.fromkeys([*waits, program.main[rank]])]
     pairs += [(one + first, other + first) for one, other in pairwise(updates)]
     for number in buckets(program, rank):
-        pairs += [(updates[-1] + first, row + first) for row in program.maker.publish(tail, rank, number)]
+        pairs += [
+            (updates[-1] + first, row + first) for row in program.maker.publish(tail, rank, number)
+        ]
     program.append(tail, rank)
     program.edges(pairs)
     program.updates.append(tuple(one + first for one in updates))
@@ -48,7 +53,8 @@ def buckets(program: Program, rank: int) -> list[int]:
 
 
 def _gradients(program: Program, rank: int, number: int) -> tuple[list[int], list[int]]:
-    """The rows with which a layer's gradient is complete, and those that reduced its last microbatch's.
+    """The rows with which a layer's gradient is complete, and those that reduced its last
+    microbatch's.
 
     A queue serves in order: what reduced the microbatches before is over by then.
     """
@@ -70,14 +76,18 @@ def owned(program: Program, rank: int, numbers: list[int]) -> tuple[int, int]:
     sizes = [program.maker.bucket(rank, number) for number in numbers]
     dense, experts = sum(one for one, _ in sizes), sum(one for _, one in sizes)
     shared = program.parallelism.zero > 0
-    over, experts_over = (program.maker.replicas, program.maker.expert_replicas) if shared else (1, 1)
+    over, experts_over = (
+        (program.maker.replicas, program.maker.expert_replicas) if shared else (1, 1)
+    )
     return dense + experts, -(-dense // over) - (-experts // experts_over)
 
 
 def _updates(program: Program, rank: int, tail: Template) -> list[int]:
-    """The optimizer's step: one row, or one for each bucket whose state comes from host memory and goes back.
+    """The optimizer's step: one row, or one for each bucket whose state comes from host memory and
+    goes back.
 
-    Two buckets are in flight at once: the next one's state comes while this one is brought up to date.
+    Two buckets are in flight at once: the next one's state comes while this one is brought up to
+    date.
     """
     p, numbers = program.parallelism, buckets(program, rank)
     compute = program.maker.costs.compute
@@ -85,7 +95,9 @@ def _updates(program: Program, rank: int, tail: Template) -> list[int]:
     def loads(some: list[int]) -> tuple[int, int]:
         parameters, own = owned(program, rank, some)
         cost = compute(rank, update(program.shard, parameters, own, p.state_bytes))
-        return tail.add(roles.UPDATE, COMPUTE, cost, 0, some[0] if len(some) == 1 else NO_LAYER), own
+        return tail.add(
+            roles.UPDATE, COMPUTE, cost, 0, some[0] if len(some) == 1 else NO_LAYER
+        ), own
 
     if "optimizer" not in p.offload:
         return [loads(numbers)[0]]
@@ -106,7 +118,9 @@ def _updates(program: Program, rank: int, tail: Template) -> list[int]:
 
 
 def tie(program: Program) -> None:
-    """The gradients of an embedding that the first and the last stage both have are added up between them."""
+    """The gradients of an embedding that the first and the last stage both have are added up
+    between them.
+    """
     schedule, shard, p = program.schedule, program.shard, program.parallelism
     ends = schedule.rank_of[0], schedule.rank_of[-1]
     if not shard.model.tied or ends[0] == ends[1]:
@@ -124,13 +138,16 @@ def tie(program: Program) -> None:
 
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as they come; the stages in the middle take what is left over, for the outer ones have the ends.
+    """As even as they come; the stages in the middle take what is left over, for the outer ones
+    have the ends.
 
     Raises InputError where a stage would have none.
     """
     each, more = divmod(layers, stages)
     if not each:
-        raise InputError(f"pp: {stages} stages for {layers} layers: stage {layers} would be without op")
+        raise InputError(
+            f"pp: {stages} stages for {layers} layers: stage {layers} would be without op"
+        )
     order = np.argsort(np.abs(np.arange(stages) - (stages - 1) / 2), kind="stable")
     found = np.full(stages, each)
     found[order[:more]] += 1

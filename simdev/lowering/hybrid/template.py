@@ -1,7 +1,8 @@
-"""Templates: what a rank does for one action of the schedule, told once for each stage and kind of action.
+"""Templates: what a rank does for one action of the schedule, told once for each stage and kind of
+action.
 
-An item is one task of every group of its class. *Main* items follow one another on the rank; the others run beside
-them, on queues of their own. A *visit* is a layer's turn in an action.
+An item is one task of every group of its class. *Main* items follow one another on the rank; the
+others run beside them, on queues of their own. A *visit* is a layer's turn in an action.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from . import layout as classes
 from .costs import Costs, block_loads
 
 # The queue that an item holds, a set of them for each rank.
-COMPUTE, TENSOR_QUEUE, EXPERT_QUEUE, DATA_QUEUE, EXPERT_DATA_QUEUE, TO_NEXT, TO_PREVIOUS, TO_HOST, FROM_HOST = range(9)
+(
+    COMPUTE,
+    TENSOR_QUEUE,
+    EXPERT_QUEUE,
+    DATA_QUEUE,
+    EXPERT_DATA_QUEUE,
+    TO_NEXT,
+    TO_PREVIOUS,
+    TO_HOST,
+    FROM_HOST,
+) = range(9)
 QUEUES = 9
 QUEUE_CLASS = (
     classes.OWN, classes.TENSOR, classes.EXPERT, classes.DATA, classes.EXPERT_DATA,
@@ -32,7 +43,8 @@ NONE = -1
 
 
 class Item(NamedTuple):
-    """A row of a template: what it is for, its queue, the number of its cost, bytes, layer, whether it is main.
+    """A row of a template: what it is for, its queue, the number of its cost, bytes, layer, whether
+    it is main.
 
     The ``layer`` of a transfer is the rank that it goes to.
     """
@@ -46,7 +58,8 @@ class Item(NamedTuple):
 
 
 class Visit(NamedTuple):
-    """A layer's turn: the items that compute (first and last), gather parameters, fetch, send, and reduce gradients.
+    """A layer's turn: the items that compute (first and last), gather parameters, fetch, send, and
+    reduce gradients.
 
     Fetched and sent are activations (NONE: they stay where they are).
     """
@@ -62,7 +75,9 @@ class Visit(NamedTuple):
 
 @dataclass
 class Template:
-    """Items of an action, their edges beside the chain of the main ones, its visits, and the items at its ends."""
+    """Items of an action, their edges beside the chain of the main ones, its visits, and the items
+    at its ends.
+    """
 
     items: list[Item] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
@@ -70,7 +85,15 @@ class Template:
     ends: dict[str, int] = field(default_factory=dict)
     transfer: int = NONE
 
-    def add(self, role: int, queue: int, cost: int, size: int = 0, layer: int = NO_LAYER, main: bool = True) -> int:
+    def add(
+        self,
+        role: int,
+        queue: int,
+        cost: int,
+        size: int = 0,
+        layer: int = NO_LAYER,
+        main: bool = True,
+    ) -> int:
         """A new row: its number."""
         self.items.append(Item(role, queue, cost, size, layer, main))
         return len(self.items) - 1
@@ -152,15 +175,24 @@ class Maker:
         return found
 
     def _end(self, found: Template, rank: int, which: str, kind: str) -> None:
-        """The embedding or the classifier, with what puts the parts together that the ranks of tp have or make."""
+        """The embedding or the classifier, with what puts the parts together that the ranks of tp
+        have or make.
+        """
         loads = block_loads(self._ends[which == "classifier"], kind)
-        role = roles.FORWARD if kind == FORWARD else roles.WEIGHT if kind == WEIGHT else roles.BACKWARD
-        # A split sequence is gathered for the classifier, and its gradient for that of the embedding.
+        role = (
+            roles.FORWARD if kind == FORWARD else roles.WEIGHT if kind == WEIGHT else roles.BACKWARD
+        )
+        # A split sequence is gathered for the classifier, and its gradient for that of the
+        # embedding.
         gathers = kind == FORWARD if which == "classifier" else kind in (BACKWARD, WEIGHT)
         if gathers and self.parallelism.sequence_parallel:
             self._tensor(found, rank, [("all_gather", self.shard.words_bytes)])
         found.ends[which] = found.add(role, COMPUTE, self.costs.compute(rank, loads))
-        if (which, kind) in (("embedding", FORWARD), ("classifier", BACKWARD), ("classifier", INPUT)):
+        if (which, kind) in (
+            ("embedding", FORWARD),
+            ("classifier", BACKWARD),
+            ("classifier", INPUT),
+        ):
             self._tensor(found, rank, [self._sum()])
 
     def _sum(self) -> tuple[str, int]:
@@ -168,14 +200,17 @@ class Maker:
         name = "reduce_scatter" if self.parallelism.sequence_parallel else "all_reduce"
         return name, self.shard.words_bytes
 
-    def _tensor(self, found: Template, rank: int, calls: list[tuple[str, int]], number: int = NO_LAYER) -> None:
+    def _tensor(
+        self, found: Template, rank: int, calls: list[tuple[str, int]], number: int = NO_LAYER
+    ) -> None:
         if self.parallelism.tp > 1:
             for name, size in calls:
                 cost = self.costs.collective(classes.TENSOR, rank, name, size)
                 found.add(roles.TENSOR, TENSOR_QUEUE, cost, size, number)
 
     def _layer_calls(self, number: int) -> list[tuple[str, int]]:
-        """Collectives of tp in a layer, one way: one for each of its two parts, two where the sequence is split.
+        """Collectives of tp in a layer, one way: one for each of its two parts, two where the
+        sequence is split.
 
         Between the experts each word is there top_k times.
         """
@@ -183,7 +218,12 @@ class Maker:
         if not self.parallelism.sequence_parallel:
             return [("all_reduce", size)] * 2
         second = size * (model.top_k + (model.shared_experts > 0)) if model.is_moe(number) else size
-        return [("all_gather", size), ("reduce_scatter", size), ("all_gather", second), ("reduce_scatter", second)]
+        return [
+            ("all_gather", size),
+            ("reduce_scatter", size),
+            ("all_gather", second),
+            ("reduce_scatter", second),
+        ]
 
     def _exchange(self, found: Template, rank: int, number: int) -> None:
         """Words to their experts and back."""
@@ -206,16 +246,24 @@ class Maker:
             found.add(roles.RECOMPUTE, COMPUTE, self.costs.compute(rank, block.forward), 0, number)
             self._tensor(found, rank, self._layer_calls(number), number)
             self._exchange(found, rank, number)
-        role = roles.FORWARD if kind == FORWARD else roles.WEIGHT if kind == WEIGHT else roles.BACKWARD
-        last = found.add(role, COMPUTE, self.costs.compute(rank, block_loads(block, kind)), 0, number)
+        role = (
+            roles.FORWARD if kind == FORWARD else roles.WEIGHT if kind == WEIGHT else roles.BACKWARD
+        )
+        last = found.add(
+            role, COMPUTE, self.costs.compute(rank, block_loads(block, kind)), 0, number
+        )
         if kind != WEIGHT:
             self._tensor(found, rank, self._layer_calls(number), number)
             self._exchange(found, rank, number)
         if moved and kind == FORWARD:
             send = self._copy(found, rank, TO_HOST, number)
             found.edges.append((last, send))
-        found.edges += [(gather, first) for gather in gathers] + ([(fetch, first)] if fetch != NONE else [])
-        reduced = self.reduce(found, rank, number) if p.zero >= 2 and kind in (BACKWARD, WEIGHT) else ()
+        found.edges += [(gather, first) for gather in gathers] + (
+            [(fetch, first)] if fetch != NONE else []
+        )
+        reduced = (
+            self.reduce(found, rank, number) if p.zero >= 2 and kind in (BACKWARD, WEIGHT) else ()
+        )
         found.edges += [(last, one) for one in reduced]
         found.visits.append(Visit(number, first, last, gathers, fetch, send, reduced))
 
@@ -229,8 +277,12 @@ class Maker:
         return tuple(self._shared(found, rank, number, name, self.parallelism.gradient_bytes))
 
     def publish(self, found: Template, rank: int, number: int) -> tuple[int, ...]:
-        """Parameters that each replica has brought up to date; ZeRO 3 gathers those of layers when they are used."""
-        wanted = self.parallelism.zero in (1, 2) or (self.parallelism.zero == 3 and number == NO_LAYER)
+        """Parameters that each replica has brought up to date; ZeRO 3 gathers those of layers when
+        they are used.
+        """
+        wanted = self.parallelism.zero in (1, 2) or (
+            self.parallelism.zero == 3 and number == NO_LAYER
+        )
         return self._gather(found, rank, number) if wanted else ()
 
     def _shared(self, found: Template, rank: int, number: int, name: str, each: int) -> list[int]:
@@ -241,11 +293,15 @@ class Maker:
             rows.append(found.add(roles.DATA, DATA_QUEUE, cost, dense * each, number, False))
         if experts and self.expert_replicas > 1:
             cost = self.costs.collective(classes.EXPERT_DATA, rank, name, experts * each)
-            rows.append(found.add(roles.DATA, EXPERT_DATA_QUEUE, cost, experts * each, number, False))
+            rows.append(
+                found.add(roles.DATA, EXPERT_DATA_QUEUE, cost, experts * each, number, False)
+            )
         return rows
 
     def bucket(self, rank: int, number: int) -> tuple[int, int]:
-        """Parameters of a layer, those of its experts apart; NO_LAYER: of the embedding and the classifier."""
+        """Parameters of a layer, those of its experts apart; NO_LAYER: of the embedding and the
+        classifier.
+        """
         if number != NO_LAYER:
             return self.shard.layer_parameters(number)
         stages = [stage for stage, home in enumerate(self.schedule.rank_of) if home == rank]
@@ -258,7 +314,12 @@ class Maker:
     def _copy(self, found: Template, rank: int, queue: int, number: int) -> int:
         size = footprint(self.shard, number).moved
         return found.add(
-            roles.HOST, queue, self.costs.host(rank, size, self.parallelism.host_rate), size, number, False
+            roles.HOST,
+            queue,
+            self.costs.host(rank, size, self.parallelism.host_rate),
+            size,
+            number,
+            False,
         )
 
     def _send(self, found: Template, rank: int, other: int) -> None:
@@ -268,4 +329,6 @@ class Maker:
         destination = self.schedule.rank_of[other]
         queue = TO_NEXT if destination == (rank + 1) % self.schedule.ranks else TO_PREVIOUS
         cost = self.costs.transfer(rank, destination, self.shard.rows_bytes)
-        found.transfer = found.add(roles.PIPELINE, queue, cost, self.shard.rows_bytes, destination, False)
+        found.transfer = found.add(
+            roles.PIPELINE, queue, cost, self.shard.rows_bytes, destination, False
+        )

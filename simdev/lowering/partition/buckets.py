@@ -1,8 +1,10 @@
-"""Gradients that are reduced together: buckets filled in the order in which gradients are made, as PyTorch's DDP does.
+"""Gradients that are reduced together: buckets filled in the order in which gradients are made, as
+PyTorch's DDP does.
 
-A bucket is closed once it holds its limit, the first a smaller one, so that sending begins early (Li et al., "PyTorch
-Distributed", VLDB 2020, section 3.2.3; the sizes are those of DistributedDataParallel). One collective reduces it once
-the last of its gradients is there, and leaves one buffer on every rank, of which the sums are views.
+A bucket is closed once it holds its limit, the first a smaller one, so that sending begins early
+(Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3; the sizes are those of
+DistributedDataParallel). One collective reduces it once the last of its gradients is there, and
+leaves one buffer on every rank, of which the sums are views.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Member(NamedTuple):
 
 
 def buckets_of(sharding: Sharding) -> dict[tuple[TensorOf, Place], list[Copy]]:
-    """Where the sums of gradients lie that updates alone read: on each device that held a partial result.
+    """Where the sums of gradients lie that updates alone read: on each device that held a partial
+    result.
 
     Buckets hold gradients of one dtype that lie on the same devices.
     """
@@ -52,13 +55,17 @@ def buckets_of(sharding: Sharding) -> dict[tuple[TensorOf, Place], list[Copy]]:
 
 
 def _members(sharding: Sharding) -> Iterator[Member]:
-    """The gradients that lie in partial results and are read by updates alone, in program order: as they are made."""
+    """The gradients that lie in partial results and are read by updates alone, in program order: as
+    they are made.
+    """
     question = sharding.question
     others = {t for i, read in enumerate(question.read) if i not in question.updates for t in read}
     for i in range(len(sharding.graph.ops)):
         for k in range(len(sharding.graph.ops[i].outputs)):
             grid = sharding.layouts.get((i, k))
-            partial = isinstance(grid, Grid) and grid.addends > 1 and (i, k) in question.weights.gradients
+            partial = (
+                isinstance(grid, Grid) and grid.addends > 1 and (i, k) in question.weights.gradients
+            )
             if partial and isinstance(grid, Grid) and (i, k) not in others:
                 for place in sorted(grid.cells):
                     held = holders(sharding, (i, k), grid, place)
@@ -69,7 +76,9 @@ def _part(sharding: Sharding, member: Member) -> Tensor:
     return part_of(sharding.tensor(member.tensor), member.region)
 
 
-def _reduced(sharding: Sharding, members: Sequence[Member]) -> dict[tuple[TensorOf, Place], list[Copy]]:
+def _reduced(
+    sharding: Sharding, members: Sequence[Member]
+) -> dict[tuple[TensorOf, Place], list[Copy]]:
     """The sums of one bucket: views of the buffers that its collective leaves, one a rank."""
     ranks = [copy.device for copy in members[0].partial]
     parts = [_part(sharding, member) for member in members]
@@ -79,7 +88,9 @@ def _reduced(sharding: Sharding, members: Sequence[Member]) -> dict[tuple[Tensor
 
     def fill(draft: Draft) -> None:
         held = ((member, member.partial[rank]) for rank in range(len(ranks)) for member in members)
-        draft.inputs = [sharding.hand_out(copy, member.tensor, member.region) for member, copy in held]
+        draft.inputs = [
+            sharding.hand_out(copy, member.tensor, member.region) for member, copy in held
+        ]
 
     draft = sharding.draft(last.tensor, "sync", ranks[0], ALL_REDUCE, [], attrs={"ranks": names})
     draft.tensors = [whole] * len(ranks)

@@ -1,4 +1,6 @@
-"""Leaves, and what is computed from them alone: stored on each device in the regions that its shards read."""
+"""Leaves, and what is computed from them alone: stored on each device in the regions that its
+shards read.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Held = list[tuple[int, Part]]
 
 
 def copies_of(question: Question, parts: Mapping[int, list[Placed]]) -> dict[int, list[Placed]]:
-    """The copies of every op that is there on demand, and the parts of the updates, which follow their parameters."""
+    """The copies of every op that is there on demand, and the parts of the updates, which follow
+    their parameters.
+    """
     return Demand(question, parts).run()
 
 
@@ -42,7 +46,9 @@ class Demand:
             if i in self.question.updates:
                 self.found[i] = self._updates(i)
             else:
-                self.found[i] = self._copies(i) or [Placed(part(self.question.readings[i], ()), self._anywhere())]
+                self.found[i] = self._copies(i) or [
+                    Placed(part(self.question.readings[i], ()), self._anywhere())
+                ]
         return self.found[i]
 
     def _updates(self, i: int) -> list[Placed]:
@@ -70,7 +76,11 @@ class Demand:
                 if region is not None:
                     box = box_of(op, output, region)
                     asked.setdefault(one.device, {})[box] = part(op, box)
-        return [Placed(one, device) for device in sorted(asked) for one in _largest(list(asked[device].values()))]
+        return [
+            Placed(one, device)
+            for device in sorted(asked)
+            for one in _largest(list(asked[device].values()))
+        ]
 
     def _anywhere(self) -> int:
         """For what nobody reads: the first device in use."""
@@ -84,11 +94,15 @@ def _largest(parts: list[Part]) -> list[Part]:
         one
         for at, one in enumerate(ordered)
         if not any(
-            _covers(other, one) and (not _covers(one, other) or k < at) for k, other in enumerate(ordered) if k != at
+            _covers(other, one) and (not _covers(one, other) or k < at)
+            for k, other in enumerate(ordered)
+            if k != at
         )
     ]
 
 
 def _covers(one: Part, other: Part) -> bool:
-    pairs: list[tuple[Region | None, Region | None]] = list(zip(one.makes, other.makes, strict=True))
+    pairs: list[tuple[Region | None, Region | None]] = list(
+        zip(one.makes, other.makes, strict=True)
+    )
     return all(b is None or (a is not None and inside(b, a)) for a, b in pairs)

@@ -1,4 +1,6 @@
-"""From drafts to the ops of the sharded graph: inputs, attributes, times and memory of every part."""
+"""From drafts to the ops of the sharded graph: inputs, attributes, times and memory of every
+part.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from ...costs import CostModel
 from ...errors import InputError
 from ...graph import Op
-from ...profile import CostModel
 from ...semantics import Shard, operand_shapes, sliced_strides, traits_of
 from ...semantics.work import layouts
 from ...structure import op_splits
@@ -49,11 +51,15 @@ def _connect(sharding: Sharding, i: int, draft: Draft, one: Placed) -> None:
     for operand, tensor in enumerate(sharding.question.read[i]):
         region = one.part.needs[operand]
         if region is not None:
-            addend = one.addend if one.addend is not None else sharding.own_statistics(i, tensor, one)
+            addend = (
+                one.addend if one.addend is not None else sharding.own_statistics(i, tensor, one)
+            )
             draft.inputs += sharding.read(tensor, region, one.device, addend)
     graph = sharding.graph
     for name in graph.ops[i].control_inputs:
-        draft.control_inputs += [other.name for other in sharding.drafts[graph.index[name.removeprefix("^")]]]
+        draft.control_inputs += [
+            other.name for other in sharding.drafts[graph.index[name.removeprefix("^")]]
+        ]
 
 
 class Shares:
@@ -65,7 +71,11 @@ class Shares:
     def fields(self, one: Placed) -> dict[str, Any]:
         """The fields of one part's Op."""
         share = one.part.share
-        found: dict[str, Any] = {"phase": self.op.phase, "attrs": self._attrs(one), "time": self._time(one)}
+        found: dict[str, Any] = {
+            "phase": self.op.phase,
+            "attrs": self._attrs(one),
+            "time": self._time(one),
+        }
         weights = self._weight_share(one)
         found |= {name: ceil(getattr(self.op, name) * weights) for name in _SIZES}
         found["workspace_bytes"] = ceil(self.op.workspace_bytes * share)
@@ -83,13 +93,21 @@ class Shares:
 
     def _strides(self, shard: Shard) -> dict[str, Any]:
         """The attribute "strides" of one part: its operands lie as those of the whole op do."""
-        told, shapes = layouts(self.op.attrs.get("strides")) or [], operand_shapes(self.sharding.graph, self.i)
+        told, shapes = (
+            layouts(self.op.attrs.get("strides")) or [],
+            operand_shapes(self.sharding.graph, self.i),
+        )
         pairs = zip(shard.operands, shard.inputs, strict=True)
-        found = [sliced_strides(told[i], shapes[i] or (), part) if i < len(told) else None for i, part in pairs]
+        found = [
+            sliced_strides(told[i], shapes[i] or (), part) if i < len(told) else None
+            for i, part in pairs
+        ]
         return {"strides": found} if any(found) else {}
 
     def _time(self, one: Placed) -> Any:
-        """The time of one part: of its own shape (None), as given for the whole, or divided where that is asked."""
+        """The time of one part: of its own shape (None), as given for the whole, or divided where
+        that is asked.
+        """
         op, share = self.op, one.part.share
         given = op.time.values() if isinstance(op.time, Mapping) else (op.time or 0,)
         free = op.time is not None and not any(given)
@@ -97,7 +115,8 @@ class Shares:
             return op.time
         if self.sharding.divided.get(self.i) is None:
             raise InputError(
-                f'partition["{op.name}"].time: the time of op "{op.name}" is given for the whole op; '
+                f'partition["{op.name}"].time: the time of op "{op.name}" is given for '
+                "the whole op; "
                 'ask for "time": "divided" to take its share for every part'
             )
         if isinstance(op.time, Mapping):
@@ -110,20 +129,34 @@ class Shares:
         """The cost of the whole op by device kind, divided; None where nobody knows it."""
         kinds = dict.fromkeys(device.kind for device in self.sharding.question.cluster.devices)
         found = {kind: self.costs.cost(self.sharding.graph, self.i, kind) for kind in kinds}
-        return {kind: cost.seconds * share for kind, cost in found.items() if cost is not None} or None
+        return {
+            kind: cost.seconds * share for kind, cost in found.items() if cost is not None
+        } or None
 
     def _weight_share(self, one: Placed) -> Fraction:
-        """The share of the parameters that an op owns; raises InputError where parts would hold the same ones."""
+        """The share of the parameters that an op owns; raises InputError where parts would hold the
+        same ones.
+        """
         share = one.part.share
-        if traits_of(self.op.kind).leaf or share == 1 or not any(getattr(self.op, name) for name in _SIZES):
+        if (
+            traits_of(self.op.kind).leaf
+            or share == 1
+            or not any(getattr(self.op, name) for name in _SIZES)
+        ):
             return share
         question = self.sharding.question
-        weights = {s.axis for s in op_splits(self.sharding.graph, self.i, question.weights) if s.kind == "parameter"}
+        weights = {
+            s.axis
+            for s in op_splits(self.sharding.graph, self.i, question.weights)
+            if s.kind == "parameter"
+        }
         replicated = [axis for axis, _ in one.part.box if axis not in weights]
         if replicated:
             raise InputError(
-                f'partition["{self.op.name}"]: op "{self.op.name}" owns parameters (param_bytes); split along '
-                f'"{replicated[0]}", its parts would hold the same ones, and no op adds up their gradients: '
+                f'partition["{self.op.name}"]: op "{self.op.name}" owns parameters '
+                "(param_bytes); split along "
+                f'"{replicated[0]}", its parts would hold the same ones, and no op '
+                "adds up their gradients: "
                 "let an op of kind parameter own them"
             )
         return share

@@ -1,6 +1,8 @@
-"""What the shards of an op read and make, whatever the devices: cached by what the op computes and how it is split.
+"""What the shards of an op read and make, whatever the devices: cached by what the op computes and
+how it is split.
 
-Regions are those of the stored tensors, so that views folded between a tensor and its reader are seen through.
+Regions are those of the stored tensors, so that views folded between a tensor and its reader are
+seen through.
 """
 
 from __future__ import annotations
@@ -43,11 +45,12 @@ _CACHED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One shard of an op: its box, the shard as an op of its own (None: the whole op, of an unknown kind).
+    """One shard of an op: its box, the shard as an op of its own (None: the whole op, of an unknown
+    kind).
 
-    ``needs`` is the region read of each stored operand, ``makes`` that made of each output (None: nothing). By output,
-    ``addends`` is the number among the partial results of one region, ``copies`` that among equal ones. ``share`` is
-    the part of the op's points that it holds.
+    ``needs`` is the region read of each stored operand, ``makes`` that made of each output (None:
+    nothing). By output, ``addends`` is the number among the partial results of one region,
+    ``copies`` that among equal ones. ``share`` is the part of the op's points that it holds.
     """
 
     box: Box
@@ -63,8 +66,8 @@ class Part:
 class Reading:
     """What geometry asks of one op of a graph; equal ops share one object, so it serves as a key.
 
-    ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of the tensors read,
-    ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
+    ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of
+    the tensors read, ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
     """
 
     semantics: Semantics | None
@@ -74,7 +77,9 @@ class Reading:
 
 
 def reading(graph: Graph, position: int) -> Reading:
-    """How an op of a graph reads and makes; a tensor whose shape is not known counts as one element."""
+    """How an op of a graph reads and makes; a tensor whose shape is not known counts as one
+    element.
+    """
     op = graph.ops[position]
     stored = tuple(tensor.shape or () for tensor in graph.operands[position])
     semantics: Semantics | None
@@ -93,13 +98,18 @@ def reading(graph: Graph, position: int) -> Reading:
 
 
 def _gapless(strides: tuple[int, ...] | None, seen: Shape, stored: Shape) -> tuple[int, ...] | None:
-    """The strides of an operand: where none are told of one part of a stack, those of a part that lies without gaps."""
+    """The strides of an operand: where none are told of one part of a stack, those of a part that
+    lies without gaps.
+    """
     return row_strides(seen) if strides is None and len(seen) < len(stored) else strides
 
 
 @lru_cache(_CACHED)
 def _reading(
-    semantics: Semantics | None, stored: tuple[Shape, ...], strides: Strides, made: tuple[Shape, ...]
+    semantics: Semantics | None,
+    stored: tuple[Shape, ...],
+    strides: Strides,
+    made: tuple[Shape, ...],
 ) -> Reading:
     return Reading(semantics, stored, strides, made)
 
@@ -125,7 +135,10 @@ def whole(shape: Shape) -> Region:
 
 @lru_cache(_CACHED)
 def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) -> tuple[Part, ...]:
-    """All shards for so many parts along each axis, in row-major order of the op's axes. Raises InputError."""
+    """All shards for so many parts along each axis, in row-major order of the op's axes.
+
+    Raises InputError.
+    """
     if op.semantics is None or not degrees:
         return (part(op, ()),)
     cut = [axis.name for axis in op.semantics.axes if dict(degrees).get(axis.name, 1) > 1]
@@ -157,7 +170,9 @@ def _number(
     effects: Mapping[str, Sequence[str]],
     output: int,
 ) -> tuple[int, int]:
-    """(addend, copy) of a part of an output: row-major over the axes that reduce it and those that replicate it."""
+    """(addend, copy) of a part of an output: row-major over the axes that reduce it and those that
+    replicate it.
+    """
     addend = copy = 0
     for place, name, count in zip(point, cut, counts, strict=True):
         match effects[name][output]:
@@ -174,25 +189,35 @@ def part(op: Reading, box: Box) -> Part:
     zeros = (0,) * len(op.made)
     if op.semantics is None:
         needs = tuple(whole(shape) for shape in op.stored)
-        return Part((), None, needs, tuple(whole(shape) for shape in op.made), zeros, zeros, Fraction(1))
+        return Part(
+            (), None, needs, tuple(whole(shape) for shape in op.made), zeros, zeros, Fraction(1)
+        )
     shard = shard_of(op.semantics, dict(box))
     found = [_stored(op, operand, region) for operand, region in enumerate(shard.needs)]
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
-    share = Fraction(prod(stop - start for _, (start, stop) in box), prod(sizes[name] for name, _ in box))
+    share = Fraction(
+        prod(stop - start for _, (start, stop) in box), prod(sizes[name] for name, _ in box)
+    )
     return Part(box, shard, tuple(found), shard.makes, zeros, zeros, share)
 
 
 def _stored(op: Reading, operand: int, region: Region | None) -> Region | None:
     if region is None or op.semantics is None:
         return None
-    return stored_region(region, op.semantics.inputs[operand], op.stored[operand], op.strides[operand])
+    return stored_region(
+        region, op.semantics.inputs[operand], op.stored[operand], op.strides[operand]
+    )
 
 
 @lru_cache(_CACHED)
-def followed_axis(op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...]) -> str | None:
-    """The axis along which parts of the op read mostly their own part of an operand that is cut so along a dimension.
+def followed_axis(
+    op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...]
+) -> str | None:
+    """The axis along which parts of the op read mostly their own part of an operand that is cut so
+    along a dimension.
 
-    "Mostly" is more than half of what they read. None where no axis does; the best one counts, then the first.
+    "Mostly" is more than half of what they read. None where no axis does; the best one counts, then
+    the first.
     """
     if op.semantics is None:
         return None
@@ -208,7 +233,9 @@ def followed_axis(op: Reading, operand: int, dimension: int, intervals: tuple[In
 
 
 def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
-    """Whether an axis indexes a dimension of an operand; of one that is seen through a view it may."""
+    """Whether an axis indexes a dimension of an operand; of one that is seen through a view it
+    may.
+    """
     assert op.semantics is not None
     seen_so = op.semantics.inputs[operand] == op.stored[operand] and op.strides[operand] is None
     return not seen_so or axis in op.semantics.reads[operand][dimension][1]
@@ -217,7 +244,9 @@ def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
 def _own_share(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...], axis: str, size: int
 ) -> int | Fraction:
-    """The sum over all parts of what is their own among what they read along the dimension; 0 where it is no half."""
+    """The sum over all parts of what is their own among what they read along the dimension; 0 where
+    it is no half.
+    """
     assert op.semantics is not None
     total: int | Fraction = 0
     for own, interval in zip(intervals, parts_of(size, len(intervals)), strict=True):
@@ -233,7 +262,9 @@ def _own_share(
 
 
 def box_of(op: Reading, output: int, region: Region) -> Box:
-    """The smallest box whose shard makes a region of an output: along dimensions that one axis indexes, their part."""
+    """The smallest box whose shard makes a region of an output: along dimensions that one axis
+    indexes, their part.
+    """
     if op.semantics is None:
         return ()
     return _box(op.semantics, op.semantics.makes[output], region)
@@ -247,13 +278,19 @@ def updated_box(op: Reading, operand: int, region: Region) -> Box:
 
 
 def _box(
-    semantics: Semantics, dims: Sequence[tuple[Axis | Index | None, frozenset[str], Interval]], region: Region
+    semantics: Semantics,
+    dims: Sequence[tuple[Axis | Index | None, frozenset[str], Interval]],
+    region: Region,
 ) -> Box:
     allowed = {split.axis for split in splits(semantics)}
     found = {}
     for (index, names, full), interval in zip(dims, region, strict=True):
         sum_of = index.as_index() if index is not None else None
-        plain = sum_of is not None and not sum_of.offset and [factor for _, factor in sum_of.terms] == [1]
+        plain = (
+            sum_of is not None
+            and not sum_of.offset
+            and [factor for _, factor in sum_of.terms] == [1]
+        )
         if plain and len(names) == 1 and names <= allowed and interval != full:
             found[next(iter(names))] = interval
     return tuple((axis.name, found[axis.name]) for axis in semantics.axes if axis.name in found)

@@ -1,6 +1,8 @@
-"""How a tensor lies once its op is split: a grid of regions, each held as partial results and in copies.
+"""How a tensor lies once its op is split: a grid of regions, each held as partial results and in
+copies.
 
-A region that some shard reads is cut at the borders of the grid, found by bisection in each dimension.
+A region that some shard reads is cut at the borders of the grid, found by bisection in each
+dimension.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ def part_of(tensor: Tensor, region: Region) -> Tensor:
 class Draft:
     """An op of the sharded graph while it is written.
 
-    ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region), then views of them
-    as somebody asks for them. ``fill`` writes the inputs of what is only there where somebody reads it. ``fields`` are
-    those of the Op, ``addend`` by output which of the partial results it is, of how many.
+    ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region),
+    then views of them as somebody asks for them. ``fill`` writes the inputs of what is only there
+    where somebody reads it. ``fields`` are those of the Op, ``addend`` by output which of the
+    partial results it is, of how many.
     """
 
     name: str
@@ -55,7 +58,9 @@ class Draft:
     views: dict[tuple[int, Region], int] = field(default_factory=dict)
 
     def output(self, base: int, region: Region, tensor: Tensor) -> str:
-        """The output that holds a region of ``tensor``, inside of what output ``base`` holds; written as an input."""
+        """The output that holds a region of ``tensor``, inside of what output ``base`` holds;
+        written as an input.
+        """
         if region == self.regions[base][1]:
             return f"{self.name}:{base}"
         key = base, region
@@ -63,7 +68,9 @@ class Draft:
             one = part_of(tensor, region)
             self.views[key] = len(self.tensors)
             seen = self.tensors[base].view_of
-            self.tensors.append(Tensor(one.bytes, one.shape, one.dtype, base if seen is None else seen))
+            self.tensors.append(
+                Tensor(one.bytes, one.shape, one.dtype, base if seen is None else seen)
+            )
         return f"{self.name}:{self.views[key]}"
 
 
@@ -81,7 +88,8 @@ Addends = list[list[Copy]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The regions of a tensor: along each dimension the intervals, and what holds the region at each place.
+    """The regions of a tensor: along each dimension the intervals, and what holds the region at
+    each place.
 
     ``addends`` is how many partial results a region has; 1 where it is whole.
     """
@@ -101,7 +109,9 @@ class Grid:
 
     def overlapping(self, region: Region) -> Iterator[tuple[Region, Addends]]:
         """The parts into which the grid cuts a region, with what holds them, in order."""
-        ranges = [_touched(intervals, one) for intervals, one in zip(self.dims, region, strict=True)]
+        ranges = [
+            _touched(intervals, one) for intervals, one in zip(self.dims, region, strict=True)
+        ]
         for place in product(*ranges):
             cell = self.cells.get(place)
             if cell is not None:
@@ -117,7 +127,9 @@ class Grid:
 def _touched(intervals: Sequence[Interval], one: Interval) -> range:
     """The positions of the sorted, disjoint intervals that share a point with another one."""
     first = bisect_right(intervals, one[0], key=lambda interval: interval[1])
-    return range(first, max(first, bisect_left(intervals, one[1], key=lambda interval: interval[0])))
+    return range(
+        first, max(first, bisect_left(intervals, one[1], key=lambda interval: interval[0]))
+    )
 
 
 def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid:

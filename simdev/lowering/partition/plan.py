@@ -1,6 +1,8 @@
-"""Which parts every op has and where they run: those configured, those placed, and all others, which follow.
+"""Which parts every op has and where they run: those configured, those placed, and all others,
+which follow.
 
-Leaves, and what is computed from them alone, are no parts of a plan: they are there where they are read (demand.py).
+Leaves, and what is computed from them alone, are no parts of a plan: they are there where they are
+read (demand.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from .layout import Grid
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One part of an op on its device. ``addend`` is which partial result of its operands it goes on with."""
+    """One part of an op on its device.
+
+    ``addend`` is which partial result of its operands it goes on with.
+    """
 
     part: Part
     device: int
@@ -64,7 +69,10 @@ class Question:
     @cached_property
     def free(self) -> tuple[bool, ...]:
         """Whether an op is neither configured nor placed."""
-        return tuple(i not in self.configured and self.placed[i] == NOWHERE for i in range(len(self.graph.ops)))
+        return tuple(
+            i not in self.configured and self.placed[i] == NOWHERE
+            for i in range(len(self.graph.ops))
+        )
 
     @cached_property
     def order(self) -> list[int]:
@@ -84,19 +92,23 @@ class Question:
 
     @cached_property
     def goes_back(self) -> tuple[bool, ...]:
-        """Whether an op is the backward of a layer without weights: those with weights follow the gradient."""
+        """Whether an op is the backward of a layer without weights: those with weights follow the
+        gradient.
+        """
         found = []
         for i, op in enumerate(self.graph.ops):
             own = [(i, k) in self.weights.gradients for k in range(len(op.outputs))]
-            found.append(op.phase == "backward" and not traits_of(op.kind).weighted and not all(own))
+            found.append(
+                op.phase == "backward" and not traits_of(op.kind).weighted and not all(own)
+            )
         return tuple(found)
 
     @cached_property
     def on_demand(self) -> frozenset[int]:
         """Ops that are there where they are read: free leaves, and free ops that read nothing else.
 
-        Of the latter those that only move data, and those that do not depend on an ``input``: computing them again
-        elsewhere costs little, and no optimizer would send their results.
+        Of the latter those that only move data, and those that do not depend on an ``input``:
+        computing them again elsewhere costs little, and no optimizer would send their results.
         """
         found: set[int] = set()
         of_inputs: set[int] = set()
@@ -107,7 +119,9 @@ class Question:
                 continue
             traits = traits_of(op.kind)
             batch = traits.leaf == "input" or not producers.isdisjoint(of_inputs)
-            cheap = op_class(op.kind) == "data_movement" or traits.drawn or (producers and not batch)
+            cheap = (
+                op_class(op.kind) == "data_movement" or traits.drawn or (producers and not batch)
+            )
             if traits.leaf or (cheap and self.readings[i].semantics is not None):
                 found.add(i)
                 of_inputs |= {i} if batch else set()
@@ -115,9 +129,13 @@ class Question:
 
     @cached_property
     def updates(self) -> dict[int, tuple[int, int]]:
-        """Free updates of a parameter that others read on demand: op -> (operand, parameter's op)."""
+        """Free updates of a parameter that others read on demand: op -> (operand, parameter's
+        op).
+        """
         computes = (i for i, op in enumerate(self.graph.ops) if op.phase != "update")
-        shared = self.on_demand.intersection(producer for i in computes for producer, _ in self.read[i])
+        shared = self.on_demand.intersection(
+            producer for i in computes for producer, _ in self.read[i]
+        )
         first: dict[int, tuple[int, int]] = {}
         for update, parameters in updated(self.graph).items():
             for operand, (producer, _) in enumerate(self.read[update] if self.free[update] else ()):
@@ -133,7 +151,9 @@ def configured_parts(op: Reading, resolved: Resolved) -> list[Placed]:
 
 
 def followed_parts(op: Reading, operand: int, grid: Grid) -> list[Placed]:
-    """Parts that follow a tensor: cut as it is, where there is an axis along which they read their own part."""
+    """Parts that follow a tensor: cut as it is, where there is an axis along which they read their
+    own part.
+    """
     axes = followed_axes(op, operand, grid)
     found = []
     for one, place in zip(_parts(op, grid, axes), _places(op, grid, axes), strict=True):
@@ -148,19 +168,26 @@ def partial_parts(op: Reading, operand: int, grid: Grid) -> list[Placed] | None:
         return None
     found = []
     for one, place in zip(_parts(op, grid, axes), _places(op, grid, axes), strict=True):
-        found += [Placed(one, copies[0].device, addend) for addend, copies in enumerate(grid.cells[place])]
+        found += [
+            Placed(one, copies[0].device, addend) for addend, copies in enumerate(grid.cells[place])
+        ]
     return found
 
 
 def alike(one: Grid, other: Grid) -> bool:
-    """Whether two tensors lie in partial sums over the same parts, dimensions that are not cut aside."""
+    """Whether two tensors lie in partial sums over the same parts, dimensions that are not cut
+    aside.
+    """
     return {one.reducer, other.reducer} == {"sum"} and _holders(one) == _holders(other)
 
 
 def _holders(grid: Grid) -> dict[tuple[int, ...], list[int]]:
     """The devices of the partial results, by the place along the dimensions that are cut."""
     cut = [d for d, intervals in enumerate(grid.dims) if len(intervals) > 1]
-    return {tuple(place[d] for d in cut): [copies[0].device for copies in cell] for place, cell in grid.cells.items()}
+    return {
+        tuple(place[d] for d in cut): [copies[0].device for copies in cell]
+        for place, cell in grid.cells.items()
+    }
 
 
 def followed_axes(op: Reading, operand: int, grid: Grid) -> dict[str, int]:
@@ -181,7 +208,11 @@ def _parts(op: Reading, grid: Grid, axes: Mapping[str, int]) -> Sequence[Part]:
 
 def _places(op: Reading, grid: Grid, axes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     """The place in the grid of each part, the parts in row-major order of the op's axes."""
-    cut = [axis.name for axis in op.semantics.axes if axis.name in axes] if op.semantics is not None else []
+    cut = (
+        [axis.name for axis in op.semantics.axes if axis.name in axes]
+        if op.semantics is not None
+        else []
+    )
     places = [[0] * len(grid.dims)]
     for axis in cut:
         dimension = axes[axis]

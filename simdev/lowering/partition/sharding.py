@@ -1,4 +1,6 @@
-"""The sharded graph while it is made: the drafts of its ops, how every tensor lies, and what a reader is handed."""
+"""The sharded graph while it is made: the drafts of its ops, how every tensor lies, and what a
+reader is handed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from .sums import summed
 
 
 class Sharding:
-    """Drafts and layouts of one question; ``parts`` are those of every op that has a plan of its own."""
+    """Drafts and layouts of one question; ``parts`` are those of every op that has a plan of its
+    own.
+    """
 
     def __init__(self, question: Question) -> None:
         self._start(question)
@@ -48,7 +52,9 @@ class Sharding:
 
     @cached_property
     def buckets(self) -> dict[tuple[TensorOf, Place], list[Copy]]:
-        """Where the sums of gradients lie that are reduced together; asked once all ops of the plan are laid."""
+        """Where the sums of gradients lie that are reduced together; asked once all ops of the plan
+        are laid.
+        """
         return buckets_of(self)
 
     def tensor(self, tensor: TensorOf) -> Tensor:
@@ -66,7 +72,8 @@ class Sharding:
             found = self._parts(i)
             if found is None:
                 problems.append(
-                    f'placement: op "{self.graph.ops[i].name}" has no device, is not split, and reads nothing to follow'
+                    f'placement: op "{self.graph.ops[i].name}" has no device, is not '
+                    "split, and reads nothing to follow"
                 )
                 found = [Placed(part(question.readings[i], ()), 0)]
             self.parts[i] = found
@@ -85,13 +92,19 @@ class Sharding:
         return self._following(i)
 
     def _following(self, i: int) -> list[Placed] | None:
-        """Parts like those of the first operand that is split; None where there is nothing to follow.
+        """Parts like those of the first operand that is split; None where there is nothing to
+        follow.
 
-        What goes back through a layer without weights looks at what the layer made first: so it runs where that did.
+        What goes back through a layer without weights looks at what the layer made first: so it
+        runs where that did.
         """
         question, op, read = self.question, self.question.readings[i], self.question.read[i]
         touched = question.touched[i]
-        raw = {j: one for j, t in enumerate(read) if t in touched and isinstance(one := self.layouts.get(t), Grid)}
+        raw = {
+            j: one
+            for j, t in enumerate(read)
+            if t in touched and isinstance(one := self.layouts.get(t), Grid)
+        }
         if not raw:
             return None
         operand = self._linear_operand(i, raw)
@@ -101,16 +114,25 @@ class Sharding:
                 self.divided[i] = self.divided.get(read[operand][0])
                 return found
         if question.goes_back[i]:
-            raw = dict(sorted(raw.items(), key=lambda item: self.graph.ops[read[item[0]][0]].phase != "forward"))
+            raw = dict(
+                sorted(
+                    raw.items(),
+                    key=lambda item: self.graph.ops[read[item[0]][0]].phase != "forward",
+                )
+            )
         chosen = next((j for j, grid in raw.items() if followed_axes(op, j, grid)), None)
         if chosen is None:  # perhaps the chunks in which partial results are added up
             raw = {j: self.whole(read[j]) for j in raw}
-            chosen = next((j for j, grid in raw.items() if followed_axes(op, j, grid)), next(iter(raw)))
+            chosen = next(
+                (j for j, grid in raw.items() if followed_axes(op, j, grid)), next(iter(raw))
+            )
         self.divided[i] = self.divided.get(read[chosen][0])
         return followed_parts(op, chosen, raw[chosen])
 
     def _linear_operand(self, i: int, raw: Mapping[int, Grid]) -> int | None:
-        """The operand whose partial results an op can go on with, so that they are added up later; None: none."""
+        """The operand whose partial results an op can go on with, so that they are added up later;
+        None: none.
+        """
         op = self.graph.ops[i]
         alone = traits_of(op.kind).linear_in
         operand = 0 if alone is None else alone
@@ -118,24 +140,42 @@ class Sharding:
         if operand not in partial:
             return None
         if alone is not None:
-            return operand if partial == {operand} and (i, 0) in self.question.weights.gradients else None
-        together = len(raw) == len(op.inputs) and all(alike(raw[operand], other) for other in raw.values())
+            return (
+                operand
+                if partial == {operand} and (i, 0) in self.question.weights.gradients
+                else None
+            )
+        together = len(raw) == len(op.inputs) and all(
+            alike(raw[operand], other) for other in raw.values()
+        )
         return operand if is_linear(op) and together else None
 
     def _sum_up(self, i: int) -> None:
-        """Partial results that the parts of an op need as values: best added up as the parts read them."""
+        """Partial results that the parts of an op need as values: best added up as the parts read
+        them.
+        """
         for operand, tensor in enumerate(self.question.read[i]):
             layout = self.layouts.get(tensor)
-            if not isinstance(layout, Grid) or layout.addends == 1 or self.parts[i][0].addend is not None:
+            if (
+                not isinstance(layout, Grid)
+                or layout.addends == 1
+                or self.parts[i][0].addend is not None
+            ):
                 continue
-            regions = [region for one in self.parts[i] if (region := one.part.needs[operand]) is not None]
+            regions = [
+                region for one in self.parts[i] if (region := one.part.needs[operand]) is not None
+            ]
             own = all(self.own_statistics(i, tensor, one) is not None for one in self.parts[i])
             if regions and not own:
-                cut = [d for d in range(len(regions[0])) if len({region[d] for region in regions}) > 1]
+                cut = [
+                    d for d in range(len(regions[0])) if len({region[d] for region in regions}) > 1
+                ]
                 self.whole(tensor, cut[0] if cut else None)
 
     def whole(self, tensor: TensorOf, cut: int | None = None) -> Grid:
-        """How the values of a tensor lie, partial results added up, in chunks along a dimension where one is told."""
+        """How the values of a tensor lie, partial results added up, in chunks along a dimension
+        where one is told.
+        """
         layout = self.layouts[tensor]
         assert isinstance(layout, Grid)
         if layout.addends == 1:
@@ -188,33 +228,51 @@ class Sharding:
             return grid_of(made, reducer)
         except ValueError as error:
             name = self.graph.ops[i].name
-            raise InputError(f'partition["{name}"]: output {k} of op "{name}" falls into {error}') from None
+            raise InputError(
+                f'partition["{name}"]: output {k} of op "{name}" falls into {error}'
+            ) from None
 
     def _shard(self, i: int, one: Placed, role: str, name: str, number: int) -> Draft:
         op = self.graph.ops[i]
         made = [(k, region) for k, region in enumerate(one.part.makes) if region is not None]
         tensors = [part_of(op.outputs[k], region) for k, region in made]
-        if len(op.made) < len(op.outputs):  # such an op is never split: its outputs stay what they are
+        # such an op is never split: its outputs stay what they are
+        if len(op.made) < len(op.outputs):
             tensors = list(op.outputs)
         found = Draft(name, i, role, number, one.device, op.kind, tensors, made, box=one.part.box)
         found.addend = [(0, 1)] * len(made)
         return found
 
     def draft(
-        self, tensor: TensorOf, role: str, device: int, kind: str, regions: Sequence[Region], **fields: Any
+        self,
+        tensor: TensorOf,
+        role: str,
+        device: int,
+        kind: str,
+        regions: Sequence[Region],
+        **fields: Any,
     ) -> Draft:
-        """An op that lowering adds: one that holds regions of a tensor on its way to its readers."""
+        """An op that lowering adds: one that holds regions of a tensor on its way to its
+        readers.
+        """
         i, k = tensor
         number = self._numbers.get((i, role), 0)
         self._numbers[i, role] = number + 1
         tensors = [part_of(self.tensor(tensor), region) for region in regions]
         name = f"{self.graph.ops[i].name}#{role}{number}"
-        found = Draft(name, i, role, number, device, kind, tensors, [(k, region) for region in regions])
-        found.fields, found.addend = {"phase": self.graph.ops[i].phase, **fields}, [(0, 1)] * len(tensors)
+        found = Draft(
+            name, i, role, number, device, kind, tensors, [(k, region) for region in regions]
+        )
+        found.fields, found.addend = (
+            {"phase": self.graph.ops[i].phase, **fields},
+            [(0, 1)] * len(tensors),
+        )
         return found
 
     def _on_demand(self) -> None:
-        """Leaves and what is computed from them alone, where they are read; then the updates of these copies."""
+        """Leaves and what is computed from them alone, where they are read; then the updates of
+        these copies.
+        """
         for i, held in copies_of(self.question, self.parts).items():
             self.parts[i] = held
             self._lay_copies(i)
@@ -231,13 +289,19 @@ class Sharding:
             for draft in self.drafts[i]:
                 for base, (output, region) in enumerate(draft.regions):
                     if output == k:
-                        by_device.setdefault(draft.device, []).append((region, Copy(draft, base, draft.device)))
+                        by_device.setdefault(draft.device, []).append(
+                            (region, Copy(draft, base, draft.device))
+                        )
             self.layouts[i, k] = Local(by_device)
 
     # What a reader is handed
 
-    def read(self, tensor: TensorOf, region: Region, device: int, addend: int | None = None) -> list[str]:
-        """The inputs that hold a region of a tensor for a reader on a device; of one partial result where told."""
+    def read(
+        self, tensor: TensorOf, region: Region, device: int, addend: int | None = None
+    ) -> list[str]:
+        """The inputs that hold a region of a tensor for a reader on a device; of one partial result
+        where told.
+        """
         layout = self.layouts[tensor]
         if isinstance(layout, Local):
             return [self.hand_out(layout.find(region, device), tensor, region)]
@@ -251,10 +315,16 @@ class Sharding:
         return found
 
     def own_statistics(self, i: int, tensor: TensorOf, one: Placed) -> int | None:
-        """Which partial result of a statistic belongs to a part of the op that goes back; None where it is no such."""
+        """Which partial result of a statistic belongs to a part of the op that goes back; None
+        where it is no such.
+        """
         layout = self.layouts[tensor]
         kind = statistics_of(self.graph.ops[i].kind)
-        if kind != self.graph.ops[tensor[0]].kind or not isinstance(layout, Grid) or layout.addends == 1:
+        if (
+            kind != self.graph.ops[tensor[0]].kind
+            or not isinstance(layout, Grid)
+            or layout.addends == 1
+        ):
             return None
         own = [
             (copies[0].draft.box != one.part.box, addend)
@@ -265,7 +335,9 @@ class Sharding:
         return min(own)[1] if own else None
 
     def hand_out(self, copy: Copy, tensor: TensorOf, region: Region) -> str:
-        """A region of what a copy holds, as an input; what is only made where it is read is made now."""
+        """A region of what a copy holds, as an input; what is only made where it is read is made
+        now.
+        """
         self.write(copy.draft)
         return copy.draft.output(copy.base, region, self.tensor(tensor))
 

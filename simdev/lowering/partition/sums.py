@@ -1,9 +1,10 @@
 """Adding up partial results, where somebody needs the values.
 
-Activations, and gradients with sync "sharded": every holder of a partial result adds up its own chunk (reduce-scatter),
-and readers fetch the chunks (all-gather), by direct messages. Gradients with "parameter-server": one sum, where the
-first partial result is. With "all-reduce": one collective op over all holders, which leaves the sum on each; with
-"bucketed" one for several gradients (``buckets.py``).
+Activations, and gradients with sync "sharded": every holder of a partial result adds up its own
+chunk (reduce-scatter), and readers fetch the chunks (all-gather), by direct messages. Gradients
+with "parameter-server": one sum, where the first partial result is. With "all-reduce": one
+collective op over all holders, which leaves the sum on each; with "bucketed" one for several
+gradients (``buckets.py``).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 
 
 def summed(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
-    """The grid of the values of a tensor that lies in partial results; sums are made when they are first read.
+    """The grid of the values of a tensor that lies in partial results; sums are made when they are
+    first read.
 
-    Chunks are cut along the dimension ``cut`` if that can be done evenly: along which the first reader is cut.
+    Chunks are cut along the dimension ``cut`` if that can be done evenly: along which the first
+    reader is cut.
     """
     sync = sharding.question.strategy.sync
     if tensor not in sharding.question.weights.gradients or sync == "sharded":
@@ -41,14 +44,22 @@ def region_at(grid: Grid, place: Place) -> Region:
 
 
 def adder(
-    sharding: Sharding, tensor: TensorOf, grid: Grid, which: Sequence[int], region: Region, device: int, role: str
+    sharding: Sharding,
+    tensor: TensorOf,
+    grid: Grid,
+    which: Sequence[int],
+    region: Region,
+    device: int,
+    role: str,
 ) -> Copy:
     """An op that adds up a region of some of the partial results on one device."""
 
     def fill(draft: Draft) -> None:
         pieces = list(grid.overlapping(region))
         pairs = ((cell[addend], piece) for addend in which for piece, cell in pieces)
-        draft.inputs = [sharding.hand_out(nearest(copies, device), tensor, piece) for copies, piece in pairs]
+        draft.inputs = [
+            sharding.hand_out(nearest(copies, device), tensor, piece) for copies, piece in pairs
+        ]
 
     attrs = {}
     if sharding.tensor(tensor).shape is not None:
@@ -62,12 +73,16 @@ def adder(
 
 
 def _in_chunks(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
-    """Every region cut into as many chunks as it has partial results, each added up where one of these is."""
+    """Every region cut into as many chunks as it has partial results, each added up where one of
+    these is.
+    """
     dimension, count = _cut(grid, cut)
     cells: dict[Place, Addends] = {}
     dims = list(grid.dims)
     if dimension is not None:
-        dims[dimension] = tuple(chunk for interval in dims[dimension] for chunk in _chunks(interval, count))
+        dims[dimension] = tuple(
+            chunk for interval in dims[dimension] for chunk in _chunks(interval, count)
+        )
     for place in sorted(grid.cells):
         addends = grid.cells[place]
         for chunk in range(count):
@@ -109,7 +124,9 @@ def _on_server(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -
 
 
 def _bucketed(sharding: Sharding, tensor: TensorOf, grid: Grid) -> Grid:
-    """In buckets where updates alone read it; else by a collective of its own, which cannot wait for others."""
+    """In buckets where updates alone read it; else by a collective of its own, which cannot wait
+    for others.
+    """
     known = sharding.buckets
     cells = {
         place: [known.get((tensor, place)) or _all_reduced(sharding, tensor, grid, place)]
@@ -119,12 +136,16 @@ def _bucketed(sharding: Sharding, tensor: TensorOf, grid: Grid) -> Grid:
 
 
 def holders(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """The partial results of a region, one a device: those of one device are added up there before."""
+    """The partial results of a region, one a device: those of one device are added up there
+    before.
+    """
     region, cell, by_device = region_at(grid, place), grid.cells[place], dict[int, list[int]]()
     for addend, copies in enumerate(cell):
         by_device.setdefault(copies[0].device, []).append(addend)
     return [
-        cell[which[0]][0] if len(which) == 1 else adder(sharding, tensor, grid, which, region, device, "sum")
+        cell[which[0]][0]
+        if len(which) == 1
+        else adder(sharding, tensor, grid, which, region, device, "sum")
         for device, which in by_device.items()
     ]
 
@@ -139,6 +160,8 @@ def _all_reduced(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place)
     def fill(draft: Draft) -> None:
         draft.inputs = [sharding.hand_out(copy, tensor, region) for copy in own]
 
-    draft = sharding.draft(tensor, "sync", own[0].device, ALL_REDUCE, [region] * len(own), attrs={"ranks": names})
+    draft = sharding.draft(
+        tensor, "sync", own[0].device, ALL_REDUCE, [region] * len(own), attrs={"ranks": names}
+    )
     draft.fill = fill
     return [Copy(draft, rank, copy.device) for rank, copy in enumerate(own)]

@@ -1,4 +1,6 @@
-"""Strategies written out: what ops follow into, as configurations of their own, so that a change moves them alone."""
+"""Strategies written out: what ops follow into, as configurations of their own, so that a change
+moves them alone.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import replace
 from math import prod
 
 from ...cluster import Cluster
+from ...costs import CostModel
 from ...graph import Graph
-from ...profile import CostModel
 from ...semantics import traits_of
 from ...strategy import Configuration, Strategy
 from .geometry import parts
@@ -18,9 +20,14 @@ from .short import expanded
 
 
 def written_out(
-    graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel, phases: Sequence[str] = ("forward",)
+    graph: Graph,
+    cluster: Cluster,
+    strategy: Strategy,
+    costs: CostModel,
+    phases: Sequence[str] = ("forward",),
 ) -> Strategy:
-    """The same strategy with a configuration of its own for each op of these phases that followed into one.
+    """The same strategy with a configuration of its own for each op of these phases that followed
+    into one.
 
     Leaves, updates, and what goes on with partial results keep following. Raises InputError.
     """
@@ -38,10 +45,14 @@ def written_out(
     return replace(strategy, partition={**strategy.partition, **found})
 
 
-def _configuration(question: Question, i: int, placed: Sequence[Placed], time: str | None) -> Configuration | None:
+def _configuration(
+    question: Question, i: int, placed: Sequence[Placed], time: str | None
+) -> Configuration | None:
     """The configuration that means these parts on these devices; None where there is none."""
     op = question.readings[i]
-    degrees = {axis: len({dict(one.part.box)[axis] for one in placed}) for axis, _ in placed[0].part.box}
+    degrees = {
+        axis: len({dict(one.part.box)[axis] for one in placed}) for axis, _ in placed[0].part.box
+    }
     if prod(degrees.values()) != len(placed) or any(one.addend is not None for one in placed):
         return None
     sizes = {axis.name: axis.size for axis in op.semantics.axes} if op.semantics is not None else {}
@@ -51,6 +62,10 @@ def _configuration(question: Question, i: int, placed: Sequence[Placed], time: s
         return None
     devices = list(dict.fromkeys(one.device for one in placed))
     count = len(devices)
-    if len(placed) % count or any(one.device != devices[k * count // len(placed)] for k, one in enumerate(placed)):
+    if len(placed) % count or any(
+        one.device != devices[k * count // len(placed)] for k, one in enumerate(placed)
+    ):
         return None
-    return Configuration(degrees, tuple(question.cluster.devices[device].name for device in devices), time)
+    return Configuration(
+        degrees, tuple(question.cluster.devices[device].name for device in devices), time
+    )

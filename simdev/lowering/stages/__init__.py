@@ -41,7 +41,9 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
     graph = prepared.graph
     homes = [ranks[rank] for rank in schedule.rank_of]
     try:
-        stage = stages_of(graph, pipeline.stages, schedule.stages, lambda i: _lengths(prepared, i, homes))
+        stage = stages_of(
+            graph, pipeline.stages, schedule.stages, lambda i: _lengths(prepared, i, homes)
+        )
     except InputError as error:
         raise InputError([f"strategy.pipeline.{problem}" for problem in error.problems]) from None
     placement = _placement(prepared, [homes[number] for number in stage])
@@ -88,7 +90,9 @@ def _schedule(pipeline: Parallelism) -> Schedule:
     try:
         return schedule_of(pipeline)
     except InputError as error:
-        raise InputError([f"strategy.pipeline.{problem}" for problem in error.problems], error.file) from None
+        raise InputError(
+            [f"strategy.pipeline.{problem}" for problem in error.problems], error.file
+        ) from None
 
 
 def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list[int]:
@@ -96,7 +100,9 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
     cluster = prepared.cluster
     if not names:
         if len(cluster.workers) < schedule.ranks:
-            reason = f'pp is {schedule.ranks}, but "{cluster.name}" has {len(cluster.workers)} workers'
+            reason = (
+                f'pp is {schedule.ranks}, but "{cluster.name}" has {len(cluster.workers)} workers'
+            )
             raise InputError(f"strategy.pipeline.pp: {reason}")
         return list(cluster.workers[: schedule.ranks])
     problems = []
@@ -106,7 +112,9 @@ def _ranks(prepared: Prepared, schedule: Schedule, names: Sequence[str]) -> list
         elif not cluster.devices[cluster.index[name]].runs_ops:
             problems.append(f'strategy.pipeline.ranks[{rank}]: "{name}" is a switch')
         elif name in names[:rank]:
-            problems.append(f'strategy.pipeline.ranks[{rank}]: "{name}" is rank {names.index(name)} already')
+            problems.append(
+                f'strategy.pipeline.ranks[{rank}]: "{name}" is rank {names.index(name)} already'
+            )
     if problems:
         raise InputError(problems)
     return [cluster.index[name] for name in names]
@@ -126,14 +134,19 @@ def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
         first = next((i for i in members if graph.ops[i].phase == "forward"), members[0])
         for i in members:
             together[i] = together[first]
-    names = {op.name: cluster.devices[device].name for op, device in zip(graph.ops, together, strict=True)}
+    names = {
+        op.name: cluster.devices[device].name
+        for op, device in zip(graph.ops, together, strict=True)
+    }
     return resolve_placement(graph, cluster, names)
 
 
 class _Acts:
     """Which ops (positions) each action of a schedule runs, in program order."""
 
-    def __init__(self, graph: Graph, once: frozenset[int], stage: Sequence[int], schedule: Schedule) -> None:
+    def __init__(
+        self, graph: Graph, once: frozenset[int], stage: Sequence[int], schedule: Schedule
+    ) -> None:
         self.schedule = schedule
         self.single: dict[int, list[int]] = defaultdict(list)  # by rank
         self._ops: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -159,7 +172,9 @@ class _Acts:
         """The microbatches in the order in which an op runs for them."""
         return self._turns.get(self._kind_of.get(row, (-1, "")), range(count))
 
-    def sequence(self, rank: int, copies: Copies, held: Sequence[Sequence[int]], queue: int) -> tuple[int, ...]:
+    def sequence(
+        self, rank: int, copies: Copies, held: Sequence[Sequence[int]], queue: int
+    ) -> tuple[int, ...]:
         """The rows of a rank's queue in order: parameters, the schedule's actions, updates."""
         single = self.single[rank]
         rows = [i for i in single if i not in self._late and queue in held[i]]
@@ -168,7 +183,9 @@ class _Acts:
         rows += [i for i in single if i in self._late and queue in held[i]]
         return tuple(rows)
 
-    def _rows(self, action: Action, copies: Copies, held: Sequence[Sequence[int]], queue: int) -> list[int]:
+    def _rows(
+        self, action: Action, copies: Copies, held: Sequence[Sequence[int]], queue: int
+    ) -> list[int]:
         ops = [i for i in self._ops[action.stage, action.kind] if queue in held[i]]
         return list(map(int, copies.rows(np.array(ops, np.int64), action.microbatch)))
 

@@ -40,7 +40,9 @@ def stages_of(graph: Graph, spec: StageSpec, count: int, lengths: Lengths) -> li
     return stages
 
 
-def _by_pattern(graph: Graph, patterns: StageSpec, count: int, forward: Sequence[int], stages: list[int]) -> None:
+def _by_pattern(
+    graph: Graph, patterns: StageSpec, count: int, forward: Sequence[int], stages: list[int]
+) -> None:
     if len(patterns) != count:
         raise InputError(f"stages: are {len(patterns)}, the schedule has {count}")
     entries: dict[str, int] = {}
@@ -48,15 +50,22 @@ def _by_pattern(graph: Graph, patterns: StageSpec, count: int, forward: Sequence
     for stage, texts in enumerate(patterns):
         for pattern in texts:
             if entries.setdefault(pattern, stage) != stage:
-                problems.append(f'stages[{stage}]: "{pattern}" stands in stages[{entries[pattern]}]')
+                problems.append(
+                    f'stages[{stage}]: "{pattern}" stands in stages[{entries[pattern]}]'
+                )
     keys = named(graph, entries)
-    problems += [f'stages[{entries[key]}]: no op and no group is called or matched by "{key}"' for key in keys.unused]
     problems += [
-        f'stages: "{op}" matches "{key}" and "{other}", of different stages' for op, key, other in keys.clashes
+        f'stages[{entries[key]}]: no op and no group is called or matched by "{key}"'
+        for key in keys.unused
+    ]
+    problems += [
+        f'stages: "{op}" matches "{key}" and "{other}", of different stages'
+        for op, key, other in keys.clashes
     ]
     if problems:
         raise InputError(problems)
-    computes, wrong = set(forward), dict[tuple[int, int], str]()  # one op for each two stages is told
+    # one op for each two stages is told
+    computes, wrong = set(forward), dict[tuple[int, int], str]()
     for i in order_of(graph, range(len(graph.ops))):
         if i in computes:
             before = [stages[producer] for producer, _ in graph.reads[i] if producer in computes]
@@ -92,7 +101,8 @@ def _by_order(
         cuts = [0, *_cuts(graph, firsts, count, piece), pieces]
     elif pieces < count:
         raise InputError(
-            f"stages: {count} are wanted, but what shares weights or groups stays together, and that "
+            f"stages: {count} are wanted, but what shares weights or groups stays "
+            "together, and that "
             f"leaves {pieces} pieces; tell which ops belong to which stage"
         )
     else:
@@ -166,7 +176,9 @@ def _forward_leaves(graph: Graph, stages: list[int]) -> None:
             op = graph.ops[producer]
             leaf = traits_of(op.kind).leaf is not None and op.phase == "forward"
             if leaf and graph.ops[i].phase == "forward":
-                stages[producer] = min(stages[i], stages[producer] if stages[producer] >= 0 else stages[i])
+                stages[producer] = min(
+                    stages[i], stages[producer] if stages[producer] >= 0 else stages[i]
+                )
 
 
 def _backward(graph: Graph, mate: Sequence[int], stages: list[int], count: int) -> None:
@@ -176,7 +188,11 @@ def _backward(graph: Graph, mate: Sequence[int], stages: list[int], count: int) 
     """
     for i in order_of(graph, range(len(graph.ops))):
         if graph.ops[i].phase == "backward":
-            before = [stages[producer] for producer, _ in graph.reads[i] if graph.ops[producer].phase == "backward"]
+            before = [
+                stages[producer]
+                for producer, _ in graph.reads[i]
+                if graph.ops[producer].phase == "backward"
+            ]
             home = stages[mate[i]] if mate[i] >= 0 and stages[mate[i]] >= 0 else count - 1
             stages[i] = min([home, *before])
     for i, reads in enumerate(graph.reads):

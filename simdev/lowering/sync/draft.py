@@ -1,4 +1,6 @@
-"""Tasks, edges and buffers that the synchronisation adds to the task graph of a step, while they are written."""
+"""Tasks, edges and buffers that the synchronisation adds to the task graph of a step, while they
+are written.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,13 @@ class Draft:
         self.queues.append(Resource(name, "priority", device=device))
         return len(self.base.resources) + len(self.queues) - 1
 
-    def buffer(self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]) -> None:
-        """One more buffer. A memory model of outputs alone counts none of its bytes: gates have the outputs."""
+    def buffer(
+        self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]
+    ) -> None:
+        """One more buffer.
+
+        A memory model of outputs alone counts none of its bytes: gates have the outputs.
+        """
         if not size:
             return
         counted = 0 if self.memory.model == "outputs_only" else self.memory.rounded(size)
@@ -83,33 +90,47 @@ class Draft:
 
     def _tasks(self) -> Tasks:
         old, table = self.base.tasks, np.array(self.numbers, np.int64).reshape(-1, len(NUMBERS))
-        joined = {name: np.concatenate((getattr(old, name), table[:, k])) for k, name in enumerate(NUMBERS)}
+        joined = {
+            name: np.concatenate((getattr(old, name), table[:, k]))
+            for k, name in enumerate(NUMBERS)
+        }
         return Tasks(
             name=(*old.name, *self.names),
             kind=(*old.kind, *self.kinds),
             flow=np.concatenate((old.flow, np.array(self.flow, np.bool_))),
             resources=_longer(old.resources, Rows.of(self.held)),
             links=_longer(old.links, Rows.of(self.links)),
-            successors=with_edges(old.successors, np.array(self.edges, np.int64).reshape(-1, 2), len(self.names)),
+            successors=with_edges(
+                old.successors, np.array(self.edges, np.int64).reshape(-1, 2), len(self.names)
+            ),
             **joined,
         )
 
     def _buffers(self) -> Buffers:
         old, table = self.base.buffers, np.array(self.buffer_numbers, np.int64).reshape(-1, 5)
         columns = old.device, old.bytes, old.kind, old.filler, old.asked
-        device, size, kind, filler, asked = (np.concatenate((one, table[:, k])) for k, one in enumerate(columns))
+        device, size, kind, filler, asked = (
+            np.concatenate((one, table[:, k])) for k, one in enumerate(columns)
+        )
         readers = with_edges(old.readers, np.array(self.reads, np.int64).reshape(-1, 2), 0)
         requested = None if (asked == size).all() else asked
         names = (*old.name, *self.buffer_names)
-        return Buffers(names, device, size, kind, filler, _longer(readers, Rows.of(self.readers)), requested)
+        return Buffers(
+            names, device, size, kind, filler, _longer(readers, Rows.of(self.readers)), requested
+        )
 
 
 def _longer(first: Rows, second: Rows) -> Rows:
-    return Rows(np.concatenate((first.ptr, second.ptr[1:] + first.ptr[-1])), np.concatenate((first.ids, second.ids)))
+    return Rows(
+        np.concatenate((first.ptr, second.ptr[1:] + first.ptr[-1])),
+        np.concatenate((first.ids, second.ids)),
+    )
 
 
 def with_edges(rows: Rows, edges: Ints, more: int) -> Rows:
-    """The lists with ``edges`` (row, entry) added, ``more`` rows longer; every list ascending, without repetitions."""
+    """The lists with ``edges`` (row, entry) added, ``more`` rows longer; every list ascending,
+    without repetitions.
+    """
     count = len(rows) + more
     owner = np.concatenate((rows.owners(), edges[:, 0]))
     entry = np.concatenate((rows.ids, edges[:, 1]))

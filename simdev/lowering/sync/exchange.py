@@ -1,4 +1,6 @@
-"""What happens to one parcel: an all-reduce of its workers, or push, adding up and answer by its server."""
+"""What happens to one parcel: an all-reduce of its workers, or push, adding up and answer by its
+server.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from .messages import NOTE, Message, Post
 from .parcels import Parcel
 from .weights import Weight
 
-ANY = 1  # priority of parcels where there is none: behind other transfers, in the order in which they come
+# priority of parcels where there is none: behind other transfers, in the order in which they come
+ANY = 1
 FIRST = 2  # priority of the first parcel where there is one
 
 
@@ -27,8 +30,9 @@ FIRST = 2  # priority of the first parcel where there is one
 class Exchange:
     """Writes the tasks of parcels into a draft.
 
-    ``made`` tells by worker what a parcel waits for beside its gradients; ``buffers`` the buffer of the base graph that
-    holds a gradient. ``pushed`` collects the pushes, for the credit of their senders.
+    ``made`` tells by worker what a parcel waits for beside its gradients; ``buffers`` the buffer of
+    the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
+    senders.
     """
 
     draft: Draft
@@ -59,8 +63,8 @@ class Exchange:
     def add(self, together: Sequence[Parcel]) -> None:
         """The tasks of parcels of one weight, at most one a server.
 
-        Rows are numbered by step: worker r first sends to r + 1, server r first answers r + 1. Where all send at once
-        they do not all send to the same one.
+        Rows are numbered by step: worker r first sends to r + 1, server r first answers r + 1.
+        Where all send at once they do not all send to the same one.
         """
         if together[0].server < 0:
             for parcel in together:
@@ -68,8 +72,12 @@ class Exchange:
             return
         workers = self._workers(together[0])
         count, totals = len(workers), [self._total(parcel) for parcel in together]
-        places = [workers.index(p.server) if p.server in workers else k for k, p in enumerate(together)]
-        pairs = [((places[k] - at) % count, at, k) for k in range(len(together)) for at in range(count)]
+        places = [
+            workers.index(p.server) if p.server in workers else k for k, p in enumerate(together)
+        ]
+        pairs = [
+            ((places[k] - at) % count, at, k) for k in range(len(together)) for at in range(count)
+        ]
         for _, at, k in sorted(pairs):
             self._push(together[k], workers[at], totals[k])
         for step, k in ((step, k) for step in range(1, count + 1) for k in range(len(together))):
@@ -84,14 +92,19 @@ class Exchange:
         return FIRST + parcel.rank if self.sync.priority != "none" else ANY
 
     def _sent_rank(self, parcel: Parcel) -> int:
-        """In a worker's send queue. Under a credit the priority decides who gets one; then they stand as they came."""
+        """In a worker's send queue.
+
+        Under a credit the priority decides who gets one; then they stand as they came.
+        """
         return ANY if self.sync.credit is not None else self._rank(parcel)
 
     def _server_rank(self, parcel: Parcel) -> int:
         return self._rank(parcel) if self.sync.server_order == "priority" else ANY
 
     def _waits(self, parcel: Parcel, worker: int) -> list[int]:
-        """What has to be done on a worker before its share goes: the gradients, and what ``made`` says."""
+        """What has to be done on a worker before its share goes: the gradients, and what ``made``
+        says.
+        """
         own = []
         for row in parcel.parts:
             weight = self.weights[row]
@@ -137,12 +150,20 @@ class Exchange:
             draft.edges += [(one, row) for one in self._waits(parcel, worker)]
             draft.edges += [(row, gate) for gate in gates]
             self._read(parcel, worker, [row])
-            draft.buffer(f"{parcel.name} on {self._names[worker]}", worker, parcel.size, "activations", row, gates)
+            draft.buffer(
+                f"{parcel.name} on {self._names[worker]}",
+                worker,
+                parcel.size,
+                "activations",
+                row,
+                gates,
+            )
 
     def _ring(self, ranks: tuple[int, ...], size: int) -> Ring:
         if self.prepared.collectives.cost == "expanded":
             raise InputError(
-                'collectives.cost: a synchronisation policy has no use for "expanded" all-reduces; "closed" or "table"'
+                'collectives.cost: a synchronisation policy has no use for "expanded" '
+                'all-reduces; "closed" or "table"'
             )
         return self.prepared.collective(ALL_REDUCE, ranks, size)
 
@@ -156,7 +177,9 @@ class Exchange:
         if self.sync.aggregation is None:
             return None
         if parcel.server not in self._adders:
-            self._adders[parcel.server] = self.draft.queue(f"sum {self._names[parcel.server]}", parcel.server)
+            self._adders[parcel.server] = self.draft.queue(
+                f"sum {self._names[parcel.server]}", parcel.server
+            )
         rate = Fraction(self.sync.aggregation)
         return self._adders[parcel.server], transmission_ps(parcel.size, rate)
 
@@ -177,11 +200,15 @@ class Exchange:
         if adding is not None:
             queue, length = adding
             rank = self._server_rank(parcel)
-            reader = draft.task(f"{name} +", SYNC, (server, server), duration=length, priority=rank, held=(queue,))
+            reader = draft.task(
+                f"{name} +", SYNC, (server, server), duration=length, priority=rank, held=(queue,)
+            )
             draft.edges.append((reader, total))
         draft.edges += [(one, reader) for one in arrived]
         if message is not None:
-            draft.buffer(f"{name} received", server, parcel.size, "received copies", message.fills, [reader])
+            draft.buffer(
+                f"{name} received", server, parcel.size, "received copies", message.fills, [reader]
+            )
         self._read(parcel, worker, [reader] if message is None else message.reads)
 
     def _answer(self, parcel: Parcel, worker: int, total: int) -> None:
@@ -192,7 +219,9 @@ class Exchange:
             name = f"{parcel.name}>{self._names[worker]}"
             if self.sync.reply == "pull":
                 note = post.send(f"{name} ready", server, worker, NOTE, rank, op, tensor=False)
-                ask = post.send(f"{name} ask", worker, server, NOTE, self._sent_rank(parcel), op, tensor=False)
+                ask = post.send(
+                    f"{name} ask", worker, server, NOTE, self._sent_rank(parcel), op, tensor=False
+                )
                 draft.edges += [(before, note.first), (note.last, ask.first)]
                 before = ask.last
             message = post.send(name, server, worker, parcel.size, rank, op)

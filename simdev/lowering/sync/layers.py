@@ -15,7 +15,9 @@ FLOAT = 4  # bytes of a parameter
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Seconds (or texts with units) of the forward and of the backward on one worker, and float32 parameters."""
+    """Seconds (or texts with units) of the forward and of the backward on one worker, and float32
+    parameters.
+    """
 
     forward: Number
     backward: Number
@@ -25,8 +27,9 @@ class Layer:
 def layer_graph(layers: Sequence[Layer], workers: Sequence[str]) -> tuple[Graph, dict[str, str]]:
     """The step of a chain of layers on these devices, and its placement.
 
-    Ops of worker r are named ``forward 0.r``, ``backward 0.r``, ``update 0.r``; the all-reduce ``sum 0``, which a
-    synchronisation policy replaces, adds up the gradients of layer 0. Activations have no size. Raises InputError.
+    Ops of worker r are named ``forward 0.r``, ``backward 0.r``, ``update 0.r``; the all-reduce
+    ``sum 0``, which a synchronisation policy replaces, adds up the gradients of layer 0.
+    Activations have no size. Raises InputError.
     """
     if not layers or not workers or len(set(workers)) < len(workers):
         raise InputError("layers: needs one layer and one worker at least, each worker once")
@@ -39,7 +42,14 @@ def layer_graph(layers: Sequence[Layer], workers: Sequence[str]) -> tuple[Graph,
         inputs = tuple(f"backward {k}.{r}:1" for r in range(len(workers)))
         attrs = {"ranks": list(workers)}
         ops.append(
-            Op(f"sum {k}", ALL_REDUCE, "backward", inputs, outputs=(_tensor(layer),) * len(workers), attrs=attrs)
+            Op(
+                f"sum {k}",
+                ALL_REDUCE,
+                "backward",
+                inputs,
+                outputs=(_tensor(layer),) * len(workers),
+                attrs=attrs,
+            )
         )
         placement[f"sum {k}"] = workers[0]
     return Graph("layers", tuple(ops)), placement
@@ -55,13 +65,26 @@ def _worker(layers: Sequence[Layer], r: int, summed: bool) -> Iterator[Op]:
     yield Op(f"batch.{r}", "input", outputs=(nothing,), time=0)
     for k, layer in enumerate(layers):
         size = FLOAT * layer.parameters
-        yield Op(f"weight {k}.{r}", "parameter", outputs=(_tensor(layer),), param_bytes=size, time=0)
+        yield Op(
+            f"weight {k}.{r}", "parameter", outputs=(_tensor(layer),), param_bytes=size, time=0
+        )
         before = f"forward {k - 1}.{r}" if k else f"batch.{r}"
-        yield Op(f"forward {k}.{r}", inputs=(before, f"weight {k}.{r}"), outputs=(nothing,), time=layer.forward)
+        yield Op(
+            f"forward {k}.{r}",
+            inputs=(before, f"weight {k}.{r}"),
+            outputs=(nothing,),
+            time=layer.forward,
+        )
     for k in range(len(layers) - 1, -1, -1):
         before = f"backward {k + 1}.{r}" if k < len(layers) - 1 else f"forward {k}.{r}"
         outputs = (nothing, _tensor(layers[k]))
-        yield Op(f"backward {k}.{r}", phase="backward", inputs=(before,), outputs=outputs, time=layers[k].backward)
+        yield Op(
+            f"backward {k}.{r}",
+            phase="backward",
+            inputs=(before,),
+            outputs=outputs,
+            time=layers[k].backward,
+        )
     for k in range(len(layers)):
         gradient = f"sum {k}:{r}" if summed else f"backward {k}.{r}:1"
         yield Op(f"update {k}.{r}", phase="update", inputs=(f"weight {k}.{r}", gradient), time=0)

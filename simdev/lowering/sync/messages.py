@@ -1,10 +1,12 @@
-"""Messages between workers and servers: one after another the queues that a transfer would hold at once.
+"""Messages between workers and servers: one after another the queues that a transfer would hold at
+once.
 
-A transfer holds the sender's queue and the receiver's together, so that a receiver with a backlog blocks its senders. A
-message does not: it goes through the queues of its route in turn, a segment apart. A message over several queues is
-cut into segments for that; a queue takes them up in the order in which they come, and a sender finishes the message it
-has begun: its next segment goes before all that waits. Through staging devices a message goes piece by piece, in their
-chunks, as a transfer does.
+A transfer holds the sender's queue and the receiver's together, so that a receiver with a backlog
+blocks its senders. A message does not: it goes through the queues of its route in turn, a segment
+apart. A message over several queues is cut into segments for that; a queue takes them up in the
+order in which they come, and a sender finishes the message it has begun: its next segment goes
+before all that waits. Through staging devices a message goes piece by piece, in their chunks, as a
+transfer does.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ NOTE = 100  # bytes of a message without a tensor
 class Hop:
     """One stage of a message: the queues held, or for a flow the half-links crossed.
 
-    ``before_ps`` is the latency held when the message begins, ``lag_ps`` that at its end, ``gap_ps`` the pause after.
+    ``before_ps`` is the latency held when the message begins, ``lag_ps`` that at its end,
+    ``gap_ps`` the pause after.
     """
 
     held: tuple[int, ...]
@@ -46,7 +49,8 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The rows of one message: the first task, those that read what is sent, and the last to arrive.
+    """The rows of one message: the first task, those that read what is sent, and the last to
+    arrive.
 
     ``fills`` is the first that brings anything to the destination.
     """
@@ -59,9 +63,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class _Crossing:
-    """One message on one piece of its route: the stages, the priorities of its first segment and of the others.
+    """One message on one piece of its route: the stages, the priorities of its first segment and of
+    the others.
 
-    ``cost_ps`` is what the message costs when it enters, ``tasks`` those with which its segments have entered.
+    ``cost_ps`` is what the message costs when it enters, ``tasks`` those with which its segments
+    have entered.
     """
 
     hops: tuple[Hop, ...]
@@ -85,7 +91,8 @@ class Post:
         return {}
 
     def pieces(self, source: int, destination: int) -> tuple[tuple[Hop, ...], ...]:
-        """The stages of a message between two devices, by piece of its route: from one staging device to the next.
+        """The stages of a message between two devices, by piece of its route: from one staging
+        device to the next.
 
         Raises InputError where no route joins them.
         """
@@ -111,9 +118,18 @@ class Post:
         return hops
 
     def send(
-        self, name: str, source: int, destination: int, size: int, priority: int, op: int, tensor: bool = True
+        self,
+        name: str,
+        source: int,
+        destination: int,
+        size: int,
+        priority: int,
+        op: int,
+        tensor: bool = True,
     ) -> Message:
-        """One message of ``size`` bytes; ``op`` is the gate of the worker that it comes from or goes to."""
+        """One message of ``size`` bytes; ``op`` is the gate of the worker that it comes from or
+        goes to.
+        """
         pieces, output = self.pieces(source, destination), 0 if tensor else -1
         chunks = chunks_of(self.prepared, size, self.prepared.segments(source, destination))
         cut = [self._segments(chunk, pieces) for chunk in chunks]
@@ -135,7 +151,10 @@ class Post:
         return Message(ways[0].tasks[0], tuple(ways[0].tasks), arrived, ways[-1].tasks[0])
 
     def _cross(self, way: _Crossing, parts: list[tuple[str, int]]) -> int:
-        """The segments (name, bytes) of one chunk, one after another. Returns the task that arrives last."""
+        """The segments (name, bytes) of one chunk, one after another.
+
+        Returns the task that arrives last.
+        """
         arrived = -1
         for j, (name, part) in enumerate(parts):
             rank = way.ranks[1 if way.tasks else 0]
@@ -150,8 +169,19 @@ class Post:
             arrived = rows[-1]
         return arrived
 
-    def _task(self, name: str, hop: Hop, size: int, fixed: tuple[int, int], rank: int, op: int, output: int) -> int:
-        """One segment in one stage; ``fixed`` are the ps that it costs beside its bytes, before and after."""
+    def _task(
+        self,
+        name: str,
+        hop: Hop,
+        size: int,
+        fixed: tuple[int, int],
+        rank: int,
+        op: int,
+        output: int,
+    ) -> int:
+        """One segment in one stage; ``fixed`` are the ps that it costs beside its bytes, before and
+        after.
+        """
         duration = fixed[0] + (0 if hop.links else transmission_ps(size, hop.bandwidth))
         if duration > MAX_PS:
             raise InputError(f"sync: a message of {size} bytes takes more than 53 days")

@@ -16,9 +16,11 @@ HASH = 9973  # MXNet's: key k whole on server 9973 k mod servers (src/kvstore/kv
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What is sent at once: ``size`` bytes of the gradients ``parts`` (rows of the weights), all of the same workers.
+    """What is sent at once: ``size`` bytes of the gradients ``parts`` (rows of the weights), all of
+    the same workers.
 
-    ``server`` is the device that adds it up (-1: an all-reduce does), ``rank`` its place in the order of priority.
+    ``server`` is the device that adds it up (-1: an all-reduce does), ``rank`` its place in the
+    order of priority.
     """
 
     name: str
@@ -31,7 +33,9 @@ class Parcel:
 def parcels(
     weights: Sequence[Weight], sync: Sync, machines: tuple[int, ...] | None, ranks: Sequence[int]
 ) -> list[Parcel]:
-    """The parcels in the order in which gradients are made; ``ranks`` are the priorities of the weights."""
+    """The parcels in the order in which gradients are made; ``ranks`` are the priorities of the
+    weights.
+    """
     made = sorted(range(len(weights)), key=lambda row: weights[row].made)
     if sync.bucket is not None:
         return list(_buckets(weights, made, sync, machines, ranks))
@@ -41,15 +45,19 @@ def parcels(
 def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
     """Raises InputError where a step sends more than a million slices and segments.
 
-    They are counted before they are written. ``several``: messages may pass one queue after another;
-    only these go in segments.
+    They are counted before they are written. ``several``: messages may pass one queue after
+    another; only these go in segments.
     """
     if sync.transport != "server":
         return
     segment = int(sync.segment) if several and sync.hold == "in-turn" else None
     total = 0
     for weight in weights:
-        slices = -(-weight.parameters // sync.slice_parameters) if sync.slice_parameters is not None else 1
+        slices = (
+            -(-weight.parameters // sync.slice_parameters)
+            if sync.slice_parameters is not None
+            else 1
+        )
         segments = 1 if segment is None else -(-weight.size // segment)
         total += 2 * max(slices, segments) * max(1, len(weight.ranks) - 1)
     if total > MAX_SENT:
@@ -66,7 +74,9 @@ def _servers(weight: Weight, sync: Sync, machines: tuple[int, ...] | None) -> tu
     return weight.ranks if sync.servers == "sharded" else weight.ranks[:1]
 
 
-def _slices(weight: Weight, row: int, sync: Sync, machines: tuple[int, ...] | None, rank: int) -> Iterator[Parcel]:
+def _slices(
+    weight: Weight, row: int, sync: Sync, machines: tuple[int, ...] | None, rank: int
+) -> Iterator[Parcel]:
     servers, count = _servers(weight, sync, machines), weight.parameters
     borders = [0, count]
     if sync.slice_parameters is not None and count > sync.slice_parameters:
@@ -78,7 +88,9 @@ def _slices(weight: Weight, row: int, sync: Sync, machines: tuple[int, ...] | No
         size = weight.size * last // count - weight.size * first // count if count else weight.size
         begin = 0 if cut and sync.spread == "first" else weight.order * HASH
         server = servers[(begin + i) % len(servers)]
-        yield Parcel(f"{weight.name}[{i}]" if len(borders) > 2 else weight.name, (row,), size, server, rank)
+        yield Parcel(
+            f"{weight.name}[{i}]" if len(borders) > 2 else weight.name, (row,), size, server, rank
+        )
 
 
 def _buckets(
@@ -88,7 +100,9 @@ def _buckets(
     machines: tuple[int, ...] | None,
     ranks: Sequence[int],
 ) -> Iterator[Parcel]:
-    """A bucket is closed once it holds ``sync.bucket`` bytes; each group of workers fills its own."""
+    """A bucket is closed once it holds ``sync.bucket`` bytes; each group of workers fills its
+    own.
+    """
     limit = int(sync.bucket or 0)
     filled: dict[tuple[int, ...], list[int]] = {}
     closed: list[list[int]] = []
@@ -109,7 +123,9 @@ def rounds(found: Sequence[Parcel]) -> Iterator[list[Parcel]]:
     """The parcels in groups of one weight, in each of which a server stands once."""
     group: list[Parcel] = []
     for parcel in found:
-        if group and (parcel.parts != group[0].parts or parcel.server in {one.server for one in group}):
+        if group and (
+            parcel.parts != group[0].parts or parcel.server in {one.server for one in group}
+        ):
             yield group
             group = []
         group.append(parcel)

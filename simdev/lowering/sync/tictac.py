@@ -1,7 +1,9 @@
-"""TicTac's orders of the parameters that a worker receives (Hashemi et al., MLSys 2019, algorithms 1 to 3).
+"""TicTac's orders of the parameters that a worker receives (Hashemi et al., MLSys 2019, algorithms
+1 to 3).
 
-For a receive r among the outstanding ones, M is its transfer time, P the compute time of the ops that wait for r alone,
-and Mp the least time to receive all that some op waits for, of the ops that wait for r and others.
+For a receive r among the outstanding ones, M is its transfer time, P the compute time of the ops
+that wait for r alone, and Mp the least time to receive all that some op waits for, of the ops that
+wait for r and others.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ NEVER = 2**62
 
 
 def timing_independent_order(waits: NDArray[np.bool_]) -> list[int]:
-    """TIC: the rank of each receive; every receive takes 1, compute nothing, and those of equal Mp share a rank.
+    """TIC: the rank of each receive; every receive takes 1, compute nothing, and those of equal Mp
+    share a rank.
 
     ``waits`` tells by op and receive whether the op waits for it.
     """
@@ -25,10 +28,12 @@ def timing_independent_order(waits: NDArray[np.bool_]) -> list[int]:
 
 
 def timing_aware_order(waits: NDArray[np.bool_], compute: Ints, receive: Ints) -> list[int]:
-    """TAC: the rank of each receive, the best of those outstanding first; ``compute`` and ``receive`` are in ps.
+    """TAC: the rank of each receive, the best of those outstanding first; ``compute`` and
+    ``receive`` are in ps.
 
-    Receive 1 is better than 2 if min(P2, M1) < min(P1, M2), on a tie by its smaller Mp, then by its position. The
-    comparison is not transitive on ties: the best is found in one pass, in the order of positions.
+    Receive 1 is better than 2 if min(P2, M1) < min(P1, M2), on a tie by its smaller Mp, then by its
+    position. The comparison is not transitive on ties: the best is found in one pass, in the order
+    of positions.
     """
     masks, where = np.unique(waits, axis=0, return_inverse=True)
     times = np.zeros(len(masks), np.int64)

@@ -1,9 +1,10 @@
 """Which gradients are synchronised, and the graph in which what happens between them is left open.
 
-A gradient to synchronise is an all-reduce over devices that hold partial results, as the partition makes it
-(``conv1#sync0``) or as the graph writes it. It is taken out of the graph: each worker gets a *gate* in its place, a
-leaf of length zero with the same tensor on the worker's device, which the updates read instead. What goes on between
-the op that makes a gradient and the gate is what a policy decides (messages.py).
+A gradient to synchronise is an all-reduce over devices that hold partial results, as the partition
+makes it (``conv1#sync0``) or as the graph writes it. It is taken out of the graph: each worker gets
+a *gate* in its place, a leaf of length zero with the same tensor on the worker's device, which the
+updates read instead. What goes on between the op that makes a gradient and the gate is what a
+policy decides (messages.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ ELEMENT = 4  # bytes of a parameter whose shape nobody tells
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A gradient to synchronise: by worker (``ranks``, device indices) who makes it, and the gate that waits for it.
+    """A gradient to synchronise: by worker (``ranks``, device indices) who makes it, and the gate
+    that waits for it.
 
-    ``gradients`` are (op, output), ``gates`` ops, all positions in the gated graph. ``order`` is its place in the order
-    in which the forward reads the parameters, ``made`` in that in which gradients are made.
+    ``gradients`` are (op, output), ``gates`` ops, all positions in the gated graph. ``order`` is
+    its place in the order in which the forward reads the parameters, ``made`` in that in which
+    gradients are made.
     """
 
     name: str
@@ -42,7 +45,9 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """A graph with gates, the placement that goes with it, and the weights that are synchronised."""
+    """A graph with gates, the placement that goes with it, and the weights that are
+    synchronised.
+    """
 
     graph: Graph
     strategy: Strategy
@@ -50,18 +55,27 @@ class Gated:
     weights: tuple[Weight, ...]
 
 
-def gated(graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync) -> Gated:
+def gated(
+    graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync
+) -> Gated:
     """The question with gates in place of its synchronisations. Raises InputError."""
     taken = dict(_reduced_gradients(graph, cluster, origins))
     alone = dict(_lone_gradients(graph, cluster, strategy, sync, set(taken)))
     gates = _Gates(graph, cluster, taken, alone)
-    placement = {name: device for name, device in strategy.placement.items() if name not in gates.removed}
+    placement = {
+        name: device for name, device in strategy.placement.items() if name not in gates.removed
+    }
     placement |= gates.placement
     more = {name: replace(origins[old]) for name, old in gates.made_for.items() if old in origins}
     own = {name: origin for name, origin in origins.items() if name not in gates.removed} | more
     found = Graph(graph.name, tuple(gates.ops))
     order = _order(strategy.order, gates)
-    return Gated(found, replace(strategy, placement=placement, order=order), own, tuple(_weights(graph, found, gates)))
+    return Gated(
+        found,
+        replace(strategy, placement=placement, order=order),
+        own,
+        tuple(_weights(graph, found, gates)),
+    )
 
 
 def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
@@ -82,7 +96,9 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
 def _reduced_gradients(
     graph: Graph, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """All-reduces of gradients: those that the partition calls so, else those that only updates read."""
+    """All-reduces of gradients: those that the partition calls so, else those that only updates
+    read.
+    """
     readers: dict[int, set[str]] = {}
     for op, reads in zip(graph.ops, graph.reads, strict=True):
         for producer, _ in reads:
@@ -103,7 +119,10 @@ def _reduced_gradients(
 def _lone_gradients(
     graph: Graph, cluster: Cluster, strategy: Strategy, sync: Sync, taken: set[int]
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Gradients that one worker alone makes: (op, output) -> device. Only a server elsewhere takes them."""
+    """Gradients that one worker alone makes: (op, output) -> device.
+
+    Only a server elsewhere takes them.
+    """
     machines = server_devices(sync, cluster)
     if machines is None or sync.transport != "server":
         return
@@ -135,9 +154,11 @@ class _Gates:
         # (name, workers, gradients as texts, gates)
         self.found: list[tuple[str, tuple[int, ...], list[str], list[str]]] = []
         self._devices = [device.name for device in cluster.devices]
-        # Readers may stand before what they read: every gate is there before the first op is written.
+        # Readers may stand before what they read: every gate is there before the first op is
+        # written.
         self._instead: dict[tuple[int, int], str] = {}
-        self._standing: dict[int, list[Op]] = {}  # gates, by the op in whose place or before which they stand
+        # gates, by the op in whose place or before which they stand
+        self._standing: dict[int, list[Op]] = {}
         for i, ranks in taken.items():
             self._open(graph, i, ranks)
         for i, op in enumerate(graph.ops):
@@ -153,7 +174,9 @@ class _Gates:
         """Gates in place of an all-reduce."""
         op = graph.ops[i]
         outputs = [k for k, tensor in enumerate(op.outputs) if tensor.view_of is None]
-        gates = [self._gate(i, op.name, op, k, rank) for k, rank in zip(outputs, ranks, strict=True)]
+        gates = [
+            self._gate(i, op.name, op, k, rank) for k, rank in zip(outputs, ranks, strict=True)
+        ]
         self._instead |= {(i, k): gate for k, gate in zip(outputs, gates, strict=True)}
         self.found.append((op.name, ranks, list(op.inputs), gates))
 
@@ -171,7 +194,9 @@ class _Gates:
             gate += "'"
         self.names.add(gate)
         whole = Tensor(tensor.bytes, tensor.shape, tensor.dtype)
-        self._standing.setdefault(before, []).append(Op(gate, "input", "update", outputs=(whole,), time=0))
+        self._standing.setdefault(before, []).append(
+            Op(gate, "input", "update", outputs=(whole,), time=0)
+        )
         self.placement[gate] = self._devices[device]
         self.made_for[gate] = op.name
         return gate
@@ -186,7 +211,9 @@ def _reading(graph: Graph, i: int, instead: Mapping[tuple[int, int], str], taken
     for text in op.inputs:
         producer, output = graph.resolve(text)
         base = graph.ops[producer].outputs[output].view_of
-        inputs.append(instead.get((producer, output if base is None or producer not in taken else base), text))
+        inputs.append(
+            instead.get((producer, output if base is None or producer not in taken else base), text)
+        )
     waits = [name for name in op.control_inputs if graph.index[name.removeprefix("^")] not in taken]
     return replace(op, inputs=tuple(inputs), control_inputs=tuple(waits))
 
@@ -196,7 +223,9 @@ def _order(order: Order, gates: _Gates) -> Order:
     if not order.priority:
         return order
     given = {name: value for name, value in order.priority.items() if name not in gates.removed}
-    given |= {gate: order.priority[old] for gate, old in gates.made_for.items() if order.priority.get(old)}
+    given |= {
+        gate: order.priority[old] for gate, old in gates.made_for.items() if order.priority.get(old)
+    }
     return replace(order, priority=given)
 
 
@@ -207,10 +236,14 @@ def _weights(graph: Graph, found: Graph, gates: _Gates) -> Iterator[Weight]:
     for name, ranks, gradients, own in gates.found:
         places = tuple(found.index[gate] for gate in own)
         made = tuple(found.resolve(text) for text in gradients)
-        first = min((needed.get(place, (never, -made[0][0])) for place in places), default=(never, 0))
+        first = min(
+            (needed.get(place, (never, -made[0][0])) for place in places), default=(never, 0)
+        )
         rows.append((name, ranks, made, places, first))
     by_need = sorted(range(len(rows)), key=lambda k: (rows[k][4], k))
-    by_making = sorted(range(len(rows)), key=lambda k: (max(op for op, _ in rows[k][2]), rows[k][2]))
+    by_making = sorted(
+        range(len(rows)), key=lambda k: (max(op for op, _ in rows[k][2]), rows[k][2])
+    )
     order, making = ({k: place for place, k in enumerate(one)} for one in (by_need, by_making))
     for k, (name, ranks, made, places, _) in enumerate(rows):
         tensor = found.ops[places[0]].outputs[0]
@@ -219,7 +252,9 @@ def _weights(graph: Graph, found: Graph, gates: _Gates) -> Iterator[Weight]:
 
 
 def _first_needed(graph: Graph) -> dict[int, tuple[int, int]]:
-    """By gate when its parameter is first read: (the first forward op that reads it, the parameter itself)."""
+    """By gate when its parameter is first read: (the first forward op that reads it, the parameter
+    itself).
+    """
     first: dict[int, int] = {}
     for i, op in enumerate(graph.ops):
         if op.phase == "forward":
@@ -230,5 +265,7 @@ def _first_needed(graph: Graph) -> dict[int, tuple[int, int]]:
         for leaf in leaves:
             for producer, _ in graph.reads[update]:
                 if producer not in leaves and leaf in first:
-                    found[producer] = min(found.get(producer, (len(graph.ops), 0)), (first[leaf], leaf))
+                    found[producer] = min(
+                        found.get(producer, (len(graph.ops), 0)), (first[leaf], leaf)
+                    )
     return found

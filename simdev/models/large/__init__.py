@@ -1,4 +1,6 @@
-"""Large language models by their sizes alone: parameters, work and memory of a layer's shard, without a graph."""
+"""Large language models by their sizes alone: parameters, work and memory of a layer's shard,
+without a graph.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What a layer's shard keeps in memory for one microbatch, in bytes: counted tensor by tensor, from the shapes.
+"""What a layer's shard keeps in memory for one microbatch, in bytes: counted tensor by tensor, from
+the shapes.
 
-For a GPT layer with dropout, 16-bit activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h t)), with sequence
-parallelism and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 to 4.3).
+For a GPT layer with dropout, 16-bit activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h
+t)), with sequence parallelism and selective recomputation s b h 34 / t (Korthikanti et al. 2022,
+sections 4.1 to 4.3).
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from .shard import Shard
 class Footprint:
     """Bytes of one layer and microbatch.
 
-    ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is the layer's input;
-    ``again`` from recomputation to the end of the backward; ``workspace`` while the backward runs.
+    ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
+    the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
+    the backward runs.
     """
 
     saved: int
@@ -47,12 +50,21 @@ def _mask(s: Shard) -> int:
 
 
 def _attention(s: Shard) -> int:
-    """Input of norm and of the products; queries, keys and values; what the projection reads; the mask."""
-    return 2 * s.rows_bytes + 2 * s.words * (s.queries + 2 * s.keys) + 2 * s.words * s.queries + _mask(s)
+    """Input of norm and of the products; queries, keys and values; what the projection reads; the
+    mask.
+    """
+    return (
+        2 * s.rows_bytes
+        + 2 * s.words * (s.queries + 2 * s.keys)
+        + 2 * s.words * s.queries
+        + _mask(s)
+    )
 
 
 def _core(s: Shard) -> int:
-    """Scores after the softmax (and dropped out, with the mask); a number a row where attention is one op."""
+    """Scores after the softmax (and dropped out, with the mask); a number a row where attention is
+    one op.
+    """
     if s.flash:
         return 4 * s.model.heads // s.tp * s.words
     return (5 if s.model.dropout else 2) * s.scores
@@ -67,15 +79,18 @@ def _second(s: Shard, layer: int) -> int:
     inner = m.expert_inner // s.tp
     routed = s.words * m.top_k
     kept += 4 * s.rows * m.experts  # the router's probabilities
-    # Sorted words before the experts and after, as they are sent; between them as many as the ranks of tp share.
+    # Sorted words before the experts and after, as they are sent; between them as many as the ranks
+    # of tp share.
     kept += 2 * 2 * s.rows * m.top_k * m.hidden + 2 * routed * inner * m.matrices
     return kept + 2 * s.words * inner * m.shared_experts * m.matrices
 
 
 def _workspace(s: Shard, layer: int) -> int:
-    """The largest that the backward has at once: gradients of what the activation made and read, and two of (words, h).
+    """The largest that the backward has at once: gradients of what the activation made and read,
+    and two of (words, h).
 
-    With sequence parallelism the whole sequence is gathered once more for the gradient of the weights.
+    With sequence parallelism the whole sequence is gathered once more for the gradient of the
+    weights.
     """
     m = s.model
     inner = m.top_k * m.expert_inner if m.is_moe(layer) else m.inner
@@ -83,7 +98,9 @@ def _workspace(s: Shard, layer: int) -> int:
 
 
 def classifier_saved(s: Shard) -> int:
-    """Input of the last norm and of the classifier, and the loss's float32 probabilities beside the logits."""
+    """Input of the last norm and of the classifier, and the loss's float32 probabilities beside the
+    logits.
+    """
     return 2 * s.rows_bytes + (2 + 4) * s.words * s.vocabulary
 
 

@@ -1,4 +1,6 @@
-"""What the tasks of a lowered training step are for: told beside the task graph, for those who analyse and draw it."""
+"""What the tasks of a lowered training step are for: told beside the task graph, for those who
+analyse and draw it.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,23 @@ ROLES = (
     "forward", "backward", "weight gradient", "recompute", "update",
     "tensor", "expert", "data", "pipeline", "host",
 )  # fmt: skip
-FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST = range(len(ROLES))
+FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST = range(
+    len(ROLES)
+)
 COMPUTES = 5
 NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a whole stage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Beside a task graph: a column for each task, and the device that stands for each rank of the pipeline.
+    """Beside a task graph: a column for each task, and the device that stands for each rank of the
+    pipeline.
 
-    ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the pipeline runs on
-    ``copies`` devices alike; where ``collapsed``, the task graph holds one of them, ``first[rank]``, else all, of
-    which ``first[rank]`` is one. ``why`` tells why copies could not be, or were not, collapsed. ``counted`` are the
-    tasks that all devices run together, ``peak_flops`` what their datasheets say they reach by second in bfloat16.
+    ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the
+    pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
+    them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
+    not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
+    ``peak_flops`` what their datasheets say they reach by second in bfloat16.
     """
 
     model: Transformer

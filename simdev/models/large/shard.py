@@ -16,7 +16,8 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 class Shard:
     """A rank of tp (and of ep) of a model, at work on a microbatch of ``words``.
 
-    ``rows`` are the words that the rank has where a tensor is not split by tp: all of them, or a share of the sequence.
+    ``rows`` are the words that the rank has where a tensor is not split by tp: all of them, or a
+    share of the sequence.
     """
 
     model: Transformer
@@ -67,23 +68,31 @@ class Shard:
     @property
     def embedding_parameters(self) -> int:
         """Of the words' table here, and of the positions."""
-        return self.model.hidden * (self.vocabulary + (self.model.length if self.model.positions else 0))
+        return self.model.hidden * (
+            self.vocabulary + (self.model.length if self.model.positions else 0)
+        )
 
     @property
     def classifier_parameters(self) -> int:
-        """Of the classifier's table here (the embedding again where it is tied) and of the last norm."""
+        """Of the classifier's table here (the embedding again where it is tied) and of the last
+        norm.
+        """
         return self.model.hidden * self.vocabulary + self.model.norm_parameters()
 
 
 def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
-    """The shard of one device. Raises InputError where the degrees do not divide the model's sizes, all at once."""
+    """The shard of one device.
+
+    Raises InputError where the degrees do not divide the model's sizes, all at once.
+    """
     problems = list(_problems(model, parallelism))
     if problems:
         raise InputError(problems)
     words = parallelism.microbatch * model.length
     rows = words // parallelism.tp if parallelism.sequence_parallel else words
     return Shard(
-        model, words, parallelism.tp, parallelism.ep, rows, parallelism.flash, parallelism.recompute,
+        model, words, parallelism.tp, parallelism.ep, rows, parallelism.flash,
+        parallelism.recompute,
         parallelism.gradient_bytes,
     )  # fmt: skip
 

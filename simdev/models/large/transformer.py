@@ -1,4 +1,6 @@
-"""Transformer: the sizes of a large language model, from which work, memory and parameters follow."""
+"""Transformer: the sizes of a large language model, from which work, memory and parameters
+follow.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ MOST, MOST_LAYERS = 2**24, 2**14  # of any size, and of layers
 class Transformer:
     """A decoder of ``layers`` equal layers over texts of ``length`` words. Raises InputError.
 
-    ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: as many). The feed-forward part
-    is ``inner`` wide, ``gated`` (SwiGLU: three matrices) or not (two). ``experts`` > 0: all layers but the first
-    ``dense_layers`` send each word to ``top_k`` of so many experts of ``expert_inner``, beside ``shared_experts`` of
-    that width which every word meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
+    ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: as many).
+    The feed-forward part is ``inner`` wide, ``gated`` (SwiGLU: three matrices) or not (two).
+    ``experts`` > 0: all layers but the first ``dense_layers`` send each word to ``top_k`` of so
+    many experts of ``expert_inner``, beside ``shared_experts`` of that width which every word
+    meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
     """
 
     name: str
@@ -65,9 +68,19 @@ class Transformer:
             most = MOST_LAYERS if name == "layers" else MOST
             if not (is_count(value) and 0 < value <= most):
                 yield f"{name}: must be a whole number from 1 to {most:,}, got {value!r}"
-        for name in ("experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width"):
+        for name in (
+            "experts",
+            "top_k",
+            "expert_inner",
+            "shared_experts",
+            "dense_layers",
+            "head_width",
+        ):
             if not (is_count(getattr(self, name)) and getattr(self, name) <= MOST):
-                yield f"{name}: must be a whole number from 0 to {MOST:,}, got {getattr(self, name)!r}"
+                yield (
+                    f"{name}: must be a whole number from 0 to {MOST:,}, got "
+                    f"{getattr(self, name)!r}"
+                )
         for name in ("gated", "bias", "dropout", "tied", "positions"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{name}: must be true or false, got {getattr(self, name)!r}"
@@ -113,10 +126,17 @@ class Transformer:
         """All parameters, the embedding counted once where it is tied."""
         layers = sum(sum(self.layer_parameters(i)) for i in range(self.layers))
         tables = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return layers + tables + self.norm_parameters() + (self.length * self.hidden if self.positions else 0)
+        return (
+            layers
+            + tables
+            + self.norm_parameters()
+            + (self.length * self.hidden if self.positions else 0)
+        )
 
     def layer_parameters(self, layer: int) -> tuple[int, int, int]:
-        """Of one layer: what tp shares out, what every rank of tp has whole, and those of the experts."""
+        """Of one layer: what tp shares out, what every rank of tp has whole, and those of the
+        experts.
+        """
         h, a, kv = self.hidden, self.attention_width, self.kv_width
         split = h * (a + 2 * kv) + a * h
         whole = 2 * self.norm_parameters()
@@ -128,12 +148,18 @@ class Transformer:
             whole += h if self.bias else 0
             return split, whole, 0
         shared = self.matrices * h * self.expert_inner * self.shared_experts
-        return split + shared, whole + h * self.experts, self.matrices * h * self.expert_inner * self.experts
+        return (
+            split + shared,
+            whole + h * self.experts,
+            self.matrices * h * self.expert_inner * self.experts,
+        )
 
     def flops(self, samples: int) -> int:
-        """FLOPs of a step's products over so many samples, forward and backward, nothing made twice.
+        """FLOPs of a step's products over so many samples, forward and backward, nothing made
+        twice.
 
-        A multiply-add counts two, attention over all pairs of words (Narayanan et al. 2021, section 5.1).
+        A multiply-add counts two, attention over all pairs of words (Narayanan et al. 2021, section
+        5.1).
         """
         words = samples * self.length
         layers = sum(self._layer_flops(words, i) for i in range(self.layers))
@@ -153,13 +179,16 @@ class Transformer:
         """Of one layer's forward."""
         used, _, experts = self.layer_parameters(layer)
         if self.bias:
-            used -= self.attention_width + 2 * self.kv_width + (0 if self.is_moe(layer) else self.inner)
+            used -= (
+                self.attention_width + 2 * self.kv_width + (0 if self.is_moe(layer) else self.inner)
+            )
         used += experts // self.experts * self.top_k + self.hidden * self.experts if experts else 0
         return 2 * words * used + self._core_flops(words)
 
 
 _LLAMA: Mapping[str, Any] = {
-    "gated": True, "bias": False, "norm": "rms", "dropout": False, "tied": False, "positions": False,
+    "gated": True, "bias": False, "norm": "rms", "dropout": False, "tied": False,
+    "positions": False,
 }  # fmt: skip
 
 
@@ -167,13 +196,18 @@ def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_2
     return Transformer(name, layers, hidden, heads, 4 * hidden, vocabulary, 2048)
 
 
-def _llama(name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any) -> Transformer:
-    return Transformer(name, layers, hidden, heads, inner, vocabulary, **{"length": 4096, **_LLAMA, **more})
+def _llama(
+    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
+) -> Transformer:
+    return Transformer(
+        name, layers, hidden, heads, inner, vocabulary, **{"length": 4096, **_LLAMA, **more}
+    )
 
 
-# Sources: GPT of 22B to 1T: Narayanan et al. 2021 (Megatron-LM, table 1) and Korthikanti et al. 2022 (table 3); GPT-3:
-# Brown et al. 2020 (table 2.1); Llama 2: Touvron et al. 2023; Llama 3: Grattafiori et al. 2024 (table 3); Mixtral:
-# Jiang et al. 2024 (table 1) and Mistral's release of 8x22B; DeepSeekMoE: Dai et al. 2024 (section 5).
+# Sources: GPT of 22B to 1T: Narayanan et al. 2021 (Megatron-LM, table 1) and Korthikanti et al.
+# 2022 (table 3); GPT-3: Brown et al. 2020 (table 2.1); Llama 2: Touvron et al. 2023; Llama 3:
+# Grattafiori et al. 2024 (table 3); Mixtral: Jiang et al. 2024 (table 1) and Mistral's release of
+# 8x22B; DeepSeekMoE: Dai et al. 2024 (section 5).
 LARGE: Mapping[str, Transformer] = {
     model.name: model
     for model in (
@@ -192,8 +226,10 @@ LARGE: Mapping[str, Transformer] = {
         _llama("llama3-8b", 32, 4096, 32, 14_336, 128_256, kv_heads=8, length=8192),
         _llama("llama3-70b", 80, 8192, 64, 28_672, 128_256, kv_heads=8, length=8192),
         _llama("llama3-405b", 126, 16_384, 128, 53_248, 128_256, kv_heads=8, length=8192),
-        _llama("mixtral-8x7b", 32, 4096, 32, 14_336, 32_000, kv_heads=8, experts=8, top_k=2, expert_inner=14_336),
-        _llama("mixtral-8x22b", 56, 6144, 48, 16_384, 32_000, kv_heads=8, experts=8, top_k=2, expert_inner=16_384),
+        _llama("mixtral-8x7b", 32, 4096, 32, 14_336, 32_000, kv_heads=8, experts=8, top_k=2,
+        expert_inner=14_336),
+        _llama("mixtral-8x22b", 56, 6144, 48, 16_384, 32_000, kv_heads=8, experts=8, top_k=2,
+        expert_inner=16_384),
         _llama(
             "deepseek-moe-16b", 28, 2048, 16, 10_944, 102_400,
             experts=64, top_k=6, expert_inner=1408, shared_experts=2, dense_layers=1,
@@ -209,7 +245,9 @@ def large_model(name: str, /, **sizes: Any) -> Transformer:
         raise InputError(f'model: no large model called "{name}"; perhaps {", ".join(near)}')
     known = {field.name for field in fields(Transformer)} - {"name"}
     unknown = [
-        f"{key}: is no size of a large model; there are {', '.join(sorted(known))}" for key in sizes if key not in known
+        f"{key}: is no size of a large model; there are {', '.join(sorted(known))}"
+        for key in sizes
+        if key not in known
     ]
     if unknown:
         raise InputError(unknown)

@@ -1,15 +1,17 @@
-"""What a layer's shard computes: its products, attention and passes over memory, as loads of the roofline.
+"""What a layer's shard computes: its products, attention and passes over memory, as loads of the
+roofline.
 
-Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and softmax; bias, dropout
-and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient to the sum in its product (Megatron-LM,
-``megatron/core/fusions``). Attention counts all pairs of words.
+Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
+softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
+to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Attention counts all pairs of
+words.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...profile.roofline import Load
+from ...costs.roofline import Load
 from .shard import Shard
 
 Loads = tuple[Load, ...]
@@ -18,7 +20,8 @@ DTYPE = "bfloat16"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its weights.
+    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its
+    weights.
 
     ``again`` is what selective recomputation does once more before the backward.
     """
@@ -63,7 +66,9 @@ def _norm(s: Shard) -> Block:
 
 
 def _residual(s: Shard) -> Block:
-    """Bias, dropout and addition; its gradient is dropped out again and added to that of the skip."""
+    """Bias, dropout and addition; its gradient is dropped out again and added to that of the
+    skip.
+    """
     x = s.rows_bytes
     mask = x // 2 if s.model.dropout else 0
     backward = [_pass("residual dx", "elementwise", 2 * x, x)]
@@ -73,12 +78,16 @@ def _residual(s: Shard) -> Block:
 
 
 def _core(s: Shard) -> Block:
-    """Attention itself: one op, or products with a softmax (and dropout) over all scores between them."""
+    """Attention itself: one op, or products with a softmax (and dropout) over all scores between
+    them.
+    """
     q, kv, e = 2 * s.words * s.queries, 2 * s.words * s.keys, s.scores
     flops = 2 * s.words * s.model.length * s.queries
     if s.flash:
         one = _load("attention", "attention", 2 * flops, q + 2 * kv, q)
-        return Block((one,), (_load("attention dx", "attention", 5 * flops, 3 * q + 2 * kv, q + 2 * kv),), ())
+        return Block(
+            (one,), (_load("attention dx", "attention", 5 * flops, 3 * q + 2 * kv, q + 2 * kv),), ()
+        )
     forward: Loads = (
         _load("scores", "gemm", flops, q + kv, 2 * e),
         _pass("softmax", "softmax", 2 * e, 2 * e),
@@ -121,9 +130,11 @@ def _mlp(s: Shard, words: int, inner: int) -> Block:
 
 
 def _experts(s: Shard) -> Block:
-    """Router, the experts that live here on their even share of the words, and those that all words meet.
+    """Router, the experts that live here on their even share of the words, and those that all words
+    meet.
 
-    Every expert is taken to get as many words as the others. Words are sorted by expert before and after.
+    Every expert is taken to get as many words as the others. Words are sorted by expert before and
+    after.
     """
     m, inner = s.model, s.model.expert_inner // s.tp
     sent = 2 * s.rows * m.top_k * m.hidden
@@ -131,7 +142,9 @@ def _experts(s: Shard) -> Block:
     local = m.experts // s.ep
     # Each of the ep ranks sends words x top_k rows, evenly over all experts.
     each = -(-s.words * m.top_k * s.ep // m.experts)
-    found = _product(s, "router", s.rows, m.hidden, m.experts) + Block((sort, sort), (sort, sort), ())
+    found = _product(s, "router", s.rows, m.hidden, m.experts) + Block(
+        (sort, sort), (sort, sort), ()
+    )
     one = _mlp(s, each, inner)
     for _ in range(local):
         found += one
@@ -150,13 +163,16 @@ def embedding(s: Shard) -> Block:
     """The words' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
     forward = (_pass("embedding", "embedding", x, x + mask),)
-    return Block(forward, (), (_pass("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2),))
+    return Block(
+        forward, (), (_pass("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2),)
+    )
 
 
 def classifier(s: Shard) -> Block:
     """The last norm, the scores of all words, and the loss in float32.
 
-    Its passes: to float32, largest, difference, exponential, sum, quotient; backward difference, product, to bfloat16.
+    Its passes: to float32, largest, difference, exponential, sum, quotient; backward difference,
+    product, to bfloat16.
     """
     logits = s.words * s.vocabulary
     loss = Block(
@@ -170,8 +186,8 @@ def classifier(s: Shard) -> Block:
 def update(s: Shard, parameters: int, own: int, state_bytes: int) -> Loads:
     """The optimizer's step over ``own`` parameters of the ``parameters`` whose gradients lie here.
 
-    It reads the gradient twice (its norm first) and reads and writes the state and writes the parameter; the sums of
-    all gradients are set to zero.
+    It reads the gradient twice (its norm first) and reads and writes the state and writes the
+    parameter; the sums of all gradients are set to zero.
     """
     g = s.gradient_bytes
     step = _pass("update", "optimizer", (2 * g + state_bytes) * own, (state_bytes + 2) * own)

@@ -1,7 +1,7 @@
 """Attention over heads that stay where the projections leave them: (b, s, heads, d).
 
-Fused it is one op (FlashAttention) that keeps a number a row of scores; written out it is two products with a softmax
-between them, and the scores are kept, as the papers before it have them.
+Fused it is one op (FlashAttention) that keeps a number a row of scores; written out it is two
+products with a softmax between them, and the scores are kept, as the papers before it have them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from .elementwise import dropout
 from .product import einsum
 
 
-def attend(q: Value, k: Value, v: Value, causal: bool = False, fused: bool = True, drop: bool = False) -> Value:
+def attend(
+    q: Value, k: Value, v: Value, causal: bool = False, fused: bool = True, drop: bool = False
+) -> Value:
     """Queries (b, s, h, d) over keys and values (b, t, g, d), g a divisor of h, to (b, s, h, d).
 
-    ``drop``: dropout of the weights (a fused kernel keeps only its seed). Written out, scaling and the causal mask
-    belong to the softmax, as its fused kernels have it (Megatron-LM), and save no work.
+    ``drop``: dropout of the weights (a fused kernel keeps only its seed). Written out, scaling and
+    the causal mask belong to the softmax, as its fused kernels have it (Megatron-LM), and save no
+    work.
     """
     (batch, length, count, size), groups = q.shape, k.shape[2]
     if fused:
@@ -41,13 +44,20 @@ def rotary(x: Value) -> Value:
 @gradient("flash_attention")
 def _attention(call: Call, dy: Value) -> Gradients:
     operands = (dy, *call.inputs, *call.outputs)
-    yield from zip(call.inputs, record_like("flash_attention_backward", operands, call.inputs, call.attrs), strict=True)
+    yield from zip(
+        call.inputs,
+        record_like("flash_attention_backward", operands, call.inputs, call.attrs),
+        strict=True,
+    )
 
 
 @gradient("softmax", "log_softmax")
 def _softmax(call: Call, dy: Value) -> Gradients:
     (x,), (y,) = call.inputs, call.outputs
-    yield x, record(f"{call.kind}_backward", (dy, y), x.shape, {**call.attrs, "input_dtype": x.dtype})
+    yield (
+        x,
+        record(f"{call.kind}_backward", (dy, y), x.shape, {**call.attrs, "input_dtype": x.dtype}),
+    )
 
 
 @gradient("rotary_embedding")

@@ -28,7 +28,11 @@ def conv2d(
         windows = _pair(kernel)
         weight = x.step.parameter("weight", channels, x.shape[1] // groups, *windows)
         operands = (x, weight, x.step.parameter("bias", channels)) if bias else (x, weight)
-        attrs: dict[str, Any] = {"stride": [stride, stride], "padding": _pair(padding), "dilation": [1, 1]}
+        attrs: dict[str, Any] = {
+            "stride": [stride, stride],
+            "padding": _pair(padding),
+            "dilation": [1, 1],
+        }
         attrs |= {"groups": groups} if groups > 1 else {}
         spatial = _windows(x, windows, stride, _pair(padding))
         return record("conv2d", operands, (x.shape[0], channels, *spatial), attrs)
@@ -57,7 +61,9 @@ def pad(x: Value, left: int, right: int, top: int, bottom: int) -> Value:
     """Zeros around each image, or with negative numbers pixels cut off."""
     n, c, h, w = x.shape
     around = [left, right, top, bottom]
-    return record("constant_pad_nd", (x,), (n, c, h + top + bottom, w + left + right), {"pad": around})
+    return record(
+        "constant_pad_nd", (x,), (n, c, h + top + bottom, w + left + right), {"pad": around}
+    )
 
 
 def _pair(size: Size) -> list[int]:
@@ -75,7 +81,9 @@ def _windows(x: Value, kernel: Sequence[int], stride: int, padding: Sequence[int
     found = tuple((extent + 2 * before - size) // stride + 1 for extent, size, before in spatial)
     if min(found) < 1:
         where = x.step.path
-        raise InputError(f'size: too small: at "{where}" no window of {list(kernel)} fits {list(x.shape[2:])}')
+        raise InputError(
+            f'size: too small: at "{where}" no window of {list(kernel)} fits {list(x.shape[2:])}'
+        )
     return found
 
 
@@ -85,7 +93,9 @@ def _conv2d(call: Call, dy: Value) -> Gradients:
     if x.trained:
         yield x, record("conv2d_backward_input", (dy, weight), x.shape, call.attrs)
     trained = weight, *bias
-    yield from zip(trained, record_like("conv2d_backward_weight", (dy, x), trained, call.attrs), strict=True)
+    yield from zip(
+        trained, record_like("conv2d_backward_weight", (dy, x), trained, call.attrs), strict=True
+    )
 
 
 @gradient("max_pool2d")
@@ -111,4 +121,9 @@ def _mean(call: Call, dy: Value) -> Gradients:
 @gradient("constant_pad_nd")
 def _pad(call: Call, dy: Value) -> Gradients:
     (x,) = call.inputs
-    yield x, record("constant_pad_nd", (dy,), x.shape, {"pad": [-extent for extent in call.attrs["pad"]]})
+    yield (
+        x,
+        record(
+            "constant_pad_nd", (dy,), x.shape, {"pad": [-extent for extent in call.attrs["pad"]]}
+        ),
+    )

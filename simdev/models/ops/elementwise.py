@@ -40,7 +40,9 @@ def dropout(x: Value, on: bool = True) -> Value:
     """Some elements set to zero by a mask that the backward needs; ``on`` False hands x through."""
     if not on:
         return x
-    return x.step.record("dropout", (x,), [(x.shape, x.dtype), (x.shape, "bool")], {"train": True})[0]
+    return x.step.record("dropout", (x,), [(x.shape, x.dtype), (x.shape, "bool")], {"train": True})[
+        0
+    ]
 
 
 @gradient("relu", "sigmoid", "tanh")

@@ -9,10 +9,17 @@ from ..step import Call, Value, record
 
 
 def cross_entropy(logits: Value, labels: Value, name: str = "loss") -> Value:
-    """The mean over all rows of minus the log-probability of the label: logits (.., classes), labels (..)."""
+    """The mean over all rows of minus the log-probability of the label: logits (.., classes),
+    labels (..).
+    """
     step, rows = logits.step, prod(logits.shape[:-1])
     with step.scope(name):
-        chances = record("log_softmax", (logits.view(rows, logits.shape[-1]),), (rows, logits.shape[-1]), {"dim": 1})
+        chances = record(
+            "log_softmax",
+            (logits.view(rows, logits.shape[-1]),),
+            (rows, logits.shape[-1]),
+            {"dim": 1},
+        )
         outputs = [((), logits.dtype), ((), logits.dtype)]
         return step.record("nll_loss", (chances, labels.view(rows)), outputs, {"reduction": 1})[0]
 

@@ -48,7 +48,9 @@ def _with(shape: Shape, dim: int, extent: int) -> Shape:
 @gradient("concat")
 def _concat(call: Call, dy: Value) -> Gradients:
     dim = call.attrs["dim"]
-    yield from zip(call.inputs, _split(dy, [part.shape[dim] for part in call.inputs], dim), strict=True)
+    yield from zip(
+        call.inputs, _split(dy, [part.shape[dim] for part in call.inputs], dim), strict=True
+    )
 
 
 @gradient_of_all("split")

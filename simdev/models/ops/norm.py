@@ -1,4 +1,7 @@
-"""Normalisations, each with parameters of its own; ``name`` is their scope. Statistics are float32."""
+"""Normalisations, each with parameters of its own; ``name`` is their scope.
+
+Statistics are float32.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,17 @@ def rms_norm(x: Value, name: str = "norm") -> Value:
 def _batch_norm(call: Call, dy: Value) -> Gradients:
     (x, weight, bias, *running), (_, *statistics) = call.inputs, call.outputs
     operands, wanted = (dy, x, weight, *running, *statistics), (x, weight, bias)
-    yield from zip(wanted, record_like("batch_norm_backward", operands, wanted, {"train": True}), strict=True)
+    yield from zip(
+        wanted, record_like("batch_norm_backward", operands, wanted, {"train": True}), strict=True
+    )
 
 
 @gradient("layer_norm", "rms_norm")
 def _row_norm(call: Call, dy: Value) -> Gradients:
     (x, *trained), (_, *statistics) = call.inputs, call.outputs
     operands = (dy, x, *statistics, *trained)
-    yield from zip(call.inputs, record_like(f"{call.kind}_backward", operands, call.inputs, call.attrs), strict=True)
+    yield from zip(
+        call.inputs,
+        record_like(f"{call.kind}_backward", operands, call.inputs, call.attrs),
+        strict=True,
+    )

@@ -18,11 +18,17 @@ def linear(x: Value, features: int, name: str, bias: bool = True) -> Value:
 
 
 def linear_by(x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """(.., k) to (.., n) by a weight (n, k) and, where given, a bias (n); without one the op is a ``matmul``."""
+    """(.., k) to (.., n) by a weight (n, k) and, where given, a bias (n); without one the op is a
+    ``matmul``.
+    """
     *lead, inner = x.shape
     rows, features = x.view(prod(lead), inner), weight.shape[0]
-    kind, operands = ("matmul", (rows, weight)) if bias is None else ("linear", (rows, weight, bias))
-    return record(kind, operands, (prod(lead), features), {"transpose_b": True}).view(*lead, features)
+    kind, operands = (
+        ("matmul", (rows, weight)) if bias is None else ("linear", (rows, weight, bias))
+    )
+    return record(kind, operands, (prod(lead), features), {"transpose_b": True}).view(
+        *lead, features
+    )
 
 
 def einsum(equation: str, a: Value, b: Value) -> Value:
@@ -57,7 +63,10 @@ def _einsum(call: Call, dy: Value) -> Gradients:
 
 
 def split_heads(x: Value, count: int) -> Value:
-    """(b, s, width) seen as (b, s, count, width / count). Raises InputError where the width does not divide."""
+    """(b, s, width) seen as (b, s, count, width / count).
+
+    Raises InputError where the width does not divide.
+    """
     batch, length, width = x.shape
     if width % count:
         raise InputError(f"heads: {count} do not divide the width {width}")

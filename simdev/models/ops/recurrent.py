@@ -15,7 +15,8 @@ State = tuple[Value, Value]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The weights of an LSTM layer, which all its steps share: (4, hidden, features), (4, hidden, hidden), (4, hidden).
+    """The weights of an LSTM layer, which all its steps share: (4, hidden, features), (4, hidden,
+    hidden), (4, hidden).
 
     ``path`` is the scope of the layer; step t runs at path@t.
     """
@@ -29,7 +30,11 @@ class Cell:
 def cell(step: Step, name: str, features: int, hidden: int) -> Cell:
     """A cell with weights of its own at the scope ``name``."""
     with step.scope(name):
-        shapes = {"from_input": (4, hidden, features), "from_state": (4, hidden, hidden), "bias": (4, hidden)}
+        shapes = {
+            "from_input": (4, hidden, features),
+            "from_state": (4, hidden, hidden),
+            "bias": (4, hidden),
+        }
         return Cell(name, **{part: step.parameter(part, *shape) for part, shape in shapes.items()})
 
 
@@ -67,4 +72,6 @@ def _lstm_cell(call: Call, made: Made) -> Gradients:
     *states, dgates = record_like("lstm_cell_backward_input", operands, (x, h, c, gates))
     yield from zip((x, h, c), states, strict=True)
     weights = from_input, from_state, bias
-    yield from zip(weights, record_like("lstm_cell_backward_weight", (dgates, x, h), weights), strict=True)
+    yield from zip(
+        weights, record_like("lstm_cell_backward_weight", (dgates, x, h), weights), strict=True
+    )

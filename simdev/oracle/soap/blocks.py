@@ -1,6 +1,8 @@
-"""What the kernels know of states and sums: flat blocks of integers, written once for each and found again.
+"""What the kernels know of states and sums: flat blocks of integers, written once for each and
+found again.
 
-A block is told by its offset in one arena. What computes the same (op class) shares its geometry, its costs and sizes.
+A block is told by its offset in one arena. What computes the same (op class) shares its geometry,
+its costs and sizes.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ COMPUTE, COLLECTIVE = 0, 1
 OF_SUMS = 1 << 20
 """In a grid: the row is one of the sums of the tensor, not of its op."""
 MOST_PARTS, MOST_BASES = 1 << 20, 1 << 10
-# A block of geometry: parts, and where to find (in the arena) boxes and addends by part, needs by operand, layouts and
-# sizes by output.
+# A block of geometry: parts, and where to find (in the arena) boxes and addends by part, needs by
+# operand, layouts and sizes by output.
 PARTS, BOXES, ADDENDS, NEEDS, LAYOUTS, SIZES, STRIDE, GEOMETRY = range(8)
-# A layout: grid or local, rank, bytes of an element (0: they do not come out even), bytes, elements, cells (or
-# regions by part), then for each dimension how many intervals, where their starts and stops are, and the stride.
+# A layout: grid or local, rank, bytes of an element (0: they do not come out even), bytes,
+# elements, cells (or regions by part), then for each dimension how many intervals, where their
+# starts and stops are, and the stride.
 KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
-# Sums: rows, the grid, and where each row is: what it is, its ps, how many bases, inputs, queues, sizes; then devices.
+# Sums: rows, the grid, and where each row is: what it is, its ps, how many bases, inputs, queues,
+# sizes; then devices.
 ROWS, SUM_GRID, ROW = range(3)
 WHAT, LENGTH, BASES, INPUTS, QUEUES, SUM_SIZES, DEVICES = range(7)
 LIMIT = 1 << 62
@@ -84,19 +88,31 @@ class Blocks:
         if i not in self._class_of:
             op, read = plan.graph.ops[i], plan.question.readings[i]
             operands = plan.graph.operands[i]
-            key = op.kind, op.phase, repr(sorted(op.attrs.items())), repr(op.time), op.outputs, read, operands
+            key = (
+                op.kind,
+                op.phase,
+                repr(sorted(op.attrs.items())),
+                repr(op.time),
+                op.outputs,
+                read,
+                operands,
+            )
             sizes = op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes
             self._class_of[i] = self._classes.setdefault((*key, sizes), len(self._classes))
         return self._class_of[i]
 
     def _op(self, plan: Plan, state: State, number: int) -> tuple[Op, dict[str, int]]:
-        """One part as an op, with its training state, and its durations in ps as they are asked for."""
+        """One part as an op, with its training state, and its durations in ps as they are asked
+        for.
+        """
         one, i = state.placed[number], state.op
         key = self._class(plan, i), id(one.part), state.divided
         if key not in self._ops:
             self._kept.append(one.part)
             fields = Shares(plan, i, self.prepared.costs).fields(one)
-            op = Op("op", plan.graph.ops[i].kind, outputs=tuple(state.drafts[number].tensors), **fields)
+            op = Op(
+                "op", plan.graph.ops[i].kind, outputs=tuple(state.drafts[number].tensors), **fields
+            )
             self._ops[key] = replace(self.prepared, graph=Graph("part", (op,))).graph.ops[0], {}
         return self._ops[key]
 
@@ -126,7 +142,8 @@ class Blocks:
 
     def _geometry(self, plan: Plan, state: State) -> int:
         local = any(isinstance(one, Local) for one in state.layouts)
-        # Which copy of a leaf is found first does not depend on devices, but a grid of parts on one device may.
+        # Which copy of a leaf is found first does not depend on devices, but a grid of parts on one
+        # device may.
         parts = tuple((id(one.part), one.addend) for one in state.placed)
         key = self._class(plan, state.op), state.divided, local, parts
         if key not in self._geometries:
@@ -167,7 +184,9 @@ class Blocks:
         return self.arena.put(words)
 
     def _sizes(self, plan: Plan, state: State) -> tuple[int, list[int]]:
-        """By part: bytes throughout, bytes while it runs, then those of each output that it makes."""
+        """By part: bytes throughout, bytes while it runs, then those of each output that it
+        makes.
+        """
         rounded = self.prepared.memory.rounded
         most = max((len(draft.regions) for draft in state.drafts), default=0)
         words: list[int] = []
@@ -183,7 +202,12 @@ class Blocks:
         return 2 + most, words
 
     def _layout(
-        self, layout: Grid | Local, tensor: Tensor, rows: Mapping[int, int], output: int, drafts: Sequence[Draft] = ()
+        self,
+        layout: Grid | Local,
+        tensor: Tensor,
+        rows: Mapping[int, int],
+        output: int,
+        drafts: Sequence[Draft] = (),
     ) -> int:
         if isinstance(layout, Local):
             return self._local(tensor, output, drafts)
@@ -192,19 +216,26 @@ class Blocks:
         places = stride
         for intervals in layout.dims:
             stride = stride // len(intervals) if intervals else 0
-            starts, stops = self.arena.put([a for a, _ in intervals]), self.arena.put([b for _, b in intervals])
+            starts, stops = (
+                self.arena.put([a for a, _ in intervals]),
+                self.arena.put([b for _, b in intervals]),
+            )
             dims += [len(intervals), starts, stops, stride]
         cells = [-1] * places
         for place, cell in layout.cells.items():
             at = sum(one * dims[4 * d + 3] for d, one in enumerate(place))
-            cells[at] = self.arena.put([len(cell), *(self.arena.put(_copies(copies, rows)) for copies in cell)])
+            cells[at] = self.arena.put(
+                [len(cell), *(self.arena.put(_copies(copies, rows)) for copies in cell)]
+            )
         head = [GRID, len(layout.dims), *self._units(tensor), self.arena.put(cells), layout.addends]
         return self.arena.put(head + dims)
 
     def _local(self, tensor: Tensor, output: int, drafts: Sequence[Draft]) -> int:
         regions: list[tuple[int, Region]] = []
         for draft in drafts:
-            found = [(base, region) for base, (k, region) in enumerate(draft.regions) if k == output]
+            found = [
+                (base, region) for base, (k, region) in enumerate(draft.regions) if k == output
+            ]
             regions.append(found[0] if found else (-1, ()))
         rank = max((len(region) for _, region in regions), default=0)
         words: list[int] = []
@@ -216,7 +247,11 @@ class Blocks:
         count = prod(tensor.shape or ())
         if count and tensor.bytes % count and tensor.bytes * count >= LIMIT:
             raise NotCoveredError
-        return tensor.bytes // count if count and tensor.bytes % count == 0 else 0, tensor.bytes, count
+        return (
+            tensor.bytes // count if count and tensor.bytes % count == 0 else 0,
+            tensor.bytes,
+            count,
+        )
 
     # Sums
 
@@ -235,7 +270,9 @@ class Blocks:
                         made[id(copy.draft)] = copy.draft
                         inputs[id(copy.draft)] = self._filled(plan, copy.draft)
             rows = own | {key: OF_SUMS + row for row, key in enumerate(made)}
-            if len(made) >= MOST_PARTS or any(c.draft.role == "stored" for one in inputs.values() for c, _ in one):
+            if len(made) >= MOST_PARTS or any(
+                c.draft.role == "stored" for one in inputs.values() for c, _ in one
+            ):
                 raise NotCoveredError
             tensor = plan.tensor((sums.made.op, sums.output))
             words = [self._sum(draft, inputs[key], rows, tensor) for key, draft in made.items()]
@@ -256,15 +293,28 @@ class Blocks:
         draft.fill(draft)
         return plan.handed
 
-    def _sum(self, draft: Draft, inputs: Sequence[tuple[Copy, Region]], rows: Mapping[int, int], tensor: Tensor) -> int:
+    def _sum(
+        self,
+        draft: Draft,
+        inputs: Sequence[tuple[Copy, Region]],
+        rows: Mapping[int, int],
+        tensor: Tensor,
+    ) -> int:
         words = [len(inputs), max((len(region) for _, region in inputs), default=0)]
         for copy, region in inputs:
             base = int(region == copy.draft.regions[copy.base][1])
-            words += [rows[id(copy.draft)], copy.base, base, *(x for interval in region for x in interval)]
+            words += [
+                rows[id(copy.draft)],
+                copy.base,
+                base,
+                *(x for interval in region for x in interval),
+            ]
         read = tuple(part_of(tensor, region) for _, region in inputs)
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
-        prepared = replace(self.prepared, graph=Graph("sum", (Op("read", "parameter", outputs=read), op)))
+        prepared = replace(
+            self.prepared, graph=Graph("sum", (Op("read", "parameter", outputs=read), op))
+        )
         sizes = self.arena.put([self.prepared.memory.rounded(one.bytes) for one in draft.tensors])
         where = self.arena.put(words)
         if not is_collective(op):
@@ -276,7 +326,9 @@ class Blocks:
             raise NotCoveredError
         queues = self.arena.put([len(ring.resources), *ring.resources])
         devices = list(ring.outputs_on[: len(draft.regions)])
-        return self.arena.put([COLLECTIVE, ring.duration_ps, len(devices), where, queues, sizes, *devices])
+        return self.arena.put(
+            [COLLECTIVE, ring.duration_ps, len(devices), where, queues, sizes, *devices]
+        )
 
 
 def _copies(copies: Sequence[Copy], rows: Mapping[int, int]) -> list[int]:

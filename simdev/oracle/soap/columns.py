@@ -15,10 +15,13 @@ MOST_RANK = 8
 
 
 class Columns(NamedTuple):
-    """A strategy as blocks (blocks.py) and fans (fan.py). A slot is an op, or ``ops`` + a tensor: the sums of it.
+    """A strategy as blocks (blocks.py) and fans (fan.py).
 
-    A reference is ``slot << PART_BITS | part``. ``groups`` of an op are its readers in program order, their
-    ``entries`` the operands with which they read it; ``feed`` tells for each op whose groups it is.
+    A slot is an op, or ``ops`` + a tensor: the sums of it.
+
+    A reference is ``slot << PART_BITS | part``. ``groups`` of an op are its readers in program
+    order, their ``entries`` the operands with which they read it; ``feed`` tells for each op whose
+    groups it is.
     """
 
     ops: int
@@ -32,7 +35,8 @@ class Columns(NamedTuple):
     parts: Ints
     fan: Ints
     wait: Ints
-    first: Ints  # of sums: the sums that are written, each with the slot and place of its first reader
+    # of sums: the sums that are written, each with the slot and place of its first reader
+    first: Ints
     given: Ints  # by op: where the waits of its readers, group by group, are
     tensor_ptr: Ints
     group_ptr: Ints
@@ -53,7 +57,8 @@ class FanWork(NamedTuple):
     most_sources: int
     cell: Ints
     source_ptr: Ints  # by output: the first source of its sums
-    source_view: Ints  # by source: its last view, how many there are, who has written it, waits; ends of lists
+    # by source: its last view, how many there are, who has written it, waits; ends of lists
+    source_view: Ints
     source_views: Ints
     source_written: Ints
     source_waits: Ints
@@ -81,7 +86,9 @@ class FanWork(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one evaluation writes, by row (a task that computes or a collective), by slot, by queue."""
+    """What one evaluation writes, by row (a task that computes or a collective), by slot, by
+    queue.
+    """
 
     most_rows: int
     cell: Ints

@@ -1,8 +1,9 @@
-"""Who is handed what of the parts of one op: readers where they lie, transfers, and what everybody waits for.
+"""Who is handed what of the parts of one op: readers where they lie, transfers, and what everybody
+waits for.
 
-A fan holds, for some sources (parts of an op, or sums of a tensor), where the readers of each begin and where its
-transfers do; then these: a reader is ``base << REF_BITS | reference``, a transfer its route, bytes, base, how many it
-serves and their references.
+A fan holds, for some sources (parts of an op, or sums of a tensor), where the readers of each begin
+and where its transfers do; then these: a reader is ``base << REF_BITS | reference``, a transfer its
+route, bytes, base, how many it serves and their references.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from .pieces import ASKS, BEGUN, END, FAULT, FULL, HERE, ask, clear
 
 @jitable
 def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
-    """Write the fan of some sources: for each where its readers here begin, then where its transfers do, then all."""
+    """Write the fan of some sources: for each where its readers here begin, then where its
+    transfers do, then all.
+    """
     fan = w.cell[END]
     at = fan + 2 * (count + 1)
     for source in range(first, first + count):
@@ -30,7 +33,11 @@ def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
         e, last = w.source_sent[source], NONE
         while e != NONE:
             if last == NONE or w.ask_out[e] != w.ask_out[last] or w.ask_to[e] != w.ask_to[last]:
-                t.fans[at], t.fans[at + 1], t.fans[at + 2] = w.ask_to[e], w.ask_bytes[e], w.ask_base[e]
+                t.fans[at], t.fans[at + 1], t.fans[at + 2] = (
+                    w.ask_to[e],
+                    w.ask_bytes[e],
+                    w.ask_base[e],
+                )
                 counter, at = at + 3, at + 4
                 t.fans[counter] = 0
             t.fans[counter] += 1
@@ -43,7 +50,9 @@ def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
 
 @jitable
 def line_up(w: FanWork, sources: int) -> None:
-    """The asks of each source: those where it lies, in order; those of others by output, device, then order."""
+    """The asks of each source: those where it lies, in order; those of others by output, device,
+    then order.
+    """
     for source in range(sources):
         w.source_local[source], w.source_sent[source] = NONE, NONE
     for e in range(w.cell[ASKS] - 1, -1, -1):
@@ -76,7 +85,11 @@ def emit_sums(t: Columns, w: FanWork, op: int, output: int) -> None:
     t.first[slot], at = begun, begun + 1
     for n in range(w.cell[BEGUN]):
         if w.begun[4 * n] == output:
-            t.fans[at], t.fans[at + 1], t.fans[at + 2] = w.begun[4 * n + 1], w.begun[4 * n + 2], w.begun[4 * n + 3]
+            t.fans[at], t.fans[at + 1], t.fans[at + 2] = (
+                w.begun[4 * n + 1],
+                w.begun[4 * n + 2],
+                w.begun[4 * n + 3],
+            )
             at += 3
     t.fans[begun] = (at - begun) // 3
     w.cell[END] = at
@@ -88,7 +101,10 @@ def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
     sources, parts, tensors = clear(t, w, op), 0, t.tensor_ptr[op + 1] - t.tensor_ptr[op]
     if w.cell[FAULT] == 0:
         parts = ask(t, w, op)
-    if w.cell[END] + 4 * (sources + tensors) + 5 * w.cell[ASKS] + parts + 3 * w.cell[BEGUN] + 64 > most:
+    if (
+        w.cell[END] + 4 * (sources + tensors) + 5 * w.cell[ASKS] + parts + 3 * w.cell[BEGUN] + 64
+        > most
+    ):
         w.cell[FAULT] = max(w.cell[FAULT], FULL)
     if w.cell[FAULT]:
         return
@@ -119,7 +135,9 @@ def count_waits(t: Columns, w: FanWork, op: int) -> None:
 
 @jit
 def fans(columns: Ints, work: Ints, dirty: Ints, waiting: Ints, end: int, most: int) -> int:
-    """Write the fans of some ops, and the waits of others, from ``end`` on; the new end, or minus a fault."""
+    """Write the fans of some ops, and the waits of others, from ``end`` on; the new end, or minus a
+    fault.
+    """
     t, w = open_columns(columns), open_fan_work(work)
     w.cell[END] = end
     for n in range(len(dirty)):

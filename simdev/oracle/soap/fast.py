@@ -36,20 +36,27 @@ FREE = ("placement", "partition", "sync", "collectives")
 COVERED = ("all-reduce", "parameter-server", "sharded")
 """Ways to add gradients up, each tensor by itself."""
 FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
-"""Fields of a strategy, and of its collectives, that may be anything here; others must be left out."""
+"""Fields of a strategy, and of its collectives, that may be anything here; others must be left out.
+"""
 WASTE = 8
-"""Fans that are not used any more are dropped when all take so many times the room of those that are."""
+"""Fans that are not used any more are dropped when all take so many times the room of those that
+are.
+"""
 OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
 
 
 def require_covered(prepared: Prepared, strategy: Strategy) -> None:
     """Raise NotCoveredError where the strategy, or the question, is one for the long way."""
     cluster, own, ops = prepared.cluster, Strategy(), prepared.graph.ops
-    rest = _alike(strategy, own, FREE) and _alike(strategy.collectives, own.collectives, FREE_OF_COLLECTIVES)
+    rest = _alike(strategy, own, FREE) and _alike(
+        strategy.collectives, own.collectives, FREE_OF_COLLECTIVES
+    )
     plain = cluster.transfer == "once-per-device" and prepared.memory.model == "full"
     staged = any(device.staging for device in cluster.devices)
     plain = plain and not (staged or prepared.fabric.shares_rates)
-    named = not any(op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops)
+    named = not any(
+        op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops
+    )
     if not (rest and plain and named and ops) or strategy.sync not in COVERED or prepared.rings:
         raise NotCoveredError
 
@@ -94,7 +101,9 @@ class Split:
                     groups[producer].append((reader, []))
                 groups[producer][-1][1].append((operand, output))
         self._readers = [[reader for reader, _ in own] for own in groups]
-        self._producers = [list(dict.fromkeys(producer for producer, _ in one)) for one in self.question.read]
+        self._producers = [
+            list(dict.fromkeys(producer for producer, _ in one)) for one in self.question.read
+        ]
         self._tensor_ptr = list(accumulate((len(op.outputs) for op in graph.ops), initial=0))
         flat = [(op, reader, own) for op, those in enumerate(groups) for reader, own in those]
         entries = [(op, reader, *entry) for op, reader, own in flat for entry in own]
@@ -124,15 +133,29 @@ class Split:
     def _place_columns(self) -> None:
         """The columns as kernels take them; again where one has moved."""
         self._arena = self.blocks.arena.data
-        sizes = len(self.prepared.graph.ops), self._slots.shape[1], len(self.prepared.cluster.devices)
-        columns = *sizes, self._arena, self._fans, self._active, *self._slots, self._given, *self._fixed
+        sizes = (
+            len(self.prepared.graph.ops),
+            self._slots.shape[1],
+            len(self.prepared.cluster.devices),
+        )
+        columns = (
+            *sizes,
+            self._arena,
+            self._fans,
+            self._active,
+            *self._slots,
+            self._given,
+            *self._fixed,
+        )
         self._columns = Table.of(Columns._make(columns))
 
     def _room_for_asks(self, most: int) -> Table[FanWork]:
         outputs = max(len(op.outputs) for op in self.prepared.graph.ops)
         sizes = [outputs, *[most] * 6, *[most] * 11, 40 * most, 8, 8, 8, 16]
         rest = [len(self.prepared.cluster.devices), most, 4 * most]
-        return Table.of(FanWork(most, most, *(np.zeros(size, np.int64) for size in [8, *sizes, *rest])))
+        return Table.of(
+            FanWork(most, most, *(np.zeros(size, np.int64) for size in [8, *sizes, *rest]))
+        )
 
     def _room_for_work(self, most: int) -> Table[Work]:
         ops, slots, rules = len(self.prepared.graph.ops), self._slots.shape[1], self._rules.columns
@@ -162,7 +185,11 @@ class Split:
             self._count[i] = len(one.placed)
         for i in dirty:
             for k, layout in enumerate(plan.states[i].layouts):
-                self._fill_sums((i, k), ops + self._tensor_ptr[i] + k, isinstance(layout, Grid) and layout.addends > 1)
+                self._fill_sums(
+                    (i, k),
+                    ops + self._tensor_ptr[i] + k,
+                    isinstance(layout, Grid) and layout.addends > 1,
+                )
         if self._arena is not self.blocks.arena.data:
             self._place_columns()
         waiting = dict.fromkeys(changed)
@@ -171,7 +198,8 @@ class Split:
         if not self._write(_ints(dirty), _ints(waiting)):
             if self._every_sum:
                 raise NotCoveredError
-            # Perhaps sums that only some parts need, beside others that go on with statistics of their own.
+            # Perhaps sums that only some parts need, beside others that go on with statistics of
+            # their own.
             self._every_sum = True
             self._fill(range(ops), range(ops))
 
@@ -191,7 +219,9 @@ class Split:
             self._active[self._active[0]] = slot
 
     def _needed(self, tensor: tuple[int, int]) -> bool:
-        """Whether some reader may want the values, not the statistics or the partial result of its own part."""
+        """Whether some reader may want the values, not the statistics or the partial result of its
+        own part.
+        """
         for reader in self._readers[tensor[0]]:
             reads = tensor in self.question.read[reader] and not goes_on(self.plan, reader, tensor)
             if reads and self.plan.states[reader].placed[0].addend is None:
@@ -201,13 +231,17 @@ class Split:
     def _write(self, dirty: Ints, waiting: Ints) -> bool:
         """Let the kernels write; whether nothing was asked for that is not there."""
         while True:
-            end = fans(self._columns.words, self._room.words, dirty, waiting, self._end, len(self._fans))
+            end = fans(
+                self._columns.words, self._room.words, dirty, waiting, self._end, len(self._fans)
+            )
             if end > 0:
                 self._end = end
                 return True
             if end != -NO_ROOM:
                 return False
-            if self._end + 64 * len(dirty) > len(self._fans) // 2 or self._room.columns.most_asks > len(self._fans):
+            if self._end + 64 * len(dirty) > len(
+                self._fans
+            ) // 2 or self._room.columns.most_asks > len(self._fans):
                 self._fans = np.concatenate((self._fans, np.zeros(len(self._fans), np.int64)))
                 self._place_columns()
             else:
@@ -249,7 +283,9 @@ class Split:
         self._slots[:], self._given[:], self._end = self._kept
 
     def become(self, strategy: Strategy) -> bool:
-        """Change to another strategy of the same question, where that is a change of some configurations."""
+        """Change to another strategy of the same question, where that is a change of some
+        configurations.
+        """
         own = {"partition": self.strategy.partition, "placement": self.strategy.placement}
         if replace(strategy, **own) != self.strategy:  # type: ignore[arg-type]
             return False
@@ -271,7 +307,9 @@ class Split:
 
     def step_ps(self) -> int | None:
         """The step time in ps; None where the long way must answer."""
-        return self._until_it_fits(lambda: step(self._columns.words, self._rules.words, self._work.words))
+        return self._until_it_fits(
+            lambda: step(self._columns.words, self._rules.words, self._work.words)
+        )
 
     def cost(self) -> Cost | None:
         """Step time and memory; None where the long way must answer."""
@@ -315,7 +353,9 @@ class Split:
 
 
 class Splits:
-    """The strategies of one oracle that the compiled path answers; what they need is made once for all."""
+    """The strategies of one oracle that the compiled path answers; what they need is made once for
+    all.
+    """
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -324,9 +364,14 @@ class Splits:
         self._lock = threading.Lock()
 
     def start(self, strategy: Strategy) -> Split | None:
-        """The strategy (no short form), ready to be evaluated; None where the long way must answer."""
+        """The strategy (no short form), ready to be evaluated; None where the long way must
+        answer.
+        """
         with self._lock:
-            blocks = next((own for collectives, own in self._blocks if collectives == strategy.collectives), None)
+            blocks = next(
+                (own for collectives, own in self._blocks if collectives == strategy.collectives),
+                None,
+            )
             if blocks is None:
                 blocks = Blocks(replace(self.prepared, collectives=strategy.collectives))
                 self._blocks.append((strategy.collectives, blocks))
@@ -336,7 +381,9 @@ class Splits:
             return None
 
     def cost(self, strategy: Strategy) -> Cost | None:
-        """The cost of a strategy (no short form), from the last one that was asked for where few ops differ."""
+        """The cost of a strategy (no short form), from the last one that was asked for where few
+        ops differ.
+        """
         with self._lock:
             split, self._last = self._last, None  # another thread starts anew
         if split is None or not split.become(strategy):

@@ -1,7 +1,7 @@
 """The heap of what is ready and what is due to send, and the instants of its keys.
 
-An instant is ``ps << ROUND_BITS | round``. On the heap it has fewer bits for rounds, of which only the first instant
-has many: there all leaves lie. What does not fit ends the run with a fault.
+An instant is ``ps << ROUND_BITS | round``. On the heap it has fewer bits for rounds, of which only
+the first instant has many: there all leaves lie. What does not fit ends the run with a fault.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ ROUND_MASK, FIRST = (1 << ROUND_BITS) - 1, 1 << ROUND_BITS
 LATE = 2**63 - 1
 TOO_LONG = 1 << 61
 MOST_TASKS = 1 << 20
-# Cells of Work: rows; the heap's size and the key beside it; the ps from which keys count, those of the key in hand;
-# bits of rounds and of ids on the heap; how far apart instants may be; what went wrong; transfers; roots.
+# Cells of Work: rows; the heap's size and the key beside it; the ps from which keys count, those of
+# the key in hand; bits of rounds and of ids on the heap; how far apart instants may be; what went
+# wrong; transfers; roots.
 ROWS, SIZE, BESIDE, EPOCH, NOW, BITS, ID_BITS, HORIZON, FAULT, SENT, ROOTS = range(11)
 CELLS = 11
 TAKEN, LAST = -1, -2
@@ -38,7 +39,9 @@ def rise(w: Work, at: int, key: int) -> None:
 
 @jitable
 def drop_top(w: Work) -> None:
-    """Take the first key off the heap: walk the hole down, then the last key up (it belongs near the leaves)."""
+    """Take the first key off the heap: walk the hole down, then the last key up (it belongs near
+    the leaves).
+    """
     size = w.cell[SIZE] - 1
     w.cell[SIZE] = size
     key = w.heap[size]
@@ -64,7 +67,10 @@ def since(w: Work, instant: int) -> int:
 
 @jitable
 def rebase(w: Work, instant: int) -> int:
-    """Count the keys' instants from now on; an instant, so counted. Where even that is too far, a fault."""
+    """Count the keys' instants from now on; an instant, so counted.
+
+    Where even that is too far, a fault.
+    """
     shift = (w.cell[NOW] - w.cell[EPOCH]) << (w.cell[BITS] + w.cell[ID_BITS])
     w.cell[EPOCH] = w.cell[NOW]
     for at in range(w.cell[SIZE]):
@@ -108,7 +114,9 @@ def take(w: Work) -> int:
 
 @jitable
 def after(w: Work, instant: int, length: int) -> int:
-    """The instant ``length`` (as an instant) later: the first round of another one, or the next round of this."""
+    """The instant ``length`` (as an instant) later: the first round of another one, or the next
+    round of this.
+    """
     if length > 0:
         return (instant & ~ROUND_MASK) + length
     if instant & ROUND_MASK == ROUND_MASK:

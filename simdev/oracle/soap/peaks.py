@@ -1,4 +1,6 @@
-"""Exact peaks of memory by device, from a record of one evaluation; buffers as ``lowering.build`` makes them."""
+"""Exact peaks of memory by device, from a record of one evaluation; buffers as ``lowering.build``
+makes them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,22 @@ BUFFERS = 1
 def events_for(most: int, devices: int) -> Events:
     """Room for the events of so many buffers."""
     slots = devices * SLOTS
-    sizes = [2, 2 * most, 2 * most, 1, MOST_BASES, 1, slots, slots, slots, 2 * most, PARTS, PARTS, PARTS, 2 * most]
+    sizes = [
+        2,
+        2 * most,
+        2 * most,
+        1,
+        MOST_BASES,
+        1,
+        slots,
+        slots,
+        slots,
+        2 * most,
+        PARTS,
+        PARTS,
+        PARTS,
+        2 * most,
+    ]
     return Events(*(np.full(size, NONE, np.int64) for size in sizes))
 
 
@@ -45,7 +62,9 @@ def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> N
 
 
 @jitable
-def read_until(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int) -> None:
+def read_until(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int
+) -> None:
     """Until when each output of a row is read, to ``v.end``; and the copies of what is sent."""
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
@@ -68,7 +87,9 @@ def read_until(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, r
 
 
 @jitable
-def buffers_of(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints) -> None:
+def buffers_of(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints
+) -> None:
     """The buffers of one row."""
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
@@ -86,12 +107,18 @@ def buffers_of(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, r
     bases, sizes = t.arena[one + BASES], t.arena[one + SUM_SIZES]
     read_until(t, w, r, v, q, most, row, bases)
     for base in range(bases):
-        add(v, most, t.arena[one + DEVICES + base], t.arena[sizes + base], r.start[row], v.end[base])
+        add(
+            v, most, t.arena[one + DEVICES + base], t.arena[sizes + base], r.start[row], v.end[base]
+        )
 
 
 @jitable
-def peaks(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, step_ps: int, peak: Ints) -> bool:
-    """Add what is held on every device to ``peak``, which holds what is reserved; whether there was room."""
+def peaks(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, step_ps: int, peak: Ints
+) -> bool:
+    """Add what is held on every device to ``peak``, which holds what is reserved; whether there was
+    room.
+    """
     v.cell[0], v.cell[BUFFERS] = 0, 0
     while step_ps >> v.cell[0] >= SLOTS:
         v.cell[0] += 1
@@ -107,8 +134,12 @@ def peaks(t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, step_p
 
 
 @jit
-def cost(columns: Ints, rules: Ints, work: Ints, record: Ints, events: Ints, most: int, found: Ints) -> int:
-    """The step time in ps, or minus a fault; adds the peak bytes of every device to ``found``, what is reserved."""
+def cost(
+    columns: Ints, rules: Ints, work: Ints, record: Ints, events: Ints, most: int, found: Ints
+) -> int:
+    """The step time in ps, or minus a fault; adds the peak bytes of every device to ``found``, what
+    is reserved.
+    """
     t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
     step_ps = run(t, q, w, r)
     if step_ps >= 0 and not peaks(t, w, r, open_events(events), q, most, step_ps, bare(found)):

@@ -1,7 +1,7 @@
 """What the readers of one op ask of its parts: pieces, views, and the sums of its partial results.
 
-The order of everything is that of ``lowering.partition``: readers in program order, their parts, operands, and the
-grid's places; a sum is written when it is first read.
+The order of everything is that of ``lowering.partition``: readers in program order, their parts,
+operands, and the grid's places; a sum is written when it is first read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def size_of(t: Columns, layout: int, volume: int) -> int:
 
 @jitable
 def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
-    """The number of the output of a source that holds the piece in hand, a view of ``base``; a new one where needed."""
+    """The number of the output of a source that holds the piece in hand, a view of ``base``; a new
+    one where needed.
+    """
     v = w.source_view[source]
     while v != NONE:
         if w.view_base[v] == base:
@@ -74,9 +76,20 @@ def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
 
 @jitable
 def hand(
-    t: Columns, w: FanWork, layout: int, source: int, base: int, is_base: bool, rank: int, here: int, to: int, ref: int
+    t: Columns,
+    w: FanWork,
+    layout: int,
+    source: int,
+    base: int,
+    is_base: bool,
+    rank: int,
+    here: int,
+    to: int,
+    ref: int,
 ) -> None:
-    """One piece, held by a source on device ``here``, for a reader on device ``to`` (HERE: wherever it lies)."""
+    """One piece, held by a source on device ``here``, for a reader on device ``to`` (HERE: wherever
+    it lies).
+    """
     e = w.cell[ASKS]
     if e >= w.most_asks:
         w.cell[FAULT] = FULL
@@ -98,7 +111,9 @@ def sum_row(t: Columns, op: int, output: int, row: int) -> int:
 
 
 @jitable
-def begin_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int) -> None:
+def begin_sum(
+    t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
+) -> None:
     """A sum asks for what it reads, and is written before the part that first reads it."""
     layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
     one, ref = sum_row(t, op, output, row), (t.ops + t.tensor_ptr[op] + output) << PART_BITS | row
@@ -126,7 +141,9 @@ def begin_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: in
 
 
 @jitable
-def need_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int) -> None:
+def need_sum(
+    t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
+) -> None:
     """Write a sum that is not written yet, and before it those that it reads."""
     mine = w.source_ptr[output]
     if w.source_written[mine + row]:
@@ -145,7 +162,9 @@ def need_sum(t: Columns, w: FanWork, op: int, output: int, row: int, reader: int
 
 @jitable
 def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Set the places of a grid that share a point with a region, by dimension; whether there are any."""
+    """Set the places of a grid that share a point with a region, by dimension; whether there are
+    any.
+    """
     for d in range(t.arena[layout + RANK]):
         dim = layout + DIMS + 4 * d
         n, starts, stops = t.arena[dim], t.arena[dim + 1], t.arena[dim + 2]
@@ -173,7 +192,9 @@ def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
 
 @jitable
 def next_place(w: FanWork, rank: int) -> bool:
-    """Go to the next of the places that are touched, the last dimension fastest; whether there is one."""
+    """Go to the next of the places that are touched, the last dimension fastest; whether there is
+    one.
+    """
     d = rank - 1
     while d >= 0:
         w.at[d] += 1
@@ -225,7 +246,9 @@ def nearest(t: Columns, op: int, output: int, copies: int, to: int) -> int:
 
 
 @jitable
-def need_of(t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, reader: int, place: int) -> None:
+def need_of(
+    t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, reader: int, place: int
+) -> None:
     """A reader needs a sum; the piece in hand stays what it is."""
     at = w.cell[REGIONS]
     w.cell[REGIONS] += 2 * rank
@@ -238,9 +261,20 @@ def need_of(t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, r
 
 @jitable
 def read_grid(
-    t: Columns, w: FanWork, op: int, output: int, addend: int, need: int, to: int, reader: int, place: int, part: int
+    t: Columns,
+    w: FanWork,
+    op: int,
+    output: int,
+    addend: int,
+    need: int,
+    to: int,
+    reader: int,
+    place: int,
+    part: int,
 ) -> int:
-    """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how many pieces."""
+    """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how
+    many pieces.
+    """
     units = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
     layout = units
     if addend < 0:
@@ -267,7 +301,9 @@ def read_grid(
 
 @jitable
 def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
-    """Which partial result of a statistic is that of a part with this box on this device, or NONE."""
+    """Which partial result of a statistic is that of a part with this box on this device, or
+    NONE.
+    """
     layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
     cells, places, best = t.arena[layout + CELLS], 1, NONE
     for d in range(t.arena[layout + RANK]):
@@ -280,7 +316,11 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
                 row = t.arena[t.arena[cell + 1 + addend] + 1]
                 if t.arena[t.state[op] + row] == device:
                     other = t.arena[boxes + row] != box
-                    if best == NONE or (differs and not other) or (differs == other and addend < best):
+                    if (
+                        best == NONE
+                        or (differs and not other)
+                        or (differs == other and addend < best)
+                    ):
                         best, differs = addend, other
     return best
 
@@ -289,14 +329,19 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
 def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
     """Whether one region is a part of another one."""
     for d in range(rank):
-        if t.arena[need + 2 * d] < t.arena[region + 2 * d] or t.arena[need + 2 * d + 1] > t.arena[region + 2 * d + 1]:
+        if (
+            t.arena[need + 2 * d] < t.arena[region + 2 * d]
+            or t.arena[need + 2 * d + 1] > t.arena[region + 2 * d + 1]
+        ):
             return False
     return True
 
 
 @jitable
 def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int, ref: int) -> None:
-    """A part reads a region of what is there on demand: of the first copy on its device that holds it."""
+    """A part reads a region of what is there on demand: of the first copy on its device that holds
+    it.
+    """
     layout, devices = t.arena[t.arena[t.block[op] + LAYOUTS] + output], t.state[op]
     rank, regions, count = t.arena[layout + RANK], t.arena[layout + CELLS], t.parts[op]
     row, source = w.on_device[to], NONE
@@ -316,7 +361,10 @@ def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int,
 
 @jitable
 def clear(t: Columns, w: FanWork, op: int) -> int:
-    """Nobody has asked yet. Returns how many sources there are: the op's parts, then the sums of its outputs."""
+    """Nobody has asked yet.
+
+    Returns how many sources there are: the op's parts, then the sums of its outputs.
+    """
     w.cell[ASKS], w.cell[VIEWS], w.cell[REGIONS], w.cell[BEGUN], w.cell[FAULT] = 0, 0, 0, 0, 0
     sources = t.parts[op]
     for tensor in range(t.tensor_ptr[op], t.tensor_ptr[op + 1]):
@@ -356,7 +404,9 @@ def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int
         if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
             w.cell[FAULT] = UNKNOWN
             return 0
-    return read_grid(t, w, op, output, addend, need + 1, to, reader, part << PART_BITS | operand, part)
+    return read_grid(
+        t, w, op, output, addend, need + 1, to, reader, part << PART_BITS | operand, part
+    )
 
 
 @jitable

@@ -1,6 +1,8 @@
-"""The plan of a strategy that changes: who runs what, redone only where a change of configurations reaches.
+"""The plan of a strategy that changes: who runs what, redone only where a change of configurations
+reaches.
 
-The rules are those of ``lowering.partition``, whose code this runs op by op; what it gives is remembered.
+The rules are those of ``lowering.partition``, whose code this runs op by op; what it gives is
+remembered.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def take_back(log: Log) -> None:
 
 @dataclass(eq=False, slots=True)
 class State:
-    """The parts of one op on their devices, with how its outputs lie: made once, however often they come back.
+    """The parts of one op on their devices, with how its outputs lie: made once, however often they
+    come back.
 
     ``words`` is where the columns hold its geometry and its devices (blocks.py).
     """
@@ -77,7 +80,9 @@ class State:
 
 @dataclass(eq=False, slots=True)
 class Sums:
-    """How the values of a tensor that lies in partial results are made, cut along a dimension; as ``State``."""
+    """How the values of a tensor that lies in partial results are made, cut along a dimension; as
+    ``State``.
+    """
 
     made: State
     output: int
@@ -103,8 +108,12 @@ class _Copies(Demand):
             lists = [self.of(self.question.updates[i][1])]
         else:
             readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
-            own = (reader for reader in readers if self.question.updates.get(reader, (-1, -1))[1] != i)
-            lists = [self.parts[reader] if reader in self.parts else self.of(reader) for reader in own]
+            own = (
+                reader for reader in readers if self.question.updates.get(reader, (-1, -1))[1] != i
+            )
+            lists = [
+                self.parts[reader] if reader in self.parts else self.of(reader) for reader in own
+            ]
             if not lists:
                 self.unread.add(i)
                 return super().of(i)
@@ -141,7 +150,9 @@ class Plan(Sharding):
         self._known_configured: dict[tuple[int, int], tuple[State, Resolved]] = {}
         self._known_following: dict[Any, State] = {}
         self._position = {op: at for at, op in enumerate(question.order)}
-        self._own = [i for i in question.order if i not in question.on_demand and i not in question.updates]
+        self._own = [
+            i for i in question.order if i not in question.on_demand and i not in question.updates
+        ]
         self._plan_readers: dict[int, list[int]] = {}
         for i in self._own:
             for producer in dict.fromkeys(producer for producer, _ in question.read[i]):
@@ -171,15 +182,27 @@ class Plan(Sharding):
         known = self._known_configured.get((i, id(found)))
         if known is None:
             state = self._state(i, configured_parts(self.question.readings[i], found))
-            known = self._known_configured[i, id(found)] = state, found  # what is known by its id must live
+            # what is known by its id must live
+            known = self._known_configured[i, id(found)] = state, found
         return known[0].placed
 
     def _free_parts(self, i: int) -> list[Placed] | None:
-        """The parts of an op that is placed, or follows: known by how lie what it reads and the sums of that."""
+        """The parts of an op that is placed, or follows: known by how lie what it reads and the
+        sums of that.
+        """
         question, read = self.question, self.question.read[i]
         if question.placed[i] != NOWHERE:
-            return self._state(i, [Placed(part(question.readings[i], ()), question.placed[i])]).placed
-        key = (i, *(id(self.states[producer]) for producer, _ in read if producer not in question.on_demand))
+            return self._state(
+                i, [Placed(part(question.readings[i], ()), question.placed[i])]
+            ).placed
+        key = (
+            i,
+            *(
+                id(self.states[producer])
+                for producer, _ in read
+                if producer not in question.on_demand
+            ),
+        )
         known = self._known_following.get(key)
         if known is not None:
             self.divided[i] = known.divided
@@ -246,7 +269,9 @@ class Plan(Sharding):
         return self.summed[tensor].grid
 
     def sums_of(self, tensor: TensorOf, cut: int | None) -> Sums:
-        """How the values of a tensor are added up: one answer for each way in which its op is split."""
+        """How the values of a tensor are added up: one answer for each way in which its op is
+        split.
+        """
         state, grid = self.states[tensor[0]], self.layouts[tensor]
         assert isinstance(grid, Grid)
         key = id(state), tensor[1], cut
@@ -262,7 +287,9 @@ class Plan(Sharding):
     # What changes
 
     def takes(self, i: int, resolved: Resolved | None) -> bool:
-        """Whether an op may be configured so by ``change``: not where that makes others be there on demand, or not."""
+        """Whether an op may be configured so by ``change``: not where that makes others be there on
+        demand, or not.
+        """
         question = self.question
         if resolved is not None:
             return i not in question.on_demand and i not in question.updates
@@ -271,7 +298,10 @@ class Plan(Sharding):
         return follows and not producers <= question.on_demand
 
     def change(self, changes: Mapping[int, Resolved | None]) -> None:
-        """Other configurations of ops that are in the plan (None: they follow). Raises NotCoveredError, InputError."""
+        """Other configurations of ops that are in the plan (None: they follow).
+
+        Raises NotCoveredError, InputError.
+        """
         for i, one in changes.items():
             if one is None:
                 self.configured.forget(i)
@@ -280,7 +310,9 @@ class Plan(Sharding):
         self._replanned.clear()
         self._replan(changes)
         stale = [t for t in self._operands(self._replanned) if self._is_stale(t)]
-        if any(self._wholes.get(reader) for t in stale for reader in self._plan_readers.get(t[0], ())):
+        if any(
+            self._wholes.get(reader) for t in stale for reader in self._plan_readers.get(t[0], ())
+        ):
             for tensor in list(self.summed):
                 self.summed.forget(tensor)
             self._replan(self._own)
@@ -292,7 +324,9 @@ class Plan(Sharding):
     def _operands(self, ops: Iterable[int]) -> dict[TensorOf, None]:
         """The tensors in partial results that these ops read."""
         read = (tensor for i in ops for tensor in self.question.read[i])
-        return dict.fromkeys(t for t in read if isinstance(one := self.layouts.get(t), Grid) and one.addends > 1)
+        return dict.fromkeys(
+            t for t in read if isinstance(one := self.layouts.get(t), Grid) and one.addends > 1
+        )
 
     def _replan(self, dirty: Iterable[int]) -> None:
         question = self.question
@@ -319,21 +353,33 @@ class Plan(Sharding):
             for k in partial:
                 self.summed.forget((i, k))
             for reader in self._plan_readers.get(i, ()):
-                if partial or (reader not in self.configured and question.placed[reader] == NOWHERE):
+                if partial or (
+                    reader not in self.configured and question.placed[reader] == NOWHERE
+                ):
                     heappush(waiting, self._position[reader])
 
     def _first_cut(self, tensor: TensorOf) -> int | None:
-        """Along which dimension the first op of the plan that needs the values of a tensor wants them cut."""
+        """Along which dimension the first op of the plan that needs the values of a tensor wants
+        them cut.
+        """
         for reader in self._plan_readers.get(tensor[0], ()):
             if self._wholes.get(reader) and tensor in self.question.touched[reader]:
                 return None  # it looked for something to follow, before it could want any cut
             for operand, other in enumerate(self.question.read[reader]):
                 placed = self.states[reader].placed
                 if other == tensor and placed[0].addend is None:
-                    regions = [region for one in placed if (region := one.part.needs[operand]) is not None]
-                    own = all(self.own_statistics(reader, tensor, one) is not None for one in placed)
+                    regions = [
+                        region for one in placed if (region := one.part.needs[operand]) is not None
+                    ]
+                    own = all(
+                        self.own_statistics(reader, tensor, one) is not None for one in placed
+                    )
                     if regions and not own:
-                        cut = (d for d in range(len(regions[0])) if len({region[d] for region in regions}) > 1)
+                        cut = (
+                            d
+                            for d in range(len(regions[0]))
+                            if len({region[d] for region in regions}) > 1
+                        )
                         return next(cut, None)
         return None
 

@@ -1,7 +1,8 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
-As in kernel.py, one heap holds the rows that are ready and those whose transfers are due. Rows (tasks that compute, and
-collectives) are numbered in the order in which ``lowering.partition`` writes them, so that ties fall alike.
+As in kernel.py, one heap holds the rows that are ready and those whose transfers are due. Rows
+(tasks that compute, and collectives) are numbered in the order in which ``lowering.partition``
+writes them, so that ties fall alike.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ def add_row(t: Columns, w: Work, row: int, ref: int, waits: int) -> None:
 
 @jitable
 def number_sums(t: Columns, w: Work) -> int:
-    """Sort the sums under the op that reads them first, in its order. Returns how much of the map is used."""
+    """Sort the sums under the op that reads them first, in its order.
+
+    Returns how much of the map is used.
+    """
     used = 0
     for slot in range(t.ops):
         w.extra[slot] = NONE
@@ -147,7 +151,14 @@ def count_rows(t: Columns) -> int:
 @jitable
 def clear(t: Columns, q: Rules, w: Work) -> None:
     """Nothing has happened yet. Roots do not go through the heap."""
-    w.cell[SIZE], w.cell[BESIDE], w.cell[EPOCH], w.cell[NOW], w.cell[FAULT], w.cell[SENT] = 0, LATE, 0, 0, 0, 0
+    w.cell[SIZE], w.cell[BESIDE], w.cell[EPOCH], w.cell[NOW], w.cell[FAULT], w.cell[SENT] = (
+        0,
+        LATE,
+        0,
+        0,
+        0,
+        0,
+    )
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
@@ -206,7 +217,10 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
 
 @jitable
 def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) -> int:
-    """A ready row runs when its queues are free; returns its finish. Its readers where it lies need no transfer."""
+    """A ready row runs when its queues are free; returns its finish.
+
+    Its readers where it lies need no transfer.
+    """
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
     device, one, start = NONE, 0, now
@@ -245,7 +259,10 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
 
 @jitable
 def wait_in_line(w: Work, row: int, device: int, finish: int) -> None:
-    """A row's transfers are due when it finishes. Those of a device line up, and only the first is on the heap."""
+    """A row's transfers are due when it finishes.
+
+    Those of a device line up, and only the first is on the heap.
+    """
     w.when[row], w.missing[row] = finish, LAST
     last = w.line_end[device] if device != NONE else NONE
     if last == NONE:

@@ -19,11 +19,13 @@ Changes = Mapping[str, Configuration | None]
 
 
 class SoapSession:
-    """A current strategy, and proposals to configure ops in another way; not for several threads at once.
+    """A current strategy, and proposals to configure ops in another way; not for several threads at
+    once.
 
-    ``cost`` is that of the current strategy. Every answer equals that of a full rebuild: only what a change reaches is
-    built anew where the compiled path applies, all is elsewhere. Where some device has a capacity, memory is computed
-    for each proposal too; elsewhere ``peaks`` is empty, since nothing can exceed anything.
+    ``cost`` is that of the current strategy. Every answer equals that of a full rebuild: only what
+    a change reaches is built anew where the compiled path applies, all is elsewhere. Where some
+    device has a capacity, memory is computed for each proposal too; elsewhere ``peaks`` is empty,
+    since nothing can exceed anything.
     """
 
     def __init__(self, oracle: Oracle, strategy: Strategy) -> None:
@@ -35,14 +37,18 @@ class SoapSession:
         named = *self._strategy.partition, *self._strategy.placement
         groups = oracle.graph.groups
         self._has_patterns = any(name not in oracle.graph.index or name in groups for name in named)
-        self._accepted: dict[str, Configuration | None] = {}  # since the strategy was last written out
+        # since the strategy was last written out
+        self._accepted: dict[str, Configuration | None] = {}
         self._proposed: tuple[Changes, Cost] | None = None
         self._pending: Split | None = None  # what answered the last proposal
         self._split = self._started(self._strategy)
         self.cost = self._start()
 
     def _started(self, strategy: Strategy) -> Split | None:
-        """The compiled path's; None where it has none. A strategy that splits nothing is placed op by op instead."""
+        """The compiled path's; None where it has none.
+
+        A strategy that splits nothing is placed op by op instead.
+        """
         splits, once = self.oracle._splits, self.oracle._runs_once(strategy)
         return splits.start(strategy) if splits is not None and strategy.splits and once else None
 
@@ -63,24 +69,31 @@ class SoapSession:
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks the last evaluation simulated; None where the compiled path did not answer it."""
+        """How many tasks the last evaluation simulated; None where the compiled path did not answer
+        it.
+        """
         split = self._pending or self._split
         return None if split is None else split.tasks
 
     def pinned(self, *phases: str) -> SoapSession:
-        """A session from the same strategy, where the ops of these phases (none: forward) do not follow others.
+        """A session from the same strategy, where the ops of these phases (none: forward) do not
+        follow others.
 
-        Each has a configuration of its own then, so that a change of one op leaves the others as they are: what a move
-        means in FlexFlow. The cost is the same. Raises InputError.
+        Each has a configuration of its own then, so that a change of one op leaves the others as
+        they are: what a move means in FlexFlow. The cost is the same. Raises InputError.
         """
         oracle = self.oracle
         own: Sequence[str] = phases or ("forward",)
-        return SoapSession(oracle, written_out(oracle.graph, oracle.cluster, self.strategy, oracle.costs, own))
+        return SoapSession(
+            oracle, written_out(oracle.graph, oracle.cluster, self.strategy, oracle.costs, own)
+        )
 
     def propose(self, op: str | Changes, configuration: Configuration | None = None) -> Cost:
-        """The cost with one op, or several in a mapping, in another configuration (None: it follows what it reads).
+        """The cost with one op, or several in a mapping, in another configuration (None: it follows
+        what it reads).
 
-        What an op had before, in ``partition`` or ``placement`` under its own name, is replaced. Raises InputError.
+        What an op had before, in ``partition`` or ``placement`` under its own name, is replaced.
+        Raises InputError.
         """
         changes: Changes = {op: configuration} if isinstance(op, str) else dict(op)
         if self._proposed is not None:
@@ -99,7 +112,9 @@ class SoapSession:
         split, index = self._split, self.oracle.graph.index
         if split is None or not changes.keys().isdisjoint(self.oracle.graph.groups):
             return None
-        if None in changes.values() and (self._has_patterns or not changed(self.strategy, changes).splits):
+        if None in changes.values() and (
+            self._has_patterns or not changed(self.strategy, changes).splits
+        ):
             return None
         try:
             found = {index[name]: self._resolved(index[name], one) for name, one in changes.items()}
@@ -116,7 +131,8 @@ class SoapSession:
     def _resolved(self, i: int, one: Configuration | None) -> Resolved | None:
         if one is None:
             return None
-        key = i, repr(one.split), one.devices, one.time  # 2.0 and True are no degrees, though they equal some
+        # 2.0 and True are no degrees, though they equal some
+        key = i, repr(one.split), one.devices, one.time
         if key not in self._known:
             self._known[key] = self._resolver.resolved(i, one)
         return self._known[key]

@@ -1,4 +1,6 @@
-"""Baechi's three placers (Jeon et al., SoCC 2020): m-TOPO, m-ETF, m-SCT, judged by the simulated step."""
+"""Baechi's three placers (Jeon et al., SoCC 2020): m-TOPO, m-ETF, m-SCT, judged by the simulated
+step.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LP_SECONDS = 60.0
 
 
 def m_topo(trial: Trial) -> None:
-    """m-TOPO: in topological order, each device is filled to an even share of all memory, then the next."""
+    """m-TOPO: in topological order, each device is filled to an even share of all memory, then the
+    next.
+    """
     instance = trial.instance
     place_and_fit(trial, lambda limits: topological_fill(instance, limits))
 
@@ -26,9 +30,10 @@ def m_topo(trial: Trial) -> None:
 def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
     """Devices by node. ``limits`` are bytes by device, -1: unlimited.
 
-    An op's memory is its outputs and what it needs beside them, a group's what persists too. A device takes groups
-    while they stay under the sum over all devices / their number + the largest op, and under its limit; then comes the
-    next, never back. The last takes what is left, where the limits do not allow for it.
+    An op's memory is its outputs and what it needs beside them, a group's what persists too. A
+    device takes groups while they stay under the sum over all devices / their number + the largest
+    op, and under its limit; then comes the next, never back. The last takes what is left, where the
+    limits do not allow for it.
     """
     held = held_of(instance)
     memory = held.made + held.scratch
@@ -43,7 +48,11 @@ def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
         members = instance.groups[group]
         size = int(memory[members].sum() + held.persistent[group])
         able = [d for d in places if instance.duration[node, d] >= 0]
-        while at < len(places) - 1 and used[places[at]] and used[places[at]] + size > _cap(share, limits[places[at]]):
+        while (
+            at < len(places) - 1
+            and used[places[at]]
+            and used[places[at]] + size > _cap(share, limits[places[at]])
+        ):
             at += 1
         where = next((d for d in able if d >= places[at]), able[-1])
         device[members] = where
@@ -80,8 +89,12 @@ def m_sct(trial: Trial) -> None:
         trial.require_time()  # it was too short for the program
 
 
-def earliest_first(instance: Instance, limits: Sequence[int], favourite: Ints | None = None) -> Ints:
-    """Devices by node, as the clock of m-ETF (with ``favourite`` children: of m-SCT) places them."""
+def earliest_first(
+    instance: Instance, limits: Sequence[int], favourite: Ints | None = None
+) -> Ints:
+    """Devices by node, as the clock of m-ETF (with ``favourite`` children: of m-SCT) places
+    them.
+    """
     from ..kernels.clock import schedule
 
     row = lists_of(instance, limits, favourite)

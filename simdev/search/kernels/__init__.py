@@ -1,4 +1,6 @@
-"""Loops of the placers that are compiled where numba is installed, and run as plain Python elsewhere.
+"""Loops of the placers that are compiled where numba is installed, and run as plain Python
+elsewhere.
 
-Kernels take named tuples of flat columns (arrays where compiled, lists where not) and allocate nothing.
+Kernels take named tuples of flat columns (arrays where compiled, lists where not) and allocate
+nothing.
 """

@@ -1,4 +1,5 @@
-"""The clock of m-ETF and m-SCT: ops taken one by one, transfers booked when their reader is taken (pull).
+"""The clock of m-ETF and m-SCT: ops taken one by one, transfers booked when their reader is taken
+(pull).
 
 Flat columns; ``t * devices + d`` where two things index one. Times are ps, sizes bytes.
 """
@@ -12,13 +13,16 @@ from .compiling import kernel, opener, part
 
 NEVER = 1 << 62
 UNKNOWN = -1
-# In ``cell`` of Clock: the last finish; how many transfers were booked; when something can happen next; when the op
-# just proposed could start.
+# In ``cell`` of Clock: the last finish; how many transfers were booked; when something can happen
+# next; when the op just proposed could start.
 DONE, BOOKED, NEXT, WHEN = range(4)
 
 
 class Lists(NamedTuple):
-    """What is placed. An edge joins two ops and carries tensors; a tensor may be carried by several edges."""
+    """What is placed.
+
+    An edge joins two ops and carries tensors; a tensor may be carried by several edges.
+    """
 
     ops: int
     devices: int
@@ -35,7 +39,9 @@ class Lists(NamedTuple):
     class_of: Ints  # by source and destination, -1: no route
     held_ptr: Ints  # queues that a transfer holds, by source and destination
     held: Ints
-    apart: int  # 1: queues belong to devices, and the two ends of a transfer are booked one after the other, as in
+    # 1: queues belong to devices, and the two ends of a transfer are booked one after the other, as
+    # in
+    apart: int
     # Baechi; 0: queues are links, shared by other pairs, and held together
     member_ptr: Ints  # ops of each colocation group
     member: Ints
@@ -78,7 +84,9 @@ open_lists, open_clock = opener(Lists), opener(Clock)
 
 
 @part
-def booked(p: Lists, c: Clock, source: int, destination: int, begin: int, length: int, commit: bool) -> int:
+def booked(
+    p: Lists, c: Clock, source: int, destination: int, begin: int, length: int, commit: bool
+) -> int:
     """When a transfer ends that could begin at ``begin``."""
     pair = source * p.devices + destination
     if p.apart:
@@ -97,7 +105,9 @@ def booked(p: Lists, c: Clock, source: int, destination: int, begin: int, length
 
 @part
 def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
-    """When the inputs of an op would be on a device: each edge's missing tensors as one transfer, none booked."""
+    """When the inputs of an op would be on a device: each edge's missing tensors as one transfer,
+    none booked.
+    """
     found = 0
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
         producer = p.producer[e]
@@ -116,7 +126,9 @@ def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
             else:
                 found = max(found, there)
         if length >= 0:
-            found = max(found, booked(p, c, source, device, c.end[producer], length, False) + p.lag[kind])
+            found = max(
+                found, booked(p, c, source, device, c.end[producer], length, False) + p.lag[kind]
+            )
     return found
 
 
@@ -177,7 +189,9 @@ def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
 
 @part
 def awaited(p: Lists, c: Clock, device: int, now: int) -> int:
-    """The favourite child for which an idle device stays awake: ready, unplaced, nowhere earlier; -1: none."""
+    """The favourite child for which an idle device stays awake: ready, unplaced, nowhere earlier;
+    -1: none.
+    """
     last = c.last[device]
     if last < 0 or p.favourite[last] < 0:
         return -1
@@ -231,7 +245,9 @@ def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
             at = p.carried[k] * p.devices + device
             if c.arrival[at] < 0:
                 length = p.sending[p.carried[k] * p.classes + kind]
-                c.arrival[at] = booked(p, c, source, device, c.end[producer], length, True) + p.lag[kind]
+                c.arrival[at] = (
+                    booked(p, c, source, device, c.end[producer], length, True) + p.lag[kind]
+                )
                 c.used[device] += p.size[p.carried[k]]
                 if p.held_ptr[pair + 1] > p.held_ptr[pair]:
                     c.cell[BOOKED] += 1
@@ -244,7 +260,9 @@ def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
 
 @part
 def release(p: Lists, c: Clock, op: int, device: int) -> None:
-    """Memory, once an op has read its inputs: what nobody reads any more is given back, with its copies."""
+    """Memory, once an op has read its inputs: what nobody reads any more is given back, with its
+    copies.
+    """
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
         for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
             tensor = p.carried[k]
@@ -309,7 +327,9 @@ def take(p: Lists, c: Clock, count: int, chosen: int, device: int, now: int) -> 
 
 @part
 def start_some(p: Lists, c: Clock, count: int, now: int) -> int:
-    """Start what can start now, the earliest first; then ``cell[NEXT]`` is when something can happen next."""
+    """Start what can start now, the earliest first; then ``cell[NEXT]`` is when something can
+    happen next.
+    """
     while True:
         chosen, where, when = -1, -1, NEVER
         c.cell[NEXT] = NEVER
@@ -332,7 +352,9 @@ def start_some(p: Lists, c: Clock, count: int, now: int) -> int:
 
 @part
 def forced(p: Lists, c: Clock, count: int) -> int:
-    """Where nothing that is ready has room anywhere: the first of them, on the device with the most room."""
+    """Where nothing that is ready has room anywhere: the first of them, on the device with the most
+    room.
+    """
     chosen = c.ready[0]
     for k in range(1, count):
         if p.number[c.ready[k]] < p.number[chosen]:

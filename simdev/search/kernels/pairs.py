@@ -28,7 +28,8 @@ class Pairs(NamedTuple):
     on_accelerator: Floats  # of all that an ideal holds
     on_cpu: Floats
     size: Ints
-    not_accelerator: Ints  # how many blocks of an ideal cannot run on an accelerator; they count as 0 ms there
+    # how many blocks of an ideal cannot run on an accelerator; they count as 0 ms there
+    not_accelerator: Ints
     not_cpu: Ints
     open_ptr: Ints  # open nets of each ideal, ascending
     open_net: Ints
@@ -63,9 +64,11 @@ def may_accelerate(p: Pairs, small: int, large: int) -> bool:
 
 @part
 def cut(p: Pairs, small: int, large: int) -> float:
-    """The cost of the nets that have blocks both inside and outside of what lies between two ideals.
+    """The cost of the nets that have blocks both inside and outside of what lies between two
+    ideals.
 
-    Those open at either, less those open at both: once where blocks of them lie between, else twice.
+    Those open at either, less those open at both: once where blocks of them lie between, else
+    twice.
     """
     found: float = p.open_cost[small] + p.open_cost[large]
     a, b = p.open_ptr[small], p.open_ptr[large]
@@ -110,7 +113,9 @@ def unused(p: Pairs, ideal: int) -> None:
 
 @kernel
 def fill(words: object, first: int, end: int) -> None:
-    """Fill ``best`` for the ideals from ``first`` up to ``end``, after all before them; the empty one is the first."""
+    """Fill ``best`` for the ideals from ``first`` up to ``end``, after all before them; the empty
+    one is the first.
+    """
     p = open_pairs(words)
     for large in range(max(first, 1), end):
         for small in range(large):

@@ -11,14 +11,17 @@ from ..ideals import leaves
 from .problem import Problem
 
 Net = tuple[tuple[int, ...], float]
-"""The blocks that an op and its readers lie in, ascending, and its cost: paid by every device that cuts it."""
+"""The blocks that an op and its readers lie in, ascending, and its cost: paid by every device that
+cuts it.
+"""
 
 
 @dataclass(frozen=True)
 class Blocks:
     """Groups that a contiguous split cannot part, in a topological order.
 
-    ``block`` by group; ``on_accelerator``, ``on_cpu`` ms and ``size`` bytes by block; ``order`` (earlier, later).
+    ``block`` by group; ``on_accelerator``, ``on_cpu`` ms and ``size`` bytes by block; ``order``
+    (earlier, later).
     """
 
     problem: Problem
@@ -49,10 +52,12 @@ def nets_of(problem: Problem, block: Sequence[int]) -> tuple[Net, ...]:
 
 
 def blocks_of(problem: Problem) -> Blocks:
-    """Groups on a cycle of the order become one block; blocks that cost nothing join their only neighbour.
+    """Groups on a cycle of the order become one block; blocks that cost nothing join their only
+    neighbour.
 
-    The latter changes no optimum where memory is slack: such a block takes no time, so it may always stand where its
-    one neighbour does, which cuts fewer nets. Where memory is limited, only those of no bytes join.
+    The latter changes no optimum where memory is slack: such a block takes no time, so it may
+    always stand where its one neighbour does, which cuts fewer nets. Where memory is limited, only
+    those of no bytes join.
     """
     count = len(problem.members)
     block = components(count, {*problem.order, *_tied(problem, components(count, problem.order))})
@@ -67,14 +72,22 @@ def blocks_of(problem: Problem) -> Blocks:
 
 
 def _tied(problem: Problem, block: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs of groups, both ways: of each block without cost that has one neighbour, and of this."""
+    """Pairs of groups, both ways: of each block without cost that has one neighbour, and of
+    this.
+    """
     idle = [True] * (max(block, default=-1) + 1)
     first = {one: group for group, one in reversed(list(enumerate(block)))}
     roomy = slack(problem)
     for op, group in enumerate(problem.group):
         on_cpu = problem.on_cpu[op] if problem.cpus else 0
-        idle[block[group]] &= problem.on_accelerator[op] == on_cpu == 0 and (problem.size[op] == 0 or roomy)
-    near = {(problem.group[op], problem.group[reader]) for op, ends in enumerate(problem.readers) for reader in ends}
+        idle[block[group]] &= problem.on_accelerator[op] == on_cpu == 0 and (
+            problem.size[op] == 0 or roomy
+        )
+    near = {
+        (problem.group[op], problem.group[reader])
+        for op, ends in enumerate(problem.readers)
+        for reader in ends
+    }
     pairs = {(block[a], block[b]) for a, b in {*near, *problem.order} if block[a] != block[b]}
     return [(first[a], first[b]) for a, b in leaves(idle, sorted(pairs))]
 

@@ -1,4 +1,6 @@
-"""The contiguous max-load split, exact, by dynamic programming over ideals (Tarnawski et al., NeurIPS 2020)."""
+"""The contiguous max-load split, exact, by dynamic programming over ideals (Tarnawski et al.,
+NeurIPS 2020).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SLICE = 1 << 19  # pairs of ideals between two looks at the time
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Devices by op, the largest load in ms, over how many ideals, and whether that is the optimum."""
+    """Devices by op, the largest load in ms, over how many ideals, and whether that is the
+    optimum.
+    """
 
     devices: tuple[int, ...]
     max_load_ms: float
@@ -30,7 +34,9 @@ class Split:
 
 
 def contiguous(blocks: Blocks, most: int = MOST) -> Split:
-    """The best contiguous split. Where there are more than ``most`` ideals, those of one linear order are taken.
+    """The best contiguous split.
+
+    Where there are more than ``most`` ideals, those of one linear order are taken.
 
     Raises InputError where no split fits into the memory of the accelerators.
     """
@@ -38,11 +44,15 @@ def contiguous(blocks: Blocks, most: int = MOST) -> Split:
     return last
 
 
-def splits(blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurried) -> Iterator[Split]:
-    """Splits on the way to that of ``contiguous``, which is the last, each no worse than the one before.
+def splits(
+    blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurried
+) -> Iterator[Split]:
+    """Splits on the way to that of ``contiguous``, which is the last, each no worse than the one
+    before.
 
-    First some ideals of a linear order, then all of these, then all there are; each answer bounds the loads at which
-    the next program has to look. ``due`` is called all the time, and may raise. Raises InputError like ``contiguous``.
+    First some ideals of a linear order, then all of these, then all there are; each answer bounds
+    the loads at which the next program has to look. ``due`` is called all the time, and may raise.
+    Raises InputError like ``contiguous``.
     """
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
     line, limit, found, exact = chain(order), inf, False, False
@@ -53,9 +63,17 @@ def splits(blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurri
             load = max(blocks.problem.loads(devices).values(), default=0.0)
             yield Split(tuple(devices), load, len(sets), exact)
     if not found:
-        looked = "" if exact else f" (of one linear order: there are more than {most} ideals, so others may)"
+        looked = (
+            ""
+            if exact
+            else f" (of one linear order: there are more than {most} ideals, so others may)"
+        )
         raise InputError(
-            "max-load: no contiguous split runs on these devices and fits into the memory of the accelerators" + looked
+            (
+                "max-load: no contiguous split runs on these devices and fits into the "
+                "memory of the accelerators"
+            )
+            + looked
         )
 
 

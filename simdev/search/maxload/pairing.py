@@ -1,4 +1,6 @@
-"""The columns of the dynamic program over pairs of ideals: what each ideal holds, and the nets that it leaves open."""
+"""The columns of the dynamic program over pairs of ideals: what each ideal holds, and the nets that
+it leaves open.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Callable[[]
 
 
 def _columns(blocks: Blocks) -> Floats:
-    """By block: ms on either kind (0 where it cannot run: inf has no differences), and where it cannot run."""
+    """By block: ms on either kind (0 where it cannot run: inf has no differences), and where it
+    cannot run.
+    """
     times = np.array([blocks.on_accelerator, blocks.on_cpu], np.float64).T
     return np.hstack([np.where(np.isinf(times), 0.0, times), np.isinf(times)])
 
@@ -104,7 +108,9 @@ def _of_any(blocks: Blocks, sets: Sequence[int], due: Callable[[], object]) -> _
     for begin in range(0, len(sets), step):
         due()
         holds = table(sets[begin : begin + step], len(sizes))
-        counts = np.add.reduceat(holds[:, pins], np.cumsum(lengths) - lengths, axis=1, dtype=np.int64)
+        counts = np.add.reduceat(
+            holds[:, pins], np.cumsum(lengths) - lengths, axis=1, dtype=np.int64
+        )
         row, net = np.nonzero((counts > 0) & (counts < lengths))
         found.append(_Held(holds @ columns, holds @ sizes, row + begin, net, counts[row, net]))
     return _Held(*(np.concatenate(one) for one in zip(*found, strict=True)))

@@ -1,4 +1,6 @@
-"""The methods of dnn-partitioning: they minimise the largest load or the latency, and are told their step time too."""
+"""The methods of dnn-partitioning: they minimise the largest load or the latency, and are told
+their step time too.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def dnn_ip(trial: Trial) -> None:
 
 
 def _any_split(trial: Trial, problem: Problem) -> None:
-    """It begins with the best contiguous split, where there is one, and answers with it where nothing is better."""
+    """It begins with the best contiguous split, where there is one, and answers with it where
+    nothing is better.
+    """
     start, known = None, inf
     try:
         for start in _where_possible(splits(blocks_of(problem), IP_IDEALS, trial.require_time)):
@@ -57,7 +61,10 @@ def _any_split(trial: Trial, problem: Problem) -> None:
     devices = found.devices if better else None if start is None else start.devices
     if devices is None:
         raise _none_found(found, "max-load: no split")
-    trial.details |= {"bound_ms": min(found.bound_ms, known), "contiguous_ms": None if start is None else known}
+    trial.details |= {
+        "bound_ms": min(found.bound_ms, known),
+        "contiguous_ms": None if start is None else known,
+    }
     _finish(trial, problem, devices)
     _end(trial, found, min(found.value_ms, known))
 
@@ -82,7 +89,10 @@ def _none_found(found: Solved, what: str) -> SimdevError:
 
 
 def _end(trial: Trial, found: Solved, value: float) -> None:
-    """Tell of the solver's trouble. Raises SpentError where its time, not its proof, has ended it."""
+    """Tell of the solver's trouble.
+
+    Raises SpentError where its time, not its proof, has ended it.
+    """
     if found.failure is not None:
         trial.details["solver"] = found.failure
     elif found.bound_ms < value * (1 - GAP):
@@ -90,9 +100,11 @@ def _end(trial: Trial, found: Solved, value: float) -> None:
 
 
 def _within_memory(trial: Trial, solve: Callable[[Problem], None]) -> None:
-    """Solve a problem; without its limits on memory where nothing keeps them: the oracle tells what overflows.
+    """Solve a problem; without its limits on memory where nothing keeps them: the oracle tells what
+    overflows.
 
-    ``details`` then has ``within_memory`` false. Sizes are added up, so the simulated step may fit all the same.
+    ``details`` then has ``within_memory`` false. Sizes are added up, so the simulated step may fit
+    all the same.
     """
     problem = problem_of(trial.oracle)
     try:
@@ -114,13 +126,16 @@ def _finish(trial: Trial, problem: Problem, devices: Sequence[int]) -> None:
 
 
 def dnn_latency(trial: Trial) -> None:
-    """The least latency of one inference, as far as HiGHS comes in its time; it begins with the greedy filling.
+    """The least latency of one inference, as far as HiGHS comes in its time; it begins with the
+    greedy filling.
 
-    ``details`` tells what no placement can go below, and the latency of the greedy one. Raises InputError for graphs
-    with backward ops, and where some op runs nowhere.
+    ``details`` tells what no placement can go below, and the latency of the greedy one. Raises
+    InputError for graphs with backward ops, and where some op runs nowhere.
     """
     if any(op.phase != "forward" for op in trial.oracle.graph.ops):
-        raise InputError("dnn-latency: the problem is that of inference; the graph has backward or update ops")
+        raise InputError(
+            "dnn-latency: the problem is that of inference; the graph has backward or update ops"
+        )
     _within_memory(trial, lambda problem: _soonest(trial, problem))
 
 
@@ -143,9 +158,14 @@ def _soonest(trial: Trial, problem: Problem) -> None:
     _end(trial, found, min(found.value_ms, known))
 
 
-def _tell(trial: Trial, problem: Problem, devices: Sequence[int], bound: float, greedy: float) -> None:
+def _tell(
+    trial: Trial, problem: Problem, devices: Sequence[int], bound: float, greedy: float
+) -> None:
     trial.score(np.array(devices, np.int64))
     if trial.best is None:
         return  # it cannot be: another placement will be the answer
     trial.objectives["latency_ms"] = latency(problem, devices)
-    trial.details |= {"bound_ms": min(bound, greedy), "greedy_ms": None if greedy == inf else greedy}
+    trial.details |= {
+        "bound_ms": min(bound, greedy),
+        "greedy_ms": None if greedy == inf else greedy,
+    }

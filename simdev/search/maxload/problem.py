@@ -1,4 +1,6 @@
-"""The max-load problem of dnn-partitioning (Tarnawski et al., NeurIPS 2020): the period of a full pipeline."""
+"""The max-load problem of dnn-partitioning (Tarnawski et al., NeurIPS 2020): the period of a full
+pipeline.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ from ..instance import Instance
 from ..prepare import Grouped
 
 CPU = "cpu"
-ATTRIBUTE = "max_load"  # of ops that were imported: transfer_ms, bytes, and readers where the graph has others
+# of ops that were imported: transfer_ms, bytes, and readers where the graph has others
+ATTRIBUTE = "max_load"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Assign each group of ops to an accelerator or a CPU (device indices), so that the largest load is least.
+    """Assign each group of ops to an accelerator or a CPU (device indices), so that the largest
+    load is least.
 
-    ``on_accelerator`` and ``on_cpu`` are ms by op (inf: cannot run there), ``cost`` the ms to move what an op makes
-    between an accelerator and the rest, ``size`` bytes, ``readers`` the ops that read an op. ``group`` by op.
-    ``capacity`` is bytes of an accelerator, None: unlimited.
+    ``on_accelerator`` and ``on_cpu`` are ms by op (inf: cannot run there), ``cost`` the ms to move
+    what an op makes between an accelerator and the rest, ``size`` bytes, ``readers`` the ops that
+    read an op. ``group`` by op. ``capacity`` is bytes of an accelerator, None: unlimited.
     """
 
     names: tuple[str, ...]
@@ -51,8 +55,9 @@ class Problem:
     def order(self) -> frozenset[tuple[int, int]]:
         """Pairs of groups (earlier, later) that a contiguous split respects.
 
-        Edges between forward ops; and, where a group has backward ops only, those of its backward ops reversed: its
-        place in the forward order. Edges from forward to backward ops say nothing.
+        Edges between forward ops; and, where a group has backward ops only, those of its backward
+        ops reversed: its place in the forward order. Edges from forward to backward ops say
+        nothing.
         """
         has_forward = [any(not self.backward[op] for op in ops) for ops in self.members]
         found = set()
@@ -61,15 +66,19 @@ class Problem:
                 a, b = self.group[first], self.group[second]
                 if not self.backward[first] and not self.backward[second]:
                     found.add((a, b))
-                elif self.backward[first] and self.backward[second] and not (has_forward[a] and has_forward[b]):
+                elif (
+                    self.backward[first]
+                    and self.backward[second]
+                    and not (has_forward[a] and has_forward[b])
+                ):
                     found.add((b, a))
         return frozenset((a, b) for a, b in found if a != b)
 
     def loads(self, devices: Sequence[int]) -> dict[int, float]:
         """The load in ms of each device that is given anything. ``devices`` by op.
 
-        Of an accelerator: the times of its ops, and the cost of each op of which some reader is on the other side,
-        once. Of a CPU: the times of its ops. inf where an op cannot run.
+        Of an accelerator: the times of its ops, and the cost of each op of which some reader is on
+        the other side, once. Of a CPU: the times of its ops. inf where an op cannot run.
         """
         found = dict.fromkeys(sorted(set(devices)), 0.0)
         for op, device in enumerate(devices):
@@ -90,17 +99,22 @@ class Problem:
 
 
 def problem_of(oracle: Oracle) -> Problem:
-    """The max-load problem of a graph on a cluster. Devices of kind ``cpu`` are CPUs, where there are others too.
+    """The max-load problem of a graph on a cluster.
 
-    An op's cost is that told by its attribute ``max_load`` (of imported workloads), else the slowest transfer between
-    two devices of all that it makes for others. Raises InputError where the accelerators differ in kind or memory.
+    Devices of kind ``cpu`` are CPUs, where there are others too.
+
+    An op's cost is that told by its attribute ``max_load`` (of imported workloads), else the
+    slowest transfer between two devices of all that it makes for others. Raises InputError where
+    the accelerators differ in kind or memory.
     """
     devices = oracle.cluster.devices
     able = [d for d, device in enumerate(devices) if device.runs_ops]
     accelerators = [d for d in able if devices[d].kind != CPU] or able
     cpus = [d for d in able if d not in accelerators]
     if len({(devices[d].kind, devices[d].memory) for d in accelerators}) > 1:
-        raise InputError("max-load: the accelerators must be alike, of one kind and with as much memory")
+        raise InputError(
+            "max-load: the accelerators must be alike, of one kind and with as much memory"
+        )
     told = [_told(op.attrs) for op in oracle.graph.ops]
     limit = devices[accelerators[0]].memory
     return Problem(
@@ -108,7 +122,9 @@ def problem_of(oracle: Oracle) -> Problem:
         on_accelerator=_times(oracle, accelerators[0]),
         on_cpu=_times(oracle, cpus[0]) if cpus else (inf,) * len(told),
         cost=_costs(oracle, told),
-        size=tuple(int(one["bytes"]) if "bytes" in one else _held(oracle, i) for i, one in enumerate(told)),
+        size=tuple(
+            int(one["bytes"]) if "bytes" in one else _held(oracle, i) for i, one in enumerate(told)
+        ),
         readers=_readers(oracle, told),
         backward=tuple(op.phase != "forward" for op in oracle.graph.ops),
         group=tuple(unit_of(oracle.graph)),

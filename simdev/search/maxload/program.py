@@ -12,21 +12,30 @@ from .problem import Problem
 from .solver import GAP, Constraints, Floats, Solved, minimum
 
 
-def integer_program(problem: Problem, seconds: float, known: float = inf, gap: float = GAP) -> Solved:
-    """The best split of all, contiguous or not. ``known`` (ms) is a largest load that is already reached.
+def integer_program(
+    problem: Problem, seconds: float, known: float = inf, gap: float = GAP
+) -> Solved:
+    """The best split of all, contiguous or not.
 
-    x by group and device, y by net and accelerator: y >= |x_a - x_b| for the op's block a and each reader's b. Raises
-    InputError where no split fits into memory, SimdevError where scipy is missing.
+    ``known`` (ms) is a largest load that is already reached.
+
+    x by group and device, y by net and accelerator: y >= |x_a - x_b| for the op's block a and each
+    reader's b. Raises InputError where no split fits into memory, SimdevError where scipy is
+    missing.
     """
     model = _Model(problem)
     integral = np.zeros(model.columns)
     integral[: model.groups * len(model.places)] = 1
     found = minimum(model.rows(), integral, model.high(known), seconds, gap)
     if found.infeasible and known == inf:
-        raise InputError("max-load: no split runs on these devices and fits into the memory of the accelerators")
+        raise InputError(
+            "max-load: no split runs on these devices and fits into the memory of the accelerators"
+        )
     if found.columns is None:
         return Solved(None, known, known if found.infeasible else found.bound, found.failure)
-    chosen = found.columns[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
+    chosen = (
+        found.columns[: model.groups * len(model.places)].reshape(model.groups, -1).argmax(axis=1)
+    )
     devices = tuple(model.places[chosen[group]] for group in problem.group)
     return Solved(devices, max(problem.loads(devices).values()), found.bound)
 
@@ -39,7 +48,9 @@ class _Model:
         self.groups = len(problem.members)
         self.places = (*problem.accelerators, *problem.cpus)
         self.nets: tuple[tuple[int, tuple[int, ...], float], ...] = _sourced(problem)
-        self.columns = self.groups * len(self.places) + len(self.nets) * len(problem.accelerators) + 1
+        self.columns = (
+            self.groups * len(self.places) + len(self.nets) * len(problem.accelerators) + 1
+        )
         self._rows = Constraints()
 
     def x(self, group: int, place: int) -> int:
@@ -73,7 +84,9 @@ class _Model:
     def rows(self) -> Constraints:
         """All constraints."""
         for group in range(self.groups):
-            self._rows.add([self.x(group, place) for place in range(len(self.places))], None, 1.0, 1.0)
+            self._rows.add(
+                [self.x(group, place) for place in range(len(self.places))], None, 1.0, 1.0
+            )
         for place in range(len(self.places)):
             self._add_load(place)
         for net, (source, readers, _) in enumerate(self.nets):
@@ -92,7 +105,10 @@ class _Model:
         if place < len(problem.accelerators):
             more = [self.y(net, place) for net in range(len(self.nets))]
             self._rows.add(
-                [*cols, *more, self.columns - 1], [*values, *(cost for *_, cost in self.nets), -1.0], -inf, 0.0
+                [*cols, *more, self.columns - 1],
+                [*values, *(cost for *_, cost in self.nets), -1.0],
+                -inf,
+                0.0,
             )
             if problem.capacity is not None:
                 sizes = [float(sum(problem.size[op] for op in ops)) for ops in problem.members]

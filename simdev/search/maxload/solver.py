@@ -23,7 +23,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Devices by op (None: none was found), the objective in ms, and what no assignment can go below.
+    """Devices by op (None: none was found), the objective in ms, and what no assignment can go
+    below.
 
     ``failure`` is what the solver said where it gave up before its time.
     """
@@ -40,9 +41,13 @@ class Constraints:
     def __init__(self) -> None:
         self._rows: list[tuple[list[int], list[float], float, float]] = []
 
-    def add(self, cols: Sequence[int], values: Sequence[float] | None, low: float, high: float) -> None:
+    def add(
+        self, cols: Sequence[int], values: Sequence[float] | None, low: float, high: float
+    ) -> None:
         """One row; values None: all 1."""
-        self._rows.append((list(cols), [1.0] * len(cols) if values is None else list(values), low, high))
+        self._rows.append(
+            (list(cols), [1.0] * len(cols) if values is None else list(values), low, high)
+        )
 
     def matrix(self, columns: int) -> tuple[Any, list[float], list[float]]:
         """The sparse matrix, and the bounds of its rows."""
@@ -56,7 +61,9 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What the solver found: the columns (None: nothing), a lower bound, and why there is nothing."""
+    """What the solver found: the columns (None: nothing), a lower bound, and why there is
+    nothing.
+    """
 
     columns: Floats | None
     bound: float
@@ -64,11 +71,13 @@ class Minimum:
     failure: str | None
 
 
-def minimum(rows: Constraints, integral: Floats, high: Floats, seconds: float, gap: float) -> Minimum:
+def minimum(
+    rows: Constraints, integral: Floats, high: Floats, seconds: float, gap: float
+) -> Minimum:
     """The least value of the last column, as far as HiGHS comes; columns are from 0 to ``high``.
 
-    Its presolve may end in an error on numbers of very different size: then it tries again without. Raises SimdevError
-    where scipy is missing.
+    Its presolve may end in an error on numbers of very different size: then it tries again without.
+    Raises SimdevError where scipy is missing.
     """
     optimize, _ = scipy()
     matrix, least, most = rows.matrix(len(high))
@@ -111,7 +120,9 @@ def scipy() -> tuple[Any, Any]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Nothing is printed to the process's standard output: HiGHS tells of some trouble there whatever it is told."""
+    """Nothing is printed to the process's standard output: HiGHS tells of some trouble there
+    whatever it is told.
+    """
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -49,9 +49,10 @@ RULES: Mapping[str, Choice] = {
 class Adjusted(Grouped):
     """A graph without colocation groups, whose way back restores them.
 
-    A group goes to the device that ``rule`` chooses: that of its first op (``first``), on which most
-    of its ops stand (``frequent``), of its op with most memory or time (``memory``, ``time``), or on
-    which the ops have most of either together (``memory-sum``, ``time-sum``). ``weights`` by op.
+    A group goes to the device that ``rule`` chooses: that of its first op (``first``), on which
+    most of its ops stand (``frequent``), of its op with most memory or time (``memory``, ``time``),
+    or on which the ops have most of either together (``memory-sum``, ``time-sum``). ``weights`` by
+    op.
     """
 
     rule: str = "memory-sum"
@@ -66,8 +67,11 @@ class Adjusted(Grouped):
         return found
 
 
-def adjust(graph: Graph, rule: str = "memory-sum", times: Sequence[float] | None = None) -> Adjusted:
-    """Place freely, adjust afterwards (Jeon et al., SoCC 2020, section 3.1, by the rules of its code).
+def adjust(
+    graph: Graph, rule: str = "memory-sum", times: Sequence[float] | None = None
+) -> Adjusted:
+    """Place freely, adjust afterwards (Jeon et al., SoCC 2020, section 3.1, by the rules of its
+    code).
 
     Memory is what an op keeps and what it works with, ``times`` is by op, in any unit. Raises
     InputError for a rule that is not there, and for one by time without ``times``.
@@ -76,7 +80,9 @@ def adjust(graph: Graph, rule: str = "memory-sum", times: Sequence[float] | None
         raise InputError(f'prepare: adjust: must be one of {", ".join(RULES)}, got "{rule}"')
     if times is None and rule.startswith("time"):
         raise InputError(f'prepare: adjust: "{rule}" needs the times of the ops')
-    memory = [op.param_bytes + op.grad_bytes + op.state_bytes + op.workspace_bytes for op in graph.ops]
+    memory = [
+        op.param_bytes + op.grad_bytes + op.state_bytes + op.workspace_bytes for op in graph.ops
+    ]
     weights = times if times is not None and rule.startswith("time") else memory
     original = regrouped(graph, declared(graph))
     free = Graph(graph.name, tuple(replace(op, colocate=None) for op in original.ops))

@@ -1,4 +1,6 @@
-"""Which ops go together: TensorFlow's colocation, Baechi's co-placement, and a forward op with its backward."""
+"""Which ops go together: TensorFlow's colocation, Baechi's co-placement, and a forward op with its
+backward.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .grouped import Grouped
 
 
 def colocate(graph: Graph) -> Grouped:
-    """The groups that the graph itself declares, by ``colocate`` or by TensorFlow's classes in its attributes."""
+    """The groups that the graph itself declares, by ``colocate`` or by TensorFlow's classes in its
+    attributes.
+    """
     return Grouped.of(regrouped(graph, declared(graph)))
 
 
@@ -20,11 +24,11 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
     Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many
-    ops read the op, not how many tensors they read; control inputs count too where ``control``. What a
-    collective over ranks reads stands on its rank, and does not join it. Backward and update ops
-    that share a group with a forward op (``pair``, or so declared) follow it: the forward graph alone is
-    co-placed then. Else the backward of one layer, read by the next alone, would weld all layers
-    together.
+    ops read the op, not how many tensors they read; control inputs count too where ``control``.
+    What a collective over ranks reads stands on its rank, and does not join it. Backward and update
+    ops that share a group with a forward op (``pair``, or so declared) follow it: the forward graph
+    alone is co-placed then. Else the backward of one layer, read by the next alone, would weld all
+    layers together.
     """
     groups, follows = declared(graph), _following(graph)
     consumers: list[set[int]] = [set() for _ in graph.ops]
@@ -53,7 +57,8 @@ def _following(graph: Graph) -> list[bool]:
 
 
 def pair(graph: Graph) -> Grouped:
-    """Each backward or update op goes with its forward op (``mates``), parameters with what reads them first.
+    """Each backward or update op goes with its forward op (``mates``), parameters with what reads
+    them first.
 
     That is the first forward op that does; the declared groups hold too.
     """

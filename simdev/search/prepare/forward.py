@@ -1,4 +1,6 @@
-"""Forward-operator-based placement: forward ops are placed, each backward op follows its forward op."""
+"""Forward-operator-based placement: forward ops are placed, each backward op follows its forward
+op.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def _without(graph: Graph, op: Op, row: dict[int, int]) -> Op:
     return replace(
         op,
         inputs=tuple(text for text in op.inputs if graph.resolve(text)[0] in row),
-        control_inputs=tuple(name for name in op.control_inputs if graph.index[name.removeprefix("^")] in row),
+        control_inputs=tuple(
+            name for name in op.control_inputs if graph.index[name.removeprefix("^")] in row
+        ),
     )
 
 

@@ -52,10 +52,11 @@ class _Net:
 def fuse(graph: Graph) -> Grouped:
     """Fuse along the edges inside each colocation group, groups and edges first in, first out.
 
-    The conservative rule (Jeon et al., SoCC 2020, section 3.1): the second op of an edge joins the first unless the
-    first has several successors and the second several predecessors, for then another path might join them, and a
-    cycle close. The fused op takes the place of its first: times and what persists add up, its workspace is the peak
-    that it needs inside, its outputs are the tensors that leave it.
+    The conservative rule (Jeon et al., SoCC 2020, section 3.1): the second op of an edge joins the
+    first unless the first has several successors and the second several predecessors, for then
+    another path might join them, and a cycle close. The fused op takes the place of its first:
+    times and what persists add up, its workspace is the peak that it needs inside, its outputs are
+    the tensors that leave it.
     """
     net = _Net(graph)
     for members in graph.groups.values():
@@ -63,7 +64,9 @@ def fuse(graph: Graph) -> Grouped:
         edges = deque((a, b) for a in members for b in net.after[a] if b in inside)
         while edges:
             first, second = edges.popleft()
-            if second in net.after[first] and (len(net.after[first]) == 1 or len(net.before[second]) == 1):
+            if second in net.after[first] and (
+                len(net.after[first]) == 1 or len(net.before[second]) == 1
+            ):
                 edges.extend(edge for edge in net.fuse(first, second) if inside.issuperset(edge))
     found: dict[int, list[int]] = {}
     for i in order_of(graph):
@@ -75,12 +78,16 @@ def fuse(graph: Graph) -> Grouped:
 def _fused_graph(graph: Graph, runs: Sequence[tuple[int, ...]]) -> Graph:
     """One op for each of ``runs``, with the tensors that pass between them."""
     node_of = {i: node for node, ops in enumerate(runs) for i in ops}
-    crossing = {key for i, reads in enumerate(graph.reads) for key in reads if node_of[key[0]] != node_of[i]}
+    crossing = {
+        key for i, reads in enumerate(graph.reads) for key in reads if node_of[key[0]] != node_of[i]
+    }
     leads = [min(ops) for ops in runs]
     place: dict[tuple[int, int], str] = {}
     outputs: list[list[Tensor]] = [[] for _ in runs]
     for node, ops in enumerate(runs):
-        for key in sorted(key for i in ops for key in _outputs(graph, i) if key in crossing or len(ops) == 1):
+        for key in sorted(
+            key for i in ops for key in _outputs(graph, i) if key in crossing or len(ops) == 1
+        ):
             place[key] = f"{graph.ops[leads[node]].name}:{len(outputs[node])}"
             outputs[node].append(replace(graph.ops[key[0]].outputs[key[1]], view_of=None))
     fused = []
@@ -91,7 +98,9 @@ def _fused_graph(graph: Graph, runs: Sequence[tuple[int, ...]]) -> Graph:
             op = _fused_op(graph, ops, leads[node], crossing)
         outside = [key for i in ops for key in graph.reads[i] if node_of[key[0]] != node]
         inputs = dict.fromkeys(place[key] for key in outside if key[1] >= 0)
-        waits = dict.fromkeys(graph.ops[leads[node_of[p]]].name for p, output in outside if output < 0)
+        waits = dict.fromkeys(
+            graph.ops[leads[node_of[p]]].name for p, output in outside if output < 0
+        )
         made = op.outputs if len(ops) == 1 else tuple(outputs[node])
         fused.append(replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=made))
     return Graph(f"{graph.name}, fused", tuple(fused))

@@ -17,9 +17,10 @@ from ...taskgraph import Ints
 class Grouped:
     """A graph whose ops stand for ops of ``original``.
 
-    ``runs[i]`` are the positions in ``original`` that op i of ``graph`` runs, in their order; ``follows[i]`` those that
-    go where it goes but are not planned (backward ops, where forward ops alone are placed). Each op of ``original``
-    occurs once. Ops of ``graph`` with one ``colocate`` go to one device, as everywhere.
+    ``runs[i]`` are the positions in ``original`` that op i of ``graph`` runs, in their order;
+    ``follows[i]`` those that go where it goes but are not planned (backward ops, where forward ops
+    alone are placed). Each op of ``original`` occurs once. Ops of ``graph`` with one ``colocate``
+    go to one device, as everywhere.
     """
 
     graph: Graph
@@ -73,7 +74,9 @@ def inner_peak(
     leaving: Container[tuple[int, int]],
     rounded: Callable[[int], int] = int,
 ) -> int:
-    """The peak in bytes of what ``ops``, run one by one in this order, hold beside the tensors that leave them."""
+    """The peak in bytes of what ``ops``, run one by one in this order, hold beside the tensors that
+    leave them.
+    """
     last: dict[tuple[int, int], int] = {key: i for i in ops for key in graph.reads[i]}
     ends: dict[int, list[tuple[int, int]]] = {}
     for key, i in last.items():
@@ -92,7 +95,11 @@ def inner_peak(
 
 
 def own_outputs(op: Op) -> list[tuple[int, int]]:
-    """(number, bytes) of the outputs that have memory of their own: no views, nor parameters handed out."""
+    """(number, bytes) of the outputs that have memory of their own: no views, nor parameters handed
+    out.
+    """
     if owns_outputs(op):
         return []
-    return [(output, tensor.bytes) for output, tensor in enumerate(op.outputs) if tensor.view_of is None]
+    return [
+        (output, tensor.bytes) for output, tensor in enumerate(op.outputs) if tensor.view_of is None
+    ]

@@ -1,4 +1,6 @@
-"""How ops are split: OptCNN's tables, FlexFlow's walks and branch and bound, over the layers of a step."""
+"""How ops are split: OptCNN's tables, FlexFlow's walks and branch and bound, over the layers of a
+step.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Times below which no step can end, whatever is chosen for the layers that are not configured yet.
 
-Three reasons hold under any order of any queue. A task runs after all that it waits for, so the longest path of tasks
-and transfers is no longer than the step. A device runs one task at a time: from the moment when the first of some tasks
-may start on it, it needs at least the sum of their times, and then the shortest of what must still come after one of
-them. And all devices together do all the work. Transfers are given links of their own. Layers that are not configured
-contribute the least that any of their configurations would.
+Three reasons hold under any order of any queue. A task runs after all that it waits for, so the
+longest path of tasks and transfers is no longer than the step. A device runs one task at a time:
+from the moment when the first of some tasks may start on it, it needs at least the sum of their
+times, and then the shortest of what must still come after one of them. And all devices together do
+all the work. Transfers are given links of their own. Layers that are not configured contribute the
+least that any of their configurations would.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class _Table:
 class _Link:
     """How an op hangs on another, ``other``.
 
-    ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of any part to the end
-    of some part of the reader, and ``each``: from the end of some part to that of any part of the reader; None where
-    not every part has such a one.
+    ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of
+    any part to the end of some part of the reader, and ``each``: from the end of some part to that
+    of any part of the reader; None where not every part has such a one.
     """
 
     other: int
@@ -57,7 +58,8 @@ class _Link:
 class _Node:
     """An op where so many layers are configured.
 
-    ``duration`` of each part, where it is known how it lies; else ``shortest`` part in any way, and the least ``work``.
+    ``duration`` of each part, where it is known how it lies; else ``shortest`` part in any way, and
+    the least ``work``.
     """
 
     i: int
@@ -69,7 +71,9 @@ class _Node:
 
 
 class Bounds:
-    """Lower bounds where the first ``count`` layers are configured, for every choice of the last of these at once."""
+    """Lower bounds where the first ``count`` layers are configured, for every choice of the last of
+    these at once.
+    """
 
     def __init__(self, parts: Parts, count: int) -> None:
         self.parts, self.count = parts, count
@@ -102,12 +106,16 @@ class Bounds:
         waits, sends, runs = lag >= 0, self._there(u, scope) >= 0, self._there(v, scope)
         ps = np.where(waits, lag + runs[..., None, :], NONE)
         to_last = np.where(sends, ps.max(axis=-1), NEVER).min(axis=-1).min(axis=self._open(scope))
-        to_each = np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1).min(axis=self._open(scope))
+        to_each = (
+            np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1).min(axis=self._open(scope))
+        )
         return _Link(
             u,
             None,
             _Table(self._closed(scope), to_last) if (waits.any(axis=-1) | ~sends).all() else None,
-            _Table(self._closed(scope), to_each) if (waits.any(axis=-2) | (runs < 0)).all() else None,
+            _Table(self._closed(scope), to_each)
+            if (waits.any(axis=-2) | (runs < 0)).all()
+            else None,
         )
 
     def _there(self, i: int, scope: Scope) -> Ints:
@@ -115,19 +123,24 @@ class Bounds:
         own, duration = self.parts.scope[i], self.parts.duration[i]
         shape = [self.parts.sizes[layer] if layer in own else 1 for layer in scope]
         wide = [self.parts.sizes[layer] for layer in scope]
-        return np.broadcast_to(duration.reshape([*shape, duration.shape[-1]]), [*wide, duration.shape[-1]])
+        return np.broadcast_to(
+            duration.reshape([*shape, duration.shape[-1]]), [*wide, duration.shape[-1]]
+        )
 
     def below(self, rows: Rows, limit: float) -> Ints:
         """The bound of each row with each choice of the last layer, in ps, [row, choice].
 
-        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, devices are not looked at.
+        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, devices
+        are not looked at.
         """
         columns = [rows[:, layer, None] for layer in range(self.count - 1)]
         if self.count:
             columns.append(np.arange(self.parts.sizes[self.count - 1])[None])
         ends = _Ends(self._nodes, columns)
         shape = len(rows), prod(self.parts.sizes[self.count - 1 : self.count])
-        found: Ints = np.broadcast_to(np.maximum(ends.longest, ends.work // len(self.parts.devices)), shape).copy()
+        found: Ints = np.broadcast_to(
+            np.maximum(ends.longest, ends.work // len(self.parts.devices)), shape
+        ).copy()
         where = np.nonzero(found < limit)
         if len(where[0]):
             found[where] = np.maximum(found[where], ends.devices(shape, where))
@@ -135,9 +148,11 @@ class Bounds:
 
 
 class _Ends:
-    """When parts can end at the earliest, and how long the step goes on from there at least, for arrays of choices.
+    """When parts can end at the earliest, and how long the step goes on from there at least, for
+    arrays of choices.
 
-    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing hangs on row or choice.
+    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing hangs on row or
+    choice.
     """
 
     def __init__(self, nodes: dict[int, _Node], columns: Sequence[Ints]) -> None:
@@ -194,15 +209,21 @@ class _Ends:
             self.rest[i] = rest
             there = self.duration[i] >= 0
             after = np.where(there, rest, NEVER).min(axis=-1)
-            self.longest = np.maximum(self.longest, np.where(there, self.end[i] + rest, 0).max(axis=-1))
+            self.longest = np.maximum(
+                self.longest, np.where(there, self.end[i] + rest, 0).max(axis=-1)
+            )
         self.after[i] = after
         self.longest = np.maximum(self.longest, self.last[i] + after)
 
     def devices(self, shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
-        """The bound of single devices, for some rows and choices: of the tasks that start last, or go on longest."""
+        """The bound of single devices, for some rows and choices: of the tasks that start last, or
+        go on longest.
+        """
         if not self.duration:
             return np.zeros(len(where[0]), np.int64)
-        duration, end, rest = (self._columns(one, shape, where) for one in (self.duration, self.end, self.rest))
+        duration, end, rest = (
+            self._columns(one, shape, where) for one in (self.duration, self.end, self.rest)
+        )
         there = duration >= 0
         work = np.where(there, duration, 0)
         head, tail = np.where(there, end - duration, NEVER), np.where(there, rest, NEVER)
@@ -215,7 +236,12 @@ class _Ends:
             found = np.maximum(found, np.where(least < NEVER, total, 0).max(axis=(1, 2)))
         return found
 
-    def _columns(self, values: dict[int, Ints], shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
+    def _columns(
+        self, values: dict[int, Ints], shape: tuple[int, int], where: tuple[Ints, ...]
+    ) -> Ints:
         """[row, device, op] of the rows and choices that are asked for."""
-        chosen = [np.broadcast_to(values[i], (*shape, self.duration[i].shape[-1]))[where] for i in self.duration]
+        chosen = [
+            np.broadcast_to(values[i], (*shape, self.duration[i].shape[-1]))[where]
+            for i in self.duration
+        ]
         return np.stack(chosen, axis=-1)

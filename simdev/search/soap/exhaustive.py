@@ -1,4 +1,6 @@
-"""The best of all strategies that FlexFlow may propose, and the proof that it is (MLSys 2019, section 8.4)."""
+"""The best of all strategies that FlexFlow may propose, and the proof that it is (MLSys 2019,
+section 8.4).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ Block = tuple[Ints, Ints]
 def exhaustive(trial: Trial) -> None:
     """Branch and bound over the configurations of all layers, depth first, in program order.
 
-    What is left out cannot be faster than the best so far: bounds.py tells why. No two strategies are taken to cost the
-    same. It starts with what no change of a single layer makes better. ``details`` tells the size of the ``space``, how
-    many partial strategies were ``bounded``, and ``bound_s``, below which no strategy is; ``exact``: whether all were
-    looked at. Where nothing fits, nothing can be left out.
+    What is left out cannot be faster than the best so far: bounds.py tells why. No two strategies
+    are taken to cost the same. It starts with what no change of a single layer makes better.
+    ``details`` tells the size of the ``space``, how many partial strategies were ``bounded``, and
+    ``bound_s``, below which no strategy is; ``exact``: whether all were looked at. Where nothing
+    fits, nothing can be left out.
     """
     space = space_of(Layers(trial.asked.graph, trial.asked.cluster))
     trial.details |= {"space": space.size, "bounded": 0, "bound_s": 0.0, "exact": False}
@@ -85,7 +88,10 @@ class _Open:
         return best[1].step_ps if best is not None and best[1].feasible else NEVER
 
     def step(self) -> None:
-        """Take on the most promising of the longest ones. Where that raises, they are still there."""
+        """Take on the most promising of the longest ones.
+
+        Where that raises, they are still there.
+        """
         rows, bounds = self.blocks[-1]
         later = rows[BLOCK:], bounds[BLOCK:]
         promising = bounds[:BLOCK] < self.limit
@@ -107,7 +113,8 @@ class _Open:
         return np.column_stack((rows[row], choice)), bounds[row, choice]
 
     def _ask(self, rows: Ints, bounds: Ints) -> None:
-        for at in np.lexsort(rows.T[::-1]).tolist():  # so that few layers change from one to the next
+        # so that few layers change from one to the next
+        for at in np.lexsort(rows.T[::-1]).tolist():
             if bounds[at] < self.limit:
                 self.asked.ask(rows[at].tolist())
 
@@ -118,7 +125,9 @@ class _Asked:
     def __init__(self, trial: Trial, space: Space) -> None:
         self.trial, self.space = trial, space
         self._choice = [0] * len(space.choices)
-        self._session = trial.asked.session(space.strategy([own[0] for own in space.choices], trial.given))
+        self._session = trial.asked.session(
+            space.strategy([own[0] for own in space.choices], trial.given)
+        )
         self._changes: dict[tuple[int, int], Mapping[str, Configuration | None]] = {}
 
     def ask(self, choice: Sequence[int]) -> tuple[int, int]:
@@ -133,12 +142,17 @@ class _Asked:
         self._choice = list(choice)
         space, given = self.space, self.trial.given
         self.trial.note_strategy(
-            cost, lambda: space.strategy([own[at] for own, at in zip(space.choices, choice, strict=True)], given)
+            cost,
+            lambda: space.strategy(
+                [own[at] for own, at in zip(space.choices, choice, strict=True)], given
+            ),
         )
         return cost.memory_excess, cost.step_ps
 
     def _change(self, number: int, at: int) -> Mapping[str, Configuration | None]:
         if (number, at) not in self._changes:
             layers = self.space.layers
-            self._changes[number, at] = changes(layers, layers.all[number], self.space.choices[number][at])
+            self._changes[number, at] = changes(
+                layers, layers.all[number], self.space.choices[number][at]
+            )
         return self._changes[number, at]

@@ -1,4 +1,6 @@
-"""FlexFlow (Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019)."""
+"""FlexFlow (Jia, Zaharia, Aiken, "Beyond Data and Model Parallelism for Deep Neural Networks",
+MLSys 2019).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .layers import Layer, Layers
 from .strategies import PLAIN, changes, strategy_of
 
 STARTS = ("data-parallel", "expert")
-TEMPERATURE = 0.01  # relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
+# relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
+TEMPERATURE = 0.01
 PATIENCE = 0.5  # a walk ends after so much of its evaluations without a better one
 RETURNS = 10  # times that a walk goes back to its best
 
@@ -44,12 +47,14 @@ def space_of(layers: Layers) -> Space:
 
 
 def flexflow(trial: Trial) -> None:
-    """Markov chain Monte Carlo over SOAP: from data parallel, from the expert's strategy and from a random one.
+    """Markov chain Monte Carlo over SOAP: from data parallel, from the expert's strategy and from a
+    random one.
 
-    A proposal gives one random layer a random configuration, and is accepted with probability exp(-x / TEMPERATURE)
-    where it is worse by x, relative to the cost of the start (the paper's is absolute, so it depends on the model's
-    scale). The three walks share the budget; one that finds nothing better for half of its share ends. Now and then a
-    walk returns to its best. What does not fit counts as slower by the factor 1 + its relative excess.
+    A proposal gives one random layer a random configuration, and is accepted with probability
+    exp(-x / TEMPERATURE) where it is worse by x, relative to the cost of the start (the paper's is
+    absolute, so it depends on the model's scale). The three walks share the budget; one that finds
+    nothing better for half of its share ends. Now and then a walk returns to its best. What does
+    not fit counts as slower by the factor 1 + its relative excess.
     """
     space = space_of(Layers(trial.asked.graph, trial.asked.cluster))
     trial.details |= {"space": space.size, "starts_s": {}}
@@ -81,21 +86,31 @@ def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
 
 
 def starts(trial: Trial, space: Space) -> list[list[Configuration]]:
-    """Where walks begin: data parallel, as the expert, at random; a configuration for every layer."""
+    """Where walks begin: data parallel, as the expert, at random; a configuration for every
+    layer.
+    """
     layers, oracle = space.layers, trial.asked
     samples = [_samples(layers, layer) for layer in layers.all]
-    form = expanded(oracle.graph, oracle.cluster, _forms(trial, layers).get("expert", PLAIN), oracle.costs)
-    expert = [_of_form(layers, layer, form, one) for layer, one in zip(layers.all, samples, strict=True)]
+    form = expanded(
+        oracle.graph, oracle.cluster, _forms(trial, layers).get("expert", PLAIN), oracle.costs
+    )
+    expert = [
+        _of_form(layers, layer, form, one) for layer, one in zip(layers.all, samples, strict=True)
+    ]
     return [samples, expert, [own[int(trial.random.integers(len(own)))] for own in space.choices]]
 
 
 def _samples(layers: Layers, layer: Layer) -> Configuration:
     """A layer cut along its samples into as many parts as can be."""
     own = {one.axis for one in layer.axes if one.kind == "sample"}
-    return layers.configuration([one for one in layers.degrees(layer) if all(axis in own for axis, _ in one)][-1])
+    return layers.configuration(
+        [one for one in layers.degrees(layer) if all(axis in own for axis, _ in one)][-1]
+    )
 
 
-def _of_form(layers: Layers, layer: Layer, form: Strategy, otherwise: Configuration) -> Configuration:
+def _of_form(
+    layers: Layers, layer: Layer, form: Strategy, otherwise: Configuration
+) -> Configuration:
     """How a short form treats the first op of a layer, where it says."""
     name = layers.graph.ops[layer.ops[0]].name
     device = form.placement.get(name, form.placement.get("*"))
@@ -106,7 +121,11 @@ def _of_form(layers: Layers, layer: Layer, form: Strategy, otherwise: Configurat
 
 
 def walk(
-    trial: Trial, space: Space, start: Sequence[Configuration], until: float, temperature: float = TEMPERATURE
+    trial: Trial,
+    space: Space,
+    start: Sequence[Configuration],
+    until: float,
+    temperature: float = TEMPERATURE,
 ) -> None:
     """One chain, to the share ``until`` of the budget. Raises SpentError."""
     trial.require_budget()
@@ -114,7 +133,11 @@ def walk(
     began = improved = returned = trial.share
     best, kept = chain.energy, list(start)
     scale = max(best, 1.0)
-    while chain.movable and trial.share < until and trial.share - improved <= PATIENCE * (until - began):
+    while (
+        chain.movable
+        and trial.share < until
+        and trial.share - improved <= PATIENCE * (until - began)
+    ):
         proposed = chain.propose()
         if proposed - chain.energy <= scale * temperature * trial.random.exponential():
             chain.accept()

@@ -1,8 +1,9 @@
 """The layers of a step: what OptCNN and FlexFlow configure, and what follows each of them.
 
-A layer is a forward op that computes by itself (products, convolutions, pooling, cells, embeddings, softmax, and what
-joins several layers), at all of its steps where it was unrolled ("lstm@3"). Elementwise ops, normalisation and ops that
-only move one tensor belong to the layer that they read first; backward ops to that of their forward op.
+A layer is a forward op that computes by itself (products, convolutions, pooling, cells, embeddings,
+softmax, and what joins several layers), at all of its steps where it was unrolled ("lstm@3").
+Elementwise ops, normalisation and ops that only move one tensor belong to the layer that they read
+first; backward ops to that of their forward op.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Degrees = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decision: the forward ops that are configured alike, those that follow them, and their backward ops.
+    """One decision: the forward ops that are configured alike, those that follow them, and their
+    backward ops.
 
     Positions in the graph, ascending. ``axes`` are those along which all of ``ops`` can be split.
     """
@@ -64,7 +66,9 @@ class Layers:
 
     @cached_property
     def layer_of(self) -> tuple[int, ...]:
-        """The layer of every op that is not there on demand, -1 for those; an update's is that of its gradient."""
+        """The layer of every op that is not there on demand, -1 for those; an update's is that of
+        its gradient.
+        """
         touched, mate = self.question.touched, mates(self.graph)
         found = layers_by_kind(self.graph, self._forward, touched, self._alone)
         for i, op in enumerate(self.graph.ops):
@@ -75,13 +79,21 @@ class Layers:
     @cached_property
     def _forward(self) -> tuple[int, ...]:
         question = self.question
-        return tuple(i for i in question.order if self.graph.ops[i].phase == "forward" and i not in question.on_demand)
+        return tuple(
+            i
+            for i in question.order
+            if self.graph.ops[i].phase == "forward" and i not in question.on_demand
+        )
 
     @cached_property
     def adrift(self) -> tuple[int, ...]:
-        """Backward and update ops of no layer that read nothing, so that there is nothing to follow."""
+        """Backward and update ops of no layer that read nothing, so that there is nothing to
+        follow.
+        """
         question = self.question
-        own = (i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand)
+        own = (
+            i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand
+        )
         return tuple(i for i in own if not question.read[i])
 
     def _alone(self, i: int) -> bool:
@@ -95,10 +107,16 @@ class Layers:
 
     @cached_property
     def leads(self) -> tuple[tuple[int, ...], ...]:
-        """The operands that each op may follow, in order: forward tensors first where it goes back."""
+        """The operands that each op may follow, in order: forward tensors first where it goes
+        back.
+        """
         question, found = self.question, []
         for i, read in enumerate(question.read):
-            there = [j for j, one in enumerate(read) if one in question.touched[i] and one[0] not in question.on_demand]
+            there = [
+                j
+                for j, one in enumerate(read)
+                if one in question.touched[i] and one[0] not in question.on_demand
+            ]
             if question.goes_back[i]:
                 there.sort(key=lambda j: self.graph.ops[read[j][0]].phase != "forward")
             found.append(tuple(there))
@@ -131,7 +149,11 @@ class Layers:
     def _axes(self, own: Sequence[int]) -> tuple[Split, ...]:
         """The axes that SOAP splits: those of the output, of one size at all steps."""
         every = [self._splits(i) for i in own]
-        return tuple(one for one in every[0] if one.kind != "reduction" and all(one in other for other in every))
+        return tuple(
+            one
+            for one in every[0]
+            if one.kind != "reduction" and all(one in other for other in every)
+        )
 
     def _splits(self, i: int) -> tuple[Split, ...]:
         if self.question.readings[i].semantics is None or self.graph.ops[i].time is not None:
@@ -139,25 +161,35 @@ class Layers:
         return op_splits(self.graph, i, self.question.weights)
 
     def degrees(self, layer: Layer) -> tuple[Degrees, ...]:
-        """The ways to cut a layer into as many parts as divide the number of devices, fewest parts first.
+        """The ways to cut a layer into as many parts as divide the number of devices, fewest parts
+        first.
 
         A degree divides its axis.
         """
         count = len(self.devices)
-        choices = [[d for d in range(1, count + 1) if one.size % d == 0 and count % d == 0] for one in layer.axes]
+        choices = [
+            [d for d in range(1, count + 1) if one.size % d == 0 and count % d == 0]
+            for one in layer.axes
+        ]
         found = [one for one in product(*choices) if count % prod(one) == 0]
         names = [one.axis for one in layer.axes]
         found.sort(key=lambda one: (prod(one), [-degree for degree in one]))
-        return tuple(tuple((n, d) for n, d in zip(names, one, strict=True) if d > 1) for one in found)
+        return tuple(
+            tuple((n, d) for n, d in zip(names, one, strict=True) if d > 1) for one in found
+        )
 
     def configuration(self, degrees: Degrees, first: int = 0) -> Configuration:
-        """So many parts on as many devices, the ``first``-th of those that run ops and the ones that follow it."""
+        """So many parts on as many devices, the ``first``-th of those that run ops and the ones
+        that follow it.
+        """
         parts = prod(degree for _, degree in degrees)
         names = [self.cluster.devices[d].name for d in self.devices[first : first + parts]]
         return Configuration(dict(degrees), tuple(names))
 
     def configurations(self, layer: Layer) -> tuple[Configuration, ...]:
-        """All on aligned, contiguous devices: k parts begin at a multiple of k (FlexFlow's code of 2021)."""
+        """All on aligned, contiguous devices: k parts begin at a multiple of k (FlexFlow's code of
+        2021).
+        """
         return tuple(
             self.configuration(degrees, first)
             for degrees in self.degrees(layer)

@@ -1,4 +1,6 @@
-"""OptCNN (Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks", ICML 2018)."""
+"""OptCNN (Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks",
+ICML 2018).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from .tables import tables_of
 
 
 def optcnn(trial: Trial) -> None:
-    """The configuration of every layer that is best in additive cost tables; it is simulated once, and told both.
+    """The configuration of every layer that is best in additive cost tables; it is simulated once,
+    and told both.
 
-    The tables know no overlap, no two layers at once and no memory. Layers run on the first devices, perhaps not on
-    all. The objective ``estimate_s`` is their sum. ``details`` tells the configurations, how many layers elimination of
-    nodes and edges left, whether the answer is exact, and the CPU seconds for tables and elimination.
+    The tables know no overlap, no two layers at once and no memory. Layers run on the first
+    devices, perhaps not on all. The objective ``estimate_s`` is their sum. ``details`` tells the
+    configurations, how many layers elimination of nodes and edges left, whether the answer is
+    exact, and the CPU seconds for tables and elimination.
     """
     began = process_time()
     layers = Layers(trial.asked.graph, trial.asked.cluster)
@@ -28,14 +32,18 @@ def optcnn(trial: Trial) -> None:
     ended = process_time()
     trial.objectives["estimate_s"] = solved.cost
     trial.details |= {
-        "layers": {layer.name: told(layer, one) for layer, one in zip(layers.all, chosen, strict=True)},
+        "layers": {
+            layer.name: told(layer, one) for layer, one in zip(layers.all, chosen, strict=True)
+        },
         "space": prod(len(one) for one in tables.choices),
         "left": solved.left,
         "exact": solved.exact,
         "tables_s": built - began,
         "elimination_s": ended - built,
     }
-    trial.try_strategy(strategy_of(layers, [layers.configuration(one) for one in chosen], trial.given))
+    trial.try_strategy(
+        strategy_of(layers, [layers.configuration(one) for one in chosen], trial.given)
+    )
 
 
 def sync_of(trial: Trial) -> str:

@@ -1,8 +1,10 @@
-"""What lowering makes of every op in every way in which its layer, and those that it follows, can be configured.
+"""What lowering makes of every op in every way in which its layer, and those that it follows, can
+be configured.
 
-How the parts of an op lie hangs on few layers: its own where that tells it, those that it follows elsewhere. So do the
-times of its parts, and what passes between a part of one op and a part of a reader (transfers, sums, collectives). Both
-are read off lowered strategies that hold every combination of the layers in question, and kept in tables.
+How the parts of an op lie hangs on few layers: its own where that tells it, those that it follows
+elsewhere. So do the times of its parts, and what passes between a part of one op and a part of a
+reader (transfers, sums, collectives). Both are read off lowered strategies that hold every
+combination of the layers in question, and kept in tables.
 """
 
 from __future__ import annotations
@@ -31,13 +33,17 @@ Edge = tuple[int, int]
 
 
 class Scopes:
-    """The layers on whose configurations it hangs how each op lies, and what passes from one op to another."""
+    """The layers on whose configurations it hangs how each op lies, and what passes from one op to
+    another.
+    """
 
     def __init__(self, space: Space) -> None:
         self.layers, self.question = space.layers, space.layers.question
         self._named = _named(space)
         self._place = {i: at for at, i in enumerate(self.question.order)}
-        self._axes = {i: [one.axis for one in layer.axes] for layer in self.layers.all for i in layer.ops}
+        self._axes = {
+            i: [one.axis for one in layer.axes] for layer in self.layers.all for i in layer.ops
+        }
         self.readers: dict[TensorOf, list[int]] = {}
         for i in self.question.order:
             for tensor in dict.fromkeys(self.question.read[i]):
@@ -58,14 +64,18 @@ class Scopes:
         return found
 
     def _of_sums(self, tensor: TensorOf, before: int) -> set[int]:
-        """What else decides how partial results of a tensor are added up: its readers up to a place in the order."""
+        """What else decides how partial results of a tensor are added up: its readers up to a place
+        in the order.
+        """
         if self._is_whole(tensor[0]):
             return set()
         own = (reader for reader in self.readers.get(tensor, ()) if self._place[reader] < before)
         return set[int]().union(*(self.of_op.get(reader, set()) for reader in own))
 
     def _is_whole(self, i: int) -> bool:
-        """Whether an op never makes partial results, and readers fetch what it made each for itself."""
+        """Whether an op never makes partial results, and readers fetch what it made each for
+        itself.
+        """
         op, semantics = self.layers.graph.ops[i], self.question.readings[i].semantics
         if self.layers.cluster.transfer == "multicast" or semantics is None or is_linear(op):
             return False
@@ -103,22 +113,27 @@ def _named(space: Space) -> dict[int, tuple[bool, set[int]]]:
 
 
 class Parts:
-    """Tables over the choices of layers; one value for each of the devices over which layers are split.
+    """Tables over the choices of layers; one value for each of the devices over which layers are
+    split.
 
-    ``duration[i]``: ps of the part of op i on each device. ``lag[u, v]``: by device of u and device of v, the ps from
-    the finish of one part to the moment when what it sends is there for the other. NONE where there is none. Axes of a
-    table are the layers of ``scope``, ascending, then devices. An op or edge that hangs on too many layers has no
-    table, and neither has an op with two parts on one device. Raises InputError.
+    ``duration[i]``: ps of the part of op i on each device. ``lag[u, v]``: by device of u and device
+    of v, the ps from the finish of one part to the moment when what it sends is there for the
+    other. NONE where there is none. Axes of a table are the layers of ``scope``, ascending, then
+    devices. An op or edge that hangs on too many layers has no table, and neither has an op with
+    two parts on one device. Raises InputError.
     """
 
-    def __init__(self, oracle: Oracle, space: Space, like: Strategy = PLAIN, most: int = MOST) -> None:
+    def __init__(
+        self, oracle: Oracle, space: Space, like: Strategy = PLAIN, most: int = MOST
+    ) -> None:
         self.oracle, self.space, self.like = oracle, space, like
         self.sizes = [len(own) for own in space.choices]
         self.graph, self.devices = space.layers.graph, space.layers.devices
         self.scope: dict[int | Edge, Scope] = {}
         scopes, policy = Scopes(space), isinstance(like.sync, Sync)
         for i in space.layers.question.order:
-            left_out = policy and self.graph.ops[i].phase == "update"  # parcels may hold gradients of any layers
+            # parcels may hold gradients of any layers
+            left_out = policy and self.graph.ops[i].phase == "update"
             if i in scopes.of_op and self._count(scopes.of_op[i]) <= most and not left_out:
                 self.scope[i] = tuple(sorted(scopes.of_op[i]))
         for u, v in self._reads():
@@ -127,7 +142,11 @@ class Parts:
                 self.scope[u, v] = tuple(sorted(found))
         width = len(self.devices)
         self.duration = {i: self._table(i, width) for i in self.scope if isinstance(i, int)}
-        self.lag = {edge: self._table(edge, width, width) for edge in self.scope if not isinstance(edge, int)}
+        self.lag = {
+            edge: self._table(edge, width, width)
+            for edge in self.scope
+            if not isinstance(edge, int)
+        }
 
     def _count(self, layers: Iterable[int]) -> int:
         return prod(self.sizes[layer] for layer in layers)
@@ -136,7 +155,9 @@ class Parts:
         question = self.space.layers.question
         synchronised = question.weights.gradients if isinstance(self.like.sync, Sync) else ()
         for v in [i for i in self.scope if isinstance(i, int)]:
-            read = dict.fromkeys(tensor[0] for tensor in question.read[v] if tensor not in synchronised)
+            read = dict.fromkeys(
+                tensor[0] for tensor in question.read[v] if tensor not in synchronised
+            )
             yield from ((u, v) for u in read if u in self.scope)
 
     def _table(self, key: int | Edge, *width: int) -> Ints:
@@ -148,7 +169,10 @@ class Parts:
         return list(self.duration)
 
     def fill(self, before: Callable[[], object] = lambda: None) -> int:
-        """Fill all tables; how many strategies that took. ``before`` is called before each, and may raise."""
+        """Fill all tables; how many strategies that took.
+
+        ``before`` is called before each, and may raise.
+        """
         lowered = 0
         for choice in covering(self.sizes, set(self.scope.values())):
             before()
@@ -179,7 +203,9 @@ class Parts:
         found: dict[int, tuple[int, int]] = {}
         taken = set[tuple[int, int]]()
         place = {device: at for at, device in enumerate(self.devices)}
-        for task, (op, device) in enumerate(zip(tasks.op.tolist(), tasks.source.tolist(), strict=True)):
+        for task, (op, device) in enumerate(
+            zip(tasks.op.tolist(), tasks.source.tolist(), strict=True)
+        ):
             origin = origins.get(tasks.name[task]) if op == task else None
             if origin is None or origin.role not in ("shard", "copy"):
                 continue
@@ -197,7 +223,9 @@ class Parts:
 
 
 def _reached(graph: TaskGraph, task: int, places: Mapping[int, object]) -> dict[int, int]:
-    """The parts that wait for a task through nothing but what lowering added, and the ps from its finish to theirs."""
+    """The parts that wait for a task through nothing but what lowering added, and the ps from its
+    finish to theirs.
+    """
     tasks, found = graph.tasks, dict[int, int]()
     waiting = [(task, int(tasks.lag[task]))]
     while waiting:
@@ -218,7 +246,11 @@ def covering(sizes: Sequence[int], scopes: Iterable[Scope]) -> Iterator[list[int
     while any(left.values()):
         fixed: dict[int, int] = {}
         for scope, open_ in left.items():
-            fits = (one for one in open_ if all(fixed.get(v, at) == at for v, at in zip(scope, one, strict=True)))
+            fits = (
+                one
+                for one in open_
+                if all(fixed.get(v, at) == at for v, at in zip(scope, one, strict=True))
+            )
             fixed.update(zip(scope, next(fits, ()), strict=False))
         choice = [fixed.get(v, 0) for v in range(len(sizes))]
         for scope, open_ in left.items():

@@ -1,7 +1,8 @@
 """How the ops of one layer lie on devices under a configuration, as far as cost tables need it.
 
-Part p of a layer runs on the p-th device. A ``Spread`` tells of each axis of an op into how many parts it is cut, and
-how many devices stand between one part and the next along it; a ``Cut`` the same of each dimension of a tensor.
+Part p of a layer runs on the p-th device. A ``Spread`` tells of each axis of an op into how many
+parts it is cut, and how many devices stand between one part and the next along it; a ``Cut`` the
+same of each dimension of a tensor.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ Boxes = NDArray[np.int64]
 _CACHED = 65_536
 
 
-def spreads(layers: Layers, layer: Layer, degrees: Degrees) -> tuple[dict[int, Spread], dict[TensorOf, Cut]]:
+def spreads(
+    layers: Layers, layer: Layer, degrees: Degrees
+) -> tuple[dict[int, Spread], dict[TensorOf, Cut]]:
     """The spread of every op of a layer, and the cut of every tensor that it makes.
 
-    Followers are cut as the tensor of the layer that they follow. A gradient that comes from another layer is taken to
-    be cut as the layer's output of its shape; a backward op that reads nothing to follow, as its output's like.
+    Followers are cut as the tensor of the layer that they follow. A gradient that comes from
+    another layer is taken to be cut as the layer's output of its shape; a backward op that reads
+    nothing to follow, as its output's like.
     """
     question = layers.question
     own, first = set(layer.ops), _spread(degrees)
@@ -64,7 +68,9 @@ def _spread(degrees: Degrees) -> Spread:
     return tuple(reversed(found))
 
 
-def _followed(layers: Layers, i: int, cuts: Mapping[TensorOf, Cut], by_shape: Mapping[tuple[int, ...], Cut]) -> Spread:
+def _followed(
+    layers: Layers, i: int, cuts: Mapping[TensorOf, Cut], by_shape: Mapping[tuple[int, ...], Cut]
+) -> Spread:
     op, read = layers.question.readings[i], layers.question.read[i]
     for j in layers.leads[i]:
         tensor = read[j]
@@ -96,7 +102,11 @@ def made_so(op: Reading, cut: Cut) -> Spread:
     if op.semantics is None:
         return ()
     pairs = zip(output_axes(op.semantics), cut, strict=False)
-    return tuple((axis, degree, stride) for axis, (degree, stride) in pairs if axis is not None and degree > 1)
+    return tuple(
+        (axis, degree, stride)
+        for axis, (degree, stride) in pairs
+        if axis is not None and degree > 1
+    )
 
 
 @lru_cache(_CACHED)
@@ -111,15 +121,26 @@ def output_cut(op: Reading, output: int, spread: Spread) -> Cut:
 @lru_cache(_CACHED)
 def made_boxes(shape: tuple[int, ...], cut: Cut, devices: int) -> Boxes:
     """The region of a tensor that each device makes."""
-    dims = [(parts_of(size, degree), degree, max(stride, 1)) for size, (degree, stride) in zip(shape, cut, strict=True)]
+    dims = [
+        (parts_of(size, degree), degree, max(stride, 1))
+        for size, (degree, stride) in zip(shape, cut, strict=True)
+    ]
     parts = range(prod(degree for degree, _ in cut))
-    return _boxes([tuple([ends[p // stride % degree] for ends, degree, stride in dims]) for p in parts], devices)
+    return _boxes(
+        [tuple([ends[p // stride % degree] for ends, degree, stride in dims]) for p in parts],
+        devices,
+    )
 
 
 @lru_cache(_CACHED)
 def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes | None:
-    """The region of a stored operand that each device reads; None where the op reads nothing of it."""
-    seen, stored = op.semantics.inputs[operand] if op.semantics is not None else None, op.stored[operand]
+    """The region of a stored operand that each device reads; None where the op reads nothing of
+    it.
+    """
+    seen, stored = (
+        op.semantics.inputs[operand] if op.semantics is not None else None,
+        op.stored[operand],
+    )
     parts = prod(degree for _, degree, _ in spread)
     if op.semantics is None or seen is None:
         return _boxes([tuple((0, extent) for extent in stored)] * parts, devices)
@@ -131,7 +152,9 @@ def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes
     for region in zip(*columns, strict=True) if columns else [()] * parts:
         if None in region:
             return None
-        regions.append(region if seen == stored else stored_region(region, seen, stored, op.strides[operand]))
+        regions.append(
+            region if seen == stored else stored_region(region, seen, stored, op.strides[operand])
+        )
     return _boxes(regions, devices)
 
 
@@ -143,11 +166,17 @@ def _boxes(regions: Sequence[Region], devices: int) -> Boxes:
 
 
 @lru_cache(_CACHED)
-def _intervals(op: Reading, operand: int, dimension: int, spread: Spread, parts: int) -> tuple[Interval | None, ...]:
-    """What each part reads along one dimension, by the axes that index it; None where it reads nothing."""
+def _intervals(
+    op: Reading, operand: int, dimension: int, spread: Spread, parts: int
+) -> tuple[Interval | None, ...]:
+    """What each part reads along one dimension, by the axes that index it; None where it reads
+    nothing.
+    """
     assert op.semantics is not None
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
-    ends = [(axis, parts_of(sizes[axis], degree), degree, stride) for axis, degree, stride in spread]
+    ends = [
+        (axis, parts_of(sizes[axis], degree), degree, stride) for axis, degree, stride in spread
+    ]
     known: dict[tuple[int, ...], Interval | None] = {}
     found = []
     for part in range(parts):
@@ -165,4 +194,10 @@ def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
     if op.semantics is None:
         return ()
     degrees = {axis: degree for axis, degree, _ in spread}
-    return tuple([(a.name, parts_of(a.size, degrees[a.name])[0]) for a in op.semantics.axes if a.name in degrees])
+    return tuple(
+        [
+            (a.name, parts_of(a.size, degrees[a.name])[0])
+            for a in op.semantics.axes
+            if a.name in degrees
+        ]
+    )

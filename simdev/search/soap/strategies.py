@@ -1,4 +1,6 @@
-"""From configurations of layers to a strategy: the backward ops of a layer run as its forward ops do."""
+"""From configurations of layers to a strategy: the backward ops of a layer run as its forward ops
+do.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,38 @@ from .spread import Spread, spreads
 PLAIN = Strategy()
 
 
-def strategy_of(layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN) -> Strategy:
-    """The strategy of one configuration a layer; order, synchronisation and collectives are those of ``like``."""
+def strategy_of(
+    layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN
+) -> Strategy:
+    """The strategy of one configuration a layer; order, synchronisation and collectives are those
+    of ``like``.
+    """
     alone = Configuration(devices=(layers.cluster.devices[layers.devices[0]].name,))
     partition = {layers.graph.ops[i].name: alone for i in layers.adrift}
     for layer, one in zip(layers.all, configurations, strict=True):
         partition |= entries(layers, layer, one)
-    return Strategy(order=like.order, partition=partition, sync=like.sync, collectives=like.collectives)
+    return Strategy(
+        order=like.order, partition=partition, sync=like.sync, collectives=like.collectives
+    )
 
 
 def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration]:
     """What a configuration of a layer says of its ops.
 
-    Backward ops of products, convolutions and embeddings would follow the gradient that comes to them, cut as the next
-    layer makes it, and that of the loss has none to follow; here they are cut as their own layer is. All other ops
-    follow by themselves.
+    Backward ops of products, convolutions and embeddings would follow the gradient that comes to
+    them, cut as the next layer makes it, and that of the loss has none to follow; here they are cut
+    as their own layer is. All other ops follow by themselves.
     """
     graph = layers.graph
     found = {graph.ops[i].name: configuration for i in layer.ops}
     own = [i for i in layer.backward if _is_led(layers, i)]
     if own:
         order = [one.axis for one in layer.axes]
-        degrees = tuple((axis, configuration.split[axis]) for axis in order if configuration.split.get(axis, 1) > 1)
+        degrees = tuple(
+            (axis, configuration.split[axis])
+            for axis in order
+            if configuration.split.get(axis, 1) > 1
+        )
         plan, _ = spreads(layers, layer, degrees)
         for i in own:
             one = _entry(layers, i, plan[i], configuration.devices)
@@ -46,9 +58,13 @@ def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[
     return found
 
 
-def changes(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration | None]:
+def changes(
+    layers: Layers, layer: Layer, configuration: Configuration
+) -> dict[str, Configuration | None]:
     """What a session is told: backward ops that the new configuration does not name lose theirs."""
-    own: dict[str, Configuration | None] = dict.fromkeys(layers.graph.ops[i].name for i in layer.backward)
+    own: dict[str, Configuration | None] = dict.fromkeys(
+        layers.graph.ops[i].name for i in layer.backward
+    )
     return own | entries(layers, layer, configuration)
 
 
@@ -58,13 +74,17 @@ def _is_led(layers: Layers, i: int) -> bool:
     if traits_of(op.kind).weighted:
         return True
     shapes = [
-        question.readings[i].stored[operand] for operand, t in enumerate(question.read[i]) if t in question.touched[i]
+        question.readings[i].stored[operand]
+        for operand, t in enumerate(question.read[i])
+        if t in question.touched[i]
     ]
     return question.goes_back[i] and bool(op.outputs) and op.outputs[0].shape not in shapes
 
 
 def _entry(layers: Layers, i: int, spread: Spread, devices: Sequence[str]) -> Configuration | None:
-    """A configuration of an op that lies so; None where it cannot be told: too few parts, or uneven ones."""
+    """A configuration of an op that lies so; None where it cannot be told: too few parts, or uneven
+    ones.
+    """
     semantics = layers.question.readings[i].semantics
     degrees: Mapping[str, int] = {axis: degree for axis, degree, _ in spread}
     if semantics is None or prod(degrees.values()) != len(devices):

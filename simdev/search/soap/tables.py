@@ -1,13 +1,14 @@
-"""OptCNN's cost tables (Jia et al., ICML 2018, section 4): what each configuration of a layer costs, and each pair.
+"""OptCNN's cost tables (Jia et al., ICML 2018, section 4): what each configuration of a layer
+costs, and each pair.
 
-- ``t_C``: the time of a layer's ops, forward and backward, on its busiest device: parts are equal, so that of the
-  first part, of its own shape, on the slowest of the devices used.
+- ``t_C``: the time of a layer's ops, forward and backward, on its busiest device: parts are equal,
+  so that of the first part, of its own shape, on the slowest of the devices used.
 - ``t_S``: the time to synchronise the gradients of its weights, under the ``sync`` of the strategy.
-- ``t_X``: the time to move what one layer makes to where another reads it, and the same bytes back for the gradients:
-  the most that any queue of the cluster (a link, a port) has to carry.
+- ``t_X``: the time to move what one layer makes to where another reads it, and the same bytes back
+  for the gradients: the most that any queue of the cluster (a link, a port) has to carry.
 
-Nothing overlaps in this model, and no two layers run at once; updates are left out. Part p of a layer runs on the p-th
-device.
+Nothing overlaps in this model, and no two layers run at once; updates are left out. Part p of a
+layer runs on the p-th device.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from math import inf, prod
 
 import numpy as np
 
+from ...costs import PHASE_CODES, profile_key
 from ...graph import Tensor
 from ...lowering import Prepared
 from ...lowering.partition.geometry import Box, Reading, part
-from ...profile import PHASE_CODES, profile_key
 from ...semantics import effects_of, executed, operand_dtypes
 from ...structure import TensorOf, first_made, updates_of
 from ..elimination import Floats, Term
@@ -50,9 +51,15 @@ class Tables:
     @property
     def terms(self) -> list[Term]:
         """All of them, for elimination."""
-        alone = [Term((i,), c + s) for i, (c, s) in enumerate(zip(self.compute, self.sync, strict=True))]
+        alone = [
+            Term((i,), c + s) for i, (c, s) in enumerate(zip(self.compute, self.sync, strict=True))
+        ]
         loops = [Term((a,), table.diagonal()) for (a, b), table in self.move.items() if a == b]
-        return alone + loops + [Term(pair, table) for pair, table in self.move.items() if pair[0] != pair[1]]
+        return (
+            alone
+            + loops
+            + [Term(pair, table) for pair, table in self.move.items() if pair[0] != pair[1]]
+        )
 
 
 def tables_of(layers: Layers, prepared: Prepared, sync: str) -> Tables:
@@ -76,7 +83,10 @@ class _Builder:
     def _alike(self) -> list[int]:
         """For each layer the first that is like it: equal ops, joined in the same way."""
         first: dict[object, int] = {}
-        return [first.setdefault(self._signature(layer), number) for number, layer in enumerate(self.layers.all)]
+        return [
+            first.setdefault(self._signature(layer), number)
+            for number, layer in enumerate(self.layers.all)
+        ]
 
     def _signature(self, layer: Layer) -> object:
         place = {i: at for at, i in enumerate(layer.members)}
@@ -84,10 +94,24 @@ class _Builder:
         for i in layer.members:
             op, reads = self.graph.ops[i], self.question.read[i]
             wires = tuple(
-                (place.get(p, -1), k, (p, k) in self.question.touched[i], self.graph.ops[p].phase, p in self._leaves)
+                (
+                    place.get(p, -1),
+                    k,
+                    (p, k) in self.question.touched[i],
+                    self.graph.ops[p].phase,
+                    p in self._leaves,
+                )
                 for p, k in reads
             )
-            found.append((self.question.readings[i], op.phase, self.dtypes[i], i if op.time is not None else -1, wires))
+            found.append(
+                (
+                    self.question.readings[i],
+                    op.phase,
+                    self.dtypes[i],
+                    i if op.time is not None else -1,
+                    wires,
+                )
+            )
         return tuple(found)
 
     @cached_property
@@ -95,7 +119,9 @@ class _Builder:
         return self.question.on_demand
 
     def _twins(self) -> Iterator[tuple[int, int]]:
-        """Each op of a layer with the op that it is like in the first layer that this one is like."""
+        """Each op of a layer with the op that it is like in the first layer that this one is
+        like.
+        """
         for layer, like in zip(self.layers.all, self.like, strict=True):
             yield from zip(layer.members, self.layers.all[like].members, strict=True)
 
@@ -105,12 +131,16 @@ class _Builder:
 
     def _spreads(self, i: int) -> tuple[Spread, ...]:
         """How an op lies, by choice of its layer."""
-        return tuple([plan[self.twin[i]] for plan, _ in self.plans[self.like[self.layers.layer_of[i]]]])
+        return tuple(
+            [plan[self.twin[i]] for plan, _ in self.plans[self.like[self.layers.layer_of[i]]]]
+        )
 
     def _cuts(self, tensor: TensorOf) -> tuple[Cut, ...]:
         """How a tensor that a layer makes lies, by choice of the layer."""
         twin = self.twin[tensor[0]], tensor[1]
-        return tuple([cuts[twin] for _, cuts in self.plans[self.like[self.layers.layer_of[tensor[0]]]]])
+        return tuple(
+            [cuts[twin] for _, cuts in self.plans[self.like[self.layers.layer_of[tensor[0]]]]]
+        )
 
     # t_C
 
@@ -124,7 +154,9 @@ class _Builder:
         return tuple(tables[like] for like in self.like)
 
     def _column(self, i: int, known: dict[object, float]) -> list[float]:
-        """Seconds of the shard of an op that the first device runs, by choice, on the slowest kind of device."""
+        """Seconds of the shard of an op that the first device runs, by choice, on the slowest kind
+        of device.
+        """
         op, reading = self.graph.ops[i], self.question.readings[i]
         alike = reading.semantics is not None and op.time is None
         shared = (reading, op.phase, self.dtypes[i]) if alike else i
@@ -133,27 +165,41 @@ class _Builder:
             box = first_box(reading, spread)
             price = known.get((shared, box))
             if price is None:
-                price = known[shared, box] = max([self._seconds(i, box, kind) for kind in self.kinds])
+                price = known[shared, box] = max(
+                    [self._seconds(i, box, kind) for kind in self.kinds]
+                )
             found.append(price)
         return found
 
     def _seconds(self, i: int, box: Box, kind: str) -> float:
-        """Seconds of a part of an op, by itself, on a kind of device; inf where nobody knows them."""
+        """Seconds of a part of an op, by itself, on a kind of device; inf where nobody knows
+        them.
+        """
         op, costs = self.graph.ops[i], self.prepared.costs
         given = op.seconds_on(kind)
         if given is not None:
             return float(given * part(self.question.readings[i], box).share)
-        known = costs.cost_of_key(self._key(i, box, kind), op.kind, kind) if box else costs.cost(self.graph, i, kind)
+        known = (
+            costs.cost_of_key(self._key(i, box, kind), op.kind, kind)
+            if box
+            else costs.cost(self.graph, i, kind)
+        )
         return inf if known is None else float(known.seconds)
 
     def _key(self, i: int, box: Box, kind: str) -> str:
         """The profile key of a proper part of an op."""
-        op, semantics, dtypes = self.graph.ops[i], self.question.readings[i].semantics, self.dtypes[i]
+        op, semantics, dtypes = (
+            self.graph.ops[i],
+            self.question.readings[i].semantics,
+            self.dtypes[i],
+        )
         assert semantics is not None
         own = executed(semantics, dict(box))
         attrs = {name: value for name, value in own.attrs.items() if name not in LAYOUT}
         kept = [dtypes[k] if k < len(dtypes) else None for k in own.operands]
-        return profile_key(op.kind, attrs, own.inputs, kept, own.outputs, PHASE_CODES[op.phase], kind)
+        return profile_key(
+            op.kind, attrs, own.inputs, kept, own.outputs, PHASE_CODES[op.phase], kind
+        )
 
     # t_S
 
@@ -176,7 +222,9 @@ class _Builder:
         return [first_made(self.graph, weights, tensor)[0] for tensor in read]
 
     def _seconds_to_sync(self, i: int, k: int, spread: Spread) -> float:
-        """Of one gradient: over the devices whose parts make partial results of one region, the first such group."""
+        """Of one gradient: over the devices whose parts make partial results of one region, the
+        first such group.
+        """
         semantics = self.question.readings[i].semantics
         if semantics is None:
             return 0.0
@@ -195,7 +243,11 @@ class _Builder:
         known: dict[object, Floats] = {}
         for tensor, reader, operand in self._edges():
             layers = self.layers.layer_of[tensor[0]], self.layers.layer_of[reader]
-            made, haves, needs = self.graph.ops[tensor[0]].outputs[tensor[1]], self._cuts(tensor), self._spreads(reader)
+            made, haves, needs = (
+                self.graph.ops[tensor[0]].outputs[tensor[1]],
+                self._cuts(tensor),
+                self._spreads(reader),
+            )
             key = made, self.question.readings[reader], operand, haves, needs
             if key not in known:
                 known[key] = 2 * self._moved(*key)
@@ -205,7 +257,9 @@ class _Builder:
         return found
 
     def _edges(self) -> list[tuple[TensorOf, int, int]]:
-        """The tensors that pass between forward ops of layers, each with its readers and which operand it is."""
+        """The tensors that pass between forward ops of layers, each with its readers and which
+        operand it is.
+        """
         layer_of, found = self.layers.layer_of, []
         followers = {i for layer in self.layers.all for i in layer.followers}
         for i, op in enumerate(self.graph.ops):
@@ -213,7 +267,11 @@ class _Builder:
                 continue
             seen: set[TensorOf] = set()
             for operand, tensor in enumerate(self.question.read[i]):
-                fresh = tensor not in seen and tensor in self.question.touched[i] and layer_of[tensor[0]] >= 0
+                fresh = (
+                    tensor not in seen
+                    and tensor in self.question.touched[i]
+                    and layer_of[tensor[0]] >= 0
+                )
                 same = layer_of[tensor[0]] == layer_of[i] and i in followers
                 shape = self.graph.ops[tensor[0]].outputs[tensor[1]].shape
                 if fresh and not same and shape and prod(shape) > 1:
@@ -222,7 +280,12 @@ class _Builder:
         return found
 
     def _moved(
-        self, tensor: Tensor, reader: Reading, operand: int, haves: tuple[Cut, ...], needs: tuple[Spread, ...]
+        self,
+        tensor: Tensor,
+        reader: Reading,
+        operand: int,
+        haves: tuple[Cut, ...],
+        needs: tuple[Spread, ...],
     ) -> Floats:
         """Seconds to move one tensor, by how it lies and how its reader is cut."""
         shape, count = tensor.shape or (), self.wires.count
@@ -238,7 +301,9 @@ class _Builder:
 
 
 def _overlaps(have: Boxes, need: Boxes) -> Floats:
-    """Elements that device p holds and device q reads, by choice of both: (choices, choices, p, q)."""
+    """Elements that device p holds and device q reads, by choice of both: (choices, choices, p,
+    q).
+    """
     found = np.ones((len(have), len(need), have.shape[1], need.shape[1]))
     for dimension in range(have.shape[2]):
         a, b = have[:, None, :, None, dimension], need[None, :, None, :, dimension]

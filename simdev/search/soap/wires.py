@@ -1,4 +1,6 @@
-"""How long bytes between devices take where nothing else is sent: by what the queues of the cluster carry."""
+"""How long bytes between devices take where nothing else is sent: by what the queues of the cluster
+carry.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Wires:
         self._known: dict[tuple[str, tuple[int, ...], int], float] = {}
 
     def _columns(self) -> tuple[Floats, Floats]:
-        """Seconds a byte by queue and pair of devices, and latency by pair; without queues each pair is one."""
+        """Seconds a byte by queue and pair of devices, and latency by pair; without queues each
+        pair is one.
+        """
         rows: dict[int, dict[int, float]] = {}
         lags = np.zeros(self.count**2)
         for p, source in enumerate(self.devices):
@@ -41,16 +45,20 @@ class Wires:
         return loads, lags
 
     def seconds(self, sent: Floats) -> Floats:
-        """The time to send ``sent[..., p, q]`` bytes from each device to each: the busiest queue, and the latency."""
+        """The time to send ``sent[..., p, q]`` bytes from each device to each: the busiest queue,
+        and the latency.
+        """
         flat = sent.reshape(*sent.shape[:-2], -1)
         busiest: Floats = (flat @ self._loads.T).max(axis=-1)
         lag: Floats = np.where(flat > 0, self._lags, 0.0).max(axis=-1)
         return busiest + lag
 
     def sync(self, how: str, ranks: Sequence[int], size: int) -> float:
-        """Seconds to add up ``size`` bytes that each of some devices holds, and to hand them out again.
+        """Seconds to add up ``size`` bytes that each of some devices holds, and to hand them out
+        again.
 
-        ``how`` is a strategy's ``sync``: one ring, a server on the first device, or a share of the sum on each.
+        ``how`` is a strategy's ``sync``: one ring, a server on the first device, or a share of the
+        sum on each.
         """
         if len(ranks) < 2:
             return 0.0
@@ -69,5 +77,7 @@ class Wires:
             np.fill_diagonal(sent, 0.0)
             return 2 * float(self.seconds(sent))
         own, model = self.prepared.collectives, self.prepared.model
-        question = Question(ALL_REDUCE, tuple(self.devices[rank] for rank in ranks), size, own.algorithm)
+        question = Question(
+            ALL_REDUCE, tuple(self.devices[rank] for rank in ranks), size, own.algorithm
+        )
         return model.forms.closed(model.form(question).phases).ps / PS_PER_SECOND

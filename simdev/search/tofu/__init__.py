@@ -1,4 +1,6 @@
-"""Tofu (Wang, Huang, Li, "Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019)."""
+"""Tofu (Wang, Huang, Li, "Supporting Very Large Models using Automatic Dataflow Graph
+Partitioning", EuroSys 2019).
+"""
 
 from __future__ import annotations
 

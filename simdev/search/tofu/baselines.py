@@ -1,13 +1,17 @@
-"""What Tofu was compared with (EuroSys 2019, section 7.3), as far as the paper describes it, in its own cost model.
+"""What Tofu was compared with (EuroSys 2019, section 7.3), as far as the paper describes it, in its
+own cost model.
 
-- ``allrow-greedy``: every tensor is cut along its first dimension among all workers, every op takes the best axis then.
-- ``spartan``: tensors are decided one after the other, the largest first, each along the one dimension that is best for
-  the ops around it (Huang et al., Spartan, ATC 2015).
+- ``allrow-greedy``: every tensor is cut along its first dimension among all workers, every op takes
+  the best axis then.
+- ``spartan``: tensors are decided one after the other, the largest first, each along the one
+  dimension that is best for the ops around it (Huang et al., Spartan, ATC 2015).
 - ``equal-chop``: as Tofu, but in one step: every tensor along one dimension among all workers.
-- ``icml18``: tensors along several dimensions, as OptCNN cuts them: no forward op is cut along an axis that it reduces,
-  where it has another. The paper decides all in one step; that takes longer and finds the same.
+- ``icml18``: tensors along several dimensions, as OptCNN cuts them: no forward op is cut along an
+  axis that it reduces, where it has another. The paper decides all in one step; that takes longer
+  and finds the same.
 
-A tensor none of whose dimensions divides evenly is cut unevenly where it has the extent, as cost only.
+A tensor none of whose dimensions divides evenly is cut unevenly where it has the extent, as cost
+only.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ from .plan import Level, Plan, planned, recursive
 
 def allrow_greedy(coarse: Coarse, workers: int) -> Plan:
     """First dimensions."""
-    return planned(coarse, (workers,), lambda level: _best_axes(level, [0] * len(level.dimensions)), even=False)
+    return planned(
+        coarse, (workers,), lambda level: _best_axes(level, [0] * len(level.dimensions)), even=False
+    )
 
 
 def spartan(coarse: Coarse, workers: int) -> Plan:
@@ -39,7 +45,9 @@ def equal_chop(coarse: Coarse, workers: int) -> Plan:
 
 def icml18(coarse: Coarse, workers: int) -> Plan:
     """No partial results of forward ops."""
-    return planned(coarse, steps(workers), lambda level: minimise(level.sizes, level.terms), reduce=False)
+    return planned(
+        coarse, steps(workers), lambda level: minimise(level.sizes, level.terms), reduce=False
+    )
 
 
 BASELINES: Mapping[str, Callable[[Coarse, int], Plan]] = {
@@ -66,7 +74,9 @@ def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
 
 
 def _best_axes(level: Level, dimensions: list[int]) -> Solved:
-    """Each chooser's best axis where the dimensions of tensors are given (as positions among those they may take)."""
+    """Each chooser's best axis where the dimensions of tensors are given (as positions among those
+    they may take).
+    """
     axes = [0] * (len(level.sizes) - len(dimensions))
     for chooser, around in _by_chooser(level).items():
         sums = np.sum([table[dimensions[tensor]] for tensor, table in around], axis=0)
@@ -85,7 +95,9 @@ def _largest_first(level: Level) -> Solved:
     dimensions = [0] * len(level.dimensions)
     for tensor in sorted(range(len(dimensions)), key=lambda one: (-sizes[one], one)):
         near = around.get(tensor, [])
-        costs = np.sum([(known[chooser] + table).min(axis=1) for chooser, table in near] or [[0.0]], axis=0)
+        costs = np.sum(
+            [(known[chooser] + table).min(axis=1) for chooser, table in near] or [[0.0]], axis=0
+        )
         dimensions[tensor] = int(costs.argmin())
         for chooser, table in near:
             known[chooser] = known[chooser] + table[dimensions[tensor]]

@@ -1,8 +1,10 @@
-"""Tofu's coarsening (EuroSys 2019, section 5.1): ops that choose an axis, and tensors that choose a dimension.
+"""Tofu's coarsening (EuroSys 2019, section 5.1): ops that choose an axis, and tensors that choose a
+dimension.
 
-Runs of elementwise ops (optimizers included) leave their tensors cut alike, so they are one tensor; the steps of an
-unrolled op are one op. A forward op, its backward ops and the gradients keep choices of their own: what the paper tries
-out inside of a group, elimination does over the whole graph.
+Runs of elementwise ops (optimizers included) leave their tensors cut alike, so they are one tensor;
+the steps of an unrolled op are one op. A forward op, its backward ops and the gradients keep
+choices of their own: what the paper tries out inside of a group, elimination does over the whole
+graph.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _Alike = tuple[str, Reading, _Wires, _Wires]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Ops that choose one axis together. ``inputs`` are (operand, tensor), ``outputs`` (output, tensor)."""
+    """Ops that choose one axis together.
+
+    ``inputs`` are (operand, tensor), ``outputs`` (output, tensor).
+    """
 
     ops: tuple[int, ...]
     reading: Reading
@@ -48,14 +53,21 @@ class Coarse:
 
     @cached_property
     def free(self) -> frozenset[int]:
-        """Ops that are computed wherever they are read (zeros, masks, casts of weights); leaves are not among them."""
-        return frozenset(i for i in self.question.on_demand if not traits_of(self.graph.ops[i].kind).leaf)
+        """Ops that are computed wherever they are read (zeros, masks, casts of weights); leaves are
+        not among them.
+        """
+        return frozenset(
+            i for i in self.question.on_demand if not traits_of(self.graph.ops[i].kind).leaf
+        )
 
     @cached_property
     def _stored(self) -> tuple[TensorOf, ...]:
         """The tensors that are cut."""
         return tuple(
-            (i, k) for i, op in enumerate(self.graph.ops) if i not in self.free for k in range(len(op.outputs))
+            (i, k)
+            for i, op in enumerate(self.graph.ops)
+            if i not in self.free
+            for k in range(len(op.outputs))
         )
 
     @cached_property
@@ -85,8 +97,14 @@ class Coarse:
 
     def of_op(self, i: int) -> list[TensorOf]:
         """The tensors that an op touches and that are cut, those that it reads first."""
-        read = [t for t in self.question.read[i] if t in self.question.touched[i] and t[0] not in self.free]
-        return list(dict.fromkeys([*read, *((i, k) for k in range(len(self.graph.ops[i].outputs)))]))
+        read = [
+            t
+            for t in self.question.read[i]
+            if t in self.question.touched[i] and t[0] not in self.free
+        ]
+        return list(
+            dict.fromkeys([*read, *((i, k) for k in range(len(self.graph.ops[i].outputs)))])
+        )
 
     @cached_property
     def folds(self) -> tuple[int, ...]:
@@ -111,7 +129,9 @@ class Coarse:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The ops that choose, those that choose together once; leaves and folded ops choose nothing."""
+        """The ops that choose, those that choose together once; leaves and folded ops choose
+        nothing.
+        """
         folded, found = set(self.folds), dict[_Alike, list[int]]()
         for i, op in enumerate(self.graph.ops):
             if traits_of(op.kind).leaf or i in self.free or i in folded:
@@ -133,7 +153,9 @@ class Coarse:
         return tensor.bytes / max(prod(tensor.shape or ()), 1)
 
     def share(self, i: int, k: int) -> float:
-        """1, or its share of a sum of gradients of one weight: they are added up where they are made, then sent."""
+        """1, or its share of a sum of gradients of one weight: they are added up where they are
+        made, then sent.
+        """
         return 1.0 / self._addends.get((i, k), 1)
 
     @cached_property
@@ -141,6 +163,10 @@ class Coarse:
         """How many gradients are added up together with each."""
         weights, found = self.question.weights, dict[TensorOf, int]()
         for update in updates_of(self.graph, weights):
-            own = [t for gradient in update.gradients for t in first_made(self.graph, weights, gradient)]
+            own = [
+                t
+                for gradient in update.gradients
+                for t in first_made(self.graph, weights, gradient)
+            ]
             found.update(dict.fromkeys(own, len(own)))
         return found

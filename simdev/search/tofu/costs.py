@@ -1,10 +1,12 @@
-"""Bytes that one step of Tofu's recursion sends: an axis for each op, a dimension for each tensor (EuroSys 2019, 5).
+"""Bytes that one step of Tofu's recursion sends: an axis for each op, a dimension for each tensor
+(EuroSys 2019, 5).
 
-A step divides every group of workers into k. An op on one part reads a region of each operand; of this region the
-group holds a share by itself (``own``) and has fetched the rest in earlier steps (``other``). What is fetched now is
-what the parts need and do not hold of the former, and what they need more than once of the latter. So the sum over all
-steps is the volume that each worker reads less what it holds: T/2, T and 2 x halo of a two-way step follow. Outputs are
-the same the other way round, and partial results are sent to where they are stored.
+A step divides every group of workers into k. An op on one part reads a region of each operand; of
+this region the group holds a share by itself (``own``) and has fetched the rest in earlier steps
+(``other``). What is fetched now is what the parts need and do not hold of the former, and what they
+need more than once of the latter. So the sum over all steps is the volume that each worker reads
+less what it holds: T/2, T and 2 x halo of a two-way step follow. Outputs are the same the other way
+round, and partial results are sent to where they are stored.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _CACHED = 65_536
 
 
 class Side(NamedTuple):
-    """An operand or output of an op on one group. ``at`` is its place in the op on this group, -1: not touched there.
+    """An operand or output of an op on one group.
+
+    ``at`` is its place in the op on this group, -1: not touched there.
 
     ``shape`` is that of the region, as the tensor is stored; ``own`` and ``other`` are elements.
     """
@@ -45,7 +49,8 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """An op along one axis, in k parts: what each reads and makes, and the op that the first one runs.
+    """An op along one axis, in k parts: what each reads and makes, and the op that the first one
+    runs.
 
     ``places`` are the operands of this op in the next one, -1 where it does not touch them.
     """
@@ -60,7 +65,9 @@ class Cut:
 
 @lru_cache(_CACHED)
 def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...]:
-    """The ways to cut an op into so many parts along one axis; only where the parts are equal, if ``even``."""
+    """The ways to cut an op into so many parts along one axis; only where the parts are equal, if
+    ``even``.
+    """
     found = []
     for split in splits(semantics):
         if split.size < groups or (even and split.size % groups):
@@ -95,23 +102,36 @@ class Step(NamedTuple):
 
 
 @lru_cache(_CACHED)
-def read_step(semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int) -> Step:
-    """An operand; ``cut`` None: every part runs the whole op; ``dimension`` -1: every part holds the whole tensor."""
+def read_step(
+    semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int
+) -> Step:
+    """An operand; ``cut`` None: every part runs the whole op; ``dimension`` -1: every part holds
+    the whole tensor.
+    """
     if side.at < 0:
         return Step(0.0, side)
     whole = tuple((0, extent) for extent in side.shape)
-    regions = [whole if cut is None else _region(semantics, side, cut.needs[g][side.at]) for g in range(groups)]
+    regions = [
+        whole if cut is None else _region(semantics, side, cut.needs[g][side.at])
+        for g in range(groups)
+    ]
     volume = max(prod(side.shape), 1)
     sent, first = -side.other, side
     for g, region in enumerate(regions):
         share = 0.0 if region is None else prod(b - a for a, b in region) / volume
-        held = share if dimension < 0 or region is None else share * _held(region, side.shape, dimension, g, groups)
+        held = (
+            share
+            if dimension < 0 or region is None
+            else share * _held(region, side.shape, dimension, g, groups)
+        )
         sent += side.own * (share - held) + side.other * share
         if g == 0:
             at = side.at if cut is None else cut.places[side.at]
             shape = side.shape if region is None else tuple(b - a for a, b in region)
             other = side.other * share + side.own * (share - held)
-            first = Side(at if region is not None else -1, shape, side.strides, side.own * held, other)
+            first = Side(
+                at if region is not None else -1, shape, side.strides, side.own * held, other
+            )
     return Step(max(sent, 0.0), first)
 
 
@@ -120,7 +140,11 @@ def _region(semantics: Semantics, side: Side, region: Region | None) -> Region |
     if region is None:
         return None
     executed = semantics.inputs[side.at]
-    return region if executed == side.shape else stored_region(region, executed, side.shape, side.strides)
+    return (
+        region
+        if executed == side.shape
+        else stored_region(region, executed, side.shape, side.strides)
+    )
 
 
 def _held(region: Region, shape: Shape, dimension: int, part: int, groups: int) -> float:
@@ -137,9 +161,12 @@ def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Step
     if effect == "replicate":
         return Step(0.0, side._replace(own=side.own * keep, other=side.other * keep))
     if effect == "reduce":
-        gathered = groups - 1 if dimension < 0 else 0  # the sums go back to where partial results were
+        # the sums go back to where partial results were
+        gathered = groups - 1 if dimension < 0 else 0
         sent = (groups - 1) * (side.own + side.other) + gathered * side.own
-        return Step(sent, side._replace(own=side.own * keep, other=side.other + side.own * (1 - keep)))
+        return Step(
+            sent, side._replace(own=side.own * keep, other=side.other + side.own * (1 - keep))
+        )
     assert cut is not None
     volume, sent, first = max(prod(side.shape), 1), 0.0, side
     for g in range(groups):
@@ -156,5 +183,11 @@ def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Step
             sent += side.own * (share - held)
         if g == 0 and region is not None:
             shape = tuple(b - a for a, b in region)
-            first = Side(side.at, shape, None, side.own * held, side.other * share + side.own * (share - held))
+            first = Side(
+                side.at,
+                shape,
+                None,
+                side.own * held,
+                side.other * share + side.own * (share - held),
+            )
     return Step(sent, first)

@@ -13,11 +13,13 @@ from .strategy import strategy_of
 
 
 def tofu(trial: Trial) -> None:
-    """The partition of every op and tensor over all workers that sends the fewest bytes; it is simulated once.
+    """The partition of every op and tensor over all workers that sends the fewest bytes; it is
+    simulated once.
 
-    The objective ``communication_bytes`` is that of the paper's model: each op fetches what it needs. The simulated
-    step sends fewer where ops of one device share what was fetched. ``details`` tells the bytes of each step of the
-    recursion, whether elimination was exact, and the seconds of the search. Raises InputError for a single device.
+    The objective ``communication_bytes`` is that of the paper's model: each op fetches what it
+    needs. The simulated step sends fewer where ops of one device share what was fetched.
+    ``details`` tells the bytes of each step of the recursion, whether elimination was exact, and
+    the seconds of the search. Raises InputError for a single device.
     """
     began = process_time()
     coarse = Coarse(trial.asked.graph, trial.asked.cluster)

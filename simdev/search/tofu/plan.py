@@ -1,4 +1,6 @@
-"""Tofu's search (EuroSys 2019, section 5.2): in each step every tensor along one dimension, every op along one axis."""
+"""Tofu's search (EuroSys 2019, section 5.2): in each step every tensor along one dimension, every
+op along one axis.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from .coarse import Coarse, Unit
 from .costs import Cut, Side, cuts, read_step, write_step
 
 WHOLE = -1
-"""In place of a dimension: every group holds the whole tensor, for none of its dimensions can be cut."""
+"""In place of a dimension: every group holds the whole tensor, for none of its dimensions can be
+cut.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,19 @@ Solver = Callable[["Level"], Solved]
 
 
 def recursive(coarse: Coarse, workers: int) -> Plan:
-    """The plan of least communication, one step of the prime factors of ``workers`` after the other."""
+    """The plan of least communication, one step of the prime factors of ``workers`` after the
+    other.
+    """
     return planned(coarse, steps(workers), lambda level: minimise(level.sizes, level.terms))
 
 
-def planned(coarse: Coarse, parts: Sequence[int], solve: Solver, even: bool = True, reduce: bool = True) -> Plan:
+def planned(
+    coarse: Coarse, parts: Sequence[int], solve: Solver, even: bool = True, reduce: bool = True
+) -> Plan:
     """The plan of which ``solve`` chooses each step.
 
-    ``even``: only into equal parts. Without ``reduce`` no forward op makes partial results that can be cut otherwise.
+    ``even``: only into equal parts. Without ``reduce`` no forward op makes partial results that can
+    be cut otherwise.
     """
     level = Level(coarse, even, reduce)
     dimensions, axes, sent, exact, groups = [], [], [], True, 1
@@ -65,9 +74,11 @@ def planned(coarse: Coarse, parts: Sequence[int], solve: Solver, even: bool = Tr
 
 
 class Level:
-    """One step: what is left of the ops and tensors on one group, what can be chosen, and what each choice sends.
+    """One step: what is left of the ops and tensors on one group, what can be chosen, and what each
+    choice sends.
 
-    Variables are the tensors, then the choosers: units that choose one axis together (the steps of an unrolled op).
+    Variables are the tensors, then the choosers: units that choose one axis together (the steps of
+    an unrolled op).
     """
 
     def __init__(self, coarse: Coarse, even: bool = True, reduce: bool = True) -> None:
@@ -112,8 +123,13 @@ class Level:
         semantics = self.semantics[number]
         if semantics is None:
             return {}
-        found = cuts(semantics, self.parts) or (() if self.even else cuts(semantics, self.parts, False))
-        if not self.reduce and self.coarse.graph.ops[self.coarse.units[number].ops[0]].phase == "forward":
+        found = cuts(semantics, self.parts) or (
+            () if self.even else cuts(semantics, self.parts, False)
+        )
+        if (
+            not self.reduce
+            and self.coarse.graph.ops[self.coarse.units[number].ops[0]].phase == "forward"
+        ):
             found = tuple(one for one in found if "reduce" not in one.effects) or found
         return {one.axis: one for one in found}
 
@@ -126,17 +142,27 @@ class Level:
             read, written = self.weights[number]
             for at, (_, tensor) in enumerate(unit.inputs):
                 side = self.inputs[number][at]
-                table = [[self._read(number, way, side, d) for d in self.dimensions[tensor]] for way in ways]
+                table = [
+                    [self._read(number, way, side, d) for d in self.dimensions[tensor]]
+                    for way in ways
+                ]
                 _add(found, (tensor, first + self.chooser[number]), np.array(table).T * read[at])
             for at, (_, tensor) in enumerate(unit.outputs):
                 side = self.outputs[number][at]
-                table = [[write_step(way, side, d, self.parts).sent for d in self.dimensions[tensor]] for way in ways]
+                table = [
+                    [write_step(way, side, d, self.parts).sent for d in self.dimensions[tensor]]
+                    for way in ways
+                ]
                 _add(found, (tensor, first + self.chooser[number]), np.array(table).T * written[at])
         return [Term(pair, table) for pair, table in found.items()]
 
     def _read(self, number: int, way: Cut | None, side: Side, dimension: int) -> float:
         semantics = self.semantics[number]
-        return 0.0 if semantics is None and dimension == WHOLE else self._step(number, way, side, dimension)[0]
+        return (
+            0.0
+            if semantics is None and dimension == WHOLE
+            else self._step(number, way, side, dimension)[0]
+        )
 
     def _step(self, number: int, way: Cut | None, side: Side, dimension: int) -> tuple[float, Side]:
         return read_step(self.semantics[number], way, side, dimension, self.parts)
@@ -172,20 +198,31 @@ class Level:
                 self.shapes[tensor] = tuple(shape)
 
 
-def _add(found: dict[tuple[int, int], np.ndarray], pair: tuple[int, int], table: np.ndarray) -> None:
+def _add(
+    found: dict[tuple[int, int], np.ndarray], pair: tuple[int, int], table: np.ndarray
+) -> None:
     found[pair] = found[pair] + table if pair in found else table
 
 
 def _inputs(unit: Unit) -> list[Side]:
     reading = unit.reading
     return [
-        Side(operand, reading.stored[operand], reading.strides[operand], float(prod(reading.stored[operand])), 0.0)
+        Side(
+            operand,
+            reading.stored[operand],
+            reading.strides[operand],
+            float(prod(reading.stored[operand])),
+            0.0,
+        )
         for operand, _ in unit.inputs
     ]
 
 
 def _outputs(unit: Unit) -> list[Side]:
-    return [Side(k, unit.reading.made[k], None, float(prod(unit.reading.made[k])), 0.0) for k, _ in unit.outputs]
+    return [
+        Side(k, unit.reading.made[k], None, float(prod(unit.reading.made[k])), 0.0)
+        for k, _ in unit.outputs
+    ]
 
 
 def _choosers(coarse: Coarse) -> list[int]:
@@ -201,6 +238,11 @@ def _choosers(coarse: Coarse) -> list[int]:
 def _weights(coarse: Coarse, unit: Unit) -> tuple[list[float], list[float]]:
     """Bytes of an element of each input and output, over all ops of a unit."""
     read = coarse.question.read
-    inputs = [sum(coarse.element_bytes(*read[i][operand]) for i in unit.ops) for operand, _ in unit.inputs]
-    outputs = [sum(coarse.element_bytes(i, k) * coarse.share(i, k) for i in unit.ops) for k, _ in unit.outputs]
+    inputs = [
+        sum(coarse.element_bytes(*read[i][operand]) for i in unit.ops) for operand, _ in unit.inputs
+    ]
+    outputs = [
+        sum(coarse.element_bytes(i, k) * coarse.share(i, k) for i in unit.ops)
+        for k, _ in unit.outputs
+    ]
     return inputs, outputs

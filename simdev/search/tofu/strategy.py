@@ -1,4 +1,6 @@
-"""From a plan of Tofu's to a strategy: every tensor and op over all workers, in the plan's parts."""
+"""From a plan of Tofu's to a strategy: every tensor and op over all workers, in the plan's
+parts.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ SYNC = "sharded"
 
 
 def strategy_of(coarse: Coarse, plan: Plan, like: Strategy = PLAIN) -> Strategy:
-    """The strategy of a plan. Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device.
+    """The strategy of a plan.
 
-    Where an op makes a tensor otherwise than it is stored, ``tensors`` says so. Gradients of a weight that are added up
-    stay where they are made until their sum.
+    Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device.
+
+    Where an op makes a tensor otherwise than it is stored, ``tensors`` says so. Gradients of a
+    weight that are added up stay where they are made until their sum.
     """
     found = _Strategy(coarse, plan)
     for number, unit in enumerate(coarse.units):
@@ -66,10 +70,14 @@ class _Strategy:
         """Parts along these axes, step by step."""
         op = self.graph.ops[i]
         degrees = _degrees(self.plan.parts, axes, "")
-        order = [axis.name for axis in reading.semantics.axes] if reading.semantics is not None else []
+        order = (
+            [axis.name for axis in reading.semantics.axes] if reading.semantics is not None else []
+        )
         split = {axis: degrees[axis] for axis in order if axis in degrees}
         places = self._places(axes, list(split))
-        self.partition[op.name] = Configuration(split, tuple(self.devices[place] for place in places))
+        self.partition[op.name] = Configuration(
+            split, tuple(self.devices[place] for place in places)
+        )
 
     def _places(self, axes: Sequence[str], order: Sequence[str]) -> list[int]:
         """The worker of each part, row-major over the axes: 0 in steps in which it is whole."""
@@ -78,7 +86,11 @@ class _Strategy:
         for axis in order:
             for at, one in enumerate(axes):
                 if one == axis:
-                    places = [place + digit * strides[at] for place in places for digit in range(self.plan.parts[at])]
+                    places = [
+                        place + digit * strides[at]
+                        for place in places
+                        for digit in range(self.plan.parts[at])
+                    ]
         return places
 
     def passes_on(self, i: int) -> bool:
@@ -97,7 +109,9 @@ class _Strategy:
             wanted = _degrees(self.plan.parts, self.dimensions((i, k)), WHOLE)
             semantics, own = readings[i].semantics, {} if made is None else made.split
             names = output_axes(semantics, k) if semantics is not None else ()
-            lies = {d: own[name] for d, name in enumerate(names) if name is not None and name in own}
+            lies = {
+                d: own[name] for d, name in enumerate(names) if name is not None and name in own
+            }
             reduced = made is None or prod(lies.values()) < prod(own.values())
             if wanted and (lies != wanted or reduced) and (made is not None or self.passes_on(i)):
                 self.tensors[f"{op.name}:{k}"] = dict(sorted(wanted.items()))

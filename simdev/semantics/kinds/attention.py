@@ -1,8 +1,9 @@
 """Scaled dot-product attention as one op, forward and backward.
 
-out[b, h, s, e] = Sum over t of softmax over t(q[b, h, s, :] . k[b, h, t, :]) * v[b, h, t, e]. With fewer heads of k
-and v than of q (grouped queries), heads h * j .. h * j + j - 1 of q share head h. Operations: 2 s t (d + e) a head and
-5 s t for the softmax; backward 2 s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing.
+out[b, h, s, e] = Sum over t of softmax over t(q[b, h, s, :] . k[b, h, t, :]) * v[b, h, t, e]. With
+fewer heads of k and v than of q (grouped queries), heads h * j .. h * j + j - 1 of q share head h.
+Operations: 2 s t (d + e) a head and 5 s t for the softmax; backward 2 s t (3 d + 2 e), the scores
+computed again, and 9 s t. A causal mask saves nothing.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ class _Heads:
         self.of_q: Entry = self.h * self.j.size + self.j if self.j.size > 1 else self.h
         self.queries: tuple[Entry, ...] = (self.b, self.of_q, self.s)
         self.keys: tuple[Entry, ...] = (self.b, self.h, self.t)
-        self.scores = (self.b, self.h, self.j, self.s, self.t) if self.j.size > 1 else (self.b, self.h, self.s, self.t)
+        self.scores = (
+            (self.b, self.h, self.j, self.s, self.t)
+            if self.j.size > 1
+            else (self.b, self.h, self.s, self.t)
+        )
 
     def extra(self, shape: Shape) -> tuple[Entry, ...]:
-        """A mask (aligned at the end of [b, heads, s, t]), a value a row of the scores, or something else, whole."""
+        """A mask (aligned at the end of [b, heads, s, t]), a value a row of the scores, or
+        something else, whole.
+        """
         rows = (self.b.size, self.h.size * self.j.size, self.s.size)
         if shape == rows:
             return self.queries
@@ -52,7 +59,10 @@ def attention(call: Call) -> Description:
     a = _Heads(q, k, v, split_keys=False)
     scores = a.scores
     return Description(
-        outputs=(Output((*a.queries, a.e)), *(Output(_row(a, shape)) for shape in call.outputs[1:])),
+        outputs=(
+            Output((*a.queries, a.e)),
+            *(Output(_row(a, shape)) for shape in call.outputs[1:]),
+        ),
         inputs=(
             Access((*a.queries, a.d)),
             Access((*a.keys, a.d)),

@@ -24,14 +24,20 @@ def _numbered(shape: Shape, whole: tuple[int, ...]) -> tuple[Axis, ...]:
 
 
 def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
-    """How a tensor of this shape is read at a point of the axes: aligned at the end, an extent of 1 repeated.
+    """How a tensor of this shape is read at a point of the axes: aligned at the end, an extent of 1
+    repeated.
 
     Raises ValueError where the shape does not fit.
     """
     if len(shape) > len(axes):
         raise ValueError(f"{list(shape)} has more dimensions than {[axis.size for axis in axes]}")
     aligned = axes[len(axes) - len(shape) :]
-    return tuple([0 if extent == 1 and axis.size != 1 else axis for extent, axis in zip(shape, aligned, strict=True)])
+    return tuple(
+        [
+            0 if extent == 1 and axis.size != 1 else axis
+            for extent, axis in zip(shape, aligned, strict=True)
+        ]
+    )
 
 
 def broadcast_read(shape: Shape, axes: Sequence[Axis]) -> Access:
@@ -50,23 +56,34 @@ def dimensions(value: Any, rank: int) -> tuple[int, ...]:
     """The attribute ``dim``: one dimension, several, or all where it is left out or empty."""
     if value is None or value == []:
         return tuple(range(rank))
-    return tuple(dimension(int(item), rank) for item in (value if isinstance(value, list) else [value]))
+    return tuple(
+        dimension(int(item), rank) for item in (value if isinstance(value, list) else [value])
+    )
 
 
 def each(
     attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int], least: int | None = 0
 ) -> tuple[int, ...]:
-    """An attribute with one value a window dimension: a list, one number for all, or left out (or empty).
+    """An attribute with one value a window dimension: a list, one number for all, or left out (or
+    empty).
 
-    Raises ValueError where they are not as many, or no whole numbers of at least ``least`` (None: of any sign).
+    Raises ValueError where they are not as many, or no whole numbers of at least ``least`` (None:
+    of any sign).
     """
     value = attrs.get(name)
     if value is None or value == []:
         return tuple(default)
     found = value if isinstance(value, list | tuple) else [value]
     for item in found:
-        if isinstance(item, bool) or not isinstance(item, int) or (least is not None and item < least):
-            raise ValueError(f"{name}: must be whole numbers{'' if least is None else f' >= {least}'}, got {value!r}")
+        if (
+            isinstance(item, bool)
+            or not isinstance(item, int)
+            or (least is not None and item < least)
+        ):
+            raise ValueError(
+                f"{name}: must be whole numbers{'' if least is None else f' >= {least}'}, "
+                f"got {value!r}"
+            )
     if len(found) not in (1, rank):
         raise ValueError(f"{name}: needs {rank} values, got {value}")
     return tuple(found) * (rank if len(found) == 1 else 1)
@@ -79,7 +96,9 @@ def extent(axis: Axis, box: Box) -> int:
 
 
 def sized(**names: Sequence[Axis]) -> Callable[[Mapping[str, Any], Box], Mapping[str, Any]]:
-    """Attributes of a shard where some tell extents: a list becomes those of these axes, a number their product."""
+    """Attributes of a shard where some tell extents: a list becomes those of these axes, a number
+    their product.
+    """
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
         found = dict(attrs)

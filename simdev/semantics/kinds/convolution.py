@@ -1,8 +1,10 @@
-"""Convolutions with stride, padding, dilation and groups, in one, two or three dimensions, and their gradients.
+"""Convolutions with stride, padding, dilation and groups, in one, two or three dimensions, and
+their gradients.
 
-y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], with p, r standing for one
-index a spatial dimension. With G groups, output channel k reads the input channels of its group k // (K / G).
-The operations are 2 N K P Q C R S for the forward and for each half of the backward (C: channels of one group).
+y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], with
+p, r standing for one index a spatial dimension. With G groups, output channel k reads the input
+channels of its group k // (K / G). The operations are 2 N K P Q C R S for the forward and for each
+half of the backward (C: channels of one group).
 """
 
 from __future__ import annotations
@@ -25,14 +27,21 @@ Geometry = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def geometry(attrs: Mapping[str, Any], rank: int, stride: Sequence[int] | None = None) -> Geometry:
-    """Stride, padding, dilation, one value a spatial dimension. Raises ValueError where they are no such numbers."""
+    """Stride, padding, dilation, one value a spatial dimension.
+
+    Raises ValueError where they are no such numbers.
+    """
     ones, zeros = (1,) * rank, (0,) * rank
     found = each(attrs, "stride", rank, stride or ones, 1), each(attrs, "padding", rank, zeros)
     return (*found, each(attrs, "dilation", rank, ones, 1))
 
 
-def require_fit(read: Sequence[int], made: Sequence[int], kernel: Sequence[int], how: Geometry) -> None:
-    """Raises ValueError where an input of extents ``read`` does not make outputs of extents ``made``."""
+def require_fit(
+    read: Sequence[int], made: Sequence[int], kernel: Sequence[int], how: Geometry
+) -> None:
+    """Raises ValueError where an input of extents ``read`` does not make outputs of extents
+    ``made``.
+    """
     wanted = [
         (size + 2 * pad - step * (taps - 1) - 1) // stride + 1
         for size, taps, stride, pad, step in zip(read, kernel, *how, strict=True)
@@ -43,22 +52,30 @@ def require_fit(read: Sequence[int], made: Sequence[int], kernel: Sequence[int],
 
 def windows(made: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
     """Where the window of an output position reads: p * stride - padding + r * dilation."""
-    return tuple(Index(((p, s), (r, d)), -pad) for p, r, s, pad, d in zip(made, kernel, *how, strict=True))
+    return tuple(
+        Index(((p, s), (r, d)), -pad) for p, r, s, pad, d in zip(made, kernel, *how, strict=True)
+    )
 
 
 def reached(read: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
-    """The windows that read a position: (h + padding - r * dilation) / stride, where that is whole."""
+    """The windows that read a position: (h + padding - r * dilation) / stride, where that is
+    whole.
+    """
     parts = zip(read, kernel, *how, strict=True)
     return tuple(Index(((h, 1), (r, -d)), pad).exact_div(s) for h, r, s, pad, d in parts)
 
 
 def unpadded(
-    made: Sequence[Axis], kernel: Sequence[Axis], reach: Sequence[int] = (), groups: tuple[Axis, int] | None = None
+    made: Sequence[Axis],
+    kernel: Sequence[Axis],
+    reach: Sequence[int] = (),
+    groups: tuple[Axis, int] | None = None,
 ) -> Callable[[Mapping[str, Any], Box], Mapping[str, Any]]:
-    """Attributes of a shard: along a window dimension that is cut, the padding becomes part of the operand.
+    """Attributes of a shard: along a window dimension that is cut, the padding becomes part of the
+    operand.
 
-    A gradient of the input (``reach``: its dilation) is padded by what its kernel reaches over instead. ``groups``: the
-    axis of grouped channels and how many of them form a group.
+    A gradient of the input (``reach``: its dilation) is padded by what its kernel reaches over
+    instead. ``groups``: the axis of grouped channels and how many of them form a group.
     """
     rank = len(made)
     steps = tuple(reach) or (0,) * rank
@@ -82,7 +99,9 @@ def unpadded(
 
 
 def _channels(call: Call, k: Axis, inside: int) -> tuple[Axis, Entry, int]:
-    """The axis of channels inside a group, the input channel that it stands for, and output channels a group."""
+    """The axis of channels inside a group, the input channel that it stands for, and output
+    channels a group.
+    """
     groups = int(call.attrs.get("groups", 1))
     c = Axis("c", inside, groups == 1)
     return c, (c if groups == 1 else (k // (k.size // groups)) * inside + c), k.size // groups
@@ -111,7 +130,9 @@ def convolution(call: Call) -> Description:
 
 
 def backward_input(call: Call) -> Description:
-    """dx[n, c, h] = Sum over k, r of dy[n, k, (h + padding - r * dilation) / stride] * weight[k, c, r]."""
+    """dx[n, c, h] = Sum over k, r of dy[n, k, (h + padding - r * dilation) / stride] * weight[k, c,
+    r].
+    """
     gradient, weight = call.inputs
     rank = len(weight) - 2
     how = geometry(call.attrs, rank)
@@ -134,7 +155,9 @@ def backward_input(call: Call) -> Description:
 
 
 def backward_weight(call: Call) -> Description:
-    """dweight[k, c, r] = Sum over n, p of dy[n, k, p] * x[n, c, p * stride - padding + r * dilation]; dbias[k]."""
+    """dweight[k, c, r] = Sum over n, p of dy[n, k, p] * x[n, c, p * stride - padding + r *
+    dilation]; dbias[k].
+    """
     gradient, x = call.inputs
     rank = len(gradient) - 2
     how = geometry(call.attrs, rank)
@@ -145,7 +168,10 @@ def backward_weight(call: Call) -> Description:
     over = (n, *made)
     return Description(
         outputs=(Output((k, c, *kernel), over), *(Output((k,), over) for _ in call.outputs[1:])),
-        inputs=(Access((n, k, *made)), Access((n, channel, *windows(made, kernel, how)), padded=True)),
+        inputs=(
+            Access((n, k, *made)),
+            Access((n, channel, *windows(made, kernel, how)), padded=True),
+        ),
         flops=(per(2, n, k, *made, c, *kernel),),
         gradients=tuple(range(len(call.outputs))),
         local=unpadded(made, kernel, groups=(k, group)),
@@ -153,7 +179,9 @@ def backward_weight(call: Call) -> Description:
 
 
 def transposed(call: Call) -> Description:
-    """y[n, k, p] = Sum over c, r of x[n, c, (p + padding - r * dilation) / stride] * weight[c, k, r]; no groups."""
+    """y[n, k, p] = Sum over c, r of x[n, c, (p + padding - r * dilation) / stride] * weight[c, k,
+    r]; no groups.
+    """
     x, weight = call.inputs[:2]
     _no_groups(call)
     rank = len(weight) - 2
@@ -175,7 +203,9 @@ def transposed(call: Call) -> Description:
 
 
 def transposed_backward_input(call: Call) -> Description:
-    """dx[n, c, h] = Sum over k, r of dy[n, k, h * stride - padding + r * dilation] * weight[c, k, r]."""
+    """dx[n, c, h] = Sum over k, r of dy[n, k, h * stride - padding + r * dilation] * weight[c, k,
+    r].
+    """
     _, weight = call.inputs
     _no_groups(call)
     rank = len(weight) - 2
@@ -192,7 +222,9 @@ def transposed_backward_input(call: Call) -> Description:
 
 
 def transposed_backward_weight(call: Call) -> Description:
-    """dweight[c, k, r] = Sum over n, h of x[n, c, h] * dy[n, k, h * stride - padding + r * dilation]; dbias[k]."""
+    """dweight[c, k, r] = Sum over n, h of x[n, c, h] * dy[n, k, h * stride - padding + r *
+    dilation]; dbias[k].
+    """
     _, x = call.inputs
     _no_groups(call)
     rank = len(x) - 2
@@ -215,7 +247,9 @@ def _no_groups(call: Call) -> None:
 
 
 def _register() -> None:
-    attributes = "stride, padding, dilation (one a spatial dimension; default 1, 0, 1), groups (default 1)"
+    attributes = (
+        "stride, padding, dilation (one a spatial dimension; default 1, 0, 1), groups (default 1)"
+    )
     spatial = {rank: names.replace(" ", ", ") for rank, names in OUT.items()}
     for rank, made in spatial.items():
         read, kernel = IN[rank].replace(" ", ", "), KERNEL[rank].replace(" ", ", ")
@@ -224,12 +258,22 @@ def _register() -> None:
         table: list[tuple[str, Describer, str, str]] = [
             (f"conv{rank}d", convolution, f"{x}, {weight}, {bias}", y),
             (f"conv{rank}d_backward_input", backward_input, f"d{y}, {weight}", f"d{x}"),
-            (f"conv{rank}d_backward_weight", backward_weight, f"d{y}, {x}", f"d{weight}, dbias[k] or none"),
+            (
+                f"conv{rank}d_backward_weight",
+                backward_weight,
+                f"d{y}, {x}",
+                f"d{weight}, dbias[k] or none",
+            ),
         ]
         flipped = weight.replace("k, c", "c, k")
         table += [
             (f"conv_transpose{rank}d", transposed, f"{x}, {flipped}, {bias}", y),
-            (f"conv_transpose{rank}d_backward_input", transposed_backward_input, f"d{y}, {flipped}", f"d{x}"),
+            (
+                f"conv_transpose{rank}d_backward_input",
+                transposed_backward_input,
+                f"d{y}, {flipped}",
+                f"d{x}",
+            ),
             (
                 f"conv_transpose{rank}d_backward_weight",
                 transposed_backward_weight,
@@ -238,7 +282,9 @@ def _register() -> None:
             ),
         ]
         for name, describe, operands, outputs in table:
-            register(name, describe, "conv", operands=operands, outputs=outputs, attributes=attributes)
+            register(
+                name, describe, "conv", operands=operands, outputs=outputs, attributes=attributes
+            )
 
 
 _register()

@@ -1,7 +1,7 @@
 """Elementwise ops with broadcasting, and generators, which read nothing.
 
-Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a division too)
-counting one: a sigmoid is a negation, exp, sum and division.
+Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a
+division too) counting one: a sigmoid is a negation, exp, sum and division.
 """
 
 from __future__ import annotations
@@ -79,8 +79,22 @@ TESTS = ("eq", "ge", "gt", "isnan", "le", "logical_and", "logical_not", "logical
 BITS = ("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor")
 COPIES = ("cast", "clone", "contiguous", "copy", "tril", "triu")
 GENERATORS = ("arange", "full", "full_like", "ones", "ones_like", "zero", "zeros", "zeros_like")
-RANDOM = {"bernoulli": 2, "normal": 8, "rand": 1, "rand_like": 1, "randn": 8, "randn_like": 8, "uniform": 1}
-LINEAR: dict[str, Linear] = {"add": "sum", "sub": "sum", "neg": "sum", "mul": "scale", "div": "scale"}
+RANDOM = {
+    "bernoulli": 2,
+    "normal": 8,
+    "rand": 1,
+    "rand_like": 1,
+    "randn": 8,
+    "randn_like": 8,
+    "uniform": 1,
+}
+LINEAR: dict[str, Linear] = {
+    "add": "sum",
+    "sub": "sum",
+    "neg": "sum",
+    "mul": "scale",
+    "div": "scale",
+}
 COMBINES = {"add": "sum", "maximum": "max", "minimum": "min", "mul": "prod"}
 POSITIVE = ("log", "log10", "log1p", "log2", "pow", "rsqrt", "sqrt")
 LINEAR_COPIES = ("cast", "clone", "contiguous", "copy")
@@ -100,7 +114,9 @@ def dropout(call: Call) -> Description:
     """Dropout: y = x * mask / (1 - p), with the mask drawn: a draw, a comparison, two products."""
     points = numbered(call.outputs[0])
     outputs = tuple(Output(points, dtype="bool" if i else None) for i in range(len(call.outputs)))
-    return Description(outputs, tuple(broadcast_read(shape, points) for shape in call.inputs), (per(4, *points),))
+    return Description(
+        outputs, tuple(broadcast_read(shape, points) for shape in call.inputs), (per(4, *points),)
+    )
 
 
 def _generator(operations: int) -> Describer:
@@ -108,9 +124,12 @@ def _generator(operations: int) -> Describer:
         points = numbered(call.outputs[0])
         # A tensor given is only asked for its shape, dtype or device.
         reads = tuple(
-            Access(points if shape == call.outputs[0] else (ALL,) * len(shape), read=False) for shape in call.inputs
+            Access(points if shape == call.outputs[0] else (ALL,) * len(shape), read=False)
+            for shape in call.inputs
         )
-        return Description((Output(points),), reads, (per(operations, *points),), local=sized(size=points))
+        return Description(
+            (Output(points),), reads, (per(operations, *points),), local=sized(size=points)
+        )
 
     return describe
 
@@ -128,15 +147,29 @@ for _name, _count in OPERATIONS.items():
         _name,
         _elementwise(_count),
         "elementwise",
-        traits=Traits(linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE),
-        operands="any number, broadcast to y" if not _name.endswith("_backward") else "dy, then x or y",
+        traits=Traits(
+            linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE
+        ),
+        operands="any number, broadcast to y"
+        if not _name.endswith("_backward")
+        else "dy, then x or y",
         outputs="y" if not _name.endswith("_backward") else "dx",
-        attributes="other (a scalar operand)" if _name in ("add", "sub", "mul", "div", "rsub", "pow") else "",
+        attributes="other (a scalar operand)"
+        if _name in ("add", "sub", "mul", "div", "rsub", "pow")
+        else "",
     )
 for _name in TESTS:
-    register(_name, _elementwise(1, "bool"), "elementwise", operands="any number, broadcast to y", outputs="y (bool)")
+    register(
+        _name,
+        _elementwise(1, "bool"),
+        "elementwise",
+        operands="any number, broadcast to y",
+        outputs="y (bool)",
+    )
 for _name in BITS:
-    register(_name, _elementwise(1), "elementwise", operands="any number, broadcast to y", outputs="y")
+    register(
+        _name, _elementwise(1), "elementwise", operands="any number, broadcast to y", outputs="y"
+    )
 register("dropout", dropout, "elementwise", operands="x", outputs="y, mask (bool)")
 for _name in COPIES:
     register(
@@ -149,7 +182,14 @@ for _name in COPIES:
         attributes="dtype",
     )
 for _name in GENERATORS:
-    register(_name, _generator(0), "data_movement", operands="one or none (shape only)", outputs="y", attributes="size")
+    register(
+        _name,
+        _generator(0),
+        "data_movement",
+        operands="one or none (shape only)",
+        outputs="y",
+        attributes="size",
+    )
 for _name, _count in RANDOM.items():
     register(
         _name,

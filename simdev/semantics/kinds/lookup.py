@@ -1,6 +1,8 @@
-"""Ops that look elements up by an index: which ones is known only when it runs, so the dimension is taken whole.
+"""Ops that look elements up by an index: which ones is known only when it runs, so the dimension is
+taken whole.
 
-An embedding is a product with a one-hot matrix: split along its rows it is a reduction, with one row hit a point.
+An embedding is a product with a one-hot matrix: split along its rows it is a reduction, with one
+row hit a point.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from .common import dimension, numbered, sized
 
 
 def embedding(call: Call) -> Description:
-    """y[.., d] = weight[index[..], d]: a sum over the rows v, of which one is hit. Split along v it is a reduction."""
+    """y[.., d] = weight[index[..], d]: a sum over the rows v, of which one is hit.
+
+    Split along v it is a reduction.
+    """
     weight, index = call.inputs
     points = numbered(index)
     v, d = axes("v d", weight)
@@ -27,7 +32,9 @@ def embedding(call: Call) -> Description:
 
 
 def embedding_backward(call: Call) -> Description:
-    """dweight[v, d] = Sum over .. of dy[.., d] where index[..] is v: one addition an element of dy."""
+    """dweight[v, d] = Sum over .. of dy[.., d] where index[..] is v: one addition an element of
+    dy.
+    """
     gradient, index = call.inputs
     points = numbered(index)
     v, d = axes("v d", call.outputs[0])
@@ -70,7 +77,9 @@ def index_add(call: Call) -> Description:
     )
 
 
-register("embedding", embedding, "embedding", operands="weight[v, d], index[..]", outputs="y[.., d]")
+register(
+    "embedding", embedding, "embedding", operands="weight[v, d], index[..]", outputs="y[.., d]"
+)
 register(
     "embedding_backward",
     embedding_backward,
@@ -81,5 +90,19 @@ register(
     attributes="num_weights, padding_idx",
 )
 register("gather", gather, "data_movement", operands="x, index", outputs="y", attributes="dim")
-register("index_select", index_select, "data_movement", operands="x, index[i]", outputs="y", attributes="dim")
-register("index_add", index_add, "embedding", operands="x, index[i], source", outputs="y", attributes="dim")
+register(
+    "index_select",
+    index_select,
+    "data_movement",
+    operands="x, index[i]",
+    outputs="y",
+    attributes="dim",
+)
+register(
+    "index_add",
+    index_add,
+    "embedding",
+    operands="x, index[i], source",
+    outputs="y",
+    attributes="dim",
+)

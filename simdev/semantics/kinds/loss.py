@@ -1,4 +1,7 @@
-"""Losses and their gradients. ``reduction``: 0 none, 1 mean (default), 2 sum, as PyTorch numbers them."""
+"""Losses and their gradients.
+
+``reduction``: 0 none, 1 mean (default), 2 sum, as PyTorch numbers them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from ..traits import Traits
 from .common import broadcast_read, numbered
 
 
-def _classes(call: Call, operand: int, split: bool) -> tuple[tuple[Axis, ...], Axis, tuple[Axis, ...]]:
+def _classes(
+    call: Call, operand: int, split: bool
+) -> tuple[tuple[Axis, ...], Axis, tuple[Axis, ...]]:
     """Axes of logits[n, c, ..]: all of them, the classes, and those of the target."""
     shape = call.inputs[operand]
     points = numbered(shape)
@@ -25,18 +30,27 @@ def _reduced(call: Call, rows: tuple[Axis, ...]) -> bool:
 
 
 def nll_loss(call: Call) -> Description:
-    """Minus the sum over n of logp[n, target[n]]. A class is only looked up: split along c it is a reduction."""
+    """Minus the sum over n of logp[n, target[n]].
+
+    A class is only looked up: split along c it is a reduction.
+    """
     points, c, rows = _classes(call, 0, True)
     index, over = ((), (*rows, c)) if _reduced(call, rows) else (rows, (c,))
     return Description(
         outputs=(Output(index, over), *(Output((), rows) for _ in call.outputs[1:])),
-        inputs=(Access(points, at_most=rows), Access(rows), *(Access((c,)) for _ in call.inputs[2:])),
+        inputs=(
+            Access(points, at_most=rows),
+            Access(rows),
+            *(Access((c,)) for _ in call.inputs[2:]),
+        ),
         flops=(per(Fraction(2, max(1, c.size)), *points),),
     )
 
 
 def nll_loss_backward(call: Call) -> Description:
-    """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp only the shape is needed."""
+    """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp only the shape is
+    needed.
+    """
     points, c, rows = _classes(call, 1, True)
     upstream = Access(() if call.inputs[0] == () else rows)
     rest = (Access(() if shape == () else (c,)) for shape in call.inputs[3:])
@@ -48,7 +62,9 @@ def nll_loss_backward(call: Call) -> Description:
 
 
 def cross_entropy(call: Call) -> Description:
-    """The loss from logits[n, c] and target[n], log-softmax inside: the classes stay whole, 5 operations each."""
+    """The loss from logits[n, c] and target[n], log-softmax inside: the classes stay whole, 5
+    operations each.
+    """
     points, _, rows = _classes(call, 0, False)
     index, over = ((), rows) if _reduced(call, rows) else (rows, ())
     # A second output is the logarithm of the sum of exponentials, kept for the backward.
@@ -57,12 +73,16 @@ def cross_entropy(call: Call) -> Description:
 
 
 def cross_entropy_backward(call: Call) -> Description:
-    """Gradient dloss * (softmax(logits)[n, c] - onehot(target[n])[c]): 6 operations each, 3 with lse[n] given."""
+    """Gradient dloss * (softmax(logits)[n, c] - onehot(target[n])[c]): 6 operations each, 3 with
+    lse[n] given.
+    """
     points, _, rows = _classes(call, 1, len(call.inputs) > 3)
     upstream = Access(() if call.inputs[0] == () else rows)
     rest = (Access(rows) for _ in call.inputs[3:])
     count = 3 if len(call.inputs) > 3 else 6
-    return Description((Output(points),), (upstream, Access(points), Access(rows), *rest), (per(count, *points),))
+    return Description(
+        (Output(points),), (upstream, Access(points), Access(rows), *rest), (per(count, *points),)
+    )
 
 
 def _pointwise(operations: int) -> Describer:
@@ -84,9 +104,21 @@ def _pointwise_backward(operations: int) -> Describer:
     return describe
 
 
-_LOSSES = {"mse_loss": (3, 3), "l1_loss": (3, 3), "huber_loss": (5, 5), "binary_cross_entropy_with_logits": (7, 6)}
+_LOSSES = {
+    "mse_loss": (3, 3),
+    "l1_loss": (3, 3),
+    "huber_loss": (5, 5),
+    "binary_cross_entropy_with_logits": (7, 6),
+}
 for _name, (_forward, _backward) in _LOSSES.items():
-    register(_name, _pointwise(_forward), "elementwise", operands="x, target", outputs="loss[]", attributes="reduction")
+    register(
+        _name,
+        _pointwise(_forward),
+        "elementwise",
+        operands="x, target",
+        outputs="loss[]",
+        attributes="reduction",
+    )
     register(
         f"{_name}_backward",
         _pointwise_backward(_backward),

@@ -1,4 +1,7 @@
-"""Ops that move or re-read elements without computing. Views touch no byte; concat, stack and pad copy."""
+"""Ops that move or re-read elements without computing.
+
+Views touch no byte; concat, stack and pad copy.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ def split(call: Call) -> Description:
 def _starts(parts: Sequence[Shape], along: int, whole: Axis) -> tuple[int, ...]:
     starts = (0, *accumulate(shape[along] for shape in parts))
     if starts[-1] != whole.size:
-        raise ValueError(f"the parts have {starts[-1]} along dimension {along}, the whole has {whole.size}")
+        raise ValueError(
+            f"the parts have {starts[-1]} along dimension {along}, the whole has {whole.size}"
+        )
     return starts
 
 
@@ -65,7 +70,11 @@ def slices(call: Call) -> Description:
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
         # The shard gets the part that it reads and nothing else.
         part = box.get(points[along].name)
-        return attrs if part is None else {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
+        return (
+            attrs
+            if part is None
+            else {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
+        )
 
     return Description((Output(points),), (Access(index),), moves=False, local=local)
 
@@ -76,7 +85,11 @@ def select(call: Call) -> Description:
     along = dimension(int(call.attrs.get("dim", 0)), len(x))
     place = int(call.attrs["index"])
     points = numbered(call.outputs[0])
-    index: tuple[Entry, ...] = (*points[:along], place + x[along] if place < 0 else place, *points[along:])
+    index: tuple[Entry, ...] = (
+        *points[:along],
+        place + x[along] if place < 0 else place,
+        *points[along:],
+    )
     return Description((Output(points),), (Access(index),), moves=False)
 
 
@@ -96,7 +109,9 @@ def slice_backward(call: Call) -> Description:
     along = dimension(int(call.attrs.get("dim", 0)), len(points))
     start, step = int(call.attrs.get("start") or 0), int(call.attrs.get("step", 1))
     first = max(0, start + points[along].size if start < 0 else start)
-    index = tuple((axis - first).exact_div(step) if i == along else axis for i, axis in enumerate(points))
+    index = tuple(
+        (axis - first).exact_div(step) if i == along else axis for i, axis in enumerate(points)
+    )
     return Description((Output(points),), (Access(index),), local=sized(input_sizes=points))
 
 
@@ -119,7 +134,10 @@ def permute(call: Call) -> Description:
 def transpose(call: Call) -> Description:
     """Two dimensions of x exchanged (``dim0``, ``dim1``; the last two where left out)."""
     rank = len(call.inputs[0])
-    first, second = (dimension(int(call.attrs.get(name, other)), rank) for name, other in (("dim0", -2), ("dim1", -1)))
+    first, second = (
+        dimension(int(call.attrs.get(name, other)), rank)
+        for name, other in (("dim0", -2), ("dim1", -1))
+    )
     order = list(range(rank))
     order[first], order[second] = order[second], order[first]
     return permuted(order, call)
@@ -129,7 +147,9 @@ def reshape(call: Call) -> Description:
     """The same elements, in order, under another shape."""
     points = reshaped_axes(call.inputs[0], call.outputs[0])
     read = Access(reshaped(call.inputs[0], points))
-    return Description((Output(points),), (read,), moves=False, local=sized(shape=points, size=points))
+    return Description(
+        (Output(points),), (read,), moves=False, local=sized(shape=points, size=points)
+    )
 
 
 def expand(call: Call) -> Description:
@@ -144,7 +164,10 @@ def pad(call: Call) -> Description:
     points = numbered(call.outputs[0])
     told = each(call.attrs, "pad", len(call.attrs["pad"]), (), None)
     before = [told[2 * k] if 2 * k < len(told) else 0 for k in range(len(points))][::-1]
-    return Description((Output(points),), (Access(tuple(axis - b for axis, b in zip(points, before, strict=True))),))
+    return Description(
+        (Output(points),),
+        (Access(tuple(axis - b for axis, b in zip(points, before, strict=True))),),
+    )
 
 
 def repeat(call: Call) -> Description:
@@ -152,7 +175,10 @@ def repeat(call: Call) -> Description:
     points = numbered(call.outputs[0])
     x = call.inputs[0]
     aligned = points[len(points) - len(x) :]
-    index = tuple(axis if axis.size == extent else axis % extent for axis, extent in zip(aligned, x, strict=True))
+    index = tuple(
+        axis if axis.size == extent else axis % extent
+        for axis, extent in zip(aligned, x, strict=True)
+    )
     return Description((Output(points),), (Access(index),))
 
 
@@ -191,7 +217,9 @@ for _name in ("split", "chunk", "split_with_sizes"):
         attributes="dim",
     )
 for _name, _describe in (("concat", concat), ("stack", stack)):
-    register(_name, _describe, "data_movement", operands="x0, x1, ..", outputs="y", attributes="dim")
+    register(
+        _name, _describe, "data_movement", operands="x0, x1, ..", outputs="y", attributes="dim"
+    )
 register("pad", pad, "data_movement", operands="x", outputs="y", attributes="pad")
 register("constant_pad_nd", pad, "data_movement", operands="x", outputs="y", attributes="pad")
 register("repeat", repeat, "data_movement", operands="x", outputs="y", attributes="repeats")

@@ -1,9 +1,10 @@
 """Normalisations: batch, layer, group and RMS, forward and backward.
 
-The statistics of batch_norm are reduced over batch and positions: split there, every shard has those of its own part,
-and a strategy that wants the statistics of the whole batch pays for their reduction. What layer_norm, group_norm and
-rms_norm normalise over stays whole. Operations an element: forward 8 (mean 1, variance 3, normalise 2, scale 2);
-backward 9 (batch, group) or 13 (layer), RMS 5 and 11.
+The statistics of batch_norm are reduced over batch and positions: split there, every shard has
+those of its own part, and a strategy that wants the statistics of the whole batch pays for their
+reduction. What layer_norm, group_norm and rms_norm normalise over stays whole. Operations an
+element: forward 8 (mean 1, variance 3, normalise 2, scale 2); backward 9 (batch, group) or 13
+(layer), RMS 5 and 11.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ def _channelwise(shape: Shape, c: Axis) -> tuple[Entry, ...]:
 
 
 def batch_norm(call: Call) -> Description:
-    """y[n, c, ..] from x[n, c, ..] and one value a channel; mean[c] and rstd[c] are reduced over the rest."""
+    """y[n, c, ..] from x[n, c, ..] and one value a channel; mean[c] and rstd[c] are reduced over
+    the rest.
+    """
     points = _batch_axes(call.inputs[0])
     c, rest = points[1], (points[0], *points[2:])
     return Description(
-        outputs=(Output(points), *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:])),
+        outputs=(
+            Output(points),
+            *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:]),
+        ),
         inputs=(Access(points), *(Access(_channelwise(shape, c)) for shape in call.inputs[1:])),
         flops=(per(8 if call.attrs.get("training") else 4, *points),),
         parameters=tuple(range(1, len(call.inputs))),
@@ -42,8 +48,15 @@ def batch_norm_backward(call: Call) -> Description:
     points = _batch_axes(call.inputs[0])
     c, rest = points[1], (points[0], *points[2:])
     return Description(
-        outputs=(Output(points), *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:])),
-        inputs=(Access(points), Access(points), *(Access(_channelwise(shape, c)) for shape in call.inputs[2:])),
+        outputs=(
+            Output(points),
+            *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:]),
+        ),
+        inputs=(
+            Access(points),
+            Access(points),
+            *(Access(_channelwise(shape, c)) for shape in call.inputs[2:]),
+        ),
         flops=(per(9, *points),),
         parameters=tuple(range(2, len(call.inputs))),
         gradients=tuple(range(1, len(call.outputs))),
@@ -51,7 +64,9 @@ def batch_norm_backward(call: Call) -> Description:
 
 
 def _rows(call: Call, x: Shape) -> tuple[tuple[Axis, ...], int]:
-    """Axes of x, and how many of them come before the normalised ones (normalized_shape, else the last one)."""
+    """Axes of x, and how many of them come before the normalised ones (normalized_shape, else the
+    last one).
+    """
     count = len(call.attrs.get("normalized_shape", (0,)))
     if not 0 < count <= len(x):
         raise ValueError(f"normalized_shape: {count} dimensions of {len(x)}")
@@ -68,7 +83,10 @@ def _row_norm(operations: int) -> Describer:
         points, lead = _rows(call, call.inputs[0])
         rows, last = points[:lead], points[lead:]
         return Description(
-            outputs=(Output(points), *(Output(_statistic(shape, rows)) for shape in call.outputs[1:])),
+            outputs=(
+                Output(points),
+                *(Output(_statistic(shape, rows)) for shape in call.outputs[1:]),
+            ),
             inputs=(Access(points), *(Access(last) for _ in call.inputs[1:])),
             flops=(per(operations, *points),),
             parameters=tuple(range(1, len(call.inputs))),
@@ -93,7 +111,12 @@ def _row_norm_backward(call: Call, statistics: int, operations: int) -> Descript
     known = [Access(_statistic(shape, rows)) for shape in call.inputs[2 : 2 + statistics]]
     return Description(
         outputs=(Output(points), *(Output(last, over=rows) for _ in call.outputs[1:])),
-        inputs=(Access(points), Access(points), *known, *(Access(last) for _ in call.inputs[2 + statistics :])),
+        inputs=(
+            Access(points),
+            Access(points),
+            *known,
+            *(Access(last) for _ in call.inputs[2 + statistics :]),
+        ),
         flops=(per(operations, *points),),
         parameters=tuple(range(2 + statistics, len(call.inputs))),
         gradients=tuple(range(1, len(call.outputs))),
@@ -101,10 +124,14 @@ def _row_norm_backward(call: Call, statistics: int, operations: int) -> Descript
 
 
 def _groups(call: Call, x: Shape) -> tuple[tuple[Entry, ...], tuple[Axis, ...], Entry]:
-    """How x is indexed by sample, group, channel of the group and positions; those axes; the channel."""
+    """How x is indexed by sample, group, channel of the group and positions; those axes; the
+    channel.
+    """
     groups = int(call.attrs["group"])
     n, g = axes("n g", (x[0], groups))
-    inside = axes(" ".join(["j", *(f"d{i}" for i in range(2, len(x)))]), (x[1] // groups, *x[2:]), split=False)
+    inside = axes(
+        " ".join(["j", *(f"d{i}" for i in range(2, len(x)))]), (x[1] // groups, *x[2:]), split=False
+    )
     channel = g * (x[1] // groups) + inside[0]
     return (n, channel, *inside[1:]), (n, g, *inside), channel
 
@@ -122,7 +149,9 @@ def group_norm(call: Call) -> Description:
 
 
 def group_norm_backward(call: Call) -> Description:
-    """Gradients: dx from dy, x, mean, rstd and weight; dweight[c] and dbias[c] are sums over batch and positions."""
+    """Gradients: dx from dy, x, mean, rstd and weight; dweight[c] and dbias[c] are sums over batch
+    and positions.
+    """
     index, points, channel = _groups(call, call.inputs[0])
     over = (points[0], *points[3:])
     return Description(
@@ -153,7 +182,9 @@ register(
     batch_norm_backward,
     "norm",
     traits=Traits(own_statistics=True),
-    operands="dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
+    operands=(
+        "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]"
+    ),
     outputs="dx[n, c, ..], dweight[c], dbias[c]",
     attributes="train",
 )

@@ -1,6 +1,7 @@
 """Pooling, plain and adaptive, and its gradients: one operation an element of each window.
 
-A window is never split (its maximum comes with the place where it stands). Batch, channels and positions are.
+A window is never split (its maximum comes with the place where it stands). Batch, channels and
+positions are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def pool(rank: int) -> Describer:
         lead = _lead(call.outputs[0], rank)
         made = axes(OUT[rank], call.outputs[0][len(lead) :])
         return Description(
-            outputs=(Output((*lead, *made)), *(Output((*lead, *made), dtype="int64") for _ in call.outputs[1:])),
+            outputs=(
+                Output((*lead, *made)),
+                *(Output((*lead, *made), dtype="int64") for _ in call.outputs[1:]),
+            ),
             inputs=(Access((*lead, *windows(made, kernel, how)), padded=True),),
             flops=(per(1, *lead, *made, *kernel),),
             local=unpadded(made, kernel),
@@ -45,7 +49,9 @@ def pool(rank: int) -> Describer:
 
 
 def pool_backward(rank: int, largest: bool) -> Describer:
-    """dx[n, c, h] = Sum of dy over the windows that hold h (for a maximum: whose place is h). x: its shape only."""
+    """dx[n, c, h] = Sum of dy over the windows that hold h (for a maximum: whose place is h). x:
+    its shape only.
+    """
 
     def describe(call: Call) -> Description:
         kernel = _window(call, rank)
@@ -53,11 +59,17 @@ def pool_backward(rank: int, largest: bool) -> Describer:
         lead = _lead(call.outputs[0], rank)
         read = axes(IN[rank], call.outputs[0][len(lead) :])
         windows_of = Access((*lead, *reached(read, kernel, how)), padded=True)
-        share = Fraction(prod(call.inputs[0][len(lead) :]), max(1, prod(axis.size for axis in read)))
+        share = Fraction(
+            prod(call.inputs[0][len(lead) :]), max(1, prod(axis.size for axis in read))
+        )
         each_window = 1 if largest else prod(axis.size for axis in kernel)
         return Description(
             outputs=(Output((*lead, *read)),),
-            inputs=(windows_of, Access((*lead, *read), read=False), *([windows_of] if largest else [])),
+            inputs=(
+                windows_of,
+                Access((*lead, *read), read=False),
+                *([windows_of] if largest else []),
+            ),
             flops=(per(each_window * share, *lead, *read),),
             local=unpadded(read, kernel, how[2]),
         )
@@ -66,11 +78,14 @@ def pool_backward(rank: int, largest: bool) -> Describer:
 
 
 def _adaptive(made: Sequence[Axis], read: Sequence[Axis]) -> tuple[Index, ...]:
-    """The window of output o of O is floor(o H / O) to ceil((o + 1) H / O): (o H + r) // O for r in [0, H).
+    """The window of output o of O is floor(o H / O) to ceil((o + 1) H / O): (o H + r) // O for r in
+    [0, H).
 
     The same with H and O exchanged are the outputs whose windows hold a position.
     """
-    names = [Axis(f"in_{axis.name}", other.size, False) for axis, other in zip(made, read, strict=True)]
+    names = [
+        Axis(f"in_{axis.name}", other.size, False) for axis, other in zip(made, read, strict=True)
+    ]
     return tuple((o * r.size + r) // max(1, o.size) for o, r in zip(made, names, strict=True))
 
 
@@ -86,7 +101,10 @@ def adaptive(rank: int) -> Describer:
         made = axes(OUT[rank], call.outputs[0][len(lead) :])
         read = axes(IN[rank], call.inputs[0][len(lead) :])
         return Description(
-            outputs=(Output((*lead, *made)), *(Output((*lead, *made), dtype="int64") for _ in call.outputs[1:])),
+            outputs=(
+                Output((*lead, *made)),
+                *(Output((*lead, *made), dtype="int64") for _ in call.outputs[1:]),
+            ),
             inputs=(Access((*lead, *_adaptive(made, read))),),
             flops=(per(_widths(made, read), *lead, *made),),
             local=sized(output_size=made),
@@ -105,7 +123,11 @@ def adaptive_backward(rank: int, largest: bool) -> Describer:
         windows_of = Access((*lead, *_adaptive(read, made)))
         return Description(
             outputs=(Output((*lead, *read)),),
-            inputs=(windows_of, Access((*lead, *read), read=False), *([windows_of] if largest else [])),
+            inputs=(
+                windows_of,
+                Access((*lead, *read), read=False),
+                *([windows_of] if largest else []),
+            ),
             flops=(per(_widths(read, made), *lead, *read),),
         )
 
@@ -120,7 +142,13 @@ def _register() -> None:
             place, back = (", index (int64) or none", ", index") if largest else ("", "")
             table = (
                 (f"{form}{rank}d", pool(rank), x, y + place, window),
-                (f"{form}{rank}d_backward", pool_backward(rank, largest), f"d{y}, {x}{back}", f"d{x}", window),
+                (
+                    f"{form}{rank}d_backward",
+                    pool_backward(rank, largest),
+                    f"d{y}, {x}{back}",
+                    f"d{x}",
+                    window,
+                ),
                 (f"adaptive_{form}{rank}d", adaptive(rank), x, y + place, "output_size"),
                 (
                     f"adaptive_{form}{rank}d_backward",
@@ -131,7 +159,14 @@ def _register() -> None:
                 ),
             )
             for name, describe, operands, outputs, attributes in table:
-                register(name, describe, "pooling", operands=operands, outputs=outputs, attributes=attributes)
+                register(
+                    name,
+                    describe,
+                    "pooling",
+                    operands=operands,
+                    outputs=outputs,
+                    attributes=attributes,
+                )
 
 
 _register()

@@ -18,7 +18,9 @@ def _lead(shape: Shape) -> tuple[Axis, ...]:
 
 
 def matmul(call: Call) -> Description:
-    """out[.., m, n] = Sum over k of a[.., m, k] * b[.., k, n]; transposed, they are [.., k, m] and [.., n, k]."""
+    """out[.., m, n] = Sum over k of a[.., m, k] * b[.., k, n]; transposed, they are [.., k, m] and
+    [.., n, k].
+    """
     first, second = call.inputs
     out = call.outputs[0]
     inner = first[-2] if call.attrs.get("transpose_a") else first[-1]
@@ -37,7 +39,9 @@ def matmul(call: Call) -> Description:
 
 
 def linear(call: Call) -> Description:
-    """y[.., m, n] = Sum over k of x[.., m, k] * weight[n, k], plus bias[n]; weight is [k, n] without transpose_b."""
+    """y[.., m, n] = Sum over k of x[.., m, k] * weight[n, k], plus bias[n]; weight is [k, n]
+    without transpose_b.
+    """
     x = call.inputs[0]
     out = call.outputs[0]
     flipped = bool(call.attrs.get("transpose_a"))
@@ -59,7 +63,9 @@ def baddbmm(call: Call) -> Description:
     """out[b, m, n] = c[b, m, n] + Sum over k of a[b, m, k] * b[b, k, n]."""
     inner = matmul(Call(call.attrs, call.inputs[1:], call.outputs))
     points = [entry for entry in inner.outputs[0].index if isinstance(entry, Axis)]
-    return Description(inner.outputs, (broadcast_read(call.inputs[0], points), *inner.inputs), inner.flops)
+    return Description(
+        inner.outputs, (broadcast_read(call.inputs[0], points), *inner.inputs), inner.flops
+    )
 
 
 def outer(call: Call) -> Description:
@@ -73,11 +79,16 @@ def outer(call: Call) -> Description:
 def bilinear(call: Call) -> Description:
     """y[n, o] = Sum over i, j of x[n, i] * weight[o, i, j] * z[n, j], plus bias[o].
 
-    Operations are those of one product with the weight, which each of the three ops of a layer's step
-    has once or twice; the second, of an extent less, is left out.
+    Operations are those of one product with the weight, which each of the three ops of a layer's
+    step has once or twice; the second, of an extent less, is left out.
     """
     n, o, i, j = axes("n o i j", (*call.outputs[0], call.inputs[0][1], call.inputs[1][1]))
-    reads = (Access((n, i)), Access((n, j)), Access((o, i, j)), *(Access((o,)) for _ in call.inputs[3:]))
+    reads = (
+        Access((n, i)),
+        Access((n, j)),
+        Access((o, i, j)),
+        *(Access((o,)) for _ in call.inputs[3:]),
+    )
     return Description(
         outputs=(Output((n, o), over=(i, j)),),
         inputs=reads,
@@ -138,7 +149,9 @@ register(
     outputs="y[.., m, n]",
     attributes="transpose_b, transpose_a",
 )
-register("baddbmm", baddbmm, "gemm", operands="c[b, m, n], a[b, m, k], b[b, k, n]", outputs="y[b, m, n]")
+register(
+    "baddbmm", baddbmm, "gemm", operands="c[b, m, n], a[b, m, k], b[b, k, n]", outputs="y[b, m, n]"
+)
 register("mv", outer, "gemm", operands="a[m, k], b[k]", outputs="y[m]")
 register("dot", outer, "gemm", operands="a[k], b[k]", outputs="y[]")
 register(

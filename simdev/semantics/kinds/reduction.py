@@ -1,4 +1,6 @@
-"""Reductions along dimensions, and what needs whole dimensions: softmax, cumulative sums, statistics."""
+"""Reductions along dimensions, and what needs whole dimensions: softmax, cumulative sums,
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,16 @@ REDUCTIONS: dict[str, tuple[int, Reducer]] = {
 }
 """Operations an element of x, and how partial results are put together."""
 
-WHOLE = {"var": 4, "std": 4, "logsumexp": 4, "argmax": 1, "argmin": 1, "max": 1, "min": 1, "norm": 2}
+WHOLE = {
+    "var": 4,
+    "std": 4,
+    "logsumexp": 4,
+    "argmax": 1,
+    "argmin": 1,
+    "max": 1,
+    "min": 1,
+    "norm": 2,
+}
 """Reductions whose partial results do not simply add up: their dimensions stay whole."""
 
 ALONG = {"softmax": 5, "log_softmax": 5, "cumsum": 1, "sort": 8, "flip": 0}
@@ -36,7 +47,9 @@ def _reduction(operations: int, reducer: Reducer | None, dtype: str | None = Non
         x = call.inputs[0]
         dims = dimensions(call.attrs.get("dim"), len(x))
         points = numbered(x, () if reducer else dims)
-        kept = [(i, axis) for i, axis in enumerate(points) if call.attrs.get("keepdim") or i not in dims]
+        kept = [
+            (i, axis) for i, axis in enumerate(points) if call.attrs.get("keepdim") or i not in dims
+        ]
         index: tuple[Entry, ...] = tuple(0 if i in dims else axis for i, axis in kept)
         over = tuple(points[i] for i in dims) if reducer else ()
         dtypes = [dtype, *["int64"] * (len(call.outputs) - 1)]
@@ -50,8 +63,12 @@ def _along(operations: int) -> Describer:
     def describe(call: Call) -> Description:
         x = call.inputs[0]
         points = numbered(x, dimensions(call.attrs.get("dim"), len(x)))
-        outputs = tuple(Output(points, dtype="int64" if i else None) for i in range(len(call.outputs)))
-        return Description(outputs, tuple(Access(points) for _ in call.inputs), (per(operations, *points),))
+        outputs = tuple(
+            Output(points, dtype="int64" if i else None) for i in range(len(call.outputs))
+        )
+        return Description(
+            outputs, tuple(Access(points) for _ in call.inputs), (per(operations, *points),)
+        )
 
     return describe
 
@@ -75,7 +92,11 @@ for _name, _count in WHOLE.items():
         attributes="dim (all), keepdim",
     )
 for _name, _count in ALONG.items():
-    _class = "softmax" if "softmax" in _name else "data_movement" if _name == "flip" else "reduction"
+    _class = (
+        "softmax" if "softmax" in _name else "data_movement" if _name == "flip" else "reduction"
+    )
     register(_name, _along(_count), _class, operands="x", outputs="y", attributes="dim")
 for _name in ("softmax_backward", "log_softmax_backward"):
-    register(_name, _along(4), "softmax", operands="dy, y", outputs="dx", attributes="dim, input_dtype")
+    register(
+        _name, _along(4), "softmax", operands="dy, y", outputs="dx", attributes="dim, input_dtype"
+    )

@@ -1,7 +1,8 @@
-"""Kinds over sequences as FlashAttention and rotary embeddings lay them out: [b, s, h, d], heads after positions.
+"""Kinds over sequences as FlashAttention and rotary embeddings lay them out: [b, s, h, d], heads
+after positions.
 
-So the heads of a projection are a reshape of it, and no transposition stands between them (Dao et al.,
-"FlashAttention", NeurIPS 2022; Su et al., "RoFormer", 2021).
+So the heads of a projection are a reshape of it, and no transposition stands between them (Dao et
+al., "FlashAttention", NeurIPS 2022; Su et al., "RoFormer", 2021).
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ def _positions_first(describe: Describer) -> Describer:
         inner = describe(Call(call.attrs, *shapes))
         return replace(
             inner,
-            outputs=tuple(replace(output, index=_exchanged(output.index)) for output in inner.outputs),
-            inputs=tuple(replace(access, index=_exchanged(access.index)) for access in inner.inputs),
+            outputs=tuple(
+                replace(output, index=_exchanged(output.index)) for output in inner.outputs
+            ),
+            inputs=tuple(
+                replace(access, index=_exchanged(access.index)) for access in inner.inputs
+            ),
         )
 
     return described
 
 
 def rotary_embedding(call: Call) -> Description:
-    """y[b, s, h, :] = x[b, s, h, :] turned by an angle that s tells; its gradient is turned back, the same op."""
+    """y[b, s, h, :] = x[b, s, h, :] turned by an angle that s tells; its gradient is turned back,
+    the same op.
+    """
     points = numbered(call.outputs[0], [len(call.outputs[0]) - 1])
     return Description((Output(points),), (Access(points),), (per(3, *points),))
 
@@ -70,5 +77,18 @@ register(
     outputs="dq, dk, dv",
     attributes="is_causal",
 )
-register("rotary_embedding", rotary_embedding, "elementwise", operands="x[b, s, h, d]", outputs="y[b, s, h, d]")
-register("gather_backward", gather_backward, "embedding", operands="dy, index", outputs="dx", attributes="dim")
+register(
+    "rotary_embedding",
+    rotary_embedding,
+    "elementwise",
+    operands="x[b, s, h, d]",
+    outputs="y[b, s, h, d]",
+)
+register(
+    "gather_backward",
+    gather_backward,
+    "embedding",
+    operands="dy, index",
+    outputs="dx",
+    attributes="dim",
+)

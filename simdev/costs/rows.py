@@ -1,0 +1,145 @@
+"""Measured times of operators: keys, rows, profiles, and the cost of an op as the ladder answers
+it.
+
+A Profile holds rows as they were measured, found by a key: what the op computes (kind, attributes,
+operand shapes and dtypes, output shapes, phase) on which kind of device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from ..errors import InputError
+from ..frozen import FrozenDict, freeze
+from ..graph import Graph
+from ..semantics import operand_dtypes, operand_shapes
+from ..semantics.dtype import canonical
+
+PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
+RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline")
+"""The rungs of the cost ladder, from the surest down."""
+
+KNOWN = RUNGS[:2]
+"""The rungs that are no estimates: all that ``strict`` lets pass."""
+
+_KEY = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
+
+
+def profile_key(
+    kind: str,
+    attrs: Mapping[str, Any],
+    operands: Sequence[Sequence[int] | None],
+    dtypes: Sequence[str | None],
+    outputs: Sequence[Sequence[int] | None],
+    phase: str,
+    device: str,
+) -> str:
+    """Canonical JSON of everything that tells one measured operator from another.
+
+    Raises InputError for no dtype.
+    """
+    names = [canonical(name) if name else name for name in dtypes]
+    return _KEY.encode([device, kind, phase, dict(attrs), [*operands], names, [*outputs]])
+
+
+def op_key(graph: Graph, position: int, device_kind: str) -> str:
+    """Key of an op of a graph on a kind of device.
+
+    The attributes "in" and "dt" (operand shapes and dtypes as executed) replace those of the
+    tensors read, where views were folded away.
+    """
+    op = graph.ops[position]
+    attrs = {name: value for name, value in op.attrs.items() if name not in ("in", "dt")}
+    shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
+    outputs = [tensor.shape for tensor in op.made]
+    return profile_key(op.kind, attrs, shapes, dtypes, outputs, PHASE_CODES[op.phase], device_kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured operator: its median time in seconds, and what was written about it.
+
+    ``source`` tells how the time was found ("measured", or another of RUNGS), ``rel_err`` its
+    relative error (0.1 is 10 %, None: not told), ``details`` is the whole row.
+    """
+
+    key: str
+    seconds: Fraction
+    source: str = "measured"
+    rel_err: float | None = None
+    details: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
+
+    def __post_init__(self) -> None:
+        freeze(self, "details")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Rows by key, with the header that tells how they were measured."""
+
+    header: Mapping[str, Any]
+    rows: Mapping[str, Row]
+
+    def __post_init__(self) -> None:
+        freeze(self, "header", "rows")
+
+    @classmethod
+    def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:
+        """From rows in file order. Raises InputError where two rows have one key."""
+        found: dict[str, int] = {}
+        problems = []
+        for i, row in enumerate(rows):
+            if found.setdefault(row.key, i) != i:
+                problems.append(
+                    f"rows[{i}]: the same key as rows[{found[row.key]}]: {row.key[:120]}"
+                )
+        if problems:
+            raise InputError(problems)
+        return cls(header, {row.key: row for row in rows})
+
+    @cached_property
+    def device_kinds(self) -> tuple[str, ...]:
+        """The kinds of device that its rows were measured on, in the order of their first rows."""
+        first = json.JSONDecoder().raw_decode
+        return tuple(dict.fromkeys(str(first(key, 1)[0]) for key in self.rows))
+
+    def __repr__(self) -> str:
+        return f"Profile({len(self.rows)} rows)"
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """The time of an op on a kind of device, in seconds, with the rung of the ladder that answered
+    (one of RUNGS).
+
+    ``rel_err`` is its expected relative error (0.1 is 10 %, None: not told), ``basis`` what an
+    estimate rests on.
+    """
+
+    seconds: Fraction
+    rung: str
+    rel_err: float | None = None
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CostMiss:
+    """Ops whose time had to be estimated: all those of one kind and one cost on one kind of device.
+
+    ``op`` is the first of them by name, ``count`` how many there are, ``seconds`` their time
+    together.
+    """
+
+    op: str
+    kind: str
+    device_kind: str
+    count: int
+    seconds: float
+    rung: str
+    rel_err: float | None = None
+    basis: str = ""

@@ -1,0 +1,344 @@
+"""Captures a PyTorch training step as a simdev graph: forward, backward and update, with shapes.
+
+The step is run once on fake tensors (nothing is computed), and every operator that PyTorch
+dispatches becomes an op. The backward is what autograd runs, so its operators have their own shapes
+and are never the forward doubled. Views are folded away. Updates are one op a parameter. Limit: the
+step must not branch on the values of tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+from ..costs import PHASE_CODES, profile_key
+from ..errors import InputError
+from ..semantics import traits_of
+from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
+from .updates import optimizer as optimizer_named
+
+Loss = Callable[..., torch.Tensor]
+Gradient = tuple[tuple[int, int], TensorSpec]
+"""Where a gradient comes from, and what it looks like to the update."""
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured step: the graph in the JSON format v1, and for each distinct op a call that
+    repeats it.
+
+    ``calls`` goes by key without a device kind (``row_key``); ``rows`` holds the key's parts as a
+    profile row tells them, ``counts`` how often the step runs it, ``saved`` the bytes beside
+    parameters that its backward keeps.
+    """
+
+    graph: dict[str, Any]
+    calls: Mapping[str, Call]
+    rows: Mapping[str, dict[str, Any]]
+    counts: Mapping[str, int]
+    saved: Mapping[str, int]
+
+    def count_of(self, row: Mapping[str, Any]) -> int:
+        """How often the step runs the op of a profile row, on whatever kind of device it was
+        measured.
+        """
+        return self.counts[row_key(row)]
+
+
+class _Step(torch.nn.Module):
+    """The loss of a module as a module, so that its parameters can be exchanged for fake ones."""
+
+    def __init__(self, module: torch.nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.module, *inputs)
+
+
+def capture(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    loss: Loss,
+    optimizer: str = "sgd-momentum",
+    name: str = "model",
+) -> Capture:
+    """The training step of a module as a graph.
+
+    ``loss(module, *inputs)`` gives the scalar that the step minimises. Raises InputError for an
+    unknown optimizer, a loss that is no scalar of the parameters, and a step that depends on the
+    values of tensors.
+    """
+    update = optimizer_named(optimizer)
+    recorder, leaves, gradients = _record(module, inputs, loss, training=True)
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    for parameter, gradient in gradients.items():
+        writer.write_update(parameter, gradient, update.kind, update.states, update.update)
+    return writer.captured(name)
+
+
+def capture_forward(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    call: Callable[..., Any],
+    name: str = "model",
+) -> Capture:
+    """The forward pass of a module as a graph: ``call(module, *inputs)``, no backward and no
+    updates.
+
+    Raises InputError for a pass that depends on the values of tensors.
+    """
+    recorder, leaves, _ = _record(module, inputs, call, training=False)
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured(name)
+
+
+def _record(
+    module: torch.nn.Module,
+    inputs: Sequence[torch.Tensor],
+    loss: Callable[..., Any],
+    training: bool,
+) -> tuple[Recorder, dict[int, str], dict[str, Gradient]]:
+    """Runs the step; returns the recorder, the names of its leaves, and each parameter's
+    gradient.
+    """
+    step = _Step(module, loss)
+    mode = FakeTensorMode()
+    state: dict[str, torch.Tensor] = {
+        key: mode.from_tensor(value) for key, value in _state(step).items()
+    }
+    batch = [mode.from_tensor(tensor) for tensor in inputs]
+    recorder = Recorder(Scopes({id(child): key for key, child in module.named_modules()}))
+    leaves = {recorder.add_leaf("parameter", tensor): key for key, tensor in state.items()}
+    leaves |= {
+        recorder.add_leaf("input", tensor): key
+        for key, tensor in zip(_input_names(loss), batch, strict=False)
+    }
+    wanted = {key: tensor for key, tensor in state.items() if training and tensor.requires_grad}
+    try:
+        with torch.set_grad_enabled(training), mode, recorder, recorder.scopes.watching():
+            value = torch.func.functional_call(step, state, tuple(batch))
+            if not training:
+                return recorder, leaves, {}
+            recorder.note_saved(value)
+            recorder.phase = "backward"
+            found = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InputError(
+            f"the step depends on the values of tensors and cannot be captured: {error}"
+        ) from None
+    except RuntimeError as error:
+        raise InputError(f"the step cannot be captured: {error}") from None
+    gradients = {
+        key: (recorder.source_of(gradient), TensorSpec.of(gradient))
+        for key, gradient in zip(wanted, found, strict=True)
+        if gradient is not None
+    }
+    return recorder, leaves, gradients
+
+
+def _state(step: _Step) -> dict[str, torch.Tensor]:
+    """Parameters, then buffers, each once, by name."""
+    return {**dict(step.named_parameters()), **dict(step.named_buffers())}
+
+
+def _input_names(loss: Loss) -> list[str]:
+    """Names of the batch's tensors: those of the loss's own arguments after the module, else
+    input_0, input_1, ...
+    """
+    try:
+        parameters = list(inspect.signature(loss).parameters.values())[1:]
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return names + [f"input_{i}" for i in range(len(names), 64)]
+
+
+def _path(name: str) -> str:
+    return name.removeprefix("module.").replace(".", "/")
+
+
+@dataclass
+class Writer:
+    """Writes the ops of a graph one after another, in program order."""
+
+    recorder: Recorder
+    leaves: Mapping[int, str]
+    ops: list[dict[str, Any]] = field(default_factory=list)
+    calls: dict[str, Call] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    saved: dict[str, int] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)
+    _repeated: set[str] = field(default_factory=set)
+
+    def captured(self, name: str) -> Capture:
+        """What was written, as a graph of this name."""
+        graph = {"version": 1, "name": name, "ops": self.ops}
+        return Capture(graph, self.calls, self.rows, self.counts, self.saved)
+
+    def write_step(self) -> None:
+        """Leaves, forward and backward."""
+        self._repeated = {
+            name for (_, name), count in self.recorder.scopes.counts.items() if count > 1
+        }
+        for index, record in enumerate(self.recorder.records):
+            if traits_of(record.kind).leaf:
+                self._write_leaf(index, record)
+            else:
+                self._write_record(index, record)
+
+    def write_update(
+        self, parameter: str, gradient: Gradient, kind: str, states: int, update: Any
+    ) -> None:
+        """The update of a parameter, which stays where the parameter is."""
+        index = next(i for i, name in self.leaves.items() if name == parameter)
+        path = _path(parameter)
+        own = self.recorder.records[index].outputs[0]
+        slots = tuple(Slot(i) for i in range(2 + states))
+        call = Call(update, slots, {}, (own, gradient[1], *(own,) * states), ())
+        record = Record(kind, "update", {}, call, (0, 1), ((index, 0), gradient[0]), (), ())
+        self._op(self._unique(f"update/{path}"), record)
+        self.ops[-1]["colocate"] = path
+        self.ops[self._position(path)]["state_bytes"] = states * own.bytes
+
+    def _position(self, name: str) -> int:
+        return next(i for i, op in enumerate(self.ops) if op["name"] == name)
+
+    def _write_leaf(self, index: int, record: Record) -> None:
+        name = self._unique(_path(self.leaves.get(index, "constant")))
+        self._names[index] = name
+        op: dict[str, Any] = {
+            "name": name,
+            "kind": record.kind,
+            "phase": "forward",
+            "time": 0,
+            "outputs": [_output(record.outputs[0])],
+        }
+        if traits_of(record.kind).leaf == "parameter":
+            op |= {"param_bytes": record.outputs[0].bytes, "colocate": name}
+        self.ops.append(op)
+
+    def _write_record(self, index: int, record: Record) -> None:
+        scope = self._scope(record.instance) if record.instance else "loss"
+        name = f"{scope}/{record.kind}" if scope else record.kind
+        self._names[index] = self._unique(f"grad/{name}" if record.phase == "backward" else name)
+        key = self._op(self._names[index], record)
+        self.saved[key] = max(self.saved.get(key, 0), self.recorder.saved.get(index, 0))
+
+    def _op(self, name: str, record: Record) -> str:
+        """Writes one op; returns its key."""
+        shapes, attrs = _operands(record)
+        dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
+        made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
+        folded: dict[str, Any] = {}
+        if shapes != [list(spec.shape) for spec in made]:
+            folded["in"] = shapes
+        if dtypes != [_dtype(spec) for spec in made]:
+            folded["dt"] = dtypes
+        op: dict[str, Any] = {
+            "name": name,
+            "kind": record.kind,
+            "phase": record.phase,
+            "inputs": [self._reference(source) for source in record.sources],
+            "outputs": [_output(spec) for spec in record.outputs],
+        }
+        if attrs or folded:
+            op["attrs"] = {**attrs, **folded}
+        self.ops.append(op)
+        row = {
+            "op": record.kind,
+            "attrs": attrs,
+            "in": shapes,
+            "dt": dtypes,
+            "out": [list(spec.shape) for spec in record.outputs],
+            "phase": PHASE_CODES[record.phase],
+        }
+        key = row_key(row)
+        self.calls.setdefault(key, record.call)
+        self.rows.setdefault(key, row)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return key
+
+    def _reference(self, source: tuple[int, int]) -> str:
+        index, output = source
+        return f"{self._names[index]}:{output}" if output else self._names[index]
+
+    def _scope(self, instance: Instance) -> str:
+        """Path of a module, with @n behind each part that is called several times."""
+        parts = instance[-1][0].split(".")
+        for name, call in instance:
+            depth = len(name.split("."))
+            if (
+                name in self._repeated
+                and name
+                and name.split(".") == instance[-1][0].split(".")[:depth]
+            ):
+                parts[depth - 1] += f"@{call}"
+        return "/".join(parts)
+
+    def _unique(self, name: str) -> str:
+        found, count = name, 0
+        while found in self._taken:
+            count += 1
+            found = f"{name}_{count}"
+        self._taken.add(found)
+        return found
+
+
+def row_key(row: Mapping[str, Any], device: str = "") -> str:
+    """The profile's key of a row; without a device kind, the same op has the same key on all of
+    them.
+    """
+    return profile_key(
+        row["op"], row["attrs"], row["in"], row["dt"], row["out"], row["phase"], device
+    )
+
+
+def _operands(record: Record) -> tuple[list[list[int]], dict[str, Any]]:
+    """Operand shapes as stored, and the attributes with what the layout adds: transpositions and
+    strides.
+    """
+    attrs = dict(record.attrs)
+    shapes, strides = [], []
+    flags = traits_of(record.kind).transposes
+    for position, index in enumerate(record.operands):
+        shape, stride = list(record.call.specs[index].shape), list(record.call.specs[index].stride)
+        if position < len(flags) and not _contiguous(shape, stride) and stride[-2] == 1:
+            shape[-2:], stride[-2:] = shape[:-3:-1], stride[:-3:-1]
+            attrs[flags[position]] = True
+        shapes.append(shape)
+        strides.append(None if _contiguous(shape, stride) else stride)
+    if any(stride is not None for stride in strides):
+        attrs["strides"] = strides
+    return shapes, attrs
+
+
+def _contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    expected = 1
+    for extent, step in zip(reversed(shape), reversed(stride), strict=True):
+        if extent != 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _output(spec: TensorSpec) -> dict[str, Any]:
+    return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": _dtype(spec)}
+
+
+def _dtype(spec: TensorSpec) -> str:
+    return str(spec.dtype).removeprefix("torch.")

@@ -1,0 +1,73 @@
+"""The profile doctor: looks for times that cannot be true, or were not measured as they should be.
+
+``examine`` is the front door. A warning is a hint for a person, never a correction: nothing in a
+file is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from . import across, pairs, plausible, units
+from .sheet import Sheet, read_sheet
+
+Check = Callable[[Sheet], Iterator[str]]
+
+CHECKS: dict[str, Check] = {
+    "noise": plausible.noise,
+    "header": plausible.header,
+    "quantiles": plausible.quantiles,
+    "repetitions": plausible.repetitions,
+    "spread": plausible.spread,
+    "roofline": plausible.roofline,
+    "dispatch": plausible.dispatch,
+    "clocks": plausible.clocks,
+    "backward": pairs.backward,
+    "monotone": pairs.monotone,
+    "units": units.times,
+    "work": units.counts,
+    "copies": across.copies_within,
+}
+"""What is looked for in one profile, by the name that a warning bears."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning: the file, which check it comes from, and what was seen."""
+
+    file: str
+    check: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.check}: {self.message}"
+
+
+def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
+    """Warnings of profiles, each by itself and then against one another, in the order of the files.
+
+    Raises InputError for a file that is no profile.
+    """
+    sheets = [read_sheet(file) for file in files]
+    found = [
+        Warned(sheet.file, name, message)
+        for sheet in sheets
+        for name, check in CHECKS.items()
+        for message in check(sheet)
+    ]
+    return found + _across(sheets)
+
+
+def _across(sheets: Sequence[Sheet]) -> list[Warned]:
+    pairs_of = [(first, second) for i, second in enumerate(sheets) for first in sheets[:i]]
+    return [
+        Warned(second.file, name, message)
+        for first, second in pairs_of
+        for name, check in (("copies", across.copies), ("clocks", across.clocks))
+        for message in check(first, second)
+    ]
+
+
+__all__ = ["CHECKS", "Warned", "examine"]

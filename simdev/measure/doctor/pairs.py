@@ -1,0 +1,140 @@
+"""Rows of one profile against one another: the backward against its forward, the larger against the
+smaller.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from ...semantics import op_class
+from .sheet import Sample, Sheet, examples
+
+LEAST, MOST, USUAL = 0.5, 8.0, 2.0
+"""Backward over forward: at least, at most where it has the usual work, and how much that is."""
+SLOWER, SMALLER = 0.8, 0.5
+"""The larger op is too fast below this share of the time of one that has at most this share of its
+size.
+"""
+MOST_ROWS = 3000
+GEMM = {"linear": "matmul", "addmm": "matmul", "mm": "matmul"}
+SUFFIXES = ("_backward_input", "_backward_weight", "_backward")
+WINDOW = ("stride", "padding", "dilation", "groups")
+
+
+def backward(sheet: Sheet) -> Iterator[str]:
+    """The backward of an op in 0.5 to 8 times its forward, where it is plain which rows belong
+    together.
+
+    The upper end rises with the work: the backward of a lookup writes the whole table. The lower
+    end does not bind elementwise ops, whose forward may be a costly function and whose backward is
+    a product.
+    """
+    forward: dict[str, list[Sample]] = {}
+    back: dict[str, list[Sample]] = {}
+    for sample in sheet.samples:
+        mark = _mark(sample)
+        if mark is not None and sample.p50 > 0:
+            (forward if sample.phase == "fwd" else back).setdefault(mark, []).append(sample)
+    found = []
+    for mark, samples in back.items():
+        ahead = forward.get(mark, [])
+        parts = {
+            (sample.kind, sample.phase, json.dumps(sample.attrs, sort_keys=True))
+            for sample in samples
+        }
+        if len(ahead) == 1 and len(parts) == len(samples):
+            ratio = sum(sample.p50 for sample in samples) / ahead[0].p50
+            least = 0.0 if op_class(ahead[0].kind) == "elementwise" else LEAST
+            if not least <= ratio <= MOST * max(1.0, _work(samples) / _work(ahead) / USUAL):
+                found.append((abs(np.log(ratio / 2)), f"{ahead[0]} ({ratio:.3g} times)"))
+    if found:
+        worst = [text for _, text in sorted(found, key=lambda one: -one[0])]
+        yield (
+            f"the backward takes less than {LEAST:g} or more than {MOST:g} times its "
+            f"forward: {examples(worst)}"
+        )
+
+
+def _work(samples: Sequence[Sample]) -> float:
+    """Bytes that ops touch, or a tenth of their FLOPs where that is more: where a device turns to
+    compute.
+    """
+    loads = [sample.load for sample in samples]
+    return (
+        sum(max(load.read + load.written, load.flops // 10) for load in loads if load is not None)
+        or 1.0
+    )
+
+
+def _mark(sample: Sample) -> str | None:
+    """What an op and its backward have in common; None for an op of which that cannot be told.
+
+    A forward and its backward see the same tensors or their gradients, so the set of shapes is the
+    same.
+    """
+    shapes = sorted({shape for shape in sample.shapes if len(shape) >= 2})
+    kind, suffix = sample.kind, ""
+    for ending in SUFFIXES:
+        if kind.endswith(ending):
+            kind, suffix = kind.removesuffix(ending), ending
+            break
+    plain = sample.phase in ("bwd_input", "bwd_weight") or GEMM.get(kind, kind) == "matmul"
+    if not shapes or sample.phase == "opt" or (sample.phase == "bwd" and not suffix and not plain):
+        return None
+    window = {name: sample.attrs[name] for name in WINDOW if name in sample.attrs}
+    return json.dumps(
+        [sample.device, GEMM.get(kind, kind), sorted(set(sample.dtypes[:1])), shapes, window]
+    )
+
+
+def monotone(sheet: Sheet) -> Iterator[str]:
+    """An op that is at least twice as large in all extents together, smaller in none, and yet
+    clearly faster.
+    """
+    groups: dict[str, list[Sample]] = {}
+    for sample in sheet.samples:
+        if sample.measured and sample.shapes:
+            ranks = [len(shape) for shape in sample.shapes]
+            mark = json.dumps(
+                [sample.device, sample.kind, sample.phase, sample.attrs, sample.dtypes, ranks]
+            )
+            groups.setdefault(mark, []).append(sample)
+    found = [
+        text
+        for samples in groups.values()
+        if len(samples) > 1
+        for text in _reversed(samples[:MOST_ROWS])
+    ]
+    if found:
+        yield f"larger ops that are faster than smaller ones: {examples(found)}"
+
+
+def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
+    extents = np.array(
+        [[extent for shape in sample.shapes for extent in shape] for sample in samples], np.float64
+    )
+    size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
+    low = np.array([_low(sample) for sample in samples])
+    high = np.array([_high(sample) for sample in samples])
+    for i, sample in enumerate(samples):
+        larger = (extents >= extents[i]).all(axis=1) & (size * SMALLER >= size[i])
+        for j in map(int, np.flatnonzero(larger & (high < SLOWER * low[i]))):
+            yield (
+                f"{samples[j]} ({samples[j].p50 / 1000:.4g} us) against {sample} "
+                f"({sample.p50 / 1000:.4g} us)"
+            )
+            break
+
+
+def _low(sample: Sample) -> float:
+    p10 = sample.time("p10")
+    return sample.p50 if p10 is None else min(p10, sample.p50)
+
+
+def _high(sample: Sample) -> float:
+    p90 = sample.time("p90")
+    return sample.p50 if p90 is None else max(p90, sample.p50)

@@ -1,0 +1,236 @@
+"""Whether the times of one profile can be true, row by row, and whether they were measured well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .sheet import Sample, Sheet, examples
+
+SCHEMA = 1
+TOO_FAST = 0.95
+FLOOR_NS = 15_000
+FLOOR_OVER_IDEAL = 3.0
+FEWEST = 10
+SPREAD = 0.2
+LEAST_RATIO, MOST_RATIO = 0.8, 1.25
+CACHED_BYTES = 256 * 2**20
+"""What a last-level cache may hold: only beyond it a warm profile must keep to the memory's
+bandwidth.
+"""
+WIDEST = 4096
+"""Padding is counted tap by tap; images wider than this have next to none."""
+WINOGRAD = 4.0
+"""F(4x4, 3x3) multiplies a quarter of what is counted (Lavin and Gray, CVPR 2016)."""
+
+
+def noise(sheet: Sheet) -> Iterator[str]:
+    """The profile's own mark."""
+    if sheet.told("noise", "too_noisy"):
+        strays = sheet.told("noise", "idle_repeat_cv")
+        yield f"marked too noisy when it was measured (an idle repeat strays by {strays})"
+
+
+def header(sheet: Sheet) -> Iterator[str]:
+    """What the header says of its own rows: their schema, their hash, and their sum against the
+    step.
+    """
+    schema = sheet.told("schema")
+    if schema is not None and schema != SCHEMA:
+        yield f"schema {schema} is not known here, only {SCHEMA}: fields may mean something else"
+    told = sheet.told("sha256_of_rows")
+    if told is not None and sheet.sha256 and told != sheet.sha256:
+        yield "the rows are not those that the header's sha256_of_rows was taken of"
+    ratio = _float(sheet.told("step", "ratio"))
+    if ratio is not None and not LEAST_RATIO <= ratio <= MOST_RATIO:
+        yield f"the operators add up to {ratio:g} of the step that was measured with them"
+
+
+def quantiles(sheet: Sheet) -> Iterator[str]:
+    """Least, p10, p50 and p90 in this order, none below zero, the median above."""
+    found = [sample for sample in sheet.samples if not _ordered(sample)]
+    if found:
+        yield (
+            f"min, p10, p50 and p90 are out of order or no numbers in {_of(found, sheet)}: "
+            f"{examples(found)}"
+        )
+    zeros = [sample for sample in sheet.samples if sample.p50 == 0 and sample.measured]
+    if zeros:
+        yield f"measured as taking no time: {_of(zeros, sheet)}: {examples(zeros)}"
+
+
+def _ordered(sample: Sample) -> bool:
+    names = [name for name in ("min", "p10", "p50", "p90") if name in sample.details["t_ns"]]
+    times = [sample.time(name) for name in names]
+    known = [time for time in times if time is not None]
+    return len(known) == len(times) and known == sorted(known) and min(known, default=0.0) >= 0
+
+
+def repetitions(sheet: Sheet) -> Iterator[str]:
+    """Fewer than ten repetitions, or none told."""
+    measured = [(sample, sample.time("n")) for sample in sheet.samples if sample.measured]
+    few = [(n, sample) for sample, n in measured if n is not None and n < FEWEST]
+    if few:
+        least = min(n for n, _ in few)
+        found = [sample for _, sample in few]
+        yield (
+            f"fewer than {FEWEST} repetitions (least {least:g}) in {_of(found, sheet)}: "
+            f"{examples(found)}"
+        )
+    silent = [sample for sample, n in measured if n is None]
+    if silent:
+        yield f"repetitions not told in {_of(silent, sheet)}: {examples(silent)}"
+
+
+def spread(sheet: Sheet) -> Iterator[str]:
+    """p90 - p10, or the coefficient of variation where a row tells it, above a fifth of the
+    median.
+    """
+    found = []
+    for sample in sheet.samples:
+        cv, p10, p90 = sample.time("cv"), sample.time("p10"), sample.time("p90")
+        if cv is None and p10 is not None and p90 is not None and sample.p50 > 0:
+            cv = (p90 - p10) / sample.p50
+        if cv is not None and cv > SPREAD:
+            found.append((cv, sample))
+    if found:
+        total = sum(sample.p50 for sample in sheet.samples) or 1.0
+        share = sum(sample.p50 for _, sample in found) / total
+        worst = [sample for _, sample in sorted(found, key=lambda one: -one[0])]
+        yield (
+            f"p90 - p10 is more than {SPREAD:.0%} of the median in "
+            f"{_of(worst, sheet)}, {share:.0%} of the time of all "
+            f"rows: {examples(worst)}"
+        )
+
+
+def roofline(sheet: Sheet) -> Iterator[str]:
+    """Faster than t >= max(F / peak, B / bandwidth) of the datasheet (Williams et al. 2009).
+
+    A convolution need not multiply with its padding, and where Winograd's method may serve it needs
+    a quarter of its FLOPs. In a profile with warm caches the bandwidth binds only what no cache
+    holds.
+    """
+    flushed = sheet.told("method", "flush") is True
+    found = []
+    for sample in sheet.samples:
+        if sample.ideal is not None and sample.load is not None and sample.measured and sample.p50:
+            compute, memory = sample.ideal
+            compute *= inside(sample) / (WINOGRAD if _may_be_winograd(sample) else 1.0)
+            if (
+                sample.spec is not None
+                and sample.load.dtype == "float32"
+                and _may_use_tf32(sheet, sample)
+            ):
+                compute *= float(sample.spec.flops["float32"] / sample.spec.flops["tfloat32"])
+            cold = flushed or sample.load.read + sample.load.written > CACHED_BYTES
+            bound = max(compute, memory if cold else 0.0)
+            if sample.p50 < TOO_FAST * bound:
+                found.append((sample.p50 / bound, sample))
+    if found:
+        worst = [
+            f"{sample} ({ratio:.2g} of the bound)"
+            for ratio, sample in sorted(found, key=lambda one: one[0])
+        ]
+        few = [sample for _, sample in found]
+        yield f"faster than the datasheet allows in {_of(few, sheet)}: {examples(worst)}"
+
+
+def inside(sample: Sample) -> float:
+    """The share of a convolution's multiplications that do not meet its padding; 1 for any other
+    op.
+    """
+    places = {"": (0, 1, 2), "backward_input": (2, 1, 0), "backward_weight": (1, 2, 0)}
+    name, _, part = sample.kind.partition("_")
+    padding = sample.extents("padding")
+    operands = [shape for shape in sample.shapes if len(shape) > 2][:3]
+    if not (name.startswith("conv") and part in places and padding and len(operands) == 3):
+        return 1.0
+    data, weight, made = (operands[i] for i in places[part])
+    if (
+        not len(data) == len(weight) == len(made) == len(padding) + 2
+        or max(*data, *weight, *made) > WIDEST
+    ):
+        return 1.0
+    share = 1.0
+    for axis, before in enumerate(padding):
+        stride, dilation = (_at(sample.extents(name), axis) for name in ("stride", "dilation"))
+        extent, points = data[axis + 2], range(made[axis + 2])
+        taps = [o * stride + r * dilation - before for o in points for r in range(weight[axis + 2])]
+        share *= sum(0 <= tap < extent for tap in taps) / max(1, len(taps))
+    return share
+
+
+def _at(values: Sequence[int], axis: int) -> int:
+    return values[axis] if axis < len(values) else 1
+
+
+def _may_be_winograd(sample: Sample) -> bool:
+    """A dense convolution of 3 or more points at stride 1: Winograd or FFT save multiplications."""
+    ones = all(set(sample.extents(name)) <= {1} for name in ("stride", "dilation"))
+    return (
+        sample.kind.startswith("conv")
+        and ones
+        and sample.attrs.get("groups", 1) == 1
+        and _kernel(sample) >= 3
+    )
+
+
+def _kernel(sample: Sample) -> int:
+    # The filters are the smallest tensor of four axes or so; their last axes are the window.
+    windows = [min(shape[2:]) for shape in sample.shapes if len(shape) > 2 and max(shape[2:]) <= 11]
+    return max(windows, default=1)
+
+
+def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
+    """Products and convolutions in float32 may run in TF32 unless the header says that they must
+    not.
+    """
+    if sample.spec is None or not {"float32", "tfloat32"} <= set(sample.spec.flops):
+        return False
+    flag = "cudnn_tf32" if sample.kind.startswith("conv") else "tf32"
+    return sheet.told("flags", flag) is not False
+
+
+def dispatch(sheet: Sheet) -> Iterator[str]:
+    """A floor above 15 us: the shortest ops all take what a launch takes, whatever they do."""
+    by_device: dict[str, list[Sample]] = {}
+    for sample in sheet.samples:
+        if sample.measured:
+            by_device.setdefault(sample.device, []).append(sample)
+    for device, samples in by_device.items():
+        shortest = min(samples, key=lambda sample: sample.p50)
+        busy = shortest.ideal is not None and shortest.p50 < FLOOR_OVER_IDEAL * max(shortest.ideal)
+        if shortest.p50 > FLOOR_NS and not busy:
+            yield (
+                f"no op of {device} takes less than {shortest.p50 / 1000:.3g} us "
+                f"({shortest}): the launch may have "
+                "been measured, not the op"
+            )
+
+
+def clocks(sheet: Sheet) -> Iterator[str]:
+    """Rows of several clocks, or of a clock or device that the header does not name."""
+    methods = {
+        str(sample.details["meth"]).split("+")[0]
+        for sample in sheet.samples
+        if "meth" in sample.details
+    }
+    timer = sheet.told("method", "timer")
+    if isinstance(timer, str):
+        methods.add(timer.split("+")[0])
+    if len(methods) > 1:
+        yield f"mixed clocks: {', '.join(sorted(methods))}"
+    devices = {sample.device for sample in sheet.samples}
+    kind = sheet.told("device", "kind")
+    if isinstance(kind, str):
+        devices.add(kind)
+    if len(devices) > 1:
+        yield f"mixed devices: {', '.join(sorted(devices))}"
+
+
+def _of(found: list[Sample], sheet: Sheet) -> str:
+    return f"{len(found)} of {len(sheet.samples)} rows"
+
+
+def _float(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,177 @@
+"""A profile as the doctor sees it: its header, and each row with its times and what its op asks
+for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from ...costs import DeviceSpec
+from ...costs.roofline import Load, ideal_seconds, is_covered, load_of
+from ...errors import InputError
+from ...files.device import device_names, read_device
+from ...files.profile import read_profile
+from ...files.reading import read_text
+
+Shapes = tuple[tuple[int, ...], ...]
+SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One row: what op it is, its times in ns, and the rest as it stands in the file."""
+
+    key: str
+    p50: float
+    details: Mapping[str, Any] = field(repr=False)
+    spec: DeviceSpec | None = field(default=None, repr=False)
+
+    @cached_property
+    def _parts(self) -> list[Any]:
+        return json.loads(self.key)  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> str:
+        """Kind of device."""
+        return str(self._parts[0])
+
+    @property
+    def kind(self) -> str:
+        """Kind of op."""
+        return str(self._parts[1])
+
+    @property
+    def phase(self) -> str:
+        """fwd, bwd, bwd_input, bwd_weight or opt."""
+        return str(self._parts[2])
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes."""
+        return dict(self._parts[3])
+
+    def extents(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list of whole numbers; empty where it is anything else."""
+        value = self.attrs.get(name)
+        plain = isinstance(value, list) and all(type(item) is int for item in value)
+        return tuple(value) if plain and isinstance(value, list) else ()
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Shapes of operands and outputs, one after another; unknown ones are left out."""
+        return tuple(
+            tuple(shape) for shape in (*self._parts[4], *self._parts[6]) if shape is not None
+        )
+
+    @property
+    def outputs(self) -> int:
+        """How many of the shapes are those of outputs."""
+        return sum(shape is not None for shape in self._parts[6])
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of the operands."""
+        return tuple(map(str, self._parts[5]))
+
+    @property
+    def op(self) -> str:
+        """The op on any kind of device."""
+        return json.dumps(self._parts[1:])
+
+    @property
+    def measured(self) -> bool:
+        """Whether the row says that it was measured."""
+        return bool(self.details.get("src", "measured") == "measured")
+
+    def time(self, name: str) -> float | None:
+        """A number of ``t_ns`` beside the median; None where it is missing or no number."""
+        return number(self.details["t_ns"].get(name))
+
+    @cached_property
+    def load(self) -> Load | None:
+        """What the op asks for; None where its kind is not known."""
+        return load_of(self.key)
+
+    @cached_property
+    def ideal(self) -> tuple[float, float] | None:
+        """Nanoseconds at the peak FLOP/s and at the peak bandwidth of the datasheet, where both
+        sides are known.
+        """
+        if self.load is None or self.spec is None or not is_covered(self.load, self.spec):
+            return None
+        compute, memory = ideal_seconds(self.load, self.spec)
+        return compute * 1e9, memory * 1e9
+
+    def __str__(self) -> str:
+        operands = [str(shape) for shape in self._parts[4] if shape is not None]
+        more = f"x({len(operands) - SHOWN} more)" if len(operands) > SHOWN + 1 else ""
+        shown = operands[:SHOWN] if more else operands
+        return " ".join(part for part in (self.kind, "x".join(shown) + more, self.phase) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """A profile's file, the fields of its header, its rows, and the hash of the lines of its
+    rows.
+    """
+
+    file: str
+    header: Mapping[str, Any]
+    samples: Sequence[Sample]
+    sha256: str
+
+    def told(self, *path: str) -> Any:
+        """A field of the header by its path; None where it is missing."""
+        found: Any = self.header
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+    @cached_property
+    def by_op(self) -> dict[tuple[str, str], Sample]:
+        """Rows by (kind of device, op)."""
+        return {(sample.device, sample.op): sample for sample in self.samples}
+
+
+def read_sheet(file: str | os.PathLike[str]) -> Sheet:
+    """The sheet of a profile's file. Raises InputError."""
+    profile = read_profile(file)
+    specs = {kind: read_device(kind) for kind in profile.device_kinds if kind in device_names()}
+    samples = [
+        Sample(row.key, float(row.seconds * 10**9), row.details, specs.get(json.loads(row.key)[0]))
+        for row in profile.rows.values()
+    ]
+    header = profile.header.get("header", profile.header)
+    if not isinstance(header, Mapping):
+        raise InputError("header: must be an object", os.fspath(file))
+    return Sheet(os.fspath(file), header, samples, _hash_of_rows(file, bool(profile.header)))
+
+
+def _hash_of_rows(file: str | os.PathLike[str], has_header: bool) -> str:
+    if os.fspath(file) == "-":
+        return ""  # what stdin held is gone
+    lines = read_text(file).splitlines(keepends=True)
+    return hashlib.sha256("".join(lines[1 if has_header else 0 :]).encode()).hexdigest()
+
+
+def number(value: Any) -> float | None:
+    """A number as a float; None for anything else."""
+    return (
+        float(value)
+        if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+        else None
+    )
+
+
+def examples(samples: Iterable[Any]) -> str:
+    """The first few of them, in words."""
+    shown = list(samples)
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return "; ".join(map(str, shown[:SHOWN])) + more

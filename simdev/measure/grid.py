@@ -1,0 +1,226 @@
+"""Random shapes of every op class, to learn from how fast a device is between the shapes of shipped
+models.
+
+A point is a function of a few tensors. It is captured like a step, forward and backward, so that
+its ops bear the kinds and attributes that graphs bear. Shapes are drawn log-uniformly, within a
+limit of work a point.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from math import exp, log, prod
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+from ..errors import InputError
+from .capture import Capture, Writer
+from .record import Call, Recorder, Scopes
+from .torch_models.attention import attend
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a point may ask for: floating-point operations of its forward, elements of its
+    largest tensor.
+    """
+
+    flops: float
+    elements: float
+
+
+LIMITS = {"cpu": Limit(2e9, 2**23), "cuda": Limit(2e12, 2**28)}
+POINTS = {"cpu": 24, "cuda": 150}
+"""Points a class, where nothing else is asked for."""
+SHARE = {"attention": 3}
+"""So many times fewer points of a class whose points have a dozen ops each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A function of tensors of these shapes, the last ``parameters`` of them parameters, and its
+    FLOPs, roughly.
+    """
+
+    function: Callable[..., torch.Tensor]
+    shapes: tuple[Shape, ...]
+    parameters: int = 0
+    flops: float = 0.0
+
+
+def _whole(draw: random.Random, low: int, high: int) -> int:
+    """Log-uniform; mostly a multiple of 8, as layers are."""
+    value = round(exp(draw.uniform(log(low), log(high))))
+    return value if value < 16 or draw.random() < 0.25 else value // 8 * 8
+
+
+def gemm(draw: random.Random, number: int) -> Point:
+    """A linear layer, with bias in two of three points."""
+    m, n, k = _whole(draw, 4, 16384), _whole(draw, 8, 16384), _whole(draw, 8, 16384)
+    bias = ((n,),) if number % 3 else ()
+    return Point(F.linear, ((m, k), (n, k), *bias), 1 + len(bias), 2.0 * m * n * k)
+
+
+def conv(draw: random.Random, number: int) -> Point:
+    """A convolution over images; every sixth is depthwise."""
+    kernel, stride = draw.choice((1, 1, 3, 3, 5, 7)), draw.choice((1, 1, 2))
+    images, extent = _whole(draw, 1, 64), _whole(draw, 7, 224)
+    channels, out = _whole(draw, 3, 1024), _whole(draw, 8, 1024)
+    groups = channels if number % 6 == 5 else 1
+    out = channels if groups > 1 else out
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, weight, None, stride, kernel // 2, groups=groups)
+
+    made = images * out * (extent / stride) ** 2
+    shapes = ((images, channels, extent, extent), (out, channels // groups, kernel, kernel))
+    return Point(function, shapes, 1, 2.0 * made * prod(shapes[1][1:]))
+
+
+def attention(draw: random.Random, number: int) -> Point:
+    """Attention, in two of three points written out as products and softmax, in one fused."""
+    batch, length = _whole(draw, 1, 64), _whole(draw, 16, 4096)
+    heads, width = _whole(draw, 1, 32), draw.choice((32, 64, 64, 128))
+
+    def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attend(q, k, v, heads, None, 0.0)
+
+    flops = 4.0 * batch * heads * length**2 * width
+    if number % 3:
+        scores = batch * heads * length**2
+        return Point(
+            written,
+            ((batch, length, heads * width),) * 3,
+            0,
+            flops if scores < 2**28 else float("inf"),
+        )
+    return Point(F.scaled_dot_product_attention, ((batch, heads, length, width),) * 3, 0, flops)
+
+
+def norm(draw: random.Random, number: int) -> Point:
+    """Layer norm and batch norm in turn."""
+    if number % 2:
+        rows, width = _whole(draw, 16, 65536), _whole(draw, 32, 8192)
+        return Point(
+            lambda x, w, b: F.layer_norm(x, (width,), w, b), ((rows, width), (width,), (width,)), 2
+        )
+    images, channels, extent = _whole(draw, 1, 128), _whole(draw, 8, 2048), _whole(draw, 4, 224)
+
+    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        # Running statistics are tensors of their own, as in a step; nothing asks for their
+        # gradient.
+        mean, variance = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
+        return F.batch_norm(x, mean, variance, weight, bias, training=True)
+
+    return Point(function, ((images, channels, extent, extent), (channels,), (channels,)), 2)
+
+
+def softmax(draw: random.Random, number: int) -> Point:
+    """Softmax over the last axis and log-softmax in turn."""
+    shape = (_whole(draw, 16, 65536), _whole(draw, 16, 65536))
+    return Point(
+        (lambda x: torch.log_softmax(x, -1)) if number % 2 else (lambda x: torch.softmax(x, -1)),
+        (shape,),
+    )
+
+
+ELEMENTWISE: tuple[tuple[Callable[..., torch.Tensor], int], ...] = (
+    (torch.add, 2),
+    (torch.mul, 2),
+    (torch.relu, 1),
+    (torch.sigmoid, 1),
+    (torch.tanh, 1),
+    (F.gelu, 1),
+)
+"""Functions with their numbers of operands."""
+
+
+def elementwise(draw: random.Random, number: int) -> Point:
+    """Sums, products and activations in turn; every other sum adds a row to each row."""
+    function, operands = ELEMENTWISE[number % len(ELEMENTWISE)]
+    shape = (_whole(draw, 1, 65536), _whole(draw, 16, 65536))
+    shapes: tuple[Shape, ...] = (shape,) * operands
+    if function is torch.add and number // len(ELEMENTWISE) % 2:
+        shapes = (shape, shape[1:])
+    return Point(function, shapes)
+
+
+CLASSES: dict[str, Callable[[random.Random, int], Point]] = {
+    "gemm": gemm,
+    "conv": conv,
+    "attention": attention,
+    "norm": norm,
+    "softmax": softmax,
+    "elementwise": elementwise,
+}
+
+
+def points(name: str, limit: Limit, seed: int = 0) -> Iterator[Point]:
+    """Random points of a class within a limit, without end; the same seed gives the same points.
+
+    Raises InputError for an unknown class.
+    """
+    if name not in CLASSES:
+        raise InputError(f'grid: must be among {", ".join(CLASSES)}, copies, got "{name}"')
+    draw = random.Random(f"{name} {seed}")
+    for number in count():
+        found = CLASSES[name](draw, number)
+        while found.flops > limit.flops or max(map(prod, found.shapes)) > limit.elements:
+            found = CLASSES[name](draw, number)
+        yield found
+
+
+def capture_grid(
+    names: Sequence[str], each: int, device: str, dtype: str = "float32", seed: int = 0
+) -> Capture:
+    """``each`` points of every class as one capture of ops that no step joins.
+
+    Raises InputError for an unknown class, and a dtype that is no float of PyTorch.
+    """
+    number_type = getattr(torch, dtype, None)
+    if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
+        raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
+    calls: dict[str, Call] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    counts: dict[str, int] = {}
+    saved: dict[str, int] = {}
+    for name in names:
+        for point in islice(points(name, LIMITS[device], seed), -(-each // SHARE.get(name, 1))):
+            one = capture_point(point, device, number_type)
+            calls, rows = {**one.calls, **calls}, {**one.rows, **rows}
+            counts, saved = {**one.counts, **counts}, {**one.saved, **saved}
+    return Capture({}, calls, rows, counts, saved)
+
+
+def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
+    """The forward and backward of a point; nothing is computed."""
+    recorder = Recorder(Scopes({}))
+    with FakeTensorMode():
+        tensors = [
+            torch.empty(shape, dtype=dtype, device=device, requires_grad=True)
+            for shape in point.shapes
+        ]
+        first = len(tensors) - point.parameters
+        leaves = {
+            recorder.add_leaf("parameter" if i >= first else "input", tensor): f"operand_{i}"
+            for i, tensor in enumerate(tensors)
+        }
+        with recorder:
+            value = point.function(*tensors)
+            recorder.note_saved(value)
+        gradient = torch.empty_like(value)
+        leaves[recorder.add_leaf("input", gradient)] = "gradient"
+        recorder.phase = "backward"
+        with recorder:
+            torch.autograd.grad(value, tensors, gradient)
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured("point")

@@ -1,0 +1,116 @@
+"""How an ATen call is told in the field's words: its kind, and the arguments that matter to its
+time.
+
+The table names the kinds whose ATen name reads badly; any other call keeps its own name without
+overload, leading underscore and in-place mark. Arguments that do not change the time (scale
+factors, epsilons, where the tensor lives) are left out, so that equal work has one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+KINDS = {
+    "mm": "matmul",
+    "bmm": "batch_matmul",
+    "addmm": "linear",
+    "native_batch_norm": "batch_norm",
+    "native_batch_norm_backward": "batch_norm_backward",
+    "cudnn_batch_norm": "batch_norm",
+    "cudnn_batch_norm_backward": "batch_norm_backward",
+    "native_layer_norm": "layer_norm",
+    "native_layer_norm_backward": "layer_norm_backward",
+    "native_group_norm": "group_norm",
+    "native_group_norm_backward": "group_norm_backward",
+    "native_dropout": "dropout",
+    "native_dropout_backward": "dropout_backward",
+    "threshold_backward": "relu_backward",
+    "max_pool2d_with_indices": "max_pool2d",
+    "max_pool2d_with_indices_backward": "max_pool2d_backward",
+    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
+    "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward",
+    "_softmax_backward_data": "softmax_backward",
+    "_log_softmax_backward_data": "log_softmax_backward",
+    "nll_loss_forward": "nll_loss",
+    "embedding_dense_backward": "embedding_backward",
+    "cat": "concat",
+    "_to_copy": "cast",
+    "new_zeros": "zeros",
+    "new_full": "full",
+}
+"""ATen name without overload -> kind, where the mechanical rule would read badly."""
+
+ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+"""Calls that only reserve memory: their time belongs to the op that fills it."""
+
+OPERAND_ORDER = {"linear": (1, 2, 0)}
+"""Operands in the order of the graph, as indices of the call's tensors (addmm takes its bias
+first).
+"""
+
+_SILENT = frozenset(
+    {
+        "device",
+        "layout",
+        "pin_memory",
+        "generator",
+        "memory_format",
+        "bias_sizes",
+        "output_mask",
+        "threshold",
+        "ignore_index",
+    }
+)
+_TRIVIAL: Mapping[str, Any] = {"groups": 1, "alpha": 1, "beta": 1}
+_FLOAT_MATTERS = frozenset({"pow"})
+
+
+def aten_name(func: Any) -> str:
+    """Name of an operator without namespace and overload: ``aten.add_.Tensor`` -> ``add_``."""
+    return str(func._schema.name).split("::")[-1]
+
+
+def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
+    """Kind of an ATen call; ``arguments`` by their names in the schema."""
+    name = aten_name(func)
+    if name in ("convolution", "convolution_backward"):
+        prefix = "conv_transpose" if arguments["transposed"] else "conv"
+        return f"{prefix}{len(arguments['stride'])}d" + (
+            "_backward" if name.endswith("backward") else ""
+        )
+    return KINDS.get(name) or name.strip("_")
+
+
+def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call by their names and in the order of the schema; defaults that were left
+    out stay out.
+    """
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {name: given[name] for name in names if name in given}
+
+
+def attributes(func: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The non-tensor arguments that matter to the time, as plain JSON values."""
+    defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
+    keep_floats = aten_name(func) in _FLOAT_MATTERS
+    found = {}
+    for name, value in arguments.items():
+        plain = _plain(value, keep_floats)
+        trivial = plain is None or plain is False or name in _SILENT or plain == _TRIVIAL.get(name)
+        unpadded = name == "output_padding" and not any(value)
+        if not trivial and not unpadded and not (name in defaults and value == defaults[name]):
+            found[name] = plain
+    return found
+
+
+def _plain(value: Any, keep_floats: bool) -> Any:
+    """A JSON value, or None where the argument is a tensor or does not matter."""
+    if isinstance(value, bool | int | str) or (keep_floats and isinstance(value, float)):
+        return value
+    if isinstance(value, list | tuple):
+        items = [_plain(item, keep_floats) for item in value]
+        return None if any(item is None for item in items) else items
+    text = str(value)
+    return text.removeprefix("torch.") if type(value).__name__ == "dtype" else None

@@ -1,0 +1,176 @@
+"""Where a measurement comes from: the machine, the device and the versions, as a header tells
+them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import re
+import subprocess
+from typing import Any
+
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+FAMILIES = ("epyc", "xeon", "ryzen", "threadripper", "core", "apple", "graviton", "neoverse")
+
+
+def cpu_model() -> str:
+    """The model of the CPU as the operating system names it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            found = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def memory_bytes() -> int:
+    """RAM of the machine in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+GPUS = (
+    ("h100 pcie", "h100-pcie"),
+    ("h100 nvl", "h100-nvl"),
+    ("h100", "h100-sxm"),
+    ("h200", "h200-sxm"),
+    ("gb200", "gb200"),
+    ("b200", "b200"),
+    ("a100-sxm4-40gb", "a100-40"),
+    ("a100-pcie-40gb", "a100-40"),
+    ("a100", "a100-80"),
+    ("v100", "v100"),
+    ("p100", "p100"),
+    ("k80", "k80"),
+    ("l40s", "l40s"),
+    ("tesla t4", "t4"),
+    ("quadro p4000", "p4000"),
+    ("rtx 2080 ti", "rtx-2080-ti"),
+    ("rtx 2080 super", "rtx-2080-super"),
+    ("rtx 2080", "rtx-2080"),
+    ("rtx pro 6000", "rtx-pro-6000"),
+    ("mi300x", "mi300x"),
+)
+"""What a driver calls a GPU (a part of it, in lower case) -> the kind of its datasheet; the first
+that fits.
+"""
+
+
+def device_kind(device: str) -> str:
+    """A short name of what is measured: ``epyc-1core``, or a GPU's as its datasheet has it, else
+    its driver's.
+    """
+    if device == "cuda":
+        import torch
+
+        return gpu_kind(torch.cuda.get_device_name())
+    model = cpu_model().lower()
+    family = next((name for name in FAMILIES if name in model), "cpu")
+    return f"{family}-1core"
+
+
+def gpu_kind(name: str) -> str:
+    """The kind of device of a GPU by what its driver calls it."""
+    lower = name.lower()
+    known = next((kind for part, kind in GPUS if part in lower), None)
+    return known or re.sub(r"[^a-z0-9]+", "-", lower).strip("-")
+
+
+def describe(device: str) -> dict[str, Any]:
+    """Host, device and versions."""
+    import torch
+
+    from ..version import __version__
+
+    return {
+        "created": datetime.date.today().isoformat(),
+        "tool": f"simdev {__version__}",
+        "host": {
+            "cpu_model": cpu_model(),
+            "cores": os.cpu_count(),
+            "memory_bytes": memory_bytes(),
+            "system": platform.system(),
+            "python": platform.python_version(),
+        },
+        "device": _describe_device(device, torch),
+        "flags": {
+            "tf32": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+            "benchmark": torch.backends.cudnn.benchmark,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "compile": False,
+        },
+    }
+
+
+def _describe_device(device: str, torch: Any) -> dict[str, Any]:
+    found = {"kind": device_kind(device), "torch": torch.__version__}
+    if device == "cpu":
+        # One thread of PyTorch runs every op, so the device is one core.
+        return {
+            **found,
+            "name": cpu_model(),
+            "threads": 1,
+            "mkldnn": torch.backends.mkldnn.is_available(),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+        }
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        **found,
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        **driver_fields(_ask_driver()),
+    }
+
+
+DRIVER_FIELDS = {
+    "driver_version": "driver",
+    "uuid": "uuid",
+    "clocks.sm": "sm_mhz",
+    "clocks.max.sm": "max_sm_mhz",
+    "clocks.mem": "memory_mhz",
+    "power.limit": "power_cap_w",
+    "pcie.link.gen.max": "pcie_gen",
+    "pcie.link.width.max": "pcie_width",
+}
+"""What is asked of the driver -> its name in a header."""
+
+
+def _ask_driver() -> str:
+    """The driver's answer, one line of values by comma; empty where there is no tool to ask
+    with.
+    """
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={','.join(DRIVER_FIELDS)}",
+        "--format=csv,noheader,nounits",
+        "--id=0",
+    ]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def driver_fields(answer: str) -> dict[str, Any]:
+    """Driver, clocks, power cap and PCIe of the driver's answer; the device's id as a hash.
+
+    Empty for anything else.
+    """
+    values = [value.strip() for value in answer.strip().split("\n")[0].split(",")]
+    if len(values) != len(DRIVER_FIELDS):
+        return {}
+    texts = dict(zip(DRIVER_FIELDS.values(), values, strict=True))
+    driver, uuid = texts.pop("driver"), texts.pop("uuid")
+    numbers = {
+        name: float(value) if _NUMBER.fullmatch(value) else value for name, value in texts.items()
+    }
+    # Enough of the id to tell two devices apart, and nothing to find one by.
+    return {"driver": driver, "uuid": hashlib.sha256(uuid.encode()).hexdigest()[:12], **numbers}

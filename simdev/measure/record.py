@@ -1,0 +1,328 @@
+"""Records a training step as the operators that PyTorch dispatches, forward and backward, on fake
+tensors.
+
+The recorder stands below autograd, so it sees the joint graph in program order: what the eager step
+runs, and nothing else. A tensor is known by its storage. An operator whose outputs share the
+storage of its inputs is a view and costs nothing: its readers read the tensor behind it. An
+operator that writes in place gives the storage a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..semantics import traits_of
+from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
+from .saved import saved_tensors
+
+Instance = tuple[tuple[str, int], ...]
+"""Modules entered, outermost first: qualified name and which call of it this is, within the call
+around it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a tensor looks like: shape and stride in elements, dtype."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+        """The look of a tensor."""
+        return cls(tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), tensor.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its elements."""
+        return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for the tensor with this index in a call's arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that can be repeated: a function, its arguments with tensors cut out, what tensors it
+    takes and makes.
+    """
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    specs: tuple[TensorSpec, ...]
+    made: tuple[TensorSpec, ...]
+
+    def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments and keywords of the call on these tensors."""
+
+        def fill(value: Any) -> Any:
+            return tensors[value.index] if isinstance(value, Slot) else value
+
+        return tree_map(fill, self.args), tree_map(fill, dict(self.kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One operator as it was dispatched.
+
+    ``operands`` are the tensors of the call that are data inputs, ``sources`` their producers as
+    (record, output); ``instance`` says in which calls of modules it happened (for the backward: its
+    forward op).
+    """
+
+    kind: str
+    phase: str
+    attrs: Mapping[str, Any]
+    call: Call
+    operands: tuple[int, ...]
+    sources: tuple[tuple[int, int], ...]
+    outputs: tuple[TensorSpec, ...]
+    instance: Instance
+
+
+@dataclass
+class Scopes:
+    """Which modules are running, and which ran when an autograd node was made."""
+
+    names: Mapping[int, str]
+    stack: list[Instance] = field(default_factory=list)
+    counts: dict[tuple[Instance, str], int] = field(default_factory=dict)
+    of_node: dict[int, Instance] = field(default_factory=dict)
+
+    @property
+    def current(self) -> Instance:
+        """The innermost call of a module that is running."""
+        return self.stack[-1] if self.stack else ()
+
+    def enter(self, module: torch.nn.Module, *_: Any) -> None:
+        """A module's forward begins."""
+        name = self.names.get(id(module))
+        around = self.current
+        if name is None:
+            self.stack.append(around)
+            return
+        index = self.counts.get((around, name), 0)
+        self.counts[around, name] = index + 1
+        self.stack.append((*around, (name, index)))
+
+    def leave(self, *_: Any) -> None:
+        """A module's forward ends."""
+        self.stack.pop()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watches the forward of all modules."""
+        from torch.nn.modules import module
+
+        before = module.register_module_forward_pre_hook(self.enter)
+        after = module.register_module_forward_hook(self.leave)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def new_node(self) -> int | None:
+        """Number of the autograd node of the operator dispatched now; None where an operator before
+        has it.
+        """
+        # Autograd numbers its node just before it dispatches the op, so the first op seen belongs
+        # to that number.
+        number = torch._C._autograd._get_sequence_nr() - 1
+        return None if number in self.of_node else number
+
+    def at_dispatch(self, phase: str) -> Instance:
+        """Where an operator belongs that is dispatched now."""
+        if phase == "forward":
+            number = self.new_node()
+            if number is not None:
+                self.of_node[number] = self.current
+            return self.current
+        node = torch._C._current_autograd_node()
+        return () if node is None else self.of_node.get(node._sequence_nr(), ())
+
+
+class Recorder(TorchDispatchMode):
+    """Fills ``records`` with every operator dispatched while it is active; who runs the step sets
+    ``phase``.
+    """
+
+    def __init__(self, scopes: Scopes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.scopes = scopes
+        self.phase = "forward"
+        self.records: list[Record] = []
+        self.saved: dict[int, int] = {}
+        self._sources: dict[int, tuple[int, int] | None] = {}
+        self._of_node: dict[int, int] = {}
+        self._alive: list[Any] = []  # a freed storage would give its number to another one
+
+    def add_leaf(self, kind: str, tensor: torch.Tensor) -> int:
+        """A tensor that the step is given (kind ``parameter`` or ``input``); returns its record."""
+        spec = TensorSpec.of(tensor)
+        self.records.append(
+            Record(kind, "forward", {}, Call(None, (), {}, (), ()), (), (), (spec,), ())
+        )
+        self._own(tensor, (len(self.records) - 1, 0))
+        return len(self.records) - 1
+
+    def note_saved(self, value: torch.Tensor) -> None:
+        """Fills ``saved``: the bytes beside parameters that the backward of each operator keeps, by
+        its record.
+
+        A tensor that several operators keep counts for each of them.
+        """
+        kept: dict[int, dict[int, int]] = {}
+        for node, tensor in saved_tensors(value):
+            index, storage = self._of_node.get(node), _storage(tensor)
+            source = self._sources.get(storage)
+            if index is not None and not (
+                source is not None and traits_of(self.records[source[0]].kind).leaf == "parameter"
+            ):
+                # An expanded tensor has fewer bytes behind it than elements.
+                size = min(TensorSpec.of(tensor).bytes, tensor.untyped_storage().nbytes())
+                of_one = kept.setdefault(index, {})
+                of_one[storage] = max(of_one.get(storage, 0), size)
+        self.saved = {index: sum(sizes.values()) for index, sizes in kept.items()}
+
+    def source_of(self, tensor: torch.Tensor) -> tuple[int, int]:
+        """(record, output) that made a tensor; one never seen before becomes an input of the
+        step.
+        """
+        found = self._sources.get(_storage(tensor))
+        return found if found is not None else (self.add_leaf("input", tensor), 0)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operator and records it."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == "prim":
+            return result
+        node = self.scopes.new_node() if self.phase == "forward" else None
+        instance = self.scopes.at_dispatch(self.phase)
+        if node is not None:
+            self._of_node[node] = len(self.records)
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        arguments = named_arguments(func, args, kwargs)
+        inputs = [
+            leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)
+        ]
+        if aten_name(func) in ALLOCATIONS:
+            for output in outputs:
+                self._own(output, None)
+        elif outputs and not _is_view(func, inputs, outputs):
+            if aten_name(func) == "convolution_backward":
+                self._record_conv_backward(func, arguments, inputs, result, instance)
+            else:
+                kind = kind_of(func, arguments)
+                self._record(
+                    kind, func, arguments, inputs, outputs, instance, OPERAND_ORDER.get(kind)
+                )
+        return result
+
+    def _record(
+        self,
+        kind: str,
+        func: Any,
+        arguments: Mapping[str, Any],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        instance: Instance,
+        operands: Sequence[int] | None = None,
+    ) -> None:
+        chosen = range(len(inputs)) if operands is None else operands
+        # Memory that is reserved but not yet written is no input, even of the op that writes it in
+        # place.
+        chosen = tuple(i for i in chosen if self._sources.get(_storage(inputs[i]), ()) is not None)
+        sources = tuple(self.source_of(inputs[i]) for i in chosen)
+        call = _call(func, arguments, inputs, outputs)
+        attrs = attributes(func, arguments)
+        self.records.append(
+            Record(kind, self.phase, attrs, call, chosen, sources, call.made, instance)
+        )
+        for index, output in enumerate(outputs):
+            self._own(output, (len(self.records) - 1, index))
+
+    def _record_conv_backward(
+        self,
+        func: Any,
+        arguments: Mapping[str, Any],
+        inputs: Sequence[torch.Tensor],
+        result: Sequence[torch.Tensor | None],
+        instance: Instance,
+    ) -> None:
+        """The gradients of input and weight apart: each reads only what it needs, the third tensor
+        gives its shape.
+        """
+        wanted = arguments["output_mask"]
+        kind = kind_of(func, arguments)
+        for part, mask, operands in (
+            ("input", (True, False, False), (0, 2)),
+            ("weight", (False, True, True), (0, 1)),
+        ):
+            both = [a and b for a, b in zip(mask, wanted, strict=True)]
+            if any(both):
+                outputs = [
+                    gradient
+                    for gradient, on in zip(result, both, strict=True)
+                    if on and gradient is not None
+                ]
+                part_arguments = {**arguments, "output_mask": both}
+                self._record(
+                    f"{kind}_{part}", func, part_arguments, inputs, outputs, instance, operands
+                )
+
+    def _own(self, tensor: torch.Tensor, source: tuple[int, int] | None) -> None:
+        self._sources[_storage(tensor)] = source
+        self._alive.append(tensor.untyped_storage())
+
+
+def _call(
+    func: Any,
+    arguments: Mapping[str, Any],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> Call:
+    """The call with slots for its tensors, which are met in the order of ``inputs``."""
+    count = 0
+
+    def cut(value: Any) -> Any:
+        nonlocal count
+        if not isinstance(value, torch.Tensor):
+            return value
+        count += 1
+        return Slot(count - 1)
+
+    keywords = {argument.name for argument in func._schema.arguments if argument.kwarg_only}
+    filled = {name: tree_map(cut, value) for name, value in arguments.items()}
+    args = tuple(value for name, value in filled.items() if name not in keywords)
+    kwargs = {name: value for name, value in filled.items() if name in keywords}
+    return Call(
+        func, args, kwargs, tuple(map(TensorSpec.of, inputs)), tuple(map(TensorSpec.of, outputs))
+    )
+
+
+def _is_view(func: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    written = any(
+        a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
+    )
+    behind = {_storage(tensor) for tensor in inputs}
+    return not written and all(_storage(tensor) in behind for tensor in outputs)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

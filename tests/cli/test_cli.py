@@ -1,0 +1,428 @@
+"""The command line: exit codes, what goes to stdout and what to stderr, and files that appear whole
+or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bad.runs import edited
+from bad.scenarios import CLUSTER, GRAPH, scenario
+from simdev.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a scenario that fits (s.json) and one that does not (oom.json)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.json").write_text(scenario(strategy={"a": "gpu:0", "b": "gpu:1"}))
+    small = CLUSTER | {"devices": [{"name": "gpu:0", "memory": 5}]}
+    (tmp_path / "oom.json").write_text(scenario(cluster=small))
+    return tmp_path
+
+
+def command(arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    return subprocess.run(
+        [sys.executable, "-m", "simdev", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_simulate_prints_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "s.json"]) == 0
+    printed = capsys.readouterr()
+    assert "2.008 us" in printed.out
+    assert "FITS" in printed.out
+    assert printed.err == ""
+
+
+def test_simulate_prints_one_object_of_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "s.json", "--json", "--engine", "simpy"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["step_time_ps"], report["step_time_s"]) == (2_008_000, 2.008e-6)
+    assert (report["feasible"], report["memory_excess_bytes"], report["engine"]) == (
+        True,
+        0,
+        "simpy",
+    )
+    assert report["transfers"] == {"count": 1, "bytes": 8}
+    assert {"busy_s", "utilization", "peak_bytes", "capacity_bytes"} <= set(
+        report["devices"]["gpu:1"]
+    )
+    assert [segment["blame"] for segment in report["critical_path"]] == [
+        "compute",
+        "transfer",
+        "compute",
+    ]
+    assert report["costs"] == {"given": 1.0}
+
+
+def test_a_step_that_does_not_fit_exits_1_and_still_writes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "oom.json", "--json", "--save", "r.json"]) == 1
+    assert json.loads(capsys.readouterr().out)["memory_excess_bytes"] == 3
+    assert main(["check", "r.json"]) == 0
+
+
+def test_every_output_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = ["--gantt", "g.svg", "--trace", "t.json.gz", "--save", "r.json.gz"]
+    assert main(["simulate", "s.json", "--check", *outputs]) == 0
+    assert names(here) == {"s.json", "oom.json", "g.svg", "t.json.gz", "r.json.gz"}
+    assert "<svg" in Path("g.svg").read_text()
+    assert json.loads(gzip.decompress(Path("t.json.gz").read_bytes()))["traceEvents"]
+    assert json.loads(gzip.decompress(Path("r.json.gz").read_bytes()))["version"] == 1
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_the_same_input_draws_the_same_bytes(
+    ending: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contents = []
+    for _ in range(2):
+        assert (
+            main(
+                [
+                    "simulate",
+                    "s.json",
+                    "--gantt",
+                    f"g.{ending}",
+                    "--save",
+                    "r.json",
+                    "--trace",
+                    "t.json",
+                ]
+            )
+            == 0
+        )
+        contents.append([Path(name).read_bytes() for name in (f"g.{ending}", "r.json", "t.json")])
+    assert contents[0] == contents[1]
+
+
+def test_files_of_the_scenario_are_not_overwritten(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((here / "s.json").read_text())
+    (here / "g.json").write_text(json.dumps(document["graph"]))
+    (here / "by_name.json").write_text(json.dumps({**document, "graph": "g.json"}))
+    before = (here / "g.json").read_bytes()
+    assert main(["simulate", "by_name.json", "--save", "./g.json"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "--save: ./g.json is a file of the scenario by_name.json too\n",
+    )
+    assert (here / "g.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--gantt", "no/where.png"],
+            "--gantt: cannot write no/where.png: no such file or directory",
+        ),
+        (["--save", "folder.json"], "--save: cannot write folder.json: is a directory"),
+        (["--trace", "s.json/t.json"], "--trace: cannot write s.json/t.json: not a directory"),
+        (["--gantt", "g.json"], "--gantt: g.json: the name must end in .png or .svg or .pdf"),
+        (["--trace", "t.txt"], "--trace: t.txt: the name must end in .json or .json.gz"),
+        (["--save", "./s.json"], "--save: ./s.json is the scenario s.json too"),
+        (["--save", "x.json", "--trace", "x.json"], "--save: x.json is the output of --trace too"),
+        (["--save", "a\0b.json"], "--save: cannot write a\\x00b.json: embedded null byte"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_any_work(
+    arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "folder.json").mkdir()
+    before = names(here)
+    assert main(["simulate", "s.json", *arguments]) == 2
+    assert capsys.readouterr() == ("", message + "\n")
+    assert names(here) == before
+
+
+def test_bad_input_leaves_no_output_and_keeps_the_old_one(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("r.json").write_text("old")
+    Path("bad.json").write_text("{}")
+    assert main(["simulate", "bad.json", "--save", "r.json", "--gantt", "g.png"]) == 2
+    assert Path("r.json").read_text() == "old"
+    assert names(here) == {"s.json", "oom.json", "bad.json", "r.json"}
+
+
+def test_standard_input_is_a_scenario_too(here: Path) -> None:
+    result = command(["simulate", "-", "--json"], input=Path("s.json").read_text())
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["step_time_ps"] == 2_008_000
+    broken = command(["simulate", "-"], input='{"version": 1, "graph": "g.json"')
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert broken.stderr.startswith("<stdin>: line 1, column 33: not JSON")
+
+
+def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "v": 1,
+        "op": "m",
+        "in": [],
+        "out": [],
+        "dev": "gpu",
+        "phase": "fwd",
+        "t_ns": {"p50": 1000},
+    }
+    graph = {"ops": [{"name": "a", "kind": "m"}, {"name": "b", "time": "3 us"}]}
+    Path("e.json").write_text(
+        scenario(graph=graph, profile={"rows": [row | {"src": "model:mine"}]})
+    )
+    Path("m.json").write_text(scenario(graph=graph, profile={"rows": [row]}))
+    assert main(["simulate", "m.json", "--strict"]) == 0
+    assert main(["simulate", "e.json"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "e.json", "--strict"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        'e.json: ops[0]: no given or measured time for "a" on a device of kind "gpu"'
+    )
+    assert error.count("\n") == 1
+
+
+def test_an_engine_can_be_chosen(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("simdev.engine.ENGINES", ("simpy",))
+    assert main(["simulate", "s.json", "--engine", "compiled"]) == 2
+    assert '"compiled" is not available' in capsys.readouterr().err
+
+
+BREAKS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "starts_too_early": (("spans.start_ps.1", 1_007_999), ("spans.finish_ps.1", 2_007_999)),
+    "takes_too_long": (("spans.finish_ps.1", 2_008_001),),
+    "never_ran": (("spans.start_ps.0", -1), ("spans.finish_ps.0", -1)),
+    "waits_for_nothing": (("spans.start_ps.1", 1_008_001), ("spans.finish_ps.1", 2_008_001)),
+    "step_claimed_too_short": (("step_time_ps", 2_007_999),),
+    "peak_claimed_too_low": (("memory.gpu:0.peak_bytes", 7),),
+    "said_not_to_fit": (("feasible", False),),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_check_finds_what_was_broken_by_hand(
+    name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "s.json", "--save", "r.json"]) == 0
+    run = json.loads(Path("r.json").read_text())
+    Path("broken.json").write_text(json.dumps(edited(run, BREAKS[name])))
+    capsys.readouterr()
+    assert main(["check", "r.json"]) == 0
+    assert capsys.readouterr() == ("ok: 3 tasks, step 2.008e-06 s, no violation\n", "")
+    assert main(["check", "broken.json"]) == 3
+    printed = capsys.readouterr()
+    assert printed.out
+    assert "of the execution contract (times in ps)" in printed.err
+    assert main(["check", "broken.json", "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is False
+    assert found["tasks"] == 3
+    assert {"rule", "names", "message"} == set(found["violations"][0])
+
+
+def test_a_failed_check_exits_3(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    from simdev.check import Violation
+
+    monkeypatch.setattr(
+        "simdev.check.check", lambda *_: (Violation("order", ("a",), "a was late"),)
+    )
+    assert main(["simulate", "s.json", "--check"]) == 3
+    assert capsys.readouterr().err == "order: a was late\ncheck: 3 tasks, 1 violation\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["simulate"],
+        ["fly"],
+        ["simulate", "s.json", "--engine", "warp"],
+        ["simulate", "s.json", "--js"],
+    ],
+)
+def test_wrong_usage_exits_2(
+    arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    assert "usage: simdev" in capsys.readouterr().err
+
+
+def test_help_names_the_verbs(here: Path) -> None:
+    result = command(["--help"])
+    assert result.returncode == 0
+    assert all(verb in result.stdout for verb in ("simulate", "check", "profile"))
+    assert command(["--version"]).stdout == "simdev 0.1.0\n"
+
+
+def test_the_command_loads_only_what_a_verb_needs(here: Path) -> None:
+    code = (
+        "import sys; from simdev.cli import main; main(sys.argv[1:]); "
+        "print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, "simulate", "s.json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    loaded = set(result.stderr.split())
+    assert not loaded & {"pandas", "matplotlib", "torch", "networkx", "scipy"}
+
+
+def test_a_reader_that_goes_away_is_no_error(here: Path) -> None:
+    ops = [{"name": f"op{i}", "time": 1} for i in range(20_000)]
+    Path("long.json").write_text(scenario(graph={"ops": ops}))
+    line = (
+        f"{sys.executable} -m simdev simulate long.json --json | head -c 10; echo "
+        f"${{PIPESTATUS[0]}}"
+    )
+    result = subprocess.run(
+        ["bash", "-c", line],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert result.stdout.endswith("141\n")
+    assert result.stderr == ""
+
+
+def test_an_interrupt_exits_130_and_leaves_nothing_behind(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simdev.scenario.execute", interrupted)
+    assert main(["simulate", "s.json", "--save", "r.json"]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+    assert names(here) == {"s.json", "oom.json"}
+
+
+def test_a_bug_is_called_a_bug(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("simdev.scenario.execute", broken)
+    assert main(["simulate", "s.json", "--save", "r.json"]) == 70
+    assert "this is a bug in simdev" in capsys.readouterr().err
+    assert names(here) == {"s.json", "oom.json"}
+
+
+def test_names_that_a_terminal_cannot_show_are_escaped(here: Path) -> None:
+    graph = {"ops": [{"name": "größe", "time": 1}]}
+    Path("u.json").write_text(scenario(graph=graph))
+    result = command(["simulate", "u.json"], env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert result.returncode == 0
+    assert "gr\\xf6\\xdfe" in result.stdout
+
+
+def test_outputs_may_be_what_is_no_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(
+            [
+                "simulate",
+                "s.json",
+                "--gantt",
+                "/dev/null",
+                "--trace",
+                "/dev/null",
+                "--save",
+                "/dev/null",
+            ]
+        )
+        == 0
+    )
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
+@pytest.mark.parametrize("line", ["> /dev/full", "--save /dev/full", "--gantt /dev/full"])
+def test_a_full_disk_is_told_and_is_no_bug(line: str, here: Path) -> None:
+    result = shell(line, here)
+    assert (result.returncode, result.stderr) == (2, "cannot write: no space left on device\n")
+
+
+def test_a_closed_stream_takes_nothing_and_breaks_nothing(here: Path) -> None:
+    assert (shell("--save r.json >&-", here).returncode, Path("r.json").is_file()) == (0, True)
+    Path("s.json").write_text("{}")
+    quiet = shell("2>&-", here)
+    assert (quiet.returncode, quiet.stdout) == (2, "")
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """``simdev simulate s.json`` with what a shell makes of the rest of the line."""
+    return subprocess.run(
+        ["bash", "-c", f'"$0" -m simdev simulate s.json {line}', sys.executable],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+def test_a_saved_run_may_come_by_standard_input(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["simulate", "s.json", "--save", "r.json.gz"]) == 0
+    stream = io.TextIOWrapper(io.BytesIO(Path("r.json.gz").read_bytes()))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert main(["check", "-"]) == 0
+
+
+def in_order(value: Any, turn: int) -> dict[str, Any]:
+    return dict(list(value.items())[::turn])
+
+
+def test_the_order_of_keys_links_and_entries_changes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = []
+    for turn in (1, -1):
+        parts = {
+            "version": 1,
+            "graph": GRAPH,
+            "cluster": CLUSTER,
+            "strategy": {"a": "gpu:0", "b": "gpu:1"},
+        }
+        turned = {
+            key: part if key == "version" else in_order(part, turn) for key, part in parts.items()
+        }
+        Path("t.json").write_text(json.dumps(in_order(turned, turn)))
+        assert main(["simulate", "t.json", "--json", "--save", "r.json"]) == 0
+        outputs.append((capsys.readouterr().out, Path("r.json").read_bytes()))
+    assert outputs[0] == outputs[1]

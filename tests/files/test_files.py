@@ -1,0 +1,508 @@
+"""The door for files: what comes in is exactly what was written, and comes back after being
+written.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import stat
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bad.profiles import ROW, row
+from simdev.cluster import Cluster, Device, Link
+from simdev.costs import CostModel, op_key
+from simdev.errors import InputError
+from simdev.files import (
+    preset_names,
+    read_cluster,
+    read_graph,
+    read_preset,
+    read_profile,
+    read_run,
+    read_scenario,
+    read_strategy,
+    replacing,
+    write_cluster,
+    write_graph,
+    write_profile,
+    write_run,
+    write_strategy,
+    write_text,
+)
+from simdev.files.cluster import PRESETS
+from simdev.files.profile import _adapter, _surely_right
+from simdev.files.reading import parse_json
+from simdev.files.shape import plain
+from simdev.files.writing import decimal_text, rate_text, time_text
+from simdev.graph import Graph, Op, Tensor
+from simdev.strategy import Order, Strategy
+from simdev.units import parse_bandwidth, parse_time, picoseconds
+from strategies import World, worlds
+
+
+def graph_of(*ops: str) -> Graph:
+    return read_graph(parse_json(f'{{"version": 1, "ops": [{", ".join(ops)}]}}'))
+
+
+@pytest.mark.parametrize(
+    ("written", "ps"),
+    [
+        ("12e-6", 12_000_000),
+        ("0.000012", 12_000_000),
+        ('"12 us"', 12_000_000),
+        ("0.1", 10**11),
+        ("1E-12", 1),
+        ("1.0000000000001e-12", 2),
+        ("3", 3 * 10**12),
+        ("0", 0),
+        ("-0.0", 0),
+    ],
+)
+def test_times_are_decimals_as_written(written: str, ps: int) -> None:
+    op = graph_of(f'{{"name": "a", "time": {written}}}').ops[0]
+    seconds = op.seconds_on("any")
+    assert seconds is not None
+    assert picoseconds(seconds) == ps
+
+
+def test_a_thousand_tenths_make_a_hundred() -> None:
+    graph = graph_of(*(f'{{"name": "a{i}", "time": 0.1}}' for i in range(1000)))
+    assert sum(op.seconds_on("any") or 0 for op in graph.ops) == 100
+
+
+def test_attributes_read_as_they_do_in_python() -> None:
+    op = graph_of(
+        '{"name": "a", "attrs": {"eps": 1e-05, "pads": [0, 1.5], "deep": {"x": 0.25}}}'
+    ).ops[0]
+    assert op.attrs == {"eps": 1e-05, "pads": (0, 1.5), "deep": {"x": 0.25}}
+    assert isinstance(op.attrs["eps"], float)
+
+
+WEIRD_GRAPHS = {
+    "empty": "",
+    "unicode": '{"name": "größe/層_1"}, {"name": "b", "control_inputs": ["größe/層_1"]}',
+    "escaped": r'{"name": "\u5c64 \ud83d\ude80"}',
+    "markup": (
+        '{"name": "<script>alert(1)</script>", "kind": "=cmd()", "colocate": "../../etc/passwd"}'
+    ),
+    "one_op": '{"name": "a"}',
+    "zero_bytes": (
+        '{"name": "a", "outputs": [{"bytes": 0, "shape": [0, 4]}, {"bytes": 0, "shape": []}]}'
+    ),
+    "huge_bytes": (
+        '{"name": "a", "outputs": [{"bytes": 1152921504606846976}], "param_bytes": "1000 PB"}'
+    ),
+    "units": (
+        '{"name": "a", "param_bytes": "4 KiB", "outputs": [{"bytes": 4096.0}, {"bytes": 1e3}]}'
+    ),
+    "long_time": '{"name": "a", "time": 4611686}',
+    "tiny_time": '{"name": "a", "time": 1e-50}',
+    "nulls": (
+        '{"name": "a", "time": null, "colocate": null, "outputs": [{"bytes": 1, "shape": '
+        'null, "dtype": null}]}'
+    ),
+    "colons": (
+        '{"name": "a:b", "outputs": [{"bytes": 1}]}, {"name": "c", "inputs": ["a:b", "a:b:0"]}'
+    ),
+    "longest_name": f'{{"name": "{"n" * 256}"}}',
+    "names_of_the_format": (
+        '{"name": "placement", "kind": "version"}, {"name": "ops"}, {"name": "None"}'
+    ),
+    "wildcards": '{"name": "a*[b]?"}',
+    "control_with_hat": '{"name": "a"}, {"name": "b", "control_inputs": ["^a", "a"]}',
+    "read_twice": '{"name": "a", "outputs": [{"bytes": 1}]}, {"name": "b", "inputs": ["a", "a"]}',
+    "later_producer": '{"name": "b", "inputs": ["a"]}, {"name": "a", "outputs": [{"bytes": 1}]}',
+    "deep_attributes": '{"name": "a", "attrs": {"x": ' + "[" * 60 + "]" * 60 + "}}",
+    "odd_attributes": (
+        '{"name": "a", "attrs": {"": null, "1": [true, {}], "big": 123456789012345678901234567890}}'
+    ),
+    "spaces": '{"name": "a b", "kind": " "}',
+    "many": ", ".join(f'{{"name": "op{i}"}}' for i in range(5000)),
+}
+
+
+@pytest.mark.parametrize("name", WEIRD_GRAPHS)
+def test_a_weird_graph_is_accepted_and_comes_back(name: str, tmp_path: Path) -> None:
+    graph = graph_of(*filter(None, [WEIRD_GRAPHS[name]]))
+    write_graph(graph, tmp_path / "g.json")
+    assert read_graph(tmp_path / "g.json") == graph
+
+
+def test_a_byte_order_mark_and_any_line_ends_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_bytes(b"\xef\xbb\xbf" + b'{"version": 1,\r\n"ops": []}\r\n')
+    assert read_graph(tmp_path / "g.json").ops == ()
+    (tmp_path / "p.jsonl").write_bytes(b"\xef\xbb\xbf" + row().encode() + b"\r\n\r\n")
+    assert len(read_profile(tmp_path / "p.jsonl").rows) == 1
+
+
+def test_gzip_is_known_by_its_name_or_its_content(tmp_path: Path) -> None:
+    content = gzip.compress(b'{"version": 1, "name": "zipped", "ops": []}')
+    for name in ("g.json.gz", "g.json"):
+        (tmp_path / name).write_bytes(content)
+        assert read_graph(tmp_path / name).name == "zipped"
+
+
+def random_graph(rng: random.Random) -> Graph:
+    ops: list[Op] = []
+    for i in range(rng.randint(1, 12)):
+        outputs = tuple(
+            Tensor(
+                rng.choice([0, 1, 2**60]),
+                rng.choice([None, (), (2, 3)]),
+                rng.choice([None, "bf16"]),
+            )
+            for _ in range(rng.randint(0, 2))
+        )
+        reads = [f"{op.name}:{k}" for op in ops for k in range(len(op.outputs))]
+        time = rng.choice(
+            [None, Fraction(rng.randint(0, 10**9), 10**15), {"gpu": "12 us", "cpu 0": 1}]
+        )
+        ops.append(
+            Op(
+                f"op {i}/ü",
+                rng.choice(["matmul", "add"]),
+                rng.choice(["forward", "backward", "update"]),
+                tuple(rng.sample(reads, min(len(reads), rng.randint(0, 2)))),
+                (ops[0].name,) if ops and rng.random() < 0.3 else (),
+                outputs,
+                rng.choice([{}, {"eps": 1e-05, "in": [[1, 2], None]}]),
+                *(rng.choice([0, 7]) for _ in range(4)),
+                colocate=rng.choice([None, "g"]),
+                time=time,
+            )
+        )
+    return Graph("random", tuple(ops))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_graphs_come_back_as_they_went(seed: int, tmp_path: Path) -> None:
+    graph = random_graph(random.Random(seed))
+    write_graph(graph, tmp_path / "g.json.gz")
+    assert read_graph(tmp_path / "g.json.gz") == graph
+
+
+def test_an_attribute_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    for value in (object(), float("nan"), {1, 2}):
+        with pytest.raises(InputError, match=r"ops\[0\]\.attrs: cannot be written as JSON"):
+            write_graph(Graph("g", (Op("a", attrs={"x": value}),)), tmp_path / "g.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clusters_come_back_as_they_went(tmp_path: Path) -> None:
+    devices = (
+        Device("gpu:0", "h100", "80 GiB", "3 us"),
+        Device("host", "cpu", staging=True, chunk="4 MiB"),
+        Device("nvswitch", "switch"),
+    )
+    links = (
+        Link(("gpu:0", "host"), "64 GB/s", "5 us", "1 ns", "half", False),
+        Link(("host", "nvswitch"), Fraction(10**10, 8), "134 us", duplex="simplex"),
+    )
+    cluster = Cluster("c", devices, links, "link", "multicast")
+    write_cluster(cluster, tmp_path / "c.json")
+    assert read_cluster(tmp_path / "c.json") == cluster
+    write_cluster(Cluster("bare", (Device("d"),)), tmp_path / "d.json")
+    assert read_cluster(tmp_path / "d.json") == Cluster("bare", (Device("d"),))
+
+
+def test_the_short_form_joins_every_two_devices() -> None:
+    link = {"bandwidth": "5.7 GB/s", "latency": "134 us", "duplex": "half", "hold_latency": False}
+    devices = [{"name": "a"}, {"name": "s", "kind": "switch"}, {"name": "b"}, {"name": "c"}]
+    cluster = read_cluster({"devices": devices, "queues": "fair", "links": {"all_to_all": link}})
+    assert [one.ends for one in cluster.links] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert {
+        (one.bandwidth, one.latency, one.duplex, one.hold_latency) for one in cluster.links
+    } == {(5_700_000_000, Fraction(134, 10**6), "half", False)}
+
+
+@pytest.mark.parametrize(
+    ("value", "strategy"),
+    [
+        ({"matmul_1": "gpu:0"}, Strategy({"matmul_1": "gpu:0"})),
+        ({}, Strategy()),
+        (
+            {"version": 1, "placement": {"a": "x"}, "order": "program"},
+            Strategy({"a": "x"}, Order("program")),
+        ),
+        ({"placement": {"a": "x"}}, Strategy({"a": "x"})),
+        ({"placement": "gpu:0"}, Strategy({"placement": "gpu:0"})),
+        ({"order": "gpu:0", "version": "gpu:1"}, None),
+        ({"order": "program"}, Strategy({}, Order("program"))),
+        ({"order": "gpu:0", "sync": "gpu:1"}, Strategy({"order": "gpu:0", "sync": "gpu:1"})),
+        ({"placement": {}, "partition": {}, "sync": None}, Strategy()),
+        (
+            {"placement": {}, "order": {"policy": "priority", "priority": {"a": -3}}},
+            Strategy({}, Order("priority", {"a": -3})),
+        ),
+        (
+            {
+                "placement": {},
+                "order": {"policy": "fixed", "sequence": {"send gpu:0": ["a:0>gpu:1"]}},
+            },
+            Strategy({}, Order("fixed", {}, {"send gpu:0": ("a:0>gpu:1",)})),
+        ),
+    ],
+)
+def test_strategies_in_all_their_forms(
+    value: dict[str, Any], strategy: Strategy | None, tmp_path: Path
+) -> None:
+    if strategy is None:
+        with pytest.raises(InputError, match="version: must be 1"):
+            read_strategy(value)
+        return
+    assert read_strategy(value) == strategy
+    (tmp_path / "s.json").write_text(json.dumps(value))
+    assert read_strategy(tmp_path / "s.json") == strategy
+    write_strategy(strategy, tmp_path / "t.json")
+    assert read_strategy(tmp_path / "t.json") == strategy
+
+
+def test_a_row_of_a_profile_meets_the_op_of_a_graph() -> None:
+    """Once by the tensors that the op reads, once by the operands as executed, where a view was
+    folded away.
+    """
+
+    def tensor(*shape: int) -> dict[str, Any]:
+        return {"bytes": 4, "shape": list(shape), "dtype": "float32"}
+
+    matmul = {"kind": "matmul", "outputs": [tensor(2, 4)]}
+    executed = {"eps": 0.00001, "in": [[2, 3], [3, 4]], "dt": ["float32", "float32"]}
+    ops = [
+        {"name": "x", "outputs": [tensor(2, 3)]},
+        {"name": "w", "outputs": [tensor(3, 4)]},
+        matmul | {"name": "y", "inputs": ["x", "w:0"], "attrs": {"eps": 1e-5}},
+        matmul | {"name": "z", "inputs": ["y"], "attrs": executed},
+    ]
+    graph = graph_of(*map(json.dumps, ops))
+    profile = read_profile(
+        {"rows": [ROW | {"attrs": {"eps": 1e-05}, "acc": "float32", "rel_err": 0.25}]}
+    )
+    costs = CostModel((profile,))
+    for position in (2, 3):
+        cost = costs.cost(graph, position, "cpu")
+        assert cost is not None
+        assert (cost.seconds, cost.rung, cost.rel_err) == (Fraction(4200, 10**9), "measured", 0.25)
+    assert costs.cost(graph, 2, "gpu") is None
+    assert op_key(graph, 2, "cpu") == op_key(graph, 3, "cpu") == next(iter(profile.rows))
+
+
+def test_profiles_come_back_as_they_went(tmp_path: Path) -> None:
+    times = {"p10": 1, "p50": 4200.5, "p90": 9.25, "n": 3}
+    lines = [
+        '{"v": 1, "header": {"device": {"kind": "cpu"}}}',
+        row(t_ns=times, src="model:mine", rel_err=0.1, flops=48),
+        '{"v": 1, "coll": "all_reduce", "t_ns": {"p50": 1}}',
+        "",
+        row(phase="bwd_input", t_ns={"p50": 0}),
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    profile = read_profile(tmp_path / "p.jsonl")
+    assert [one.seconds for one in profile.rows.values()] == [Fraction(42005, 10**10), 0]
+    write_profile(profile, tmp_path / "q.jsonl.gz")
+    again = read_profile(tmp_path / "q.jsonl.gz")
+    assert again.header == profile.header == {"v": 1, "header": {"device": {"kind": "cpu"}}}
+    assert [(one.key, one.seconds, one.source, one.rel_err) for one in again.rows.values()] == [
+        (one.key, one.seconds, one.source, one.rel_err) for one in profile.rows.values()
+    ]
+    assert [plain(one.details) for one in again.rows.values()] == [
+        plain(one.details) | {"src": one.source} for one in profile.rows.values()
+    ]
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.text(max_size=2)
+
+
+@given(
+    st.sampled_from(sorted(ROW)), st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2))
+)
+def test_what_the_quick_look_accepts_pydantic_accepts_too(key: str, value: Any) -> None:
+    changed = {name: item for name, item in (ROW | {key: value}).items() if name != "v"}
+    if "op" in changed and _surely_right(changed | {"v": 1}):
+        _adapter().validate_python(changed)
+    assert _surely_right(ROW)
+
+
+@given(worlds())
+def test_runs_come_back_as_they_went(world: World) -> None:
+    trace = world.trace
+    with TemporaryDirectory() as folder:
+        write_run(trace, f"{folder}/run.json.gz")
+        saved = read_run(f"{folder}/run.json.gz")
+    assert same(saved.trace, trace)
+    assert (saved.trace_ps, saved.feasible) == (trace.step_ps, trace.feasible)
+    assert saved.peaks == {memory.device: memory.peak for memory in trace.memory}
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality that looks into arrays and the values that hold them."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if hasattr(one, "__dataclass_fields__"):
+        return all(
+            same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__
+        )
+    return bool(one == other)
+
+
+def test_the_spans_of_a_run_may_stand_in_any_order(tmp_path: Path, two_gpus: World) -> None:
+    write_run(two_gpus.trace, tmp_path / "r.json")
+    run = json.loads((tmp_path / "r.json").read_text())
+    run["spans"] = {name: column[::-1] for name, column in run["spans"].items()}
+    assert same(read_run(run).trace, two_gpus.trace)
+
+
+def test_a_run_may_claim_nothing(tmp_path: Path, two_gpus: World) -> None:
+    write_run(two_gpus.trace, tmp_path / "r.json")
+    run = json.loads((tmp_path / "r.json").read_text())
+    for claim in ("memory", "feasible", "step_time_ps"):
+        del run[claim]
+    saved = read_run(run)
+    assert (saved.trace_ps, saved.feasible, saved.peaks, saved.levels, saved.overflows) == (
+        None,
+    ) * 5
+
+
+def test_presets_load_and_tell_where_their_numbers_come_from() -> None:
+    assert "4x-rtx-2080" in preset_names()
+    for name in preset_names():
+        assert read_preset(name).name == name
+        told = json.loads((PRESETS / f"{name}.json").read_text())["provenance"]
+        assert told
+        for path, one in told.items():
+            assert {"value", "source", "kind", "date"} <= set(one), (name, path)
+            assert one["kind"] in ("measured", "datasheet", "fitted"), (name, path)
+
+
+def test_the_preset_of_four_rtx_2080_holds_the_published_numbers() -> None:
+    cluster = read_preset("4x-rtx-2080")
+    assert [device.memory for device in cluster.devices] == [8 * 10**9] * 4
+    assert {(link.bandwidth, link.latency) for link in cluster.links} == {
+        (5_700_000_000, Fraction(134, 10**6))
+    }
+    assert (len(cluster.links), cluster.queues) == (6, "half-duplex")
+    with pytest.raises(InputError, match='no preset "x"; there are'):
+        read_preset("x")
+
+
+def test_paths_are_relative_to_the_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("scenarios", "graphs", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "graphs/g.json").write_text('{"version": 1, "ops": [{"name": "a"}]}')
+    (tmp_path / "scenarios/p.jsonl").write_text(row())
+    absolute = tmp_path / "s.json"
+    absolute.write_text('{"a": "gpu:3"}')
+    scenario = {
+        "version": 1,
+        "graph": "../graphs/g.json",
+        "cluster": "4x-rtx-2080",
+        "profile": "p.jsonl",
+    }
+    (tmp_path / "scenarios/x.json").write_text(json.dumps(scenario | {"strategy": str(absolute)}))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    parts = read_scenario("../scenarios/x.json")
+    assert (len(parts.graph.ops), parts.cluster.name, len(parts.profiles)) == (1, "4x-rtx-2080", 1)
+    assert parts.strategy.placement == {"a": "gpu:3"}
+
+
+def test_a_file_with_the_name_of_a_preset_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "4x-rtx-2080").write_text(
+        '{"version": 1, "name": "mine", "devices": [{"name": "d"}]}'
+    )
+    scenario = {"version": 1, "graph": {"ops": []}, "cluster": "4x-rtx-2080", "strategy": {}}
+    (tmp_path / "s.json").write_text(json.dumps(scenario))
+    assert read_scenario(tmp_path / "s.json").cluster.name == "mine"
+
+
+@given(st.fractions(Fraction(0), Fraction(10**6)))
+def test_numbers_are_written_exactly_or_rounded_up(value: Fraction) -> None:
+    back = Fraction(decimal_text(value))
+    assert value <= back <= value * (1 + Fraction(1, 10**29))
+
+
+@given(st.integers(0, 10**24), st.integers(0, 40))
+def test_decimals_come_back_exactly(digits: int, places: int) -> None:
+    value = Fraction(digits, 10**places)
+    assert Fraction(decimal_text(value)) == value
+    if value < 10**6:
+        assert parse_time(time_text(value)) == value
+    if 10 <= value < 10**17:
+        assert parse_bandwidth(rate_text(value)) == value
+
+
+def test_times_are_written_for_people() -> None:
+    assert [time_text(Fraction(text)) for text in ("0", "12e-6", "1.5", "1e-13")] == [
+        "0 s",
+        "12 us",
+        "1.5 s",
+        "0.1 ps",
+    ]
+    assert rate_text(Fraction(5_700_000_000)) == "5.7 GB/s"
+
+
+WRITERS: list[Callable[[Path], None]] = [
+    lambda path: write_graph(Graph("g", (Op("a"),)), path),
+    lambda path: write_cluster(Cluster("c", (Device("d"),)), path),
+    lambda path: write_strategy(Strategy({"a": "d"}), path),
+    lambda path: write_profile(read_profile({"rows": [ROW]}), path),
+]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+def test_the_same_value_makes_the_same_bytes(
+    write: Callable[[Path], None], name: str, tmp_path: Path
+) -> None:
+    contents = []
+    for _ in range(2):
+        write(tmp_path / name)
+        contents.append((tmp_path / name).read_bytes())
+    assert contents[0] == contents[1]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def fail_half_way(path: Path) -> None:
+    with replacing(path) as temporary:
+        Path(temporary).write_text("half")
+        assert temporary.endswith("x.json")
+        raise RuntimeError
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError):
+        fail_half_way(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_written_file_has_the_usual_permissions_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("real.json")
+    write_text(tmp_path / "link.json", "{}")
+    assert (tmp_path / "link.json").is_symlink()
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "real.json").stat().st_mode) == 0o666 & ~mask
+
+
+def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    write_text("/dev/null", "gone")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    with pytest.raises(IsADirectoryError):
+        write_text(tmp_path, "x")
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "no/where.json", "x")

@@ -1,0 +1,693 @@
+"""Programs of torch.export and traces of torch.profiler: the graphs and keys are those of a
+captured step.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simdev import load_scenario
+from simdev.errors import InputError
+from simdev.files import read_profile
+from simdev.importers import Machine, graph_scenario, write_imported
+from simdev.measure import import_program, import_trace
+from simdev.measure.traces import trace_profile
+from simdev.measure.traces.events import parse_events
+from simdev.scenario import run
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8)
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(8 * 16, 16),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(),
+            torch.nn.Linear(16, 10),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1))
+
+
+class Loss(torch.nn.Module):
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.net(x), y)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 3, 8, 8, generator=generator), torch.randint(
+        10, (4,), generator=generator
+    )
+
+
+# torch.export
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> str:
+    path = str(tmp_path_factory.mktemp("export") / "net.pt2")
+    torch.export.save(torch.export.export(Net().eval(), batch()[:1]), path)
+    return path
+
+
+def test_a_saved_program_is_the_graph_of_its_module(saved):
+    found = import_program(saved, name="net")
+    assert found.graph.ops == import_program(Net().eval(), batch()[:1]).graph.ops
+    ops = {op.name: op for op in found.graph.ops}
+    assert ops["conv/conv2d"].inputs == ("x", "conv/weight", "conv/bias")
+    assert ops["body/0/linear"].attrs["in"] == ((4, 128), (16, 128), (16,))
+    assert {op.phase for op in found.graph.ops} == {"forward"}
+    assert not any(op.grad_bytes or op.state_bytes for op in found.graph.ops)
+    assert any("forward pass alone" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd-momentum", "adam"])
+def test_a_program_with_its_loss_is_the_whole_step(optimizer):
+    from simdev.files import read_graph
+    from simdev.measure.capture import capture
+
+    torch.manual_seed(0)
+    net = Net()
+    program = torch.export.export(Loss(net), batch())
+    found = import_program(program, optimizer=optimizer).graph
+    captured = read_graph(
+        capture(net, batch(), lambda m, x, y: F.cross_entropy(m(x), y), optimizer).graph
+    )
+    assert {op.phase for op in found.ops} == {"forward", "backward", "update"}
+
+    def seen(graph) -> list[tuple[object, ...]]:
+        return [(op.kind, op.phase, op.attrs, op.outputs, op.state_bytes) for op in graph.ops]
+
+    assert seen(found) == seen(captured)
+
+
+def test_dynamic_dimensions_take_the_sizes_of_the_inputs():
+    dims = {"x": {0: torch.export.Dim("n", min=2, max=64)}}
+    program = torch.export.export(Net().eval(), batch()[:1], dynamic_shapes=dims)
+    found = import_program(program)
+    assert any("dynamic dimensions" in note for note in found.notes)
+    larger = import_program(program, (torch.zeros(32, 3, 8, 8),))
+    shape = {op.name: op.outputs for op in larger.graph.ops}["conv/conv2d"][0].shape
+    assert shape == (32, 8, 8, 8)
+
+
+def test_arguments_may_be_nested_and_named():
+    class Two(torch.nn.Module):
+        def forward(
+            self, pair: tuple[torch.Tensor, torch.Tensor], *, scale: torch.Tensor
+        ) -> torch.Tensor:
+            return (pair[0] + pair[1]) * scale
+
+    x = torch.zeros(2, 3)
+    program = torch.export.export(Two(), ((x, x.clone()),), {"scale": torch.ones(3)})
+    graph = import_program(program).graph
+    assert [op.kind for op in graph.ops] == ["input"] * 3 + ["add", "mul"]
+
+
+def test_an_imported_program_runs(saved, tmp_path):
+    found = import_program(saved)
+    write_imported(
+        graph_scenario(found.graph, Machine(device="v100"), "torch-export"), tmp_path / "s.json"
+    )
+    assert run(load_scenario(tmp_path / "s.json")).step_ps > 0
+
+
+def test_a_program_without_a_loss_makes_no_step(saved):
+    with pytest.raises(InputError, match="returns no loss"):
+        import_program(saved, optimizer="adam")
+    with pytest.raises(InputError, match="optimizer: must be one of"):
+        import_program(saved, optimizer="sgd")
+    with pytest.raises(InputError, match="inputs: a module needs"):
+        import_program(Net())
+
+
+def rewritten(source: str, target, change) -> str:
+    """The archive with some of its files changed: ``change(name, data)``."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return str(target)
+
+
+def test_files_that_are_no_programs_are_refused(saved, tmp_path):
+    (tmp_path / "text.pt2").write_text("hello")
+    (tmp_path / "cut.pt2").write_bytes(Path(saved).read_bytes()[:3000])
+    with zipfile.ZipFile(tmp_path / "other.pt2", "w") as archive:
+        archive.writestr("a", "b")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "weights.pt2")
+    for name, reason in (
+        ("text", "damaged archive"),
+        ("cut", "damaged archive"),
+        ("other", "not an archive of"),
+        ("weights", "not an archive of"),
+        ("none", "no such file"),
+    ):
+        with pytest.raises(InputError, match=f"(?i){reason}"):
+            import_program(tmp_path / f"{name}.pt2")
+    broken = rewritten(
+        saved, tmp_path / "b.pt2", lambda n, d: b"{}" if n.endswith("model.json") else d
+    )
+    with pytest.raises(InputError, match="not a program that this PyTorch can load"):
+        import_program(broken)
+
+
+def test_pickled_objects_are_never_loaded(saved, tmp_path):
+    import pickle
+
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(marker), "w"))
+
+    import io
+
+    torch_file = io.BytesIO()
+    torch.save(Evil(), torch_file)
+    sample = rewritten(
+        saved, tmp_path / "s.pt2", lambda n, d: torch_file.getvalue() if "sample_inputs" in n else d
+    )
+    with pytest.raises(InputError, match="example inputs that only unpickling could read: refused"):
+        import_program(sample)
+    entry = {
+        "config": {
+            "c": {
+                "path_name": "opaque_obj_0",
+                "is_param": False,
+                "use_pickle": True,
+                "tensor_meta": None,
+            }
+        }
+    }
+    constant = rewritten(
+        saved,
+        tmp_path / "c.pt2",
+        lambda n, d: json.dumps(entry).encode() if "constants_config" in n else d,
+    )
+    with zipfile.ZipFile(constant, "a") as archive:
+        root = archive.namelist()[0].split("/")[0]
+        archive.writestr(f"{root}/data/constants/opaque_obj_0", pickle.dumps(Evil()))
+    with pytest.raises(InputError, match="c: a pickled object, which could run code: refused"):
+        import_program(constant)
+    assert not marker.exists()
+
+
+# Kineto
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory) -> str:
+    """Four steps of a real training loop, as torch.profiler writes them."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    path = str(tmp_path_factory.mktemp("kineto") / "trace.json")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    plan = schedule(wait=0, warmup=1, active=4, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=plan) as profiler:
+        for _ in range(5):
+            x, y = batch()
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            profiler.step()
+    profiler.export_chrome_trace(path)
+    torch.set_num_threads(threads)
+    return path
+
+
+def told(key: str) -> str:
+    """A key without its kind of device."""
+    return json.dumps(json.loads(key)[1:])
+
+
+def test_a_real_trace_has_a_row_for_every_op_of_the_captured_step(traced):
+    from simdev.measure.capture import capture
+
+    found = import_trace(traced, device="epyc-1core")
+    captured = capture(Net(), batch(), lambda m, x, y: F.cross_entropy(m(x), y))
+    rows = {told(key) for key in found.profile.rows}
+    missing = [row for key, row in captured.rows.items() if told(key) not in rows]
+    assert not missing
+    # What the step does not run: random numbers of the batch, and clearing of gradients.
+    extra = {
+        json.loads(key)[1]
+        for key in found.profile.rows
+        if told(key) not in {told(k) for k in captured.rows}
+    }
+    assert extra <= {"randn", "normal", "randint", "random", "zero", "fill"}
+
+
+def test_steps_quantiles_and_origin_of_a_real_trace(traced, tmp_path):
+    found = import_trace(traced, device="epyc-1core")
+    assert "left out 1 of 4 steps as warm-up" in found.notes
+    rows = {
+        (row.details["op"], row.details["phase"]): row.details
+        for row in found.profile.rows.values()
+    }
+    linear = [row.details for row in found.profile.rows.values() if row.details["op"] == "linear"]
+    assert [row["t_ns"]["n"] for row in linear] == [3, 3]
+    for row in rows.values():
+        assert row["t_ns"]["min"] <= row["t_ns"]["p10"] <= row["t_ns"]["p50"] <= row["t_ns"]["p90"]
+    assert rows["conv2d", "fwd"]["src"] == "measured"
+    assert rows["sgd_momentum_update", "opt"]["src"] == "fitted"
+    (tmp_path / "p.jsonl").write_text(found.text)
+    back = read_profile(tmp_path / "p.jsonl")
+    assert set(back.rows) == set(found.profile.rows)
+    header = back.header["header"]
+    assert header["provenance"]["file"] == "trace.json"
+    assert header["provenance"]["units"] == "times in us"
+    assert "created" not in header
+    # Operators fill most of a step, and never more than it (the thread is one).
+    assert 0 < header["step"]["rows_s"] <= header["step"]["step_s"]
+    assert import_trace(traced, device="epyc-1core").text == found.text
+    assert len(import_trace(traced, "epyc-1core", warm_up=0).profile.rows) >= len(back.rows)
+
+
+def test_a_program_and_a_trace_make_a_measured_step(traced, tmp_path):
+    """From PyTorch alone to a simulated step whose times are all of the trace."""
+    (tmp_path / "p.jsonl").write_text(import_trace(traced, "epyc-1core").text)
+    program = import_program(torch.export.export(Loss(Net()), batch()), optimizer="sgd-momentum")
+    found = graph_scenario(program.graph, Machine(device="epyc-1core"), "torch-export", timed=True)
+    write_imported(replace(found, profiles=(str(tmp_path / "p.jsonl"),)), tmp_path / "s.json")
+    scenario = load_scenario(tmp_path / "s.json")
+    assert json.loads((tmp_path / "s.json").read_text())["profile"] == [str(tmp_path / "p.jsonl")]
+    costs = [
+        scenario.costs.cost(scenario.graph, i, "epyc-1core")
+        for i, op in enumerate(scenario.graph.ops)
+        if op.kind not in ("parameter", "input")
+    ]
+    assert {cost.rung for cost in costs} == {"measured", "fitted"}
+    rungs = [cost.rung for cost in costs]
+    assert rungs.count("fitted") == sum(op.phase == "update" for op in scenario.graph.ops)
+    total = sum(cost.seconds for cost in costs) * 10**12
+    # one device, each op rounded up to a picosecond
+    assert total <= run(scenario).step_ps <= total + len(costs)
+
+
+# Traces of a GPU, written by hand: what a trace of CUDA holds, and how it misleads
+
+
+def span(name, start, duration, category="cpu_op", thread=1, **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
+
+
+def operator(name, start, duration, inputs, number, thread=1):
+    """``inputs`` are (type, shape, value)."""
+    kinds, shapes, values = (list(column) for column in zip(*inputs, strict=True))
+    strides = [[] for _ in shapes]
+    for i, shape in enumerate(shapes):
+        step = 1
+        for extent in reversed(shape if kinds[i] != "TensorList" else []):
+            strides[i].insert(0, step)
+            step *= extent
+    return span(
+        name,
+        start,
+        duration,
+        "cpu_op",
+        thread,
+        **{
+            "External id": number,
+            "Input type": kinds,
+            "Input Dims": shapes,
+            "Input Strides": strides,
+            "Concrete Inputs": values,
+        },
+    )
+
+
+def kernel(start, duration, correlation, stream=7, name="gemm", category="kernel"):
+    return span(
+        name,
+        start,
+        duration,
+        category,
+        f"stream {stream}",
+        device=0,
+        stream=stream,
+        correlation=correlation,
+    )
+
+
+def launch(start, correlation, thread=1, duration=2):
+    return span(
+        "cudaLaunchKernel", start, duration, "cuda_runtime", thread, correlation=correlation
+    )
+
+
+MATRIX = [("float", [64, 32], ""), ("float", [32, 16], "")]
+H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+
+
+def trace(*events, devices=H100, **more) -> str:
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "displayTimeUnit": "ms",
+            "deviceProperties": devices,
+            "traceEvents": list(events),
+            **more,
+        }
+    )
+
+
+def rows(text: str, **asked: object) -> dict[tuple[str, str], dict]:
+    found = trace_profile(text, **asked)
+    return {
+        (row.details["op"], row.details["phase"]): row.details
+        for row in found.profile.rows.values()
+    }
+
+
+def test_a_kernel_counts_for_the_operator_that_launched_it():
+    """Launched at 5 us, run long after the operator's end; the time is the kernel's, in ns, not the
+    host's.
+    """
+    (row,) = rows(
+        trace(operator("aten::mm", 0, 10, MATRIX, 1), launch(5, 77), kernel(5000.5, 40.25, 77))
+    ).values()
+    assert row["op"] == "matmul"
+    assert row["in"] == ((64, 32), (32, 16))
+    assert row["out"] == ((64, 16),)
+    assert (row["t_ns"]["p50"], row["host_ns"], row["launches"]) == (40_250, 10_000, 1)
+    assert row["dev"] == "h100-sxm"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cat": ["a"]},
+        {"cat": {"a": 1}},
+        *(
+            {"args": {"Input Dims": dims}}
+            for dims in ([[2**63, 2], [2, 3]], [[2**40, 2**40]] * 2, [], 7, [[-1]], [["a"]])
+        ),
+        *({"args": {"Input type": kinds}} for kinds in ([["float"], {}], "float", [None, 3])),
+        *(
+            {"args": {"Input Strides": strides}}
+            for strides in ([[2**63, 1], [1, 1]], 7, [["a", 1], 2])
+        ),
+        {"args": {"External id": [1]}},
+        {"name": "aten::ones_like", "args": {"Input Dims": []}},
+        {"name": "ProfilerStep#" + "9" * 5000, "cat": "user_annotation"},
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_nonsense_in_one_operator_is_no_end_of_the_trace(change):
+    strange = operator("aten::mm", 20, 10, MATRIX, 2)
+    strange |= change | {"args": strange["args"] | change.get("args", {})}
+    odd = [launch(22, [78]), kernel(6000, 9, {"a": 78})]
+    (row,) = rows(
+        trace(
+            operator("aten::mm", 0, 10, MATRIX, 1),
+            launch(5, 77),
+            kernel(5000, 40, 77),
+            strange,
+            *odd,
+        )
+    ).values()
+    assert (row["op"], row["t_ns"]["n"]) == ("matmul", 1)
+
+
+def test_nested_operators_count_once():
+    """linear calls addmm calls a helper; matmul is a composite, addmm is the operator, all it
+    launches is its own.
+    """
+    bias = [("float", [16], ""), *MATRIX, ("Scalar", [], "1"), ("Scalar", [], "1")]
+    linear = [("float", [64, 32], ""), ("float", [16, 32], ""), ("float", [16], "")]
+    events = [
+        operator("aten::linear", 0, 30, linear, 1),
+        operator("aten::t", 1, 2, [("float", [16, 32], "")], 2),
+        operator("aten::addmm", 5, 20, bias, 3),
+        operator(
+            "aten::expand",
+            6,
+            2,
+            [("float", [16], ""), ("ScalarList", [], "[64, 16]"), ("Scalar", [], "False")],
+            4,
+        ),
+        launch(9, 1),
+        launch(12, 2),
+        kernel(100, 7, 1),
+        kernel(107, 5, 2),
+    ]
+    found = rows(trace(*events))
+    assert list(found) == [("linear", "fwd")]
+    assert (found["linear", "fwd"]["t_ns"]["p50"], found["linear", "fwd"]["launches"]) == (
+        12_000,
+        2,
+    )
+    # Kernels on two streams at once: the time in which the operator is at work.
+    events[-1] = kernel(103, 9, 2, stream=8)
+    assert rows(trace(*events))["linear", "fwd"]["t_ns"]["p50"] == 12_000
+    # On a CPU the operator's own time counts, with all inside it, and never the composite's.
+    (row,) = rows(trace(*events[:4], devices=[]), device="cpu").values()
+    assert (row["op"], row["t_ns"]["p50"]) == ("linear", 20_000)
+
+
+def test_warm_up_steps_and_what_lies_outside_of_steps_are_left_out():
+    events = []
+    for step in range(4):
+        start = 1000 * step
+        events.append(span(f"ProfilerStep#{step + 7}", start, 900, "user_annotation"))
+        events += [operator("aten::mm", start + 10, 10, MATRIX, step), launch(start + 12, step)]
+        events.append(kernel(start + 2500, [900, 10, 30, 20][step], step))
+    events += [operator("aten::mm", 4000, 10, MATRIX, 9), launch(4002, 9), kernel(4100, 999, 9)]
+    (row,) = rows(trace(*events)).values()
+    assert (row["t_ns"]["n"], row["t_ns"]["p50"]) == (3, 20_000)
+    (row,) = rows(trace(*events), warm_up=0).values()
+    assert row["t_ns"]["n"] == 4
+    (row,) = rows(trace(*events), warm_up=3).values()
+    assert row["t_ns"]["p50"] == 20_000
+    for wrong, reason in ((4, "4 of 4 steps leaves none"), (-1, "must not be negative")):
+        with pytest.raises(InputError, match=reason):
+            rows(trace(*events), warm_up=wrong)
+
+
+def test_the_backward_is_known_by_autograds_spans_on_a_thread_of_its_own():
+    events = [
+        span("ProfilerStep#1", 0, 1000, "user_annotation"),
+        operator("aten::mm", 10, 10, MATRIX, 1),
+        launch(12, 1),
+        kernel(50, 3, 1),
+        span("autograd::engine::evaluate_function: MmBackward0", 100, 50, thread=2),
+        span("MmBackward0", 101, 40, thread=2),
+        operator("aten::mm", 105, 10, MATRIX, 2, thread=2),
+        launch(106, 2, thread=2),
+        kernel(200, 4, 2),
+    ]
+    found = rows(trace(*events))
+    assert {key: row["t_ns"]["p50"] for key, row in found.items()} == {
+        ("matmul", "fwd"): 3000,
+        ("matmul", "bwd"): 4000,
+    }
+
+
+def test_the_backward_of_a_convolution_is_divided_by_operations():
+    image, filters, grad = (
+        ("float", [2, 3, 8, 8], ""),
+        ("float", [4, 3, 3, 3], ""),
+        ("float", [2, 4, 8, 8], ""),
+    )
+    numbers = ["[4]", "[1, 1]", "[1, 1]", "[1, 1]"]
+    told = [
+        grad,
+        image,
+        filters,
+        *(("ScalarList", [], one) for one in numbers),
+        ("Scalar", [], "False"),
+        ("ScalarList", [], "[0, 0]"),
+        ("Scalar", [], "1"),
+        ("ScalarList", [], "[True, True, True]"),
+    ]
+    events = [
+        span("autograd::engine::evaluate_function: ConvolutionBackward0", 0, 90),
+        operator("aten::convolution_backward", 5, 50, told, 1),
+        launch(7, 1),
+        kernel(100, 30, 1),
+    ]
+    found = trace_profile(trace(*events))
+    both = {row.details["op"]: row for row in found.profile.rows.values()}
+    assert set(both) == {"conv2d_backward_input", "conv2d_backward_weight"}
+    assert sum(row.details["t_ns"]["p50"] for row in both.values()) == 30_000
+    assert {row.source for row in both.values()} == {"fitted"}
+    assert any("2 rows are no measurements" in note for note in found.notes)
+
+
+def test_what_an_optimizer_does_is_divided_over_its_parameters():
+    lists = [
+        ("TensorList", [[10, 10], [300]], ""),
+        ("TensorList", [[10, 10], [300]], ""),
+        ("Scalar", [], "1"),
+    ]
+    events = [
+        operator("aten::mm", 0, 5, MATRIX, 1),
+        launch(1, 1),
+        kernel(50, 3, 1),
+        span("Optimizer.step#Adam.step", 100, 100, "user_annotation"),
+        operator("aten::_foreach_lerp_", 110, 5, lists, 2),
+        launch(111, 2),
+        kernel(300, 10, 2),
+        operator("aten::_foreach_addcdiv_", 120, 5, lists, 3),
+        launch(121, 3),
+        kernel(320, 30, 3),
+    ]
+    found = trace_profile(trace(*events)).profile.rows.values()
+    updates = {
+        tuple(row.details["in"][0]): row.details["t_ns"]["p50"]
+        for row in found
+        if row.details["phase"] == "opt"
+    }
+    assert updates == {(10, 10): 10_000, (300,): 30_000}
+    assert {row.details["op"] for row in found} == {"matmul", "adam_update"}
+
+
+def test_what_is_no_operator_of_pytorch_is_told_with_its_time():
+    events = [
+        span("ProfilerStep#1", 0, 1000, "user_annotation"),
+        operator("aten::mm", 10, 10, MATRIX, 1),
+        launch(12, 1),
+        kernel(50, 3, 1),
+        operator("triton_fused_add", 30, 10, MATRIX, 2),
+        launch(32, 2),
+        kernel(60, 500, 2),
+        launch(600, 3),
+        kernel(700, 250, 3, name="ncclDevKernel_AllReduce"),
+    ]
+    found = trace_profile(trace(*events))
+    assert [row.details["op"] for row in found.profile.rows.values()] == ["matmul"]
+    assert any(
+        note.startswith("left out triton_fused_add (0.500 ms a step)") for note in found.notes
+    )
+    assert any(
+        note.startswith("0.250 ms a step of kernels belong to no operator") for note in found.notes
+    )
+
+
+def test_kernels_without_a_launch_are_found_by_their_operator():
+    events = [operator("aten::mm", 0, 10, MATRIX, 41), kernel(50, 6, 9)]
+    events[1]["args"]["External id"] = 41
+    (row,) = rows(trace(*events)).values()
+    assert row["t_ns"]["p50"] == 6000
+
+
+def test_lists_of_tensors_take_the_type_that_their_shape_has_elsewhere():
+    half = [("c10::Half", [64, 32], ""), ("c10::Half", [32, 16], "")]
+    concat = [("TensorList", [[64, 32], [64, 32]], ""), ("Scalar", [], "1")]
+    events = [
+        operator("aten::mm", 0, 10, half, 1),
+        launch(1, 1),
+        kernel(50, 3, 1),
+        operator("aten::cat", 20, 10, concat, 2),
+        launch(21, 2),
+        kernel(60, 4, 2),
+    ]
+    events[3]["args"]["Input Strides"][0] = [[32, 1], [32, 1]]
+    found = rows(trace(*events))
+    assert (found["concat", "fwd"]["dt"], found["concat", "fwd"]["out"]) == (
+        ("float16", "float16"),
+        ((64, 64),),
+    )
+    unknown = trace_profile(
+        trace(
+            *events[3:],
+            *[
+                operator("aten::relu", 90, 5, [("float", [3], "")], 5),
+                launch(91, 5),
+                kernel(99, 1, 5),
+            ],
+        )
+    )
+    assert any("aten::cat" in note for note in unknown.notes)
+
+
+def test_numbers_of_python_are_no_tensors():
+    told = [("float", [8, 8], ""), ("double", [], "")]
+    events = [operator("aten::mul", 0, 10, told, 1), launch(1, 1), kernel(50, 3, 1)]
+    assert rows(trace(*events))["mul", "fwd"]["in"] == ((8, 8),)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "problem"),
+    [
+        ("{", {}, "line 1, column 2: not JSON"),
+        ('{"traceEvents": 3}', {}, "needs a list of traceEvents"),
+        ("[]", {}, "no operators (cpu_op)"),
+        (trace(kernel(1, 2, 3)), {}, "no operators (cpu_op)"),
+        (trace(span("aten::mm", 0, 9), launch(1, 1), kernel(5, 1, 1)), {}, "record_shapes=True"),
+        (
+            trace(operator("aten::mm", 0, 1, MATRIX, 1), devices=[]),
+            {},
+            "--device: missing; a trace of a CPU",
+        ),
+        (
+            trace(operator("aten::mm", 0, 1, MATRIX, 1), launch(0, 1), kernel(5, 1, 1), devices=[]),
+            {},
+            "names no GPU",
+        ),
+        (
+            trace(operator("aten::mm", -1, 1, MATRIX, 1)),
+            {},
+            "traceEvents[0].ts: must be a number of us >= 0, got -1",
+        ),
+        (
+            trace(operator("aten::mm", 0, "x", MATRIX, 1)),
+            {},
+            "traceEvents[0].dur: must be a number of us >= 0",
+        ),
+        ('{"traceEvents": [7]}', {}, "traceEvents[0]: must be an object"),
+        (
+            trace(operator("aten::mm", 0, 1, MATRIX[:1], 1)),
+            {"device": "x"},
+            "no operator of which a row could be made",
+        ),
+        (
+            trace(operator("aten::mm", 0, 1, MATRIX, 1)),
+            {"device": "x", "warm_up": 1},
+            "the trace marks no steps",
+        ),
+    ],
+)
+def test_broken_traces_are_refused(text, asked, problem):
+    with pytest.raises(InputError) as caught:
+        trace_profile(text, **asked)
+    assert problem in str(caught.value)
+
+
+def test_a_list_alone_is_a_trace_too():
+    events = json.loads(trace(operator("aten::mm", 0, 1, MATRIX, 1)))["traceEvents"]
+    assert len(trace_profile(json.dumps(events), "x").profile.rows) == 1
+
+
+def test_spans_that_only_touch_are_not_nested():
+    found = parse_events(trace(span("a", 0, 10), span("b", 10, 5), span("c", 11, 2)))
+    assert [one.name for one in found.roots] == ["a", "b"]
+    assert [one.name for one in found.roots[1].children] == ["c"]

@@ -1,0 +1,568 @@
+"""The oracle against lower and simulate, by ==: step time, every peak, feasibility and excess,
+starts and finishes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from benchmarks import common
+from simdev import Oracle
+from simdev.check import check
+from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
+from simdev.costs import CostModel
+from simdev.engine import simulate
+from simdev.errors import DeadlockError, InputError, MissingCostError
+from simdev.graph import Graph, Op, Tensor
+from simdev.lowering import lower
+from simdev.oracle import Cost
+from simdev.strategy import Order, Strategy
+from strategies import UNIT, Tape, World, drawn, make_world, op, worlds
+
+POLICIES = ("fifo", "fifo", "fifo", "priority", "fixed", "program")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", ">i4")
+
+
+def expected(world: World) -> Cost:
+    """What lower and the reference engine say, from the trace."""
+    trace = simulate(lower(world.graph, world.cluster, CostModel(), world.strategy), "simpy")
+    peaks = tuple(memory.peak for memory in trace.memory)
+    return Cost(trace.step_ps / 1e12, trace.feasible, trace.memory_excess, trace.step_ps, peaks)
+
+
+def column(world: World) -> list[int]:
+    """Device indices by op."""
+    return [world.cluster.index[world.strategy.placement[one.name]] for one in world.graph.ops]
+
+
+def oracle_of(world: World, **options: object) -> Oracle:
+    return Oracle(world.graph, world.cluster, order=world.strategy.order, **options)
+
+
+def placed(world: World, placement: Sequence[int]) -> World:
+    names = [device.name for device in world.cluster.devices]
+    by_name = {one.name: names[d] for one, d in zip(world.graph.ops, placement, strict=True)}
+    return world.but(strategy=replace(world.strategy, placement=by_name))
+
+
+# Random questions: those of strategies.py, with kinds of device, groups, parameters, and times of
+# any magnitude
+
+
+def varied_op(tape: Tape, one: Op, scale: int, group: str | None) -> Op:
+    """The op with times by kind of device, more that it keeps in memory, and perhaps a group."""
+    times = {kind: Fraction(tape.pick(0, 1, 2, 3) * scale, UNIT) for kind in ("gpu", "tpu", "cpu")}
+    owns = tape.pick(0, 0, 1, 3)
+    return replace(
+        one,
+        kind=tape.pick("op", "op", "parameter"),
+        time=tape.pick(one.time * scale, times),
+        param_bytes=owns,
+        grad_bytes=owns,
+        state_bytes=2 * owns,
+        colocate=group,
+    )
+
+
+def make_question(tape: Tape) -> World:
+    """A world varied; ops of the first group stand together."""
+    world = make_world(tape, POLICIES, QUEUES, TRANSFERS)
+    scale = tape.pick(1, 1, 7, 1000, 10**9)
+    fixed = world.strategy.order.policy == "fixed"
+    devices = tuple(
+        replace(one, kind=tape.pick("gpu", "tpu"), gap=one.gap * scale)
+        if one.kind == "gpu"
+        else one
+        for one in world.cluster.devices
+    )
+    links = tuple(
+        replace(
+            link,
+            bandwidth=link.bandwidth / scale,
+            latency=link.latency * scale,
+            gap=link.gap * scale,
+        )
+        for link in world.cluster.links
+    )
+    world = world.but(cluster=replace(world.cluster, devices=devices, links=links))
+    groups = [None if fixed else tape.pick(None, None, "one", "two") for _ in world.graph.ops]
+    names = iter(groups)
+    world = world.with_ops(lambda one: varied_op(tape, one, scale, next(names)))
+    place, first = column(world), {}
+    return placed(
+        world,
+        [
+            first.setdefault(group, d) if group else d
+            for group, d in zip(groups, place, strict=True)
+        ],
+    )
+
+
+def moved(tape: Tape, world: World) -> World:
+    """The same with every unit of placement elsewhere."""
+    hosts = [d for d, device in enumerate(world.cluster.devices) if device.runs_ops]
+    found = [0] * len(world.graph.ops)
+    for members in oracle_of(world).groups:
+        device = tape.pick(*hosts)
+        for i in members:
+            found[i] = device
+    return placed(world, found)
+
+
+def make_questions(tape: Tape) -> list[World]:
+    """One question at several placements (under fixed sequences only its own)."""
+    world = make_question(tape)
+    more = 0 if world.strategy.order.policy == "fixed" else 2
+    return [world, *(moved(tape, world) for _ in range(more))]
+
+
+@settings(max_examples=1500)
+@given(drawn(make_questions))
+def test_the_oracle_equals_lower_and_simulate(questions):
+    oracle = oracle_of(questions[0])
+    for world in questions:
+        cost = expected(world)
+        assert oracle(column(world)) == cost
+        assert oracle.step_ps(column(world)) == cost.step_ps
+        assert oracle(world.strategy) == cost
+        assert cost.feasible == (cost.memory_excess == 0)
+
+
+@settings(max_examples=500)
+@given(worlds(policies=("fifo", "program")))
+def test_starts_and_finishes_equal_those_of_the_trace(world):
+    oracle = oracle_of(world)
+    staged = any(device.staging for device in world.cluster.devices)
+    short = oracle._short_under(world.strategy.order)
+    assert (short is None) == (staged or world.cluster.queues == "fair")
+    if short is not None:
+        ops = len(world.graph.ops)
+        start, finish = short.starts(np.array(column(world)))
+        assert start.tolist() == world.trace.start[:ops].tolist()
+        assert finish.tolist() == world.trace.finish[:ops].tolist()
+
+
+def test_program_order_of_a_file_that_is_not_sorted_is_simulated():
+    ops = (Op("b", inputs=("a",), time="1 ms"), Op("a", time="1 ms", outputs=(Tensor(8),)))
+    gpus = [Device(f"gpu:{i}") for i in range(2)]
+    cluster = Cluster.all_to_all("two", gpus, bandwidth="1 GB/s")
+    oracle = Oracle(Graph("backwards", ops), cluster, order=Order("program"))
+    assert oracle._short is not None
+    assert oracle._short_in_order is None
+    assert oracle([0, 1]).step_ps == 2 * 10**9 + 8000
+    with pytest.raises(DeadlockError):
+        oracle([0, 0])
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@pytest.mark.parametrize("queues", QUEUES)
+def test_at_full_size(queues, transfer):
+    """300 ops of realistic random times and sizes on 9 devices, and memory that some placements
+    exceed.
+    """
+    prepared = common.layered(300, 9, queues, seed=1)
+    devices = tuple(
+        replace(device, memory=5 * 10**6 * (d + 1))
+        for d, device in enumerate(prepared.cluster.devices)
+    )
+    cluster = replace(prepared.cluster, devices=devices, transfer=transfer)
+    world = World(prepared.graph, cluster, Strategy())
+    oracle, rng = oracle_of(world), np.random.default_rng(5)
+    for most in (1, 2, 9, 9):
+        question = placed(world, rng.integers(0, most, 300).tolist())
+        assert oracle(column(question)) == expected(question)
+
+
+def test_many_devices_of_one_op_each():
+    """A root that everyone reads, on 70 devices."""
+    ops = [op("root", 1, size=3), *(op(f"o{i}", i % 3, "root", size=1) for i in range(69))]
+    for queues in ("half-duplex", "link"):
+        cluster = Cluster.all_to_all(
+            "wide", [Device(f"g{d}") for d in range(70)], queues, bandwidth=UNIT
+        )
+        world = World.of(ops, cluster, range(70))
+        assert oracle_of(world)(range(70)) == expected(world)
+
+
+# Too large for the keys of the short path
+
+
+def test_instants_beyond_a_key_are_counted_from_later_on():
+    """(time, round, op) needs more than 63 bits, though each fits: 1,000 s and 200 ops of no length
+    among 1,000.
+    """
+    ops = [op(f"o{i}", 0, *([f"o{i - 1}"] if i % 3 else []), size=1) for i in range(1000)]
+    ops = [
+        replace(one, time=f"{i % 7} s" if i < 300 else "1 ps" if i < 800 else 0)
+        for i, one in enumerate(ops)
+    ]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    world = World.of(ops, cluster, [0, 1] * 500)
+    oracle = oracle_of(world)
+    assert oracle._short is not None
+    assert oracle._short.cost(np.array(column(world))) == expected(world)
+    assert oracle.step_ps(column(world)) == expected(world).step_ps
+
+
+def test_what_waits_too_far_apart_for_keys_is_simulated():
+    """An op of a day and a thousand of a second are under way at once."""
+    chain = [op(f"o{i}", 0, *([f"o{i - 1}"] if i else []), size=1) for i in range(999)]
+    ops = [op("long", 0), *chain, op("end", 0, "long", "o998")]
+    ops = [replace(one, time="1e5 s" if one.name == "long" else "1 s") for one in ops]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    world = World.of(ops, cluster, [0, *[1] * 999, 0])
+    oracle = oracle_of(world)
+    assert oracle._short is not None
+    assert oracle._short.cost(np.array(column(world))) is None
+    assert oracle._short.starts(np.array(column(world))) is None
+    assert oracle(column(world)) == expected(world)
+    assert oracle.step_ps(column(world)) == expected(world).step_ps
+
+
+def slow_link() -> World:
+    """A link that nobody needs, over which a tensor would take years."""
+    cluster = Cluster(
+        "slow", (Device("g0"), Device("g1")), (Link(("g0", "g1"), Fraction(1, 10**6)),)
+    )
+    return World.of([op("a", 1, size=10**6), op("b", 1, "a")], cluster, [0, 0])
+
+
+def test_a_transfer_of_years_hurts_only_who_asks_for_it():
+    world = slow_link()
+    oracle = oracle_of(world)
+    assert oracle([0, 0]) == expected(world)
+    with pytest.raises(InputError, match="more than 53 days"):
+        oracle([0, 1])
+
+
+def test_sizes_that_could_overflow_are_lowered():
+    ops = [op("a", 1, size=2**60), *(op(f"b{i}", 1, "a", size=2**60) for i in range(4))]
+    cluster = Cluster.all_to_all(
+        "big", [Device(f"g{d}", memory=1) for d in range(4)], bandwidth=2**60
+    )
+    world = World.of(ops, cluster, [0] * 5)
+    oracle = oracle_of(world)
+    with pytest.raises(InputError, match="all sizes together exceed"):
+        oracle([0] * 5)
+    with pytest.raises(InputError, match="all sizes together exceed"):
+        expected(world)
+
+
+def test_durations_that_could_overflow_are_lowered():
+    ops = [replace(op(f"o{i}", 0), time={"gpu": 1, "cpu": "4e6 s"}) for i in range(5)]
+    world = World.of(ops, Cluster("two", (Device("g0"), Device("c0", "cpu"))), [0] * 5)
+    assert oracle_of(world)([0] * 5) == expected(world)
+    with pytest.raises(InputError, match="53 days"):
+        oracle_of(world)([1] * 5)
+
+
+# Forms of a placement
+
+
+@cache
+def grouped() -> World:
+    """Ops a0 and a2 in one group, b1 and b3 in another, c alone; infeasible on one device."""
+    ops = [
+        op("a0", 1, size=2, colocate="a"),
+        op("b1", 2, "a0", size=1, colocate="b"),
+        op("a2", 3, "b1", size=2, colocate="a"),
+        op("b3", 1, "a2", size=2, colocate="b"),
+        op("c", 2, "a2", "b1"),
+    ]
+    devices = [Device(f"g{d}", memory=3) for d in range(3)]
+    return World.of(
+        ops, Cluster.all_to_all("three", devices, "device", bandwidth=UNIT), [0, 1, 0, 1, 2]
+    )
+
+
+def test_groups_are_in_the_order_of_their_first_op():
+    assert oracle_of(grouped()).groups == ((0, 2), (1, 3), (4,))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_arrays_of_any_type_over_ops_and_groups(dtype):
+    oracle, cost = oracle_of(grouped()), expected(grouped())
+    by_op, by_group = np.array([0, 1, 0, 1, 2], dtype), np.array([0, 1, 2], dtype)
+    frozen, strided = by_op.copy(), np.repeat(by_op, 2)[::2]
+    frozen.setflags(write=False)
+    for form in (by_op, by_group, frozen, strided, by_op[::-1][::-1]):
+        oracle = oracle_of(grouped())
+        assert oracle(form) == cost
+        assert oracle.step_ps(form) == cost.step_ps
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        [0, 1, 0, 1, 2],
+        (0, 1, 2),
+        [np.int32(0), 1, np.uint8(2)],
+        {"a0": "g0", "a2": "g0", "b1": "g1", "b3": "g1", "c": "g2"},
+        {"a": "g0", "b*": "g1", "c": "g2"},
+        Strategy({"*": "g1", "a": "g0", "c": "g2"}),
+    ],
+)
+def test_other_forms(form):
+    assert oracle_of(grouped())(form) == expected(grouped())
+
+
+def test_an_array_is_not_kept():
+    oracle, form = oracle_of(grouped()), np.array([0, 1, 2])
+    before = oracle(form)
+    form[:] = 0
+    assert oracle(form) != before
+    assert oracle([0, 1, 2]) == before
+
+
+def test_names_and_traces_of_a_placement():
+    oracle = oracle_of(grouped())
+    assert oracle.named([0, 1, 2]) == grouped().strategy.placement
+    trace = oracle.trace([0, 1, 2])
+    assert (
+        trace.start.tolist()
+        == grouped().trace.start.tolist()
+        == oracle.trace(grouped().strategy).start.tolist()
+    )
+    assert check(trace.task_graph, trace) == ()
+
+
+def test_an_empty_graph():
+    world = World.of([], Cluster("one", (Device("g0", memory=0),)), [])
+    for form in ([], {}, np.zeros(0, int), np.zeros(0)):
+        assert oracle_of(world)(form) == Cost(0.0, True, 0, 0, (0,))
+
+
+def test_what_does_not_fit_is_an_answer():
+    for order in (Order(), Order("program"), Order("priority", {"c": -1})):
+        cost = oracle_of(grouped().ordered(order))([0, 0, 0])
+        assert not cost.feasible
+        assert cost.memory_excess == max(cost.peaks) - 3 > 0
+        assert cost.step_ps == 9
+
+
+# What is malformed
+
+
+def unreachable() -> World:
+    """g1 reaches g0 but not the other way; the switch runs no op; nobody knows how long c takes on
+    a tpu.
+    """
+    devices = (Device("g0"), Device("g1"), Device("t0", "tpu"), Device("hub", "switch"))
+    links = (Link(("g1", "g0"), 1, duplex="simplex"), Link(("g0", "t0"), 1))
+    ops = [
+        op("a", 1, size=1, colocate="x"),
+        op("b", 1, "a"),
+        Op("c", time={"gpu": 1}),
+        op("d", 1, colocate="x"),
+    ]
+    return World.of(ops, Cluster("odd", devices, links, "device"), [0, 0, 0, 0])
+
+
+MALFORMED = {
+    "negative": ([0, -1, 0, 0], r"device -1 of \"b\" is not in 0\.\.3"),
+    "too large": ([0, 4, 0, 0], r"device 4 of \"b\" is not in 0\.\.3"),
+    "larger than int64": (np.array([0, 2**64 - 1, 0, 0], np.uint64), "is not in 0..3"),
+    "larger than any integer": ([0, 2**70, 0, 0], "whole numbers"),
+    "group too large": ([9, 0, 0], "is not in 0..3"),
+    "float": ([0.0, 0.0, 0.0, 0.0], "whole numbers, got float64"),
+    "nan": ([0, float("nan"), 0, 0], "whole numbers"),
+    "bool": ([True] * 4, "whole numbers, got bool"),
+    "text": (["g0"] * 4, "whole numbers"),
+    "one text": ("g0", "whole numbers"),
+    "nothing": (None, "whole numbers"),
+    "a number": (0, "whole numbers"),
+    "a set": ({0, 1}, "whole numbers"),
+    "a table": ([[0, 0, 0, 0]], r"whole numbers, got int64 of shape \(1, 4\)"),
+    "ragged": ([[0], [0, 0]], "whole numbers"),
+    "too short": ([0, 0], r"must have 4 devices \(ops\) or 3 \(groups\)"),
+    "too long": ([0] * 5, "must have 4 devices"),
+    "empty": ([], "must have 4 devices"),
+    "split group": ([0, 0, 0, 2], 'group "x" is split over g0, t0'),
+    "switch": ([3, 0, 0, 3], '"hub" is a switch and runs no op'),
+    "no route": ([0, 1, 0, 0], 'from "g0" to "g1", but no route joins them'),
+    "unknown device": ({"*": "g9"}, 'no device named "g9"'),
+    "unknown op": ({"*": "g0", "z": "g0"}, r'placement\["z"\]: no op'),
+    "op without a device": ({"a": "g0", "d": "g0"}, 'op "b" has no device'),
+    "number as a name": ({"*": 0}, "must map a name to a name"),
+    "number as a key": ({0: "g0"}, "must map a name to a name"),
+    "list as a device": ({"*": ["g0"]}, "must map a name to a name"),
+    "strategy with an unknown device": (Strategy({"*": "g9"}), 'no device named "g9"'),
+}
+
+
+@pytest.mark.parametrize("order", [Order(), Order("program")], ids=["short", "lowered"])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_malformed_raises(name, order):
+    form, message = MALFORMED[name]
+    oracle = oracle_of(unreachable().ordered(order))
+    for ask in (oracle, lambda form: oracle.batch([form, form], 2)):
+        with pytest.raises(InputError, match=message) as found:
+            ask(form)
+        assert not isinstance(found.value, MissingCostError)
+    if not isinstance(form, Strategy):
+        with pytest.raises(InputError, match=message):
+            oracle.step_ps(form)
+    assert oracle.evaluations == 0
+
+
+def test_a_missing_cost_raises_where_it_is_needed():
+    for order in (Order(), Order("program")):
+        oracle = oracle_of(unreachable().ordered(order))
+        assert oracle([0, 0, 0, 0]).feasible
+        for form in ([0, 0, 2, 0], {"*": "g0", "c": "t0"}, Strategy({"*": "g0", "c": "t0"})):
+            with pytest.raises(MissingCostError, match='no time for "c" on a device of kind "tpu"'):
+                oracle(form)
+
+
+def test_contradictory_sequences_raise():
+    world = World.of([op("a", 1), op("b", 1, "a")], Cluster("one", (Device("g0"),)), [0, 0])
+    with pytest.raises(DeadlockError):
+        oracle_of(world)(Strategy({"*": "g0"}, Order("fixed", sequence={"g0": ("b", "a")})))
+
+
+# Cache, counts, threads, processes
+
+
+def random_placements(count: int, seed: int = 0) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).integers(0, 3, (count, 3)))
+
+
+def test_the_cache_knows_contents(monkeypatch):
+    oracle = oracle_of(grouped())
+    first = oracle([0, 1, 2])
+    monkeypatch.setattr(oracle._short, "cost", None)  # whoever is asked again would fail
+    by_name = {"a": "g0", "b": "g1", "c": "g2"}
+    for form in (np.array([0, 1, 0, 1, 2], "int8"), by_name, Strategy(by_name)):
+        assert oracle(form) is first
+    assert oracle.evaluations == 4
+
+
+def test_the_cache_forgets_the_oldest():
+    oracle = oracle_of(grouped(), cache=2)
+    first = oracle([0, 1, 2])
+    oracle([0, 0, 0])
+    assert oracle([0, 1, 2]) is first
+    oracle([1, 1, 1])
+    oracle([2, 2, 2])
+    assert len(oracle._cache) == 2
+    assert oracle([0, 1, 2]) is not first
+    assert oracle([0, 1, 2]) == first
+
+
+def test_the_cache_holds_so_many_bytes(monkeypatch):
+    """What is counted for an answer is what Python says that it takes, and a little more."""
+    monkeypatch.setattr("simdev.oracle.oracle.CACHE_BYTES", 20_000)
+    ops = tuple(Op(f"o{i}", time=1, param_bytes=2**40) for i in range(50))
+    machine = Cluster.all_to_all("many", [Device(f"g{i}") for i in range(20)], bandwidth=1)
+    oracle = Oracle(Graph("long", ops), machine)
+    for device in range(20):
+        oracle([device] * 50)
+    kept = len(oracle._cache)
+    sizes = (
+        sys.getsizeof(key) + sum(map(sys.getsizeof, (cost, cost.seconds, cost.peaks, *cost.peaks)))
+        for key, cost in oracle._cache.items()
+    )
+    assert 10_000 < sum(sizes) + 150 * kept < 20_000
+    assert Oracle(Graph("long", ops), machine, cache=3)._cache_size == 3
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_no_cache(size):
+    oracle = oracle_of(grouped(), cache=size)
+    assert oracle([0, 1, 2]) is not oracle([0, 1, 2])
+    assert oracle([0, 1, 2]) == oracle([0, 1, 2])
+
+
+def test_orders_do_not_mix_in_the_cache():
+    """b is urgent: under fifo it runs after a."""
+    ops = [op("a", 3), op("b", 1), op("c", 2, "b")]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    world, place = World.of(ops, cluster, [0, 0, 1]), {"a": "g0", "b": "g0", "c": "g1"}
+    urgent, late = Order("priority", {"b": -1}), Order("priority", {"a": -1})
+    oracle = Oracle(world.graph, cluster, order=urgent)
+    for _ in range(2):
+        assert oracle([0, 0, 1]).step_ps == 4
+        assert oracle(Strategy(place, urgent)).step_ps == 4
+        assert oracle(Strategy(place, late)).step_ps == 6
+        assert oracle(Strategy(place)).step_ps == 6
+
+
+@pytest.mark.parametrize("n_jobs", [-1, 0, 1, 2, 3, 16])
+def test_a_batch_equals_serial_calls(n_jobs):
+    placements = random_placements(50)
+    oracle = oracle_of(grouped())
+    found = oracle.batch(iter(placements), n_jobs)
+    assert found == [oracle_of(grouped())(one) for one in placements]
+    assert oracle.evaluations == 50
+    assert oracle.batch([], n_jobs) == []
+    assert oracle.batch(placements[:1], n_jobs) == found[:1]
+    assert oracle.batch(np.array(placements), n_jobs) == found
+
+
+def test_evaluations_and_seconds_are_counted():
+    oracle = oracle_of(grouped())
+    assert (oracle.evaluations, oracle.cpu_seconds) == (0, 0.0)
+    for one in random_placements(20):
+        oracle(one)
+    assert oracle.evaluations == 20
+    assert oracle.cpu_seconds > 0
+    assert "20 evaluations" in repr(oracle)
+
+
+def test_pickling_keeps_the_question_and_the_counts():
+    oracle = Oracle(grouped().graph, grouped().cluster, order=Order("priority", {"c": -1}), cache=7)
+    placements = random_placements(20)
+    found = [oracle(one) for one in placements]
+    copy = pickle.loads(pickle.dumps(oracle))
+    assert (copy.evaluations, copy.cpu_seconds) == (20, oracle.cpu_seconds)
+    assert (copy.order, copy._cache_size) == (oracle.order, 7)
+    assert [copy(one) for one in placements] == found
+    assert copy.groups == oracle.groups
+
+
+def test_eight_threads_at_once_equal_serial_calls():
+    prepared = common.layered(300, 8, "half-duplex")
+    placements = list(np.random.default_rng(6).integers(0, 8, (200, 300)))
+    serial = Oracle(prepared.graph, prepared.cluster)
+    expected = [serial(one) for one in placements]
+    oracle, together = Oracle(prepared.graph, prepared.cluster, cache=20), threading.Barrier(8)
+
+    def all_of_them(shift: int) -> list[Cost]:
+        together.wait()
+        order = [*range(shift, len(placements)), *range(shift)]
+        found = {i: oracle(placements[i]) for i in order}
+        return [found[i] for i in range(len(placements))]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(all_of_them, range(0, 200, 25))) == [expected] * 8
+    assert oracle.evaluations == 1600
+
+
+def test_without_numba_everything_is_simulated(monkeypatch):
+    monkeypatch.setattr("simdev.oracle.oracle.find_spec", lambda name: None)
+    oracle = oracle_of(grouped())
+    assert oracle._short is None
+    assert oracle([0, 1, 2]) == expected(grouped())
+    assert oracle.trace([0, 1, 2]).engine == "simpy"
+
+
+def test_a_shared_parameter_weighs_once_at_home_and_as_a_copy_elsewhere():
+    ops = [
+        Op("w", "parameter", outputs=(Tensor(8),), param_bytes=8, time=0),
+        op("a", 1, "w"),
+        op("b", 1, "w"),
+    ]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    world = World.of(ops, cluster, [0, 0, 1])
+    assert oracle_of(world)([0, 0, 1]).peaks == expected(world).peaks == (8, 8)

@@ -1,0 +1,226 @@
+"""Rule 10: a step is a period, wherever a step time is told; all else is told of one step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from simdev import Oracle, Scenario, load_scenario, run, sweep
+from simdev.analysis import COUNTS, Report, steady_state, transfer_mask
+from simdev.analysis.splits import sent_bytes
+from simdev.check import check
+from simdev.cli import main
+from simdev.cluster import Cluster, Device
+from simdev.costs import CostModel
+from simdev.engine import simulate
+from simdev.lowering import Prepared, iterated, lower_step
+from simdev.lowering.sync import Layer, layer_graph
+from simdev.scenario import execute
+from simdev.serve.protocol import respond
+from simdev.serve.state import State
+from simdev.strategy import Strategy, Sync, sync_policy
+
+PS = 10**12
+
+
+def asked(layers: list[Layer], workers: int, queues: str, sync: Sync) -> Scenario:
+    """Layers on so many GPUs, any two joined by a link of 8 bytes a second."""
+    names = [f"gpu:{r}" for r in range(workers)]
+    graph, placement = layer_graph(layers, names)
+    cluster = Cluster.all_to_all("machines", list(map(Device, names)), queues, bandwidth=8)
+    return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync), "simpy")
+
+
+SERVER = {"even_parameters": 1}
+ONE = asked([Layer(1, 1, 3), Layer(1, 1, 6)], 2, "device", sync_policy("p3", slice_parameters=1))
+TWO = asked([Layer(1, 1, 6), Layer(3, 0, 10)], 2, "device", sync_policy("p3", slice_parameters=3))
+THREE = asked([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
+FIVE = asked(
+    [Layer(2, 2, 32)], 5, "half-duplex", sync_policy("parameter-server", hold="together", **SERVER)
+)
+NEVER = asked(
+    [Layer(1, 1, 53), Layer(2, 2, 7)],
+    4,
+    "half-duplex",
+    sync_policy("parameter-server", aggregation=13, segment=9, **SERVER),
+)
+
+
+def by_brute_force(scenario: Scenario, steps: int, most: int) -> tuple[int, Fraction]:
+    """The smallest cycle of a long run, seen over half of it in every start; and the period."""
+    prepared = Prepared(scenario.graph, scenario.cluster, scenario.costs)
+    step = lower_step(prepared, scenario.strategy)
+    trace = simulate(iterated(step, steps), "compiled")
+    start = trace.start.reshape(steps, -1)[: steps - 4]
+    ends = (trace.finish + trace.task_graph.tasks.lag).reshape(steps, -1).max(axis=1)[: steps - 4]
+    half = len(start) // 2
+    for cycle in range(1, most + 1):
+        shifts = start[half:] - start[half - cycle : len(start) - cycle]
+        if (shifts == shifts.flat[0]).all():
+            return cycle, Fraction(int(ends[-1] - ends[-1 - cycle]), cycle)
+    return 0, Fraction(0)
+
+
+@pytest.mark.parametrize(("scenario", "cycle"), [(ONE, 1), (TWO, 2), (THREE, 3), (FIVE, 5)])
+def test_steps_repeat_after_one_two_and_more(scenario: Scenario, cycle: int) -> None:
+    report = run(scenario)
+    assert report.steady is not None
+    assert report.steady.cycle == cycle
+    assert by_brute_force(scenario, 80, 20) == (cycle, report.steady.period_ps)
+    assert report.step_ps == ceil(report.steady.period_ps)
+    assert check(report.trace.task_graph, report.trace) == ()
+
+
+def test_of_steps_that_never_repeat_the_mean_of_the_later_half_is_marked() -> None:
+    report = run(NEVER)
+    steady = report.steady
+    assert steady is not None
+    assert (steady.cycle, steady.steps) == (0, COUNTS[-1])
+    assert "NOT STEADY" in str(report)
+    trace = report.trace
+    ends = (trace.finish + trace.task_graph.tasks.lag).reshape(steady.steps, -1).max(axis=1)[:-1]
+    later = np.diff(ends)[len(ends) // 2 :].tolist()
+    assert report.step_ps == ceil(Fraction(sum(later), len(later)))
+    assert by_brute_force(NEVER, 80, 20) == (0, 0)
+
+
+SECONDS, PARAMETERS = st.integers(0, 4), st.integers(1, 40)
+LAYERS = st.lists(st.builds(Layer, SECONDS, SECONDS, PARAMETERS), min_size=1, max_size=4)
+POLICIES = st.one_of(
+    st.builds(lambda n: sync_policy("p3", slice_parameters=n), st.integers(2, 9)),
+    st.builds(lambda n: sync_policy("parameter-server", even_parameters=n), st.integers(1, 30)),
+    st.builds(lambda n: sync_policy("bucketed", bucket=n), st.integers(20, 200)),
+    st.builds(
+        lambda n: sync_policy("sliced", slice_parameters=5, aggregation=n), st.integers(4, 13)
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(LAYERS, st.integers(2, 4), st.sampled_from(["device", "half-duplex", "egress"]), POLICIES)
+@example([Layer(1, 3, 54), Layer(3, 3, 8)], 3, "device", sync_policy("p3", slice_parameters=3))
+def test_what_is_said_to_repeat_does_so_for_ever(
+    layers: list[Layer], workers: int, queues: str, sync: Sync
+) -> None:
+    """The state is compared, so a run of more steps goes on as told, with no smaller cycle."""
+    scenario = asked(layers, workers, queues, sync)
+    report = run(scenario)
+    steady = report.steady
+    assert steady is not None
+    if steady.repeats:
+        told = by_brute_force(scenario, 2 * steady.steps + 3 * steady.cycle + 8, steady.cycle)
+        assert told == (steady.cycle, steady.period_ps)
+    told_of_one_step(report)
+
+
+def told_of_one_step(report: Report) -> None:
+    """The parts of a step add up to it, and what is counted is that of one step of many."""
+    assert sum(report.blame.values()) == report.step_ps
+    begins = [segment.start_ps for segment in report.critical_path]
+    ends = [segment.finish_ps for segment in report.critical_path]
+    window = report.window
+    if window.length_ps:
+        assert [*begins, window.end_ps] == [window.begin_ps, *ends]
+    graph, steps = report.trace.task_graph, report.trace.task_graph.steps
+    computes = np.flatnonzero(~transfer_mask(graph))
+    one = computes[computes < len(graph.tasks) // steps]
+    for index, device in enumerate(report.devices):
+        here = one[graph.tasks.source[one] == index]
+        assert device.ops == len(here)
+        if report.steady is not None and report.steady.repeats:
+            assert device.busy_ps == graph.tasks.duration[here].sum()
+    assert report.transfer_bytes * steps == sent_bytes(graph)
+
+
+@pytest.mark.parametrize("scenario", [ONE, TWO, THREE, FIVE, NEVER])
+def test_all_is_told_of_one_step(scenario: Scenario) -> None:
+    report = run(scenario)
+    told_of_one_step(report)
+    found = report.to_json()
+    assert found["trace_s"] == report.trace.step_ps / PS > found["step_time_s"]
+    assert found["first_step_s"] == report.steady.first_ps / PS  # type: ignore[union-attr]
+    assert found["blame_s"].keys() == report.blame.keys()
+    assert max(device.memory.peak for device in report.devices) > 0
+
+
+# The row of the issue: LeNet under P3 had three answers.
+
+
+LENET: dict[str, Any] = {
+    "version": 1,
+    "graph": {"model": "lenet", "batch": 64},
+    "cluster": "p3-4x-p4000",
+    "strategy": {"version": 1, "short": "data-parallel", "sync": {"policy": "p3"}},
+}
+STEP_PS, FIRST_PS = 1_871_823_469, 2_145_602_948
+
+
+def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = load_scenario(LENET)
+    report = run(scenario)
+    assert report.step_ps == STEP_PS
+    oracle = Oracle(scenario.graph, scenario.cluster, scenario.costs)
+    cost = oracle(scenario.strategy)
+    assert (cost.step_ps, cost.seconds) == (STEP_PS, STEP_PS / PS)
+    path = tmp_path / "lenet.json"
+    path.write_text(json.dumps(LENET))
+    assert main(["simulate", str(path), "--json", "--save", str(tmp_path / "run.json")]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["step_time_ps"], told["cycle"]) == (STEP_PS, 1)
+    assert told["first_step_s"] == FIRST_PS / PS
+    assert "period_s" not in told
+    rows = sweep([str(path)], progress=False)
+    assert rows["step_time_ps"].tolist() == [STEP_PS]
+    assert rows["first_step_s"].tolist() == [FIRST_PS / PS]
+    state = State()
+    loaded = served(state, "load", scenario=LENET)["scenario"]
+    assert served(state, "score", scenario=loaded)["step_ps"] == STEP_PS
+    assert served(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
+    assert main(["compare", str(path), str(tmp_path / "run.json")]) == 0
+    assert "takes as long as" in capsys.readouterr().out
+
+
+def served(state: State, method: str, **params: Any) -> Any:
+    line = json.dumps({"id": 1, "method": method, "params": params}).encode()
+    return json.loads(respond(state, line))["result"]
+
+
+def test_a_saved_run_knows_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.json").write_text(json.dumps(LENET))
+    saved = tmp_path / "run.json"
+    assert main(["simulate", str(tmp_path / "s.json"), "--save", str(saved)]) == 0
+    told = json.loads(saved.read_text())
+    assert (told["steps"], told["trace_ps"], "step_time_ps" in told) == (8, 15_248_367_231, False)
+    capsys.readouterr()
+    assert main(["check", str(saved)]) == 0
+    assert "8 steps 0.0152483672 s" in capsys.readouterr().out
+    saved.write_text(json.dumps(told | {"trace_ps": STEP_PS}))
+    assert main(["check", str(saved)]) == 3
+    assert f"the steps are said to end at {STEP_PS} ps" in capsys.readouterr().out
+    saved.write_text(json.dumps(told | {"steps": 7}))
+    assert main(["check", str(saved)]) == 2
+    assert "steps: " in capsys.readouterr().err
+
+
+def test_a_sweep_ranks_policies_by_their_period() -> None:
+    rows = sweep(LENET, {"strategy.sync.policy": ["parameter-server", "p3"]}, progress=False)
+    first, step = rows["first_step_s"].tolist(), rows["step_time_s"].tolist()
+    for policy, seconds in zip(("parameter-server", "p3"), step, strict=True):
+        strategy = LENET["strategy"] | {"sync": {"policy": policy}}
+        assert run(load_scenario(LENET | {"strategy": strategy})).seconds == seconds
+    assert all(period < alone for period, alone in zip(step, first, strict=True))
+
+
+def test_engines_agree_on_the_period() -> None:
+    reports = [run(replace(TWO, engine=engine)) for engine in ("simpy", "compiled")]
+    assert reports[0].to_json() | {"engine": ""} == reports[1].to_json() | {"engine": ""}
+    assert steady_state(execute(TWO).trace) == reports[0].steady

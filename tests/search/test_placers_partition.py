@@ -1,0 +1,429 @@
+"""Partitioners: dnn-partitioning's largest load, and PipeDream's pipeline with replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations, product
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+
+from peers import PEERS
+from simdev import Oracle
+from simdev.cluster import Cluster, Device
+from simdev.errors import InputError
+from simdev.graph import Graph
+from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
+from simdev.scenario import load_scenario
+from simdev.search import search
+from simdev.search.ideals import ideals, leaves
+from simdev.search.maxload import (
+    Problem,
+    blocks_of,
+    contiguous,
+    filled,
+    integer_program,
+    latency,
+    latency_program,
+    least,
+    problem_of,
+)
+from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
+from simdev.structure import before_of, components, topological
+from strategies import UNIT, Tape, drawn, op
+from waiting import HANGS
+
+WORKLOADS = {
+    "LayerGraphs/bert24_inference": 17.78990625,
+    "LayerGraphs/gnmt_training": 107.0044140625,
+    "OperatorGraphs/bert_l-3_training": 65.303149122,
+    "OperatorGraphs/bert_l-6_inference": 29.579505806,
+}
+
+
+# The largest load
+
+
+def problem(tape: Tape) -> Problem:
+    """Up to 6 nodes in some classes, on up to 3 accelerators and a CPU, with edges any way between
+    backward nodes.
+    """
+    count = 1 + tape.number(6)
+    backward = tuple(bool(tape.pick(0, 0, 1)) for _ in range(count))
+    readers: list[tuple[int, ...]] = []
+    for i in range(count):
+        later = [
+            j
+            for j in range(i + 1, count)
+            if tape.number(2) and not (backward[i] and not backward[j])
+        ]
+        readers.append(tuple(later))
+    group = [tape.number(3) if tape.number(2) else 3 + i for i in range(count)]
+    known = {name: number for number, name in enumerate(dict.fromkeys(group))}
+    times = tuple(float(tape.pick(1, 2, 5, 0)) for _ in range(count))
+    machines = 1 + tape.number(3)
+    return Problem(
+        names=tuple(f"n{i}" for i in range(count)),
+        on_accelerator=tuple(inf if tape.number(9) == 8 else one for one in times),
+        on_cpu=tuple(3 * one for one in times),
+        cost=tuple(float(tape.pick(0, 1, 2)) for _ in range(count)),
+        size=tuple(tape.pick(1, 0, 3) for _ in range(count)),
+        readers=tuple(readers),
+        backward=backward,
+        group=tuple(known[one] for one in group),
+        accelerators=tuple(range(machines)),
+        cpus=(machines,) if tape.number(3) else (),
+        capacity=tape.pick(None, None, 6, 4),
+    )
+
+
+def best_load(one: Problem, ordered: bool) -> float:
+    """By trying every assignment of groups; ``ordered``: only those whose devices can be put in an
+    order.
+    """
+    places, best = (*one.accelerators, *one.cpus), inf
+    for chosen in product(places, repeat=len(one.members)):
+        devices = [chosen[group] for group in one.group]
+        if one.fits(devices) and (not ordered or in_a_row(one, chosen)):
+            best = min(best, max(one.loads(devices).values()))
+    return best
+
+
+def in_a_row(one: Problem, chosen: tuple[int, ...]) -> bool:
+    for order in permutations(sorted(set(chosen))):
+        rank = {device: at for at, device in enumerate(order)}
+        if all(rank[chosen[a]] <= rank[chosen[b]] for a, b in one.order):
+            return True
+    return False
+
+
+@settings(max_examples=60)
+@given(drawn(problem))
+def test_the_dynamic_program_finds_what_enumeration_finds(one):
+    best = best_load(one, ordered=True)
+    if best == inf:
+        with pytest.raises(InputError, match="runs on these devices"):
+            contiguous(blocks_of(one))
+        return
+    found = contiguous(blocks_of(one))
+    assert found.exact
+    assert found.max_load_ms == pytest.approx(best)
+    assert one.fits(found.devices)
+    assert max(one.loads(found.devices).values()) == found.max_load_ms
+
+
+@settings(max_examples=40)
+@given(drawn(problem))
+def test_the_integer_program_finds_what_enumeration_finds(one):
+    pytest.importorskip("scipy")
+    best = best_load(one, ordered=False)
+    if best == inf:
+        with pytest.raises(InputError, match="runs on these devices"):
+            integer_program(one, 10)
+        return
+    found = integer_program(one, 10)
+    assert found.value_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
+    assert found.bound_ms <= best + 1e-5
+
+
+def test_loads_count_each_output_once_on_either_side():
+    """a (cost 2) is read by b and c elsewhere: once where it leaves, once on each device it enters,
+    but the CPU.
+    """
+    one = Problem(
+        ("a", "b", "c", "d"),
+        (1.0, 1.0, 1.0, 1.0),
+        (10.0, 10.0, 10.0, 10.0),
+        (2.0, 5.0, 5.0, 5.0),
+        (0,) * 4,
+        ((1, 2, 3), (), (), ()),
+        (False,) * 4,
+        (0, 1, 2, 3),
+        (0, 1),
+        (2,),
+    )
+    assert one.loads([0, 1, 1, 2]) == {0: 3.0, 1: 4.0, 2: 10.0}
+    assert one.loads([0, 0, 0, 0]) == {0: 4.0}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_known_optima_of_published_workloads(name):
+    imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / f"{name}.json.gz"))
+    oracle = Oracle(imported.graph, imported.cluster)
+    found = search(oracle, "dnn-contiguous")
+    assert found.objectives["max_load_ms"] == pytest.approx(WORKLOADS[name], rel=1e-9)
+    assert found.details["exact"]
+    assert found.details["ideals"] == {"LayerGraphs/gnmt_training": 17914}.get(
+        name, found.details["ideals"]
+    )
+    assert found.cost.feasible
+    task = problem_of(oracle)
+    devices = [oracle.cluster.index[found.strategy.placement[one]] for one in task.names]
+    assert max(task.loads(devices).values()) == found.objectives["max_load_ms"]
+    assert in_order(task, devices)
+
+
+def in_order(task: Problem, devices: list[int]) -> bool:
+    """Whether the devices form no cycle along the forward order."""
+    of_group = [devices[members[0]] for members in task.members]
+    numbers = {device: at for at, device in enumerate(sorted(set(devices)))}
+    edges = {
+        (numbers[of_group[a]], numbers[of_group[b]])
+        for a, b in task.order
+        if of_group[a] != of_group[b]
+    }
+    return len(set(components(len(numbers), edges))) == len(numbers)
+
+
+# The latency
+
+
+def inference(tape: Tape) -> Problem:
+    one = problem(tape)
+    return replace(one, backward=(False,) * len(one.names))
+
+
+def best_latency(one: Problem) -> float:
+    """By trying every placement of the groups."""
+    found = inf
+    for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
+        devices = [chosen[group] for group in one.group]
+        if one.fits(devices):
+            found = min(found, latency(one, devices))
+    return found
+
+
+@given(drawn(inference))
+@settings(max_examples=60, deadline=None)
+def test_the_least_latency_is_what_enumeration_finds(one):
+    pytest.importorskip("scipy")
+    best = best_latency(one)
+    if best == inf:
+        with pytest.raises(InputError, match="nothing runs on these devices"):
+            latency_program(one, 20)
+        return
+    assert latency_program(one, 20).value_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
+    assert least(one) <= best + 1e-9
+    greedy = filled(one)
+    assert greedy is None or not one.fits(greedy) or latency(one, greedy) >= best - 1e-9
+
+
+def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
+    """The CPU runs a and d (3 each), an accelerator b and c (1 each), and every tensor costs 2."""
+    one = Problem(
+        names=("a", "b", "c", "d"),
+        on_accelerator=(1.0, 1.0, 1.0, 1.0),
+        on_cpu=(3.0, 3.0, 3.0, 3.0),
+        cost=(2.0, 2.0, 2.0, 2.0),
+        size=(0, 0, 0, 0),
+        readers=((1, 2), (3,), (3,), ()),
+        backward=(False,) * 4,
+        group=(0, 1, 2, 3),
+        accelerators=(0,),
+        cpus=(1,),
+    )
+    assert latency(one, [1, 0, 0, 1]) == 3 + 2 + (1 + 1) + (2 + 2) + 3
+    assert latency(one, [1, 1, 1, 1]) == 9
+    assert latency(one, [0, 0, 0, 0]) == 4
+    assert latency(one, [0, 1, 0, 0]) == inf  # the accelerator would wait for itself
+    assert least(one) == 3
+
+
+def test_latency_is_that_of_inference():
+    training = Graph("t", (op("a", 1), replace(op("b", 1, "a"), phase="backward")))
+    oracle = Oracle(
+        training, Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    )
+    with pytest.raises(InputError, match="the problem is that of inference"):
+        search(oracle, "dnn-latency")
+
+
+def test_one_accelerator_runs_a_chain_soonest():
+    imported = workload_scenario(
+        read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
+    )
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=HANGS)
+    # the sum of its layers
+    assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)
+    assert found.details["bound_ms"] == pytest.approx(found.objectives["latency_ms"])
+
+
+def test_the_integer_program_is_never_worse_than_the_contiguous_split():
+    pytest.importorskip("scipy")
+    imported = workload_scenario(
+        read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
+    )
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-ip", seconds=3)
+    assert (
+        found.details["bound_ms"]
+        <= found.objectives["max_load_ms"]
+        <= WORKLOADS["LayerGraphs/bert24_inference"]
+    )
+
+
+def test_a_graph_that_nobody_imported_has_loads_too():
+    ops = [op(f"o{i}", 4, *([f"o{i - 1}"] if i else []), size=2) for i in range(6)]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    found = search(Oracle(Graph("chain", tuple(ops)), cluster), "dnn-contiguous")
+    assert found.objectives["max_load_ms"] == pytest.approx((12 + 2) / 1e9)
+    assert sorted(found.details["loads_ms"].values()) == pytest.approx([14e-9, 14e-9])
+
+
+def test_unlike_accelerators_are_refused():
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1", memory=5)], bandwidth=UNIT)
+    with pytest.raises(InputError, match="must be alike"):
+        search(Oracle(Graph("one", (op("a", 1),)), cluster), "dnn-contiguous")
+
+
+# Ideals
+
+
+def order(tape: Tape) -> tuple[int, set[tuple[int, int]]]:
+    count = 1 + tape.number(7)
+    return count, {(a, b) for b in range(count) for a in range(b) if tape.number(2)}
+
+
+@given(drawn(order))
+def test_ideals_are_all_sets_closed_under_predecessors(drawn_order):
+    count, edges = drawn_order
+    closed = [s for s in range(1 << count) if all(s >> a & 1 or not s >> b & 1 for a, b in edges)]
+    found = ideals(count, edges)
+    assert sorted(found) == closed
+    assert [one.bit_count() for one in found] == sorted(one.bit_count() for one in found)
+    assert ideals(count, edges, most=len(closed) - 1) is None
+
+
+def test_too_many_ideals_are_noticed_within_a_layer():
+    """Of 4,000 blocks without an order the second layer alone would have eight million."""
+    assert ideals(4_000, [], most=5_000) is None
+
+
+def test_a_chain_of_layers_is_one_with_its_parameters():
+    question = {
+        "graph": {"model": "vgg-16", "batch": 32},
+        "cluster": "4x-rtx-2080",
+        "strategy": "expert",
+    }
+    found = search(load_scenario(question), "pipedream")
+    assert found.details["exact"]
+
+
+@given(drawn(order))
+def test_components_and_depth_first_are_topological(drawn_order):
+    count, edges = drawn_order
+    ring = {(b, a) for a, b in edges if (a + b) % 3 == 0}
+    block = components(count, edges | ring)
+    assert all(block[a] <= block[b] for a, b in edges)
+    assert all(block[a] == block[b] for b, a in ring)
+    line = topological(before_of(count, edges), "branch")
+    assert sorted(line) == list(range(count))
+    assert all(line.index(a) < line.index(b) for a, b in edges)
+
+
+def test_idle_leaves_are_tied_one_after_the_other():
+    tied = leaves([True, True, False, True], [(0, 1), (1, 2), (2, 3)])
+    assert components(4, [(0, 1), (1, 2), (2, 3), *tied]) == [0, 0, 0, 0]
+    assert leaves([False, True, False], [(0, 1), (1, 2)]) == []
+
+
+# PipeDream
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "replicas"),
+    [
+        ("vgg16", 0.205520896, [3, 1]),
+        ("resnet50", 0.162880924, [2, 2]),
+        ("gnmt_large", 0.1371, [1, 1, 1, 1]),
+    ],
+)
+def test_published_profiles_give_the_planners_own_answers(name, seconds, replicas):
+    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
+    oracle = Oracle(imported.graph, imported.cluster)
+    found = partition(profile_of(oracle), levels_of(oracle))
+    assert found.seconds == pytest.approx(seconds, rel=3e-4 if name == "gnmt_large" else 1e-9)
+    assert [stage.replicas for stage in found.stages] == replicas
+    placed = search(oracle, "pipedream")
+    assert placed.objectives["period_s"] == found.seconds
+    assert placed.details["placed_period_s"] >= found.seconds
+
+
+@pytest.mark.parametrize(("name", "seconds"), [("vgg16", 0.0671), ("resnet50", 0.0432)])
+def test_published_profiles_on_two_levels(name, seconds):
+    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
+    profile = profile_of(Oracle(imported.graph, imported.cluster))
+    found = partition(profile, [Level(4, 1e10), Level(4, 1.25e9)])
+    assert found.seconds == pytest.approx(seconds, abs=5e-5)
+    assert sum(stage.replicas for stage in found.stages) == 16
+    assert sorted(g for stage in found.stages for g in stage.groups) == list(
+        range(len(profile.seconds))
+    )
+
+
+def chain(tape: Tape) -> tuple[Profile, Level]:
+    count = 1 + tape.number(5)
+    edges = tuple((i, i + 1) for i in range(count - 1))
+    columns = [
+        tuple(tape.pick(*choice) for _ in range(count))
+        for choice in ((1.0, 2.0, 5.0), (0, 3, 8), (0, 1, 9))
+    ]
+    return Profile(*columns, edges), Level(1 + tape.number(4), float(tape.pick(1, 4, 100)))
+
+
+def best_chain(profile: Profile, level: Level) -> float:
+    """By trying every cut of a chain and every share of the machines."""
+
+    def stage(first: int, last: int, replicas: int) -> float:
+        held = sum(profile.parameters[first:last])
+        return (
+            sum(profile.seconds[first:last])
+            + 4 * (replicas - 1) * held / (level.bandwidth * replicas)
+        ) / replicas
+
+    def best(end: int, machines: int) -> float:
+        found = stage(0, end, machines)
+        for cut in range(1, end):
+            for replicas in range(1, machines):
+                moved = 2 / (level.bandwidth * replicas)
+                out = profile.activations[end - 1] * moved if end < len(profile.seconds) else 0.0
+                last = max(stage(cut, end, replicas), profile.activations[cut - 1] * moved, out)
+                found = min(found, max(best(cut, machines - replicas), last))
+        return found
+
+    return best(len(profile.seconds), level.count)
+
+
+@given(drawn(chain))
+def test_partitions_of_chains_are_the_best_that_enumeration_finds(drawn_chain):
+    profile, level = drawn_chain
+    found = partition(profile, [level])
+    assert found.seconds == pytest.approx(best_chain(profile, level))
+    assert sum(stage.replicas for stage in found.stages) == level.count
+    straight = partition(profile, [level], straight=True)
+    assert all(stage.replicas == 1 for stage in straight.stages)
+    assert len(straight.stages) <= level.count
+
+
+def test_backward_ops_need_a_group_with_a_forward_op():
+    ops = [op("a", 1), op("b", 1, "a", phase="backward", attrs={"forward": "a"})]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    oracle = Oracle(Graph("g", tuple(ops)), cluster)
+    with pytest.raises(InputError, match='use the preparation "pair"'):
+        profile_of(oracle)
+    assert search(oracle, "pipedream").cost.step_ps == 2
+
+
+def test_levels_follow_the_nodes_of_the_cluster():
+    devices = [Device(f"g{d}", node=d // 2) for d in range(4)]
+    cluster = Cluster.all_to_all("nodes", devices, bandwidth="10 GB/s")
+    links = tuple(
+        replace(one, bandwidth="1 GB/s") if one.ends == ("g0", "g2") else one
+        for one in cluster.links
+    )
+    oracle = Oracle(Graph("one", (op("a", 1),)), replace(cluster, links=links))
+    assert levels_of(oracle) == [Level(2, 1e10), Level(2, 1e9)]
+    alone = Oracle(
+        oracle.graph, Cluster.all_to_all("flat", [Device("a"), Device("b")], bandwidth=5)
+    )
+    assert levels_of(alone) == [Level(2, 5.0)]

@@ -1,0 +1,431 @@
+"""Planners within their limits: of time, of memory, and of how much work grows with a graph."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from bisect import bisect_left, insort
+from dataclasses import replace
+from itertools import count, pairwise, product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from test_placers_partition import problem
+
+from simdev import Oracle
+from simdev.cluster import Cluster, Device
+from simdev.errors import InputError, SimdevError
+from simdev.graph import Graph
+from simdev.search import attended as attending
+from simdev.search import search, stages
+from simdev.search.attended import attended
+from simdev.search.ideals import bits, ideals, nested, table
+from simdev.search.listing import Timeline
+from simdev.search.maxload import (
+    Problem,
+    blocks_of,
+    contiguous,
+    integer_program,
+    latency_program,
+    splits,
+)
+from simdev.search.pipedream import Level, Profile, partition
+from simdev.search.trial import SpentError
+from simdev.structure import before_of, topological
+from strategies import UNIT, Tape, drawn, op
+from waiting import HANGS
+
+PLANNERS = ("heft", "critical-path", "pipedream", "dnn-contiguous", "dnn-ip")
+
+
+def ring(ops: int = 8, devices: int = 2, memory: int | None = None, **dims: int) -> Oracle:
+    """A chain of ops of 4 ps, each with 2 bytes for the next."""
+    chain = [
+        op(f"o{i}", 4, *([f"o{i - 1}"] if i else []), **{"size": 2, **dims}) for i in range(ops)
+    ]
+    found = [Device(f"g{d}", memory=memory) for d in range(devices)]
+    return Oracle(Graph("chain", tuple(chain)), Cluster.all_to_all("all", found, bandwidth=UNIT))
+
+
+def out_of_time(after: int):
+    """A ``due`` that raises when it is called more than so many times."""
+    calls = count(1)
+
+    def due() -> None:
+        if next(calls) > after:
+            raise SpentError
+
+    return due
+
+
+# Time
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_planner_whose_time_is_over_answers_with_a_start(name):
+    pytest.importorskip("scipy")
+    found = search(ring(), name, seconds=1e-9)
+    assert found.provenance["ended"] == "time"
+    assert found.details["planned"] is False
+    assert found.cost.step_ps == 32  # all on one device
+
+
+def test_without_time_for_its_linear_program_m_sct_is_m_etf():
+    pytest.importorskip("scipy")
+    oracle = ring(12, 3)
+    found = search(oracle, "m-sct", seconds=1e-9)
+    assert found.provenance["ended"] == "time"
+    assert found.details["relaxed_makespan_s"] is None
+    assert found.cost.step_ps == search(oracle, "m-etf").cost.step_ps
+
+
+def test_without_time_for_its_integer_program_dnn_latency_is_the_greedy_filling():
+    pytest.importorskip("scipy")
+    oracle = ring(2)
+    apart = Oracle(Graph("apart", (op("a", 4 * 10**9), op("b", 4 * 10**9))), oracle.cluster)
+    found = search(apart, "dnn-latency", seconds=1e-9)
+    assert found.provenance["ended"] == "time"
+    assert found.objectives["latency_ms"] == found.details["greedy_ms"] == pytest.approx(8)
+    assert search(apart, "dnn-latency").objectives["latency_ms"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("name", ["dnn-contiguous", "dnn-ip"])
+def test_the_best_split_so_far_is_the_answer(name, monkeypatch):
+    pytest.importorskip("scipy")
+    due = out_of_time(2)  # enough for the linear order of so small a graph
+    monkeypatch.setattr("simdev.search.trial.Trial.require_time", lambda trial: due())
+    found = search(ring(), name, seconds=100)
+    assert found.provenance["ended"] != "done"
+    assert found.objectives["max_load_ms"] == pytest.approx((16 + 2) / 1e9)
+
+
+def test_the_best_pipeline_so_far_is_placed(monkeypatch):
+    calls = []
+
+    def partition(profile, levels, straight=False, due=None):
+        calls.append(straight)
+        if not straight:
+            raise SpentError
+        return stages.partition(profile, levels, straight)
+
+    monkeypatch.setattr("simdev.search.pipedream.partition", partition)
+    found = search(ring(), "pipedream")
+    assert calls == [True, False]
+    assert found.details["placed_period_s"] == pytest.approx(16e-12)
+    assert "period_s" not in found.objectives
+
+
+@settings(max_examples=40)
+@given(drawn(problem))
+def test_splits_get_better_until_time_ends(one):
+    blocks = blocks_of(one)
+    try:
+        best = contiguous(blocks)
+    except InputError:
+        return
+    for after in range(6):
+        found = []
+        try:
+            for split in splits(blocks, due=out_of_time(after)):
+                found.append(split)
+        except SpentError:
+            assert all(not split.exact for split in found)
+        else:
+            assert found[-1] == best
+        assert all(a.max_load_ms >= b.max_load_ms - 1e-9 for a, b in pairwise(found))
+        assert all(one.fits(split.devices) for split in found)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda due: ideals(12, [], due=due),
+        lambda due: partition(line(6), [Level(2, 1.0), Level(2, 1.0)], due=due),
+        lambda due: partition(line(6), [Level(3, 1.0)], straight=True, due=due),
+    ],
+)
+def test_plans_look_at_the_time_all_the_time(call):
+    calls = count()
+    call(lambda: next(calls))
+    assert next(calls) >= 6
+    with pytest.raises(SpentError):
+        call(out_of_time(3))
+
+
+# Calls that do not listen
+
+
+def test_what_a_call_returns_or_raises_comes_through():
+    assert attended(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        attended(lambda: 1 / 0)
+
+
+def test_a_call_that_goes_on_is_waited_for_no_more(monkeypatch):
+    monkeypatch.setattr(attending, "GRACE", 0.0)
+    monkeypatch.setattr(attending, "LOOK", 0.01)
+    going_on = threading.Event()
+    assert attended(lambda: going_on.wait(HANGS), seconds=0.02) is None
+    going_on.set()
+
+
+def test_an_interrupt_ends_the_wait(monkeypatch):
+    monkeypatch.setattr(attending, "LOOK", 0.01)
+    going_on = threading.Event()
+
+    def call() -> None:
+        signal.raise_signal(signal.SIGINT)
+        going_on.wait(HANGS)
+
+    with pytest.raises(KeyboardInterrupt):
+        attended(call)
+    going_on.set()
+
+
+# HEFT's gaps
+
+
+def first_gap(busy: list[tuple[int, int]], ready: int, length: int) -> int:
+    """The rule told over all busy intervals."""
+    at = bisect_left(busy, (ready, ready))
+    begin = max(ready, busy[at - 1][1]) if at else ready
+    for start, end in busy[at:]:
+        if begin + length <= start:
+            return begin
+        begin = max(begin, end)
+    return begin
+
+
+def wishes(tape: Tape) -> list[tuple[int, int]]:
+    return [(tape.number(30), tape.pick(0, 1, 2, 3, 7)) for _ in range(1 + tape.number(25))]
+
+
+@given(drawn(wishes))
+def test_idle_intervals_tell_the_same_gaps_as_busy_ones(wanted):
+    timeline, busy = Timeline(), []
+    for ready, length in wanted:
+        start = timeline.gap(ready, length)
+        assert start == first_gap(busy, ready, length)
+        assert timeline.free(ready, length) == max(ready, max((end for _, end in busy), default=0))
+        if length:
+            timeline.take(start, start + length)
+            insort(busy, (start, start + length))
+    assert timeline.busy == busy
+
+
+def test_ops_without_a_gap_between_them_leave_one_idle_interval():
+    timeline = Timeline()
+    for _ in range(100):
+        start = timeline.gap(0, 5)
+        timeline.take(start, start + 5)
+    assert timeline.idle == [(500, inf)]
+
+
+# The largest load
+
+
+def best_in_line(one: Problem) -> float:
+    """By trying every way to cut the linear order, each device taking one run of it."""
+    blocks, best = blocks_of(one), inf
+    order = topological(before_of(len(blocks.size), blocks.order), "branch")
+    for chosen in product((*one.accelerators, *one.cpus), repeat=len(order)):
+        runs = [device for at, device in enumerate(chosen) if not at or chosen[at - 1] != device]
+        devices = blocks.devices([device for _, device in sorted(zip(order, chosen, strict=True))])
+        if len(runs) == len(set(runs)) and one.fits(devices):
+            best = min(best, max(one.loads(devices).values()))
+    return best
+
+
+@settings(max_examples=60)
+@given(drawn(problem))
+def test_a_linear_order_is_cut_as_enumeration_cuts_it(one):
+    best = best_in_line(one)
+    if best == inf:
+        with pytest.raises(InputError, match="runs on these devices"):
+            contiguous(blocks_of(one), most=1)
+        return
+    found = contiguous(blocks_of(one), most=1)
+    assert found.max_load_ms == pytest.approx(best)
+
+
+def test_what_does_not_fit_along_one_order_is_said_so():
+    """Nothing fits of eight ops that nothing orders, of which each is as large as a device."""
+    one = Problem(
+        names=tuple("abcdefgh"),
+        on_accelerator=(1.0,) * 8,
+        on_cpu=(inf,) * 8,
+        cost=(0.0,) * 8,
+        size=(4,) * 8,
+        readers=((),) * 8,
+        backward=(False,) * 8,
+        group=tuple(range(8)),
+        accelerators=(0, 1),
+        cpus=(),
+        capacity=4,
+    )
+    with pytest.raises(InputError, match="of one linear order: there are more than 10 ideals"):
+        contiguous(blocks_of(one), most=10)
+    with pytest.raises(InputError) as told:
+        contiguous(blocks_of(one))
+    assert "linear" not in str(told.value)
+
+
+def test_dnn_ip_finds_what_fits_though_nothing_contiguous_does():
+    pytest.importorskip("scipy")
+    oracle = ring(4, 2, memory=40, size=0)
+    ops = [
+        replace(one, param_bytes=held)
+        for one, held in zip(oracle.graph.ops, (30, 20, 10, 20), strict=True)
+    ]
+    found = search(Oracle(Graph("held", tuple(ops)), oracle.cluster), "dnn-ip")
+    assert found.cost.feasible
+    assert "within_memory" not in found.details
+    assert found.details["contiguous_ms"] is None
+
+
+def test_sets_as_tables():
+    sets = [0, 5, 1 << 70 | 5]
+    assert nested(sets)
+    assert not nested([3, 5])
+    held = table(sets, 71)
+    assert [np.flatnonzero(row).tolist() for row in held] == [bits(one) for one in sets]
+
+
+# The solver's trouble
+
+TROUBLING = Problem(  # on which HiGHS 1.12 ends with "Solve error" after its presolve
+    names=("a", "b", "c"),
+    on_accelerator=(53.11042367293892, 61.63051579580237, 1.0),
+    on_cpu=(inf,) * 3,
+    cost=(0.0001, 0.0, 0.0),
+    size=(0, 2, 3),
+    readers=((), (2,), ()),
+    backward=(False,) * 3,
+    group=(0, 1, 2),
+    accelerators=(0, 1, 2),
+    cpus=(),
+    capacity=12,
+)
+
+
+def test_a_program_that_troubles_the_solver_is_solved_all_the_same():
+    pytest.importorskip("scipy")
+    found = latency_program(TROUBLING, 20)
+    assert found.failure is None
+    assert found.value_ms == pytest.approx(62.63051579580237)
+
+
+def test_a_solver_that_fails_is_told_of(monkeypatch):
+    optimize = pytest.importorskip("scipy.optimize")
+    failed = optimize.OptimizeResult(status=4, x=None, mip_dual_bound=None, message="Solve error")
+    monkeypatch.setattr(optimize, "milp", lambda *args, **options: failed)
+    assert "Solve error" in latency_program(TROUBLING, 20).failure
+    assert "Solve error" in integer_program(TROUBLING, 20).failure
+    assert "Solve error" in search(ring(), "dnn-ip").details["solver"]
+    alone = ring(4, 2, memory=40, size=0)
+    ops = [
+        replace(one, param_bytes=held)
+        for one, held in zip(alone.graph.ops, (30, 20, 10, 20), strict=True)
+    ]
+    with pytest.raises(SimdevError, match="Solve error"):
+        search(Oracle(Graph("held", tuple(ops)), alone.cluster), "dnn-ip")
+
+
+# PipeDream
+
+
+def line(groups: int) -> Profile:
+    edges = tuple((i, i + 1) for i in range(groups - 1))
+    return Profile((1.0,) * groups, (1,) * groups, (1,) * groups, edges)
+
+
+def layered(tape: Tape) -> tuple[Profile, list[Level]]:
+    groups = 1 + tape.number(4)
+    columns = [
+        tuple(tape.pick(*choice) for _ in range(groups))
+        for choice in ((1.0, 2.0, 5.0), (0, 3, 8), (0, 1, 9))
+    ]
+    levels = [Level(1 + tape.number(3), float(tape.pick(1, 4, 100))) for _ in range(2)]
+    return Profile(*columns, tuple((i, i + 1) for i in range(groups - 1))), levels
+
+
+def best_layered(profile: Profile, levels: list[Level]) -> float:
+    """By trying every cut of a chain and every share of the machines, on every level."""
+    groups = len(profile.seconds)
+
+    def handed(state: int) -> int:
+        return profile.activations[state - 1] if 0 < state < groups else 0
+
+    def one(level: int, i: int, j: int) -> float:
+        return (
+            best(level - 1, i, j, levels[level - 1].count) if level else sum(profile.seconds[i:j])
+        )
+
+    def best(level: int, i: int, j: int, machines: int) -> float:
+        bandwidth, width = levels[level].bandwidth, levels[level - 1].count if level else 1
+        held = sum(profile.parameters[i:j])
+        found = (
+            one(level, i, j) + 4 * (machines - 1) * held / (bandwidth * machines) / width
+        ) / machines
+        for k in range(i + 1, j):
+            for r in range(1, machines):
+                synced = 4 * (r - 1) * sum(profile.parameters[k:j]) / (bandwidth * r)
+                last = (one(level, k, j) + synced) / r
+                crossed = max(handed(k), handed(j)) * 2 / (bandwidth * r)
+                found = min(found, max(best(level, i, k, machines - r), last, crossed))
+        return found
+
+    return best(len(levels) - 1, 0, groups, levels[-1].count)
+
+
+@settings(max_examples=60)
+@given(drawn(layered))
+def test_partitions_on_two_levels_are_the_best_that_enumeration_finds(drawn_layered):
+    profile, levels = drawn_layered
+    found = partition(profile, levels)
+    assert found.seconds == pytest.approx(best_layered(profile, levels))
+    assert sum(stage.replicas for stage in found.stages) == levels[0].count * levels[1].count
+
+
+def test_long_chains_are_cut_at_some_places(monkeypatch):
+    """Of each stretch of time the place at which least is handed on: every third here, and stages
+    of equal time.
+    """
+    profile = replace(line(30), activations=tuple(1 if i % 3 == 2 else 100 for i in range(30)))
+    exact = partition(profile, [Level(5, 1000.0)])
+    assert exact.exact
+    monkeypatch.setattr(stages, "MOST", 12)
+    found = partition(profile, [Level(5, 1000.0)])
+    assert not found.exact
+    assert found.seconds == pytest.approx(exact.seconds)
+    assert [g for stage in found.stages for g in stage.groups] == list(range(30))
+
+
+def test_fewer_ideals_are_looked_at_where_there_is_more_to_compare():
+    alone = stages.most_ideals([Level(4, 1.0)])
+    nodes = [stages.most_ideals([Level(size, 1.0), Level(2, 1.0)]) for size in (4, 8, 64)]
+    assert alone == stages.MOST > nodes[0] > nodes[1] > nodes[2] > 1
+    assert stages.most_ideals([Level(64, 1.0)], straight=True) == stages.MOST
+
+
+def test_a_pipeline_that_overflows_is_mended():
+    """Stages of equal time are 3 + 1 ops of 10 bytes each; a device holds two."""
+    seconds = (2, 2, 2, 6)
+    ops = [op(f"o{i}", t, *([f"o{i - 1}"] if i else []), size=0) for i, t in enumerate(seconds)]
+    ops = [replace(one, param_bytes=10) for one in ops]
+    cluster = Cluster.all_to_all(
+        "two", [Device("g0", memory=25), Device("g1", memory=25)], bandwidth=UNIT
+    )
+    found = search(Oracle(Graph("held", tuple(ops)), cluster), "pipedream")
+    assert [len(stage["ops"]) for stage in found.details["placed_stages"]] == [3, 1]
+    assert found.cost.feasible
+    assert found.details["moved"] == 1
+
+
+def test_a_backward_op_without_a_mate_is_told_what_it_needs():
+    ops = (op("a", 1), replace(op("b", 1), phase="backward"))
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    with pytest.raises(InputError, match=r'"b" stands in no group.*attribute "forward"'):
+        search(Oracle(Graph("g", ops), cluster), "pipedream")
