@@ -160,8 +160,8 @@ def confirm(oracle: Oracle, found: Search) -> None:
     trace = simulate(task_graph, "simpy")
     faults = check(task_graph, trace)
     assert not faults, faults
-    assert trace.step_ps == found.best_ps == oracle.step_ps(found.placement), (
-        trace.step_ps,
+    assert trace.end_ps == found.best_ps == oracle.step_ps(found.placement), (
+        trace.end_ps,
         found.best_ps,
     )
 

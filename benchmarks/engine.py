@@ -100,7 +100,7 @@ def measure(prepared: Prepared, placements: Sequence[Any], peers: bool = False) 
         for name, found in engines.items():
             seconds, trace = timed(simulate, task_graph, name)
             found.append(seconds)
-            steps.add(trace.step_ps)
+            steps.add(trace.end_ps)
         assert len(steps) == 1, f"the engines differ: {steps}"
         step = steps.pop() / PS_PER_SECOND
         for name, found in others.items():

@@ -344,7 +344,7 @@ def speed(symmetry: bool, repeats: int = 3) -> Speed:
         trace = simulate(task_graph, "compiled")
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         first = found[0].first if found else cpu
-        found.append(Speed(len(task_graph.tasks), first, cpu, wall, lowered, trace.step_ps))
+        found.append(Speed(len(task_graph.tasks), first, cpu, wall, lowered, trace.end_ps))
     return min(found, key=lambda one: one.cpu)
 
 

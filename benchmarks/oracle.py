@@ -302,7 +302,7 @@ def against(prepared: Prepared, size: Size, peers: bool) -> list[Figure]:
     simpy = median(each(partial(simulate, engine="simpy"), graphs))
     compiled = median(each(partial(simulate, engine="compiled"), graphs))
     lowering = median(each(lambda column: build(prepared, column.tolist()), few))
-    assert [simulate(g, "simpy").step_ps for g in graphs] == [
+    assert [simulate(g, "simpy").end_ps for g in graphs] == [
         oracle.step_ps(column) for column in few
     ]
     tasks = median(len(task_graph.tasks) for task_graph in graphs)

@@ -71,7 +71,7 @@ class Trace:
     engine: str
 
     @cached_property
-    def step_ps(self) -> int:
+    def end_ps(self) -> int:
         """The last finish or release in ps (trailing gaps do not count): of one step its time, of
         several their end.
         """
@@ -85,11 +85,11 @@ class Trace:
         buffers = self.task_graph.buffers
         persistent = buffers.filler == PERSISTENT
         if not len(self.start):
-            return np.full(len(buffers), -1), np.full(len(buffers), self.step_ps + 1)
+            return np.full(len(buffers), -1), np.full(len(buffers), self.end_ps + 1)
         begin = np.where(persistent, -1, self.start[buffers.filler])
-        end = np.where(persistent, self.step_ps + 1, self.finish[buffers.filler])
+        end = np.where(persistent, self.end_ps + 1, self.finish[buffers.filler])
         np.maximum.at(end, buffers.readers.owners(), self.finish[buffers.readers.ids])
-        end[persistent] = self.step_ps + 1
+        end[persistent] = self.end_ps + 1
         return begin, end
 
     @cached_property
@@ -123,7 +123,7 @@ class Trace:
         level = np.zeros(len(time), np.int64)
         np.add.at(level, where, change)
         level = np.cumsum(level)
-        inside = time <= self.step_ps
+        inside = time <= self.end_ps
         time, level = time[inside], level[inside]
         top = int(level.argmax()) if len(level) else 0
         peak, peak_ps = (int(level[top]), int(time[top])) if len(level) else (0, 0)
@@ -222,6 +222,6 @@ class Trace:
 
     def __repr__(self) -> str:
         return (
-            f"Trace({len(self.start)} tasks, step {self.step_ps / 1e12:.9g} s, engine "
+            f"Trace({len(self.start)} tasks, step {self.end_ps / 1e12:.9g} s, engine "
             f"{self.engine!r})"
         )

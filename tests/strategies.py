@@ -106,7 +106,7 @@ class World:
 
     @property
     def step(self) -> int:
-        return self.trace.step_ps
+        return self.trace.end_ps
 
     def but(self, **changes: object) -> World:
         """The same question with another graph, cluster or strategy."""

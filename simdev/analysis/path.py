@@ -57,7 +57,7 @@ class Segment(NamedTuple):
 
 def path_tasks(trace: Trace) -> list[int]:
     """The ids of the tasks on the critical path of the whole trace, first to last."""
-    return [task for task, _ in _chain(trace, Window(0, trace.step_ps))]
+    return [task for task, _ in _chain(trace, Window(0, trace.end_ps))]
 
 
 def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
@@ -139,7 +139,7 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
 
     The window ends with the finish or release of some task.
     """
-    window = window or Window(0, trace.step_ps)
+    window = window or Window(0, trace.end_ps)
     moves = transfer_mask(trace.task_graph)
     tasks, segments = trace.task_graph.tasks, []
     for task, waiter in _chain(trace, window):

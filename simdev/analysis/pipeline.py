@@ -139,7 +139,7 @@ def analyze_pipeline(schedule: Schedule, trace: Trace) -> PipelineReport:
         first += count
     period = _period(schedule, trace) if schedule.asynchronous else None
     return PipelineReport(
-        schedule, trace.engine, trace.step_ps, tuple(ranks), weight_versions(schedule), period
+        schedule, trace.engine, trace.end_ps, tuple(ranks), weight_versions(schedule), period
     )
 
 

@@ -70,7 +70,7 @@ class Report:
     @property
     def trace_ps(self) -> int:
         """When the whole trace ends, in ps."""
-        return self.trace.step_ps
+        return self.trace.end_ps
 
     @property
     def feasible(self) -> bool:
@@ -202,7 +202,7 @@ def analyze(outcome: Outcome) -> Report:
     """
     trace, plan = outcome.trace, outcome.plan
     steady, steps = steady_state(trace), trace.task_graph.steps
-    window = Window(0, trace.step_ps, steps, steps) if steady is None else steady.window
+    window = Window(0, trace.end_ps, steps, steps) if steady is None else steady.window
     return Report(
         trace=trace,
         step_ps=window.a_step(window.length_ps),

@@ -126,13 +126,13 @@ def steady_state(trace: Trace) -> Steady | None:
     cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if state.repeat(q)), 0)
     counted = state.ends[: (state.last_undisturbed(cycle) if cycle else steps - 2) + 1]
     periods = tuple(np.diff(counted).tolist())
-    return Steady(int(counted[0]), periods, steps, cycle, trace.step_ps)
+    return Steady(int(counted[0]), periods, steps, cycle, trace.end_ps)
 
 
 def step_time_ps(trace: Trace) -> int:
     """The step time in ps: of steps that follow one another their period, rounded up (rule 10)."""
     steady = steady_state(trace)
-    return -(-trace.step_ps // trace.task_graph.steps) if steady is None else steady.step_ps
+    return -(-trace.end_ps // trace.task_graph.steps) if steady is None else steady.step_ps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,7 +159,7 @@ class _States:
         free = np.maximum(release, trace.finish + tasks.gap)
         times = ready_ps(trace.task_graph, release), trace.start, trace.finish, release, free
         ready, start, finish, release, free = (column.reshape(steps, -1) for column in times)
-        begins = start.min(axis=1, initial=trace.step_ps)
+        begins = start.min(axis=1, initial=trace.end_ps)
         ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
         slack = SLACK if tasks.flow.any() else 0.0
         return cls(ready, start, finish, begins, ends, frees, slack)

@@ -91,7 +91,7 @@ class Training:
 
 def training_of(trace: Trace, plan: Plan) -> Training:
     """The section of a large model's step."""
-    p, seconds = plan.parallelism, trace.step_ps / 1e12
+    p, seconds = plan.parallelism, trace.end_ps / 1e12
     again = "full" if p.recompute == "full" else _core(plan)
     once, twice = plan.model.flops(p.samples), plan.model.flops_again(p.samples, again)
     stages = tuple(_stage(trace, plan, rank, device) for rank, device in enumerate(plan.first))
@@ -120,7 +120,7 @@ def tiles(trace: Trace, plan: Plan, rank: int) -> tuple[Ints, Ints, Ints]:
     tasks, device = trace.task_graph.tasks, plan.first[rank]
     rows = np.flatnonzero((tasks.source == device) | (tasks.destination == device))
     role, start, finish = plan.role[rows], trace.start[rows], trace.finish[rows] + tasks.lag[rows]
-    times = np.unique(np.concatenate((start, finish, [0, trace.step_ps])))
+    times = np.unique(np.concatenate((start, finish, [0, trace.end_ps])))
     label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
     for one in (*EXPOSED[::-1], *range(COMPUTES)):
         own = role == one

@@ -39,7 +39,7 @@ class Claim:
         """Everything that the trace reports."""
         memory = trace.memory
         return cls(
-            trace.step_ps,
+            trace.end_ps,
             {one.device: one.peak for one in memory},
             {
                 one.device: list(zip(one.time.tolist(), one.level.tolist(), strict=True))

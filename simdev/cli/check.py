@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         steps = saved.task_graph.steps
         what = "step" if steps == 1 else f"{steps} steps"
-        print(f"ok: {count} tasks, {what} {saved.trace.step_ps / 1e12:.9g} s, no violation")
+        print(f"ok: {count} tasks, {what} {saved.trace.end_ps / 1e12:.9g} s, no violation")
     if violations:
         told = (
             f"{len(violations)} violation{'s' if len(violations) > 1 else ''} of the "

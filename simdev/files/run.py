@@ -342,9 +342,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
     }
     steps = task_graph.steps
     length = (
-        {"step_time_ps": trace.step_ps}
-        if steps == 1
-        else {"steps": steps, "trace_ps": trace.step_ps}
+        {"step_time_ps": trace.end_ps} if steps == 1 else {"steps": steps, "trace_ps": trace.end_ps}
     )
     found = {
         "version": VERSION,

@@ -59,8 +59,8 @@ def plot_gantt(trace: Trace, ax: Axes | None = None) -> Axes:
     spans = sum(map(len, rows))
     rows = (path_row(trace), *rows)
     if spans > MERGE_ABOVE:
-        rows = tuple(merge_neighbours(row, trace.step_ps / 4_000) for row in rows)
-    unit, scale = time_unit(trace.step_ps)
+        rows = tuple(merge_neighbours(row, trace.end_ps / 4_000) for row in rows)
+    unit, scale = time_unit(trace.end_ps)
     places = _places(rows)
     _draw_axes(ax, trace, rows, places)
     _draw_bars(ax, rows, places, scale)
@@ -73,7 +73,7 @@ def plot_gantt(trace: Trace, ax: Axes | None = None) -> Axes:
     draw_legend(
         ax,
         10.0,
-        f"{what} {format_seconds(trace.step_ps / 1e12)}, {verdict}",
+        f"{what} {format_seconds(trace.end_ps / 1e12)}, {verdict}",
         alarm=not trace.feasible,
     )
     if spans <= MERGE_ABOVE:
@@ -144,7 +144,7 @@ def _draw_critical(
 
 
 def _draw_axes(ax: Axes, trace: Trace, rows: Sequence[GanttRow], places: Sequence[float]) -> None:
-    step = trace.step_ps / time_unit(trace.step_ps)[1]
+    step = trace.end_ps / time_unit(trace.end_ps)[1]
     ax.set_xlim(0, step * MARGIN or 1)
     ax.axvline(step, color="#888888", linewidth=0.8, zorder=0)
     low = places[-1] + 0.7 if places else 1.0
@@ -176,7 +176,7 @@ def _draw_labels(
     from matplotlib.patches import Rectangle
 
     points = ax.get_window_extent().width * 72 / ax.figure.dpi
-    per_ps = points / max(trace.step_ps, 1)
+    per_ps = points / max(trace.end_ps, 1)
     found = [
         (int(row.finish[i] - row.start[i]), row, place, i)
         for row, place in zip(rows, places, strict=True)

@@ -37,7 +37,7 @@ def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
     """
     if ax is None:
         ax = new_figure(WIDTH, 3.2).add_subplot()
-    unit, scale = time_unit(trace.step_ps)
+    unit, scale = time_unit(trace.end_ps)
     top = max((memory.peak for memory in trace.memory), default=0)
     name, size = byte_unit(top)
     largest = sorted(trace.memory, key=lambda memory: -memory.peak)[:LEGEND]
@@ -49,12 +49,12 @@ def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
             ax,
             memory,
             DEVICES[number % len(DEVICES)],
-            trace.step_ps,
+            trace.end_ps,
             (scale, size),
             memory in largest,
         )
     highest = max([top, *_draw_capacities(ax, trace, top, size)])
-    ax.set_xlim(0, trace.step_ps / scale * MARGIN or 1)
+    ax.set_xlim(0, trace.end_ps / scale * MARGIN or 1)
     height = highest / size * (1.08 if trace.feasible else 1.2) or 1.0
     ax.set_ylim(0, height)
     _draw_first_overflow(ax, trace, scale, height)
@@ -101,7 +101,7 @@ def _draw_first_overflow(ax: Axes, trace: Trace, scale: int, height: float) -> N
         f"{plain(first.device, 24)}: {format_bytes(first.excess)} over when "
         f"{plain(first.task, 48)} starts"
     )
-    late = first.time_ps > 0.6 * trace.step_ps
+    late = first.time_ps > 0.6 * trace.end_ps
     note = ax.annotate(text, (first.time_ps / scale, height), color=ALARM, fontsize=8, zorder=6)
     note.set_in_layout(False)
     note.set(ha="right" if late else "left", va="top")

@@ -83,7 +83,7 @@ def idle_gaps(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
     for rank, resource in enumerate(trace.task_graph.resources):
         tasks = np.array(resource.sequence, np.int64)
         begins = np.concatenate(([0], trace.finish[tasks]))
-        ends = np.concatenate((trace.start[tasks], [trace.step_ps]))
+        ends = np.concatenate((trace.start[tasks], [trace.end_ps]))
         found += [
             (rank, begin, end)
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)

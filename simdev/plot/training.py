@@ -81,7 +81,7 @@ def training_spans(report: Report) -> tuple[Spans, ...]:
             for hue in range(-1, len(HUES)):
                 own = rows[(plan.role[rows] == role) & (hues == hue)]
                 if len(own):
-                    joined = _joined(trace.start[own], trace.finish[own], trace.step_ps // VISIBLE)
+                    joined = _joined(trace.start[own], trace.finish[own], trace.end_ps // VISIBLE)
                     found.setdefault((ROLES[role], hue), []).append(_table(rank, *joined))
         label, start, finish = tiles(trace, plan, rank)
         for one in (*EXPOSED, TERMS.index(BUBBLE)):

@@ -36,7 +36,7 @@ def timeline(report: Report) -> dict[str, Any]:
     rows = (path_row(trace), *gantt_rows(trace))
     merged = sum(map(len, rows)) > MOST_SPANS
     if merged:
-        resolution = trace.step_ps * len(rows) / MOST_SPANS
+        resolution = trace.end_ps * len(rows) / MOST_SPANS
         rows = tuple(merge_neighbours(row, resolution) for row in rows)
     used = np.unique(np.concatenate([row.tasks for row in rows])).astype(np.int64)
     place = np.zeros(len(trace.start), np.int64)
@@ -44,7 +44,7 @@ def timeline(report: Report) -> dict[str, Any]:
     colours = kind_colours(kind for row in rows for kind in row.kind.tolist())
     kinds = {kind: number for number, kind in enumerate(colours)}
     return {
-        "step": trace.step_ps,
+        "step": trace.end_ps,
         "merged": merged,
         "kinds": list(colours),
         "colours": list(colours.values()),
@@ -128,7 +128,7 @@ def _load(trace: Trace) -> list[dict[str, Any]]:
     """
     found = []
     for name, start, finish in _workers(trace):
-        shares = busy_shares(start, finish, trace.step_ps, BINS)
+        shares = busy_shares(start, finish, trace.end_ps, BINS)
         found.append({"name": name, "percent": np.rint(shares * 100).astype(np.int64).tolist()})
     return found
 

@@ -34,7 +34,7 @@ def no_freeze(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step_seconds(prepared: Prepared, placement: Any) -> float:
-    return simulate(build(prepared, placement.tolist())[0], "simpy").step_ps / 1e12
+    return simulate(build(prepared, placement.tolist())[0], "simpy").end_ps / 1e12
 
 
 @pytest.mark.parametrize("makespan", peers.PEERS.values(), ids=peers.PEERS.keys())

@@ -150,7 +150,7 @@ def test_a_clean_trace_gives_the_numbers_exactly(queues: str, hold: bool) -> Non
         5_700_000_000,
         0 if queues in ("fair", "parallel") else Fraction(25, 10**6),
     )
-    assert calibration.fitted_s * 1e12 == trace.step_ps
+    assert calibration.fitted_s * 1e12 == trace.end_ps
     assert all(one.seconds == 0 for one in calibration.residuals)
     assert calibration.before_s != calibration.fitted_s
 
@@ -236,7 +236,7 @@ def test_efficiencies_of_a_synthetic_device_come_back() -> None:
     clean = calibrate(scenario, measured_of(simulate(true, "simpy")), wanted)
     found = {one.of: one.value for one in clean.parameters if one.quantity == "efficiency"}
     assert found == {f"gpu/{kind}": value for kind, value in known.items()}
-    assert clean.fitted_s * 1e12 == simulate(true, "simpy").step_ps
+    assert clean.fitted_s * 1e12 == simulate(true, "simpy").end_ps
     rough = calibrate(scenario, noisy(true, 9), wanted)
     for one in rough.parameters:
         if one.quantity == "efficiency":

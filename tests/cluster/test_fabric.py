@@ -198,7 +198,7 @@ def test_transfers_collectives_and_messages_hold_what_the_mode_says(queues: str)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_transfers_wait_for_each_other_as_the_mode_says(queues: str, pair: str) -> None:
     trace = checked(sent(star(queues), *PAIRS[pair]))
-    assert trace.step_ps == (20 if pair in WAITS[queues] else 10)
+    assert trace.end_ps == (20 if pair in WAITS[queues] else 10)
 
 
 @pytest.mark.parametrize("queues", ALL)
@@ -208,7 +208,7 @@ def test_a_multicast_holds_the_queues_of_all_its_routes(queues: str) -> None:
     step = lower(Graph("m", ops), cluster, CostModel(), Strategy({"x": "a", "y": "b", "z": "c"}))
     (task,) = rows(step, TRANSFER)
     assert set(holds(step, task)) == {*held(queues, "a", "b"), *held(queues, "a", "c")}
-    assert checked(step).step_ps == 10
+    assert checked(step).end_ps == 10
 
 
 @pytest.mark.parametrize("queues", ALL)
@@ -216,7 +216,7 @@ def test_chunks_over_a_staging_device_follow_one_another(queues: str) -> None:
     """Two pieces of 12 ps in 3 chunks: 12 + 4 where the host receives and sends at once."""
     cluster = star(queues, 2, kind="cpu", staging=True, chunk=4, node=2)
     step = sent(cluster, ("a", "b"), size=12)
-    assert checked(step).step_ps == (24 if "opposite" in WAITS[queues] else 16)
+    assert checked(step).end_ps == (24 if "opposite" in WAITS[queues] else 16)
     lanes = [queue.name for queue in step.resources if queue.name.startswith("lane ")]
     assert len(lanes) == (2 if not HELD[queues] else 0)
 
@@ -229,7 +229,7 @@ def test_devices_of_one_owner_have_one_queue() -> None:
     inside = sent(cluster, ("a", "b"))
     assert holds(inside, rows(inside, TRANSFER)[0]) == ("node 0",)
     assert flows_wire(fabric, [(0, 2), (1, 2)]).bandwidth == UNIT // 2
-    assert checked(sent(cluster, ("a", "b"), ("c", "a"), ("b", "c"))).step_ps == 30
+    assert checked(sent(cluster, ("a", "b"), ("c", "a"), ("b", "c"))).end_ps == 30
 
 
 def test_a_message_passes_each_link_at_its_own_rate_and_devices_at_that_of_its_route() -> None:
@@ -251,7 +251,7 @@ def test_a_message_passes_each_link_at_its_own_rate_and_devices_at_that_of_its_r
 def test_engines_oracle_and_checker_agree_in_every_mode(world: World) -> None:
     trace = checked(world.task_graph)
     oracle = Oracle(world.graph, world.cluster, order=world.strategy.order)
-    assert oracle(world.strategy).step_ps == trace.step_ps
+    assert oracle(world.strategy).step_ps == trace.end_ps
     fabric = Fabric(world.cluster)
     names = [queue.name for queue in fabric.queues]
     first = len(world.cluster.devices)
@@ -275,7 +275,7 @@ def test_split_ops_and_their_sums_are_costed_alike_by_oracle_and_engine(queues: 
     strategy = Strategy(short="data-parallel")
     oracle = Oracle(linears(), cluster, COSTS)
     step = lower(linears(), cluster, COSTS, strategy)
-    assert oracle(strategy).step_ps == checked(step).step_ps
+    assert oracle(strategy).step_ps == checked(step).end_ps
 
 
 def test_questions_on_one_cluster_share_its_routes() -> None:

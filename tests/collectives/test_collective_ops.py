@@ -116,7 +116,7 @@ def checked(task_graph: TaskGraph) -> Trace:
 
 
 def seconds(cluster: Cluster, kind: str, size: int, ranks: int = 0, **attrs: Any) -> Fraction:
-    return Fraction(checked(lowered(cluster, kind, size, ranks, **attrs)).step_ps, 10**12)
+    return Fraction(checked(lowered(cluster, kind, size, ranks, **attrs)).end_ps, 10**12)
 
 
 # K7 and G10: the closed forms, as one task and as messages
@@ -248,7 +248,7 @@ def test_expanded_is_closed_to_the_picosecond_over_equal_links(
 ) -> None:
     cluster, kind, size, attrs = question
     closed, expanded = (
-        simulate(lowered(cluster, kind, size, cost=cost, **attrs)).step_ps
+        simulate(lowered(cluster, kind, size, cost=cost, **attrs)).end_ps
         for cost in ("closed", "expanded")
     )
     if any(link.gap for link in cluster.links) and (
@@ -289,7 +289,7 @@ def test_an_expanded_ring_is_closed_over_any_links(cluster: Cluster, size: int, 
     """
     size *= len(cluster.devices)
     both = [
-        simulate(lowered(cluster, kind, size, cost=cost)).step_ps for cost in ("closed", "expanded")
+        simulate(lowered(cluster, kind, size, cost=cost)).end_ps for cost in ("closed", "expanded")
     ]
     assert both[0] == both[1]
 
@@ -309,7 +309,7 @@ def test_no_expansion_is_slower_than_its_rounds(
     size *= len(cluster.devices)
     attrs = {"algorithm": algorithm, "chunks": 3}
     both = [
-        simulate(lowered(cluster, kind, size, cost=cost, **attrs)).step_ps
+        simulate(lowered(cluster, kind, size, cost=cost, **attrs)).end_ps
         for cost in ("closed", "expanded")
     ]
     assert both[1] <= both[0]
@@ -378,7 +378,7 @@ def test_g10_sharded_servers_move_two_s_over_w_each_way(workers: int) -> None:
                 Strategy(place | {"pull": "g0"}),
             )
         )
-        assert trace.step_ps == 2 * size * (workers - 1) // workers * 1000
+        assert trace.end_ps == 2 * size * (workers - 1) // workers * 1000
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -394,7 +394,7 @@ def test_k8_a_server_with_one_card_takes_in_and_sends_out(workers: int) -> None:
             Graph("server", (*push, pull)), cluster, CostModel(), Strategy(place | {"pull": "g0"})
         )
     )
-    assert trace.step_ps == 2 * workers * size * 1000
+    assert trace.end_ps == 2 * workers * size * 1000
 
 
 # K9, K12, K13: contention with everything else
@@ -414,7 +414,7 @@ def test_k9_two_collectives_share_their_links_and_lose_nothing(queues: str) -> N
         trace = checked(
             lower(graph, mesh(3, queues, latency=0), CostModel(), Strategy(place | more))
         )
-        ends.append(trace.step_ps)
+        ends.append(trace.end_ps)
     assert ends[0] == ends[1] == 4 * (1000 + 2000) * 1000
 
 
@@ -438,7 +438,7 @@ def test_k12_what_overlaps_takes_as_long_as_the_longer(cost: str, work: int, siz
             Graph("overlap", tuple(ops)), mesh(2, "link", latency=0), CostModel(), Strategy(place)
         )
     )
-    assert trace.step_ps == (2 + max(work, 2 * size // 2 // 1000) + 1) * 10**6
+    assert trace.end_ps == (2 + max(work, 2 * size // 2 // 1000) + 1) * 10**6
 
 
 @settings(max_examples=100)
@@ -466,7 +466,7 @@ def test_k13_priority_by_forward_order_is_never_slower(layers: list[tuple[int, i
     place |= {op.name: "g0" for op in ops if op.name not in place}
     cluster, graph = mesh(2, "link", latency=0, bandwidth=8), Graph("layers", tuple(ops))
     ends = [
-        checked(lower(graph, cluster, CostModel(), Strategy(place, order))).step_ps
+        checked(lower(graph, cluster, CostModel(), Strategy(place, order))).end_ps
         for order in (Order(), Order("priority", priority))
     ]
     assert ends[1] <= ends[0]
@@ -595,7 +595,7 @@ def test_a_host_between_the_ranks_holds_what_passes() -> None:
     ops, place = collective("c", "all_reduce", ["g0", "g1"], 2000, cost="expanded")
     trace = checked(lower(Graph("staged", tuple(ops)), cluster, CostModel(), Strategy(place)))
     assert trace.memory[2].at_peak["staging"] == 2 * 1000
-    assert trace.step_ps == 2 * 2 * 1000 * 1000
+    assert trace.end_ps == 2 * 2 * 1000 * 1000
 
 
 # Pictures, the checker, saved runs
@@ -612,7 +612,7 @@ def test_messages_stand_in_the_rows_of_their_links() -> None:
     assert not any("c" in names for names in rows.values())
     use = {
         one.name: (one.transfers, one.bytes)
-        for one in link_use(trace, Window(0, trace.step_ps))
+        for one in link_use(trace, Window(0, trace.end_ps))
         if one.transfers
     }
     assert use == {f"link g{a}>g{(a + 1) % 3}": (2, 2000) for a in range(3)}
@@ -693,7 +693,7 @@ def test_auto_takes_the_least_closed_form() -> None:
     cluster = two_nodes(4, "link")
     for size in (8, 8 * 10**4, 8 * 10**7):
         closed = {
-            one: simulate(lowered(cluster, "all_reduce", size, algorithm=one)).step_ps
+            one: simulate(lowered(cluster, "all_reduce", size, algorithm=one)).end_ps
             for one in ("ring", "tree", "hierarchical", "auto")
         }
         assert closed["auto"] == min(closed.values())
@@ -722,14 +722,14 @@ def test_the_oracle_and_the_simulation_agree() -> None:
     split = {"x": Configuration({"sample": 4}, tuple(f"g{i}" for i in range(4)))}
     for choice in (Collectives(cost="expanded"), Collectives("tree"), Collectives(slowdown=1.3)):  # type: ignore[arg-type]
         strategy = Strategy(partition=split, collectives=choice)
-        step = simulate(lower(linears(), two_nodes(2, "link"), COSTS, strategy)).step_ps
+        step = simulate(lower(linears(), two_nodes(2, "link"), COSTS, strategy)).end_ps
         assert Oracle(linears(), two_nodes(2, "link"), COSTS)(strategy).step_ps == step
     ops, place = collective("c", "all_reduce", [f"g{i}" for i in range(4)], 4000)
     oracle = Oracle(Graph("one", tuple(ops)), two_nodes(2, "link"))
     for algorithm in ("ring", "tree", "hierarchical", "direct"):
         step = simulate(
             lowered(two_nodes(2, "link"), "all_reduce", 4000, algorithm=algorithm)
-        ).step_ps
+        ).end_ps
         assert oracle(Strategy(place, collectives=Collectives(algorithm))).step_ps == step
 
 
@@ -761,7 +761,7 @@ def table_op(
     ops, place = collective("c", kind, names, size)
     strategy = Strategy(place, collectives=Collectives(cost="table", tables=tuple(tables)))
     return Fraction(
-        checked(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).step_ps, 10**12
+        checked(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).end_ps, 10**12
     )
 
 
@@ -873,9 +873,9 @@ def beside(
 )
 def test_g7_overlap_slows_both(work: int, sending: int, step: str, cost: str) -> None:
     trace = beside(work, sending, cost)
-    assert abs(trace.step_ps - Fraction(step) * 10**12) <= 2  # every slowed task rounds up
-    assert beside(work, sending, cost, 1).step_ps == max(work, sending) * 10**12
-    assert beside(work, sending, cost, queues="parallel").step_ps == trace.step_ps
+    assert abs(trace.end_ps - Fraction(step) * 10**12) <= 2  # every slowed task rounds up
+    assert beside(work, sending, cost, 1).end_ps == max(work, sending) * 10**12
+    assert beside(work, sending, cost, queues="parallel").end_ps == trace.end_ps
 
 
 def test_nothing_slows_what_shares_no_device() -> None:
@@ -883,7 +883,7 @@ def test_nothing_slows_what_shares_no_device() -> None:
     graph = Graph("apart", (*ops, Op("work", time=10)))
     strategy = Strategy(place | {"work": "g2"}, collectives=Collectives(slowdown=2))  # type: ignore[arg-type]
     trace = checked(lower(graph, mesh(3, "link", latency=0, bandwidth=1), CostModel(), strategy))
-    assert trace.step_ps == 10 * 10**12
+    assert trace.end_ps == 10 * 10**12
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def simulated_ring(cluster: Cluster, devices: Sequence[int], size: int) -> Fract
     graph, place = ring_graph(len(devices), size)
     names = {op: cluster.devices[devices[rank]].name for op, rank in place.items()}  # type: ignore[index]
     trace = simulate(lower(graph, cluster, CostModel(), Strategy(names)))
-    return Fraction(trace.step_ps, 10**12)
+    return Fraction(trace.end_ps, 10**12)
 
 
 def bus(collective: str, ranks: int, size: int, seconds: Fraction) -> float:

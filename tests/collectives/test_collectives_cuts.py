@@ -214,7 +214,7 @@ def test_no_executed_collective_beats_a_cut(case: Case, cost: str) -> None:
     ops, place = collective("c", kind, [cluster.devices[rank].name for rank in ranks], size)
     strategy = Strategy(place, collectives=Collectives(cost=cost))
     try:
-        step = simulate(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).step_ps
+        step = simulate(lower(Graph("one", tuple(ops)), cluster, CostModel(), strategy)).end_ps
     except InputError as error:
         assume("no route" not in str(error))
         raise

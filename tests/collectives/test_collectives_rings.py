@@ -133,7 +133,7 @@ def as_an_op(cluster: Cluster, ranks: Sequence[int]) -> int:
     ops, place = collective("c", "all_reduce", [cluster.devices[rank].name for rank in ranks], SIZE)
     trace = simulate(lower(Graph("one", tuple(ops)), cluster, CostModel(), Strategy(place)))
     assert check(trace.task_graph, trace) == ()
-    return trace.step_ps
+    return trace.end_ps
 
 
 def of_a_split(cluster: Cluster, ranks: Sequence[int]) -> int:

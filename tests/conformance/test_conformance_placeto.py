@@ -229,6 +229,6 @@ def test_oracle_of_giph_and_doppler_is_parallel_without_gaps():
                 trace = run(graph, machine, answer["place"])
                 # Each transfer on the way was rounded up to a picosecond.
                 rounding = 1e-6 * len(record["nodes"])
-                assert trace.step_ps / 1e6 == pytest.approx(
+                assert trace.end_ps / 1e6 == pytest.approx(
                     answer["free_links_us"], rel=1e-9, abs=rounding
                 )

@@ -341,7 +341,7 @@ def test_runs_come_back_as_they_went(world: World) -> None:
         write_run(trace, f"{folder}/run.json.gz")
         saved = read_run(f"{folder}/run.json.gz")
     assert same(saved.trace, trace)
-    assert (saved.trace_ps, saved.feasible) == (trace.step_ps, trace.feasible)
+    assert (saved.trace_ps, saved.feasible) == (trace.end_ps, trace.feasible)
     assert saved.peaks == {memory.device: memory.peak for memory in trace.memory}
 
 

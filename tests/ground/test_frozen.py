@@ -232,7 +232,7 @@ def test_a_loop_that_writes_into_one_partition_gets_an_answer_of_each(queues, wa
     shared = prepare(Scenario(graph, cluster, CostModel(), Strategy()))
     answer: dict[str, Callable[[Strategy], int]] = {
         "oracle": lambda asked: oracle(asked).step_ps,
-        "trace": lambda asked: oracle.trace(asked).step_ps,
+        "trace": lambda asked: oracle.trace(asked).end_ps,
         "in_full": lambda asked: oracle.in_full(asked).step_ps,
         "run": lambda asked: run(Scenario(graph, cluster, CostModel(), asked)).step_ps,
         "prepared": lambda asked: run(Scenario(graph, cluster, CostModel(), asked), shared).step_ps,

@@ -117,7 +117,7 @@ def test_a_published_profile_runs_in_the_sum_of_its_layers(tmp_path):
     write_imported(found, tmp_path / "vgg16.json")
     scenario = load_scenario(tmp_path / "vgg16.json")
     assert scenario.graph == found.graph
-    assert run(scenario).trace.step_ps / 1e12 == pytest.approx((251.874 + 438.633 - 17.972) / 1e3)
+    assert run(scenario).trace.end_ps / 1e12 == pytest.approx((251.874 + 438.633 - 17.972) / 1e3)
 
 
 # dnn-partitioning
@@ -202,7 +202,7 @@ def test_a_published_workload_survives_its_scenario_file(tmp_path):
     write_imported(found, tmp_path / "gnmt.json.gz")
     scenario = load_scenario(tmp_path / "gnmt.json.gz")
     assert (scenario.graph, scenario.cluster) == (found.graph, found.cluster)
-    assert run(scenario).trace.step_ps / 1e12 == pytest.approx(0.520453, rel=1e-5)
+    assert run(scenario).trace.end_ps / 1e12 == pytest.approx(0.520453, rel=1e-5)
     nodes = read_workload(path).nodes
     assert len(nodes) == len(found.graph.ops) == 192
 

@@ -73,7 +73,7 @@ def test_the_gradient_of_every_weight_is_reduced_once(model: str) -> None:
     assert not [op.name for op in ops if "#sum" in op.name]
     assert (
         Oracle(graph, cluster, V100)(strategy).step_ps
-        == run(Scenario(graph, cluster, V100, strategy)).trace.step_ps
+        == run(Scenario(graph, cluster, V100, strategy)).trace.end_ps
     )
 
 

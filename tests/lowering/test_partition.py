@@ -126,7 +126,7 @@ def test_flexflow_figure_4() -> None:
     assert [found[name] for name in ("o3#0", "o3#1", "o4#0", "o4#1")] == [3, 5, 7, 9]
     assert [found[f"{one}:0>gpu:3"] for one in ("o3#0", "o3#1", "o4#0", "o4#1")] == [4, 6, 8, 10]
     assert (found["o5"], found["o6"]) == (7, 11)
-    assert trace.step_ps == 14 * 10**12
+    assert trace.end_ps == 14 * 10**12
 
 
 def test_flexflow_figure_4_with_one_part_of_o3() -> None:
@@ -135,7 +135,7 @@ def test_flexflow_figure_4_with_one_part_of_o3() -> None:
     assert (found["o3"], found["o3:0>gpu:3"], found["o4#0"], found["o4#1"]) == (5, 7, 7, 9)
     assert [found[f"o4#{i}:0>gpu:3"] for i in (0, 1)] == [9, 10]
     assert (found["o5"], found["o6"]) == (9, 12)
-    assert trace.step_ps == 15 * 10**12
+    assert trace.end_ps == 15 * 10**12
 
 
 # OptCNN, figure 2: the first linear layer of VGG-16 on two GPUs
@@ -552,7 +552,7 @@ def test_a_time_given_for_the_whole_op_is_divided_only_when_asked(time: object) 
     ):
         partition(graph_of(time), cluster(), timed(), COSTS)
     trace = simulated(graph_of(time), cluster(), timed(time="divided"))
-    assert trace.step_ps == 2 * 10**9
+    assert trace.end_ps == 2 * 10**9
 
 
 def test_divided_takes_the_cost_of_the_whole_op_from_the_ladder() -> None:
@@ -594,17 +594,17 @@ def test_fixed_sequences_name_shards() -> None:
     graph = graph_of(None)
     order = Order("fixed", sequence={"gpu:0": ("x#0", "y#0"), "gpu:1": ("x#1", "y#1")})
     strategy = Strategy(partition={"x": C({"sample": 2})}, order=order)
-    assert simulated(graph, cluster(), strategy).step_ps > 0
+    assert simulated(graph, cluster(), strategy).end_ps > 0
     program = Strategy(partition={"x": C({"sample": 2})}, order="program")
-    assert simulated(linears(), cluster(), program).step_ps > 0
+    assert simulated(linears(), cluster(), program).end_ps > 0
 
 
 def test_the_oracle_takes_split_strategies() -> None:
     oracle = Oracle(linears(), cluster(), COSTS)
     strategy = Strategy(partition={"x": C({"sample": 2})})
     trace = simulated(linears(), cluster(), strategy)
-    assert oracle(strategy).step_ps == oracle.trace(strategy).step_ps == trace.step_ps
-    assert [cost.step_ps for cost in oracle.batch([strategy, strategy], 2)] == [trace.step_ps] * 2
+    assert oracle(strategy).step_ps == oracle.trace(strategy).end_ps == trace.end_ps
+    assert [cost.step_ps for cost in oracle.batch([strategy, strategy], 2)] == [trace.end_ps] * 2
 
 
 def test_the_report_tells_what_splits_cost() -> None:
@@ -672,7 +672,7 @@ def test_a_measured_step_of_shards_calibrates(queues: str) -> None:
     )
     link = found.scenario.cluster.links[0]
     assert (float(link.latency), float(link.bandwidth)) == pytest.approx((13e-6, 5.7e9), rel=1e-3)
-    assert found.fitted_s * 1e12 == pytest.approx(trace.step_ps, rel=1e-5)
+    assert found.fitted_s * 1e12 == pytest.approx(trace.end_ps, rel=1e-5)
 
 
 # Views and collectives in graphs written by hand

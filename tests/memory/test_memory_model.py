@@ -599,7 +599,7 @@ def test_oracle_engines_and_checker_agree_whatever_the_model(
     oracle = Oracle(world.graph, world.cluster, order=world.strategy.order, memory=memory)
     for asked in (oracle, pickle.loads(pickle.dumps(oracle))):
         cost = asked(dict(world.strategy.placement))
-        assert cost.step_ps == trace.step_ps
+        assert cost.step_ps == trace.end_ps
         assert cost.peaks == tuple(one.peak for one in trace.memory)
         assert (cost.feasible, cost.memory_excess) == (trace.feasible, trace.memory_excess)
 

@@ -38,7 +38,7 @@ def expected(world: World) -> Cost:
     """What lower and the reference engine say, from the trace."""
     trace = simulate(lower(world.graph, world.cluster, CostModel(), world.strategy), "simpy")
     peaks = tuple(memory.peak for memory in trace.memory)
-    return Cost(trace.step_ps / 1e12, trace.feasible, trace.memory_excess, trace.step_ps, peaks)
+    return Cost(trace.end_ps / 1e12, trace.feasible, trace.memory_excess, trace.end_ps, peaks)
 
 
 def column(world: World) -> list[int]:

@@ -79,7 +79,7 @@ def test_the_short_way_is_the_long_way(case: Case) -> None:
     assert split is not None
     full = oracle.trace(case.strategy)
     assert split.cost() == cost_of(full)
-    assert split.step_ps() == full.step_ps
+    assert split.step_ps() == full.end_ps
     assert split.tasks == len(full.start)
 
 

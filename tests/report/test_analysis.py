@@ -47,7 +47,7 @@ def test_critical_path_by_hand() -> None:
 def test_blame_sums_to_the_step() -> None:
     blame = analyze(Outcome(two_devices())).blame
     assert blame == {"compute": 19, "transfer": 6, "queueing": 0, "launch": 1, "latency": 4}
-    assert sum(blame.values()) == two_devices().step_ps == 30
+    assert sum(blame.values()) == two_devices().end_ps == 30
 
 
 def test_a_step_that_ends_with_a_release_ends_with_latency() -> None:
@@ -109,7 +109,7 @@ def check_path(trace: Trace) -> None:
     path, tasks = critical_path(trace), trace.task_graph.tasks
     borders = [0, *(segment.finish_ps for segment in path)]
     assert [segment.start_ps for segment in path] == borders[:-1]
-    assert borders[-1] == trace.step_ps
+    assert borders[-1] == trace.end_ps
     for segment in path:
         assert segment.blame in BLAMES
         assert segment.duration_ps > 0

@@ -146,7 +146,7 @@ def test_all_is_told_of_one_step(scenario: Scenario) -> None:
     report = run(scenario)
     told_of_one_step(report)
     found = report.to_json()
-    assert found["trace_s"] == report.trace.step_ps / PS > found["step_time_s"]
+    assert found["trace_s"] == report.trace.end_ps / PS > found["step_time_s"]
     assert found["first_step_s"] == report.steady.first_ps / PS  # type: ignore[union-attr]
     assert found["blame_s"].keys() == report.blame.keys()
     assert max(device.memory.peak for device in report.devices) > 0

@@ -49,14 +49,14 @@ def op(name: str, ps: int, *inputs: str, size: int = 0, **fields) -> Op:
 def test_k1_one_device_is_the_sum_of_durations_and_gaps(queues):
     ops = [op(f"o{i}", 10 + i) for i in range(7)]
     trace = run(ops, joined(1, queues, gap="3 ps"), {"*": "g0"})
-    assert trace.step_ps == sum(10 + i for i in range(7)) + 6 * 3  # the last gap does not count
+    assert trace.end_ps == sum(10 + i for i in range(7)) + 6 * 3  # the last gap does not count
 
 
 @pytest.mark.parametrize("queues", QUEUES)
 def test_k2_a_chain_over_devices_adds_one_transfer_a_cut(queues):
     ops = [op("o0", 5, size=11)] + [op(f"o{i}", 5, f"o{i - 1}", size=11) for i in range(1, 6)]
     trace = run(ops, joined(3, queues, latency="2 ps"), {f"o{i}": f"g{i // 2}" for i in range(6)})
-    assert trace.step_ps == 6 * 5 + 2 * (11 + 2)
+    assert trace.end_ps == 6 * 5 + 2 * (11 + 2)
 
 
 @pytest.mark.parametrize("queues", ["parallel", "fair"])
@@ -65,7 +65,7 @@ def test_k3_fork_and_join_over_k_devices(queues):
     forks = [op(f"b{i}", 10 * (i + 1), "fork", size=7) for i in range(k)]
     ops = [op("fork", 5, size=7), *forks, op("join", 3, *(f"b{i}" for i in range(k)))]
     place = {"fork": "g0", "join": "g0"} | {f"b{i}": f"g{i}" for i in range(k)}
-    assert run(ops, joined(k, queues), place).step_ps == 5 + 7 + 10 * k + 7 + 3
+    assert run(ops, joined(k, queues), place).end_ps == 5 + 7 + 10 * k + 7 + 3
 
 
 # K5, K7, K8 as task graphs: pipelines, rings, a parameter server
@@ -89,7 +89,7 @@ def gpipe(p: int, m: int, f: int, b: int, schedule: str) -> int:
         for i in range(m):
             names += [f"B{s},{i}"] + ([f"F{s},{i + ahead}"] if i + ahead < m else [])
         sequence[f"s{s}"] = names
-    return play(tasks, sequence=sequence).step_ps
+    return play(tasks, sequence=sequence).end_ps
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -115,7 +115,7 @@ def test_k7_ring_all_reduce(n):
                     after,
                 )
             )
-    assert play(tasks).step_ps == 2 * (n - 1) * (alpha + piece)
+    assert play(tasks).end_ps == 2 * (n - 1) * (alpha + piece)
 
 
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (4, 3), (8, 16)])
@@ -125,7 +125,7 @@ def test_k7_chain_broadcast(n, k):
         for hop in range(n - 1)
         for c in range(k)
     ]
-    assert play(tasks).step_ps == (n + k - 2) * 9
+    assert play(tasks).end_ps == (n + k - 2) * 9
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])
@@ -133,7 +133,7 @@ def test_k8_parameter_server_with_one_network_card(n):
     size = 30
     pushes = [T(f"push{w}", size, "in") for w in range(n)]
     pulls = [T(f"pull{w}", size, "out", [f"push{v}" for v in range(n)]) for w in range(n)]
-    assert play([*pushes, *pulls]).step_ps == 2 * n * size
+    assert play([*pushes, *pulls]).end_ps == 2 * n * size
     slices = 6
     pushes = [T(f"push{w},{s}", size // slices, "in") for s in range(slices) for w in range(n)]
     pulls = [
@@ -141,7 +141,7 @@ def test_k8_parameter_server_with_one_network_card(n):
         for s in range(slices)
         for w in range(n)
     ]
-    assert play([*pushes, *pulls]).step_ps == n * size + n * size // slices
+    assert play([*pushes, *pulls]).end_ps == n * size + n * size // slices
 
 
 # K9, K10: two flows on a link, max-min fairness
@@ -159,7 +159,7 @@ def test_k9_fifo_serves_in_turn_and_fair_ends_the_last_at_the_same_time():
 def test_k9_staggered_arrivals_have_one_busy_period_under_every_discipline():
     ops = [op("a", 0, size=60), op("b", 20, size=100), op("c", 0, "a"), op("d", 0, "b")]
     place = {"a": "g0", "b": "g0", "c": "g1", "d": "g1"}
-    ends = {queues: run(ops, joined(2, queues), place).step_ps for queues in [*SEND_ALONE, "fair"]}
+    ends = {queues: run(ops, joined(2, queues), place).end_ps for queues in [*SEND_ALONE, "fair"]}
     assert set(ends.values()) == {160}
 
 
@@ -222,7 +222,7 @@ def test_k11_host_staging(queues, chunks):
     links = (Link(("g0", "host"), 10**12), Link(("host", "g1"), 10**12))
     cluster = Cluster("c", (Device("g0"), Device("g1"), host), links, queues)
     trace = run([op("a", 3, size=size), op("b", 4, "a")], cluster, {"a": "g0", "b": "g1"})
-    assert trace.step_ps == 3 + size * (1 + pieces) + 4
+    assert trace.end_ps == 3 + size * (1 + pieces) + 4
 
 
 def test_k11_store_and_forward_over_unequal_links():
@@ -231,7 +231,7 @@ def test_k11_store_and_forward_over_unequal_links():
         "c", (Device("g0"), Device("g1"), Device("host", "cpu", staging=True)), links, "device"
     )
     assert (
-        run([op("a", 0, size=120), op("b", 0, "a")], cluster, {"a": "g0", "b": "g1"}).step_ps
+        run([op("a", 0, size=120), op("b", 0, "a")], cluster, {"a": "g0", "b": "g1"}).end_ps
         == 120 + 30
     )
 
@@ -243,7 +243,7 @@ def test_k12_overlap_is_the_larger_with_a_head_and_a_tail(compute, size):
         op(f"r{i}", 0, f"c{i}") for i in range(k)
     ]
     trace = run(ops, joined(2), {"c*": "g0", "r*": "g1"})
-    assert trace.step_ps == max(k * compute + size, compute + k * size)
+    assert trace.end_ps == max(k * compute + size, compute + k * size)
 
 
 # K15: degenerate cases
@@ -251,7 +251,7 @@ def test_k12_overlap_is_the_larger_with_a_head_and_a_tail(compute, size):
 
 @pytest.mark.parametrize("queues", QUEUES)
 def test_k15_nothing_takes_no_time(queues):
-    assert run([], joined(1, queues), {}).step_ps == 0
+    assert run([], joined(1, queues), {}).end_ps == 0
 
 
 @pytest.mark.parametrize("queues", QUEUES)
@@ -259,12 +259,12 @@ def test_k15_a_tensor_of_no_bytes_costs_the_latency_and_an_op_of_no_length_nothi
     trace = run(
         [op("a", 0), op("b", 0, "a")], joined(2, queues, latency="7 ps"), {"a": "g0", "b": "g1"}
     )
-    assert trace.step_ps == 7
+    assert trace.end_ps == 7
 
 
 def test_k15_a_hundred_thousand_consumers():
     ops = [op("a", 1, size=8)] + [op(f"c{i}", 1, "a") for i in range(100_000)]
-    assert run(ops, joined(2), {"a": "g0", "c*": "g1"}).step_ps == 1 + 8 + 100_000
+    assert run(ops, joined(2), {"a": "g0", "c*": "g1"}).end_ps == 1 + 8 + 100_000
 
 
 def test_k15_cycles_and_self_loops_are_named():
@@ -316,7 +316,7 @@ def test_flexflow_figure_4():
     ]
     assert [found[f"{t}>"] for t in ("t1:1", "t1:2", "t2:1", "t2:2")] == [2, 4, 6, 8]
     assert [found[f"{t}>"] for t in ("t3:1", "t3:2", "t4:1", "t4:2")] == [4, 6, 8, 10]
-    assert (found["t5"], found["t6"], trace.step_ps) == (7, 11, 14)
+    assert (found["t5"], found["t6"], trace.end_ps) == (7, 11, 14)
 
 
 def test_flexflow_figure_4_with_one_configuration_changed():
@@ -330,7 +330,7 @@ def test_flexflow_figure_4_with_one_configuration_changed():
         9,
         10,
     ]
-    assert (found["t5"], found["t6"], trace.step_ps) == (9, 12, 15)
+    assert (found["t5"], found["t6"], trace.end_ps) == (9, 12, 15)
 
 
 def test_bytescheduler_example():
@@ -371,4 +371,4 @@ def bytescheduler(policy: str, slices: int | None) -> int:
                 priority=layer,
             )
         )
-    return play(tasks, policy).step_ps
+    return play(tasks, policy).end_ps

@@ -79,7 +79,7 @@ def test_rungs_share_the_op_time() -> None:
     )
     outcome = execute(load_scenario(parts))
     assert outcome.rungs == {"given": 0.5, "measured": 0.375, "fitted": 0.125}
-    assert outcome.trace.step_ps == 8_000_000
+    assert outcome.trace.end_ps == 8_000_000
 
 
 def test_the_first_profile_that_knows_an_op_answers() -> None:
