@@ -81,11 +81,10 @@ def register(
     kind: str,
     describe: Describer,
     op_class: str = "other",
-    *,
-    traits: Traits = _UNTOLD,
     operands: str = "",
     outputs: str = "",
     attributes: str = "",
+    traits: Traits = _UNTOLD,
 ) -> None:
     """Makes a kind known; one registered before is replaced.
 

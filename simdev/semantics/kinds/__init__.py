@@ -1,35 +1,5 @@
-"""The kinds of ops that simdev knows, one family a module; each registers its own."""
+"""The kinds of ops that simdev knows, a family a module; importing a module registers its kinds."""
 
-from . import (
-    attention,
-    convolution,
-    einsum,
-    elementwise,
-    lookup,
-    loss,
-    movement,
-    norm,
-    optimizer,
-    pooling,
-    product,
-    recurrent,
-    reduction,
-    sequence,
-)
+from . import attention, elementwise, movement, norm, product, reduction, windows
 
-__all__ = [
-    "attention",
-    "convolution",
-    "einsum",
-    "elementwise",
-    "lookup",
-    "loss",
-    "movement",
-    "norm",
-    "optimizer",
-    "pooling",
-    "product",
-    "recurrent",
-    "reduction",
-    "sequence",
-]
+__all__ = ["attention", "elementwise", "movement", "norm", "product", "reduction", "windows"]

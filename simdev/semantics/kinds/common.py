@@ -1,4 +1,6 @@
-"""What describers share: broadcast reads, attributes one a dimension, attributes of a shard."""
+"""What describers share: axes of a shape, broadcast reads, attributes given once a dimension, and
+the attributes of a shard.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ..description import Access, Entry, Shape
+from ..description import Access, Call, Describer, Description, Entry, Output, Shape, per
 from ..index import Axis, Box
 
 _CACHED = 4096
+
+Local = Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
+"""From the attributes of an op and the box of a shard to the attributes of the op it runs."""
 
 
 def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
@@ -18,6 +23,8 @@ def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
     return _numbered(shape, tuple(whole))
 
 
+# Equal axes are one object: a graph has thousands of ops of few shapes, and describing an op is
+# mostly the making of its axes.
 @lru_cache(_CACHED)
 def _numbered(shape: Shape, whole: tuple[int, ...]) -> tuple[Axis, ...]:
     return tuple(Axis(f"d{i}", extent, i not in whole) for i, extent in enumerate(shape))
@@ -40,9 +47,27 @@ def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
     )
 
 
-def broadcast_read(shape: Shape, axes: Sequence[Axis]) -> Access:
-    """The operand of an elementwise op."""
-    return Access(broadcast(shape, axes))
+def broadcast_reads(shapes: Sequence[Shape], axes: Sequence[Axis]) -> tuple[Access, ...]:
+    """The operands of an elementwise op over these axes."""
+    return tuple([Access(broadcast(shape, axes)) for shape in shapes])
+
+
+def elementwise(operations: int, dtype: str | None = None, later: str | None = None) -> Describer:
+    """Describer of an op whose outputs have one shape, to which the operands are broadcast.
+
+    ``operations`` an element; ``dtype`` of the outputs, ``later`` of all but the first.
+    """
+
+    def describe(call: Call) -> Description:
+        points = numbered(call.outputs[0])
+        outputs = tuple(
+            Output(points, dtype=later if i else dtype) for i in range(len(call.outputs))
+        )
+        return Description(
+            outputs, broadcast_reads(call.inputs, points), (per(operations, *points),)
+        )
+
+    return describe
 
 
 def dimension(value: int, rank: int) -> int:
@@ -52,13 +77,19 @@ def dimension(value: int, rank: int) -> int:
     return value + rank if value < 0 else value
 
 
+def dim_of(call: Call, rank: int) -> int:
+    """The attribute ``dim`` (default 0), counted from the front."""
+    return dimension(int(call.attrs.get("dim", 0)), rank)
+
+
 def dimensions(value: Any, rank: int) -> tuple[int, ...]:
-    """The attribute ``dim``: one dimension, several, or all where it is left out or empty."""
+    """The attribute ``dim`` of a reduction: one dimension, several, or all where it is left out or
+    empty.
+    """
     if value is None or value == []:
         return tuple(range(rank))
-    return tuple(
-        dimension(int(item), rank) for item in (value if isinstance(value, list) else [value])
-    )
+    items = value if isinstance(value, list) else [value]
+    return tuple(dimension(int(item), rank) for item in items)
 
 
 def each(
@@ -73,20 +104,16 @@ def each(
     value = attrs.get(name)
     if value is None or value == []:
         return tuple(default)
-    found = value if isinstance(value, list | tuple) else [value]
-    for item in found:
-        if (
-            isinstance(item, bool)
-            or not isinstance(item, int)
-            or (least is not None and item < least)
-        ):
-            raise ValueError(
-                f"{name}: must be whole numbers{'' if least is None else f' >= {least}'}, "
-                f"got {value!r}"
-            )
-    if len(found) not in (1, rank):
+    values = value if isinstance(value, list | tuple) else [value]
+    for item in values:
+        # JSON's true is an int to Python, and a stride of true is a mistake of the file.
+        is_whole = isinstance(item, int) and not isinstance(item, bool)
+        if not is_whole or (least is not None and item < least):
+            bound = "" if least is None else f" >= {least}"
+            raise ValueError(f"{name}: must be whole numbers{bound}, got {value!r}")
+    if len(values) not in (1, rank):
         raise ValueError(f"{name}: needs {rank} values, got {value}")
-    return tuple(found) * (rank if len(found) == 1 else 1)
+    return tuple(values) * (rank if len(values) == 1 else 1)
 
 
 def extent(axis: Axis, box: Box) -> int:
@@ -95,17 +122,16 @@ def extent(axis: Axis, box: Box) -> int:
     return stop - start
 
 
-def sized(**names: Sequence[Axis]) -> Callable[[Mapping[str, Any], Box], Mapping[str, Any]]:
+def sized(**names: Sequence[Axis]) -> Local:
     """Attributes of a shard where some tell extents: a list becomes those of these axes, a number
     their product.
     """
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
-        found = dict(attrs)
-        for name, axes in names.items():
-            if name in found:
-                extents = [extent(axis, box) for axis in axes]
-                found[name] = extents if isinstance(found[name], list) else prod(extents)
-        return found
+        changed = dict(attrs)
+        for name in names.keys() & attrs.keys():
+            extents = [extent(axis, box) for axis in names[name]]
+            changed[name] = extents if isinstance(attrs[name], list) else prod(extents)
+        return changed
 
     return local

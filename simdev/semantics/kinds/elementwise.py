@@ -1,7 +1,8 @@
-"""Elementwise ops with broadcasting, and generators, which read nothing.
+"""Elementwise ops with broadcasting, generators, which read nothing, and updates of parameters.
 
 Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a
-division too) counting one: a sigmoid is a negation, exp, sum and division.
+division too) counting one: a sigmoid is a negation, exp, sum and division. Those of an update are
+of PyTorch's single-tensor updates.
 """
 
 from __future__ import annotations
@@ -9,85 +10,30 @@ from __future__ import annotations
 from ..description import ALL, Access, Call, Describer, Description, Output, per
 from ..registry import register
 from ..traits import LEAF_ROLES, Linear, Traits
-from .common import broadcast_read, numbered, sized
+from .common import elementwise, numbered, sized
 
 OPERATIONS = {
-    "abs": 1,
-    "add": 1,
-    "addcdiv": 3,
-    "addcmul": 3,
-    "ceil": 1,
-    "clamp": 2,
-    "clamp_max": 1,
-    "clamp_min": 1,
-    "cos": 1,
-    "div": 1,
-    "elu": 3,
-    "elu_backward": 3,
-    "erf": 1,
-    "exp": 1,
-    "floor": 1,
-    "fmod": 1,
-    "gelu": 5,
-    "gelu_backward": 11,
-    "hardsigmoid": 4,
-    "hardsigmoid_backward": 2,
-    "hardswish": 5,
-    "hardswish_backward": 5,
-    "hardtanh": 2,
-    "hardtanh_backward": 2,
-    "leaky_relu": 2,
-    "leaky_relu_backward": 2,
-    "lerp": 3,
-    "log": 1,
-    "log10": 1,
-    "log1p": 2,
-    "log2": 1,
-    "masked_fill": 1,
-    "maximum": 1,
-    "minimum": 1,
-    "mul": 1,
-    "neg": 1,
-    "pow": 1,
-    "reciprocal": 1,
-    "relu": 1,
-    "relu_backward": 1,
-    "remainder": 1,
-    "round": 1,
-    "rsqrt": 2,
-    "rsub": 1,
-    "sigmoid": 4,
-    "sigmoid_backward": 3,
-    "sign": 1,
-    "silu": 5,
-    "silu_backward": 9,
-    "sin": 1,
-    "softplus": 3,
-    "softplus_backward": 4,
-    "sqrt": 1,
-    "square": 1,
-    "sub": 1,
-    "tanh": 1,
-    "tanh_backward": 3,
-    "threshold": 1,
-    "where": 1,
-    "dropout_backward": 2,
+    1: "abs add ceil clamp_max clamp_min cos div erf exp floor fmod log log10 log2 masked_fill "
+    "maximum minimum mul neg pow reciprocal relu relu_backward remainder round rsub sign sin sqrt "
+    "square sub tanh threshold where",
+    2: "clamp dropout_backward hardsigmoid_backward hardtanh hardtanh_backward leaky_relu "
+    "leaky_relu_backward log1p rsqrt",
+    3: "addcdiv addcmul elu elu_backward lerp sigmoid_backward softplus tanh_backward",
+    4: "hardsigmoid sigmoid softplus_backward",
+    5: "gelu hardswish hardswish_backward silu",
+    9: "silu_backward",
+    11: "gelu_backward",
 }
-"""Operations an element of the output; gelu by erf: 0.5 x (1 + erf(x / sqrt 2))."""
+"""Operations an element of the output, and the kinds that have so many; gelu is that by erf: 0.5 x
+(1 + erf(x / sqrt 2)).
+"""
 
-TESTS = ("eq", "ge", "gt", "isnan", "le", "logical_and", "logical_not", "logical_or", "lt", "ne")
-BITS = ("bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor")
-COPIES = ("cast", "clone", "contiguous", "copy", "tril", "triu")
-GENERATORS = ("arange", "full", "full_like", "ones", "ones_like", "zero", "zeros", "zeros_like")
-RANDOM = {
-    "bernoulli": 2,
-    "normal": 8,
-    "rand": 1,
-    "rand_like": 1,
-    "randn": 8,
-    "randn_like": 8,
-    "uniform": 1,
-}
+TESTS = "eq ge gt isnan le logical_and logical_not logical_or lt ne"
+BITS = "bitwise_and bitwise_not bitwise_or bitwise_xor"
+LINEAR_COPIES = "cast clone contiguous copy"
+TRIANGLES = "tril triu"
+GENERATORS = "arange full full_like ones ones_like zero zeros zeros_like"
+RANDOM = {1: "rand rand_like uniform", 2: "bernoulli", 8: "normal randn randn_like"}
 LINEAR: dict[str, Linear] = {
     "add": "sum",
     "sub": "sum",
@@ -97,26 +43,17 @@ LINEAR: dict[str, Linear] = {
 }
 COMBINES = {"add": "sum", "maximum": "max", "minimum": "min", "mul": "prod"}
 POSITIVE = ("log", "log10", "log1p", "log2", "pow", "rsqrt", "sqrt")
-LINEAR_COPIES = ("cast", "clone", "contiguous", "copy")
+WITH_SCALAR = ("add", "sub", "mul", "div", "rsub", "pow")
 
-
-def _elementwise(operations: int, dtype: str | None = None) -> Describer:
-    def describe(call: Call) -> Description:
-        points = numbered(call.outputs[0])
-        outputs = tuple(Output(points, dtype=dtype) for _ in call.outputs)
-        reads = tuple(broadcast_read(shape, points) for shape in call.inputs)
-        return Description(outputs, reads, (per(operations, *points),))
-
-    return describe
-
-
-def dropout(call: Call) -> Description:
-    """Dropout: y = x * mask / (1 - p), with the mask drawn: a draw, a comparison, two products."""
-    points = numbered(call.outputs[0])
-    outputs = tuple(Output(points, dtype="bool" if i else None) for i in range(len(call.outputs)))
-    return Description(
-        outputs, tuple(broadcast_read(shape, points) for shape in call.inputs), (per(4, *points),)
-    )
+UPDATES = {
+    "sgd_update": (0, 2),
+    "sgd_momentum_update": (1, 4),
+    "adam_update": (2, 13),
+    "adamw_update": (2, 14),
+    "adagrad_update": (1, 7),
+    "rmsprop_update": (1, 9),
+}
+"""State tensors a parameter, operations an element."""
 
 
 def _generator(operations: int) -> Describer:
@@ -134,77 +71,76 @@ def _generator(operations: int) -> Describer:
     return describe
 
 
-def _leaf(weight: bool) -> Describer:
+def _leaf(is_weight: bool) -> Describer:
     def describe(call: Call) -> Description:
-        points = numbered(call.outputs[0])
-        return Description((Output(points),), (), gradients=(0,) if weight else (), moves=False)
+        outputs = (Output(numbered(call.outputs[0])),)
+        return Description(outputs, (), gradients=(0,) if is_weight else (), moves=False)
 
     return describe
 
 
-for _name, _count in OPERATIONS.items():
-    register(
-        _name,
-        _elementwise(_count),
-        "elementwise",
-        traits=Traits(
-            linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE
-        ),
-        operands="any number, broadcast to y"
-        if not _name.endswith("_backward")
-        else "dy, then x or y",
-        outputs="y" if not _name.endswith("_backward") else "dx",
-        attributes="other (a scalar operand)"
-        if _name in ("add", "sub", "mul", "div", "rsub", "pow")
-        else "",
-    )
-for _name in TESTS:
-    register(
-        _name,
-        _elementwise(1, "bool"),
-        "elementwise",
-        operands="any number, broadcast to y",
-        outputs="y (bool)",
-    )
-for _name in BITS:
-    register(
-        _name, _elementwise(1), "elementwise", operands="any number, broadcast to y", outputs="y"
-    )
-register("dropout", dropout, "elementwise", operands="x", outputs="y, mask (bool)")
-for _name in COPIES:
-    register(
-        _name,
-        _elementwise(0),
-        "data_movement",
-        traits=Traits(linear="sum" if _name in LINEAR_COPIES else None),
-        operands="x",
-        outputs="y",
-        attributes="dtype",
-    )
-for _name in GENERATORS:
-    register(
-        _name,
-        _generator(0),
-        "data_movement",
-        operands="one or none (shape only)",
-        outputs="y",
-        attributes="size",
-    )
-for _name, _count in RANDOM.items():
-    register(
-        _name,
-        _generator(_count),
-        "elementwise",
-        traits=Traits(drawn=True),
-        operands="one or none (shape only)",
-        outputs="y",
-        attributes="size",
-    )
+def _update(states: int, operations: int) -> Describer:
+    """Describer of the update of a parameter by its gradient, in place, with its state tensors."""
+
+    def describe(call: Call) -> Description:
+        points = numbered(call.inputs[0])
+        given = tuple(range(2, len(call.inputs)))  # state tensors that are operands of the graph
+        return Description(
+            outputs=tuple(Output(points) for _ in call.outputs),
+            inputs=tuple(Access(points) for _ in call.inputs),
+            flops=(per(operations, *points),),
+            parameters=(0, 1, *given),
+            sample=None,
+            # With an output the new parameter is a tensor of its own, and the old one stays.
+            updated=given if call.outputs else (0, *given),
+            states=max(0, states - len(given)),
+        )
+
+    return describe
+
+
+_BROADCAST = "any number, broadcast to y"
+_SHAPE_ONLY = "one or none (shape only)"
+for _count, _names in OPERATIONS.items():
+    for _name in _names.split():
+        register(
+            _name,
+            elementwise(_count),
+            "elementwise",
+            *(("dy, then x or y", "dx") if _name.endswith("_backward") else (_BROADCAST, "y")),
+            "other (a scalar operand)" if _name in WITH_SCALAR else "",
+            Traits(
+                linear=LINEAR.get(_name), combines=COMBINES.get(_name), positive=_name in POSITIVE
+            ),
+        )
+for _name in TESTS.split():
+    register(_name, elementwise(1, "bool"), "elementwise", _BROADCAST, "y (bool)")
+for _name in BITS.split():
+    register(_name, elementwise(1), "elementwise", _BROADCAST, "y")
+# A draw, a comparison and two products: y = x * mask / (1 - p).
+register("dropout", elementwise(4, later="bool"), "elementwise", "x", "y, mask (bool)")
+for _names, _traits in ((LINEAR_COPIES, Traits(linear="sum")), (TRIANGLES, Traits())):
+    for _name in _names.split():
+        register(_name, elementwise(0), "data_movement", "x", "y", "dtype", _traits)
+for _name in GENERATORS.split():
+    register(_name, _generator(0), "data_movement", _SHAPE_ONLY, "y", "size")
+for _count, _names in RANDOM.items():
+    for _name in _names.split():
+        _traits = Traits(drawn=True)
+        register(_name, _generator(_count), "elementwise", _SHAPE_ONLY, "y", "size", _traits)
 for _role in LEAF_ROLES:
     register(
         _role,
         _leaf(_role == "parameter"),
-        "other",
-        traits=Traits(leaf=_role),
         outputs="the tensor, which costs nothing",
+        traits=Traits(leaf=_role),
+    )
+for _name, (_states, _count) in UPDATES.items():
+    register(
+        _name,
+        _update(_states, _count),
+        "optimizer",
+        "parameter, gradient",
+        "none (in place); the parameter's state_bytes hold the state",
+        traits=Traits(positive=_name == "adam_update"),
     )

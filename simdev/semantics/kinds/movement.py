@@ -1,121 +1,122 @@
-"""Ops that move or re-read elements without computing.
+"""Ops that move, re-read or look up elements.
 
-Views touch no byte; concat, stack and pad copy.
+Views touch no byte; concat, stack and pad copy. Which elements an index looks up is known only when
+it runs, so its dimension is taken whole. An embedding is a product with a one-hot matrix: split
+along its rows it is a reduction, with one row hit a point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from ..description import Access, Call, Description, Entry, Output, Shape
+from ..description import Access, Call, Description, Entry, Output, Shape, axes, per
 from ..index import Axis, Box
 from ..registry import register
 from ..reshaping import reshaped, reshaped_axes
 from ..traits import Traits
-from .common import broadcast_read, dimension, each, numbered, sized
+from .common import broadcast, dim_of, dimension, each, numbered, sized
 
 
 def concat(call: Call) -> Description:
     """Operand i fills the output from the sum of the extents before it."""
     points = numbered(call.outputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(points))
-    starts = _starts(call.inputs, along, points[along])
-    reads = tuple(Access(_shifted(points, along, -start)) for start in starts[:-1])
-    return Description((Output(points),), reads)
+    shifted = _shifted(points, dim_of(call, len(points)), call.inputs)
+    return Description((Output(points),), tuple(map(Access, shifted)))
 
 
 def stack(call: Call) -> Description:
     """Operand i is the slice i along a new dimension."""
     points = numbered(call.outputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(points))
-    others = tuple(axis for i, axis in enumerate(points) if i != along)
-    parts = tuple(Access(others, when=points[along] - i) for i in range(len(call.inputs)))
+    dim = dim_of(call, len(points))
+    others = _without(points, dim)
+    parts = tuple(Access(others, when=points[dim] - i) for i in range(len(call.inputs)))
     return Description((Output(points),), parts)
 
 
 def split(call: Call) -> Description:
     """Output i holds the elements of x from the sum of the extents before it."""
     points = numbered(call.inputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(points))
-    starts = _starts(call.outputs, along, points[along])
-    outputs = tuple(Output(_shifted(points, along, -start)) for start in starts[:-1])
-    return Description(outputs, (Access(points),), moves=False)
+    shifted = _shifted(points, dim_of(call, len(points)), call.outputs)
+    return Description(tuple(map(Output, shifted)), (Access(points),), moves=False)
 
 
-def _starts(parts: Sequence[Shape], along: int, whole: Axis) -> tuple[int, ...]:
-    starts = (0, *accumulate(shape[along] for shape in parts))
-    if starts[-1] != whole.size:
+def _shifted(points: Sequence[Axis], dim: int, parts: Sequence[Shape]) -> list[tuple[Entry, ...]]:
+    """How the parts that lie side by side along a dimension are indexed by the points of the
+    whole.
+    """
+    starts = [0, *accumulate(shape[dim] for shape in parts)]
+    if starts[-1] != points[dim].size:
         raise ValueError(
-            f"the parts have {starts[-1]} along dimension {along}, the whole has {whole.size}"
+            f"the parts have {starts[-1]} along dimension {dim}, the whole has {points[dim].size}"
         )
-    return starts
+    return [_with(points, dim, points[dim] - start) for start in starts[:-1]]
 
 
-def _shifted(points: Sequence[Axis], along: int, by: int) -> tuple[Entry, ...]:
-    """``by`` is added along one dimension, whose extent is another one than the axis's size."""
-    return tuple(axis + by if i == along else axis for i, axis in enumerate(points))
+def _with(points: Sequence[Axis], dim: int, entry: Entry) -> tuple[Entry, ...]:
+    """The points with another entry along one dimension."""
+    return (*points[:dim], entry, *points[dim + 1 :])
+
+
+def _without(points: Sequence[Axis], dim: int) -> tuple[Axis, ...]:
+    return (*points[:dim], *points[dim + 1 :])
+
+
+def _slice_of(call: Call, extent: int) -> tuple[int, int]:
+    """First element and step of a slice along a dimension of some extent."""
+    start, step = int(call.attrs.get("start") or 0), int(call.attrs.get("step", 1))
+    return max(0, start + extent if start < 0 else start), step
 
 
 def slices(call: Call) -> Description:
     """y[.., i, ..] = x[.., start + i * step, ..] along ``dim``."""
     x = call.inputs[0]
     points = numbered(call.outputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(x))
-    start, step = int(call.attrs.get("start") or 0), int(call.attrs.get("step", 1))
-    first = max(0, start + x[along] if start < 0 else start)
-    index = tuple(axis * step + first if i == along else axis for i, axis in enumerate(points))
+    dim = dim_of(call, len(x))
+    first, step = _slice_of(call, x[dim])
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
         # The shard gets the part that it reads and nothing else.
-        part = box.get(points[along].name)
-        return (
-            attrs
-            if part is None
-            else {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
-        )
+        part = box.get(points[dim].name)
+        if part is None:
+            return attrs
+        return {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
 
+    index = _with(points, dim, points[dim] * step + first)
     return Description((Output(points),), (Access(index),), moves=False, local=local)
+
+
+def slice_backward(call: Call) -> Description:
+    """Zeros, and dy at start + i * step along ``dim``."""
+    points = numbered(call.outputs[0])
+    dim = dim_of(call, len(points))
+    first, step = _slice_of(call, points[dim].size)
+    index = _with(points, dim, (points[dim] - first).exact_div(step))
+    return Description((Output(points),), (Access(index),), local=sized(input_sizes=points))
 
 
 def select(call: Call) -> Description:
     """The part of x at ``index`` along ``dim``, which goes away."""
-    x = call.inputs[0]
-    along = dimension(int(call.attrs.get("dim", 0)), len(x))
-    place = int(call.attrs["index"])
+    x, place = call.inputs[0], int(call.attrs["index"])
+    dim = dim_of(call, len(x))
     points = numbered(call.outputs[0])
-    index: tuple[Entry, ...] = (
-        *points[:along],
-        place + x[along] if place < 0 else place,
-        *points[along:],
-    )
+    place += x[dim] if place < 0 else 0
+    index: tuple[Entry, ...] = (*points[:dim], place, *points[dim:])
     return Description((Output(points),), (Access(index),), moves=False)
 
 
 def select_backward(call: Call) -> Description:
     """Zeros, and dy at ``index`` along ``dim``."""
     points = numbered(call.outputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(points))
-    place = int(call.attrs["index"])
-    others = tuple(axis for i, axis in enumerate(points) if i != along)
-    read = Access(others, when=points[along] - (place % points[along].size))
+    dim = dim_of(call, len(points))
+    place = int(call.attrs["index"]) % points[dim].size
+    read = Access(_without(points, dim), when=points[dim] - place)
     return Description((Output(points),), (read,), local=sized(input_sizes=points))
 
 
-def slice_backward(call: Call) -> Description:
-    """Zeros, and dy at start + i * step along ``dim``."""
-    points = numbered(call.outputs[0])
-    along = dimension(int(call.attrs.get("dim", 0)), len(points))
-    start, step = int(call.attrs.get("start") or 0), int(call.attrs.get("step", 1))
-    first = max(0, start + points[along].size if start < 0 else start)
-    index = tuple(
-        (axis - first).exact_div(step) if i == along else axis for i, axis in enumerate(points)
-    )
-    return Description((Output(points),), (Access(index),), local=sized(input_sizes=points))
-
-
-def permuted(order: Sequence[int], call: Call) -> Description:
+def _permuted(order: Sequence[int], call: Call) -> Description:
     """Dimension i of y is x's dimension order[i]."""
     points = numbered(call.outputs[0])
     index = tuple(points[order.index(i)] for i in range(len(points)))
@@ -128,23 +129,21 @@ def permute(call: Call) -> Description:
     order = [dimension(int(item), rank) for item in call.attrs["dims"]]
     if sorted(order) != list(range(rank)):
         raise ValueError(f"dims: {order} is no order of {rank} dimensions")
-    return permuted(order, call)
+    return _permuted(order, call)
 
 
 def transpose(call: Call) -> Description:
     """Two dimensions of x exchanged (``dim0``, ``dim1``; the last two where left out)."""
     rank = len(call.inputs[0])
-    first, second = (
-        dimension(int(call.attrs.get(name, other)), rank)
-        for name, other in (("dim0", -2), ("dim1", -1))
-    )
+    first = dimension(int(call.attrs.get("dim0", -2)), rank)
+    second = dimension(int(call.attrs.get("dim1", -1)), rank)
     order = list(range(rank))
     order[first], order[second] = order[second], order[first]
-    return permuted(order, call)
+    return _permuted(order, call)
 
 
 def reshape(call: Call) -> Description:
-    """The same elements, in order, under another shape."""
+    """The elements of x, in order, under another shape."""
     points = reshaped_axes(call.inputs[0], call.outputs[0])
     read = Access(reshaped(call.inputs[0], points))
     return Description(
@@ -155,87 +154,133 @@ def reshape(call: Call) -> Description:
 def expand(call: Call) -> Description:
     """Dimensions of extent 1 are repeated."""
     points = numbered(call.outputs[0])
-    read = broadcast_read(call.inputs[0], points)
+    read = Access(broadcast(call.inputs[0], points))
     return Description((Output(points),), (read,), moves=False, local=sized(size=points))
 
 
 def pad(call: Call) -> Description:
-    """Constants around x; ``pad`` tells before and after, last dimension first."""
+    """Constants around x; ``pad`` gives before and after, last dimension first."""
     points = numbered(call.outputs[0])
-    told = each(call.attrs, "pad", len(call.attrs["pad"]), (), None)
-    before = [told[2 * k] if 2 * k < len(told) else 0 for k in range(len(points))][::-1]
-    return Description(
-        (Output(points),),
-        (Access(tuple(axis - b for axis, b in zip(points, before, strict=True))),),
-    )
+    sides = each(call.attrs, "pad", len(call.attrs["pad"]), (), None)
+    before = [*sides[::2], *[0] * len(points)][: len(points)][::-1]
+    index = tuple(axis - width for axis, width in zip(points, before, strict=True))
+    return Description((Output(points),), (Access(index),))
 
 
 def repeat(call: Call) -> Description:
     """Copies of x side by side: y[i] = x[i % extent]."""
-    points = numbered(call.outputs[0])
-    x = call.inputs[0]
-    aligned = points[len(points) - len(x) :]
+    points, x = numbered(call.outputs[0]), call.inputs[0]
     index = tuple(
         axis if axis.size == extent else axis % extent
-        for axis, extent in zip(aligned, x, strict=True)
+        for axis, extent in zip(points[len(points) - len(x) :], x, strict=True)
     )
     return Description((Output(points),), (Access(index),))
 
 
-_VIEWS = {
-    "reshape": (reshape, "shape or size"),
-    "view": (reshape, "size"),
-    "flatten": (reshape, ""),
-    "unflatten": (reshape, ""),
-    "squeeze": (reshape, ""),
-    "unsqueeze": (reshape, ""),
-    "transpose": (transpose, "dim0, dim1 (default: the last two)"),
-    "t": (transpose, ""),
-    "permute": (permute, "dims"),
-    "expand": (expand, "size"),
-    "slice": (slices, "dim, start, end, step"),
-    "select": (select, "dim, index"),
-}
-for _name, (_describe, _attributes) in _VIEWS.items():
-    register(
-        _name,
-        _describe,
-        "data_movement",
-        traits=Traits(view=True),
-        operands="x",
-        outputs="y (a view)",
-        attributes=_attributes,
+def embedding(call: Call) -> Description:
+    """y[.., d] = weight[index[..], d]: a sum over the rows v, of which one is hit."""
+    weight, index = call.inputs
+    points = numbered(index)
+    v, d = axes("v d", weight)
+    return Description(
+        outputs=(Output((*points, d), over=(v,)),),
+        inputs=(Access((v, d), at_most=(*points, d)), Access(points)),
+        parameters=(0,),
     )
+
+
+def embedding_backward(call: Call) -> Description:
+    """dweight[v, d] = Sum over .. of dy[.., d] where index[..] is v: one addition each."""
+    gradient, index = call.inputs
+    points = numbered(index)
+    v, d = axes("v d", call.outputs[0])
+    return Description(
+        outputs=(Output((v, d), over=points),),
+        inputs=(Access((*points, Axis("d", gradient[-1]))), Access(points)),
+        flops=(per(Fraction(1, max(1, v.size)), *points, v, d),),
+        gradients=(0,),
+        local=sized(num_weights=(v,)),
+    )
+
+
+def gather(call: Call) -> Description:
+    """y[.., i, ..] = x[.., index[.., i, ..], ..]: looked up along ``dim``, where x stays whole."""
+    points = numbered(call.outputs[0])
+    index = _with(points, dim_of(call, len(call.inputs[0])), None)
+    return Description((Output(points),), (Access(index, at_most=points), Access(points)))
+
+
+def gather_backward(call: Call) -> Description:
+    """Zeros, and dy[.., i, ..] added at index[.., i, ..] along ``dim``, which stays whole."""
+    dim = dim_of(call, len(call.outputs[0]))
+    points = numbered(call.outputs[0], [dim])
+    read = Access(_with(points, dim, None))
+    share = Fraction(call.inputs[0][dim], max(1, points[dim].size))
+    return Description((Output(points),), (read, read), (per(share, *points),))
+
+
+def index_select(call: Call) -> Description:
+    """y[.., i, ..] = x[.., index[i], ..]: slices of x along ``dim`` where it stays whole."""
+    points = numbered(call.outputs[0])
+    dim = dim_of(call, len(call.inputs[0]))
+    read = Access(_with(points, dim, None), at_most=points)
+    return Description((Output(points),), (read, Access((points[dim],))))
+
+
+def index_add(call: Call) -> Description:
+    """y[.., v, ..] = x[.., v, ..] + Sum over i of source[.., i, ..] where index[i] is v."""
+    points = numbered(call.outputs[0])
+    dim = dim_of(call, len(points))
+    i = Axis("i", call.inputs[1][0])
+    share = Fraction(1, max(1, points[dim].size))
+    return Description(
+        outputs=(Output(points, over=(i,)),),
+        inputs=(Access(points), Access((i,)), Access(_with(points, dim, i))),
+        flops=(per(share, *points, i),),
+    )
+
+
+VIEW = Traits(view=True)
+for _name, _describe, _attributes in (
+    ("reshape", reshape, "shape or size"),
+    ("view", reshape, "size"),
+    ("flatten", reshape, ""),
+    ("unflatten", reshape, ""),
+    ("squeeze", reshape, ""),
+    ("unsqueeze", reshape, ""),
+    ("transpose", transpose, "dim0, dim1 (default: the last two)"),
+    ("t", transpose, ""),
+    ("permute", permute, "dims"),
+    ("expand", expand, "size"),
+    ("slice", slices, "dim, start, end, step"),
+    ("select", select, "dim, index"),
+):
+    register(_name, _describe, "data_movement", "x", "y (a view)", _attributes, VIEW)
 for _name in ("split", "chunk", "split_with_sizes"):
-    register(
-        _name,
-        split,
-        "data_movement",
-        traits=Traits(view=True),
-        operands="x",
-        outputs="y0, y1, .. (views)",
-        attributes="dim",
-    )
-for _name, _describe in (("concat", concat), ("stack", stack)):
-    register(
-        _name, _describe, "data_movement", operands="x0, x1, ..", outputs="y", attributes="dim"
-    )
-register("pad", pad, "data_movement", operands="x", outputs="y", attributes="pad")
-register("constant_pad_nd", pad, "data_movement", operands="x", outputs="y", attributes="pad")
-register("repeat", repeat, "data_movement", operands="x", outputs="y", attributes="repeats")
-register(
-    "select_backward",
-    select_backward,
-    "data_movement",
-    operands="dy",
-    outputs="dx",
-    attributes="input_sizes, dim, index",
-)
-register(
-    "slice_backward",
-    slice_backward,
-    "data_movement",
-    operands="dy",
-    outputs="dx",
-    attributes="input_sizes, dim, start, end, step",
-)
+    register(_name, split, "data_movement", "x", "y0, y1, .. (views)", "dim", VIEW)
+for _name, _describe, _operands, _outputs, _attributes in (
+    ("concat", concat, "x0, x1, ..", "y", "dim"),
+    ("stack", stack, "x0, x1, ..", "y", "dim"),
+    ("pad", pad, "x", "y", "pad"),
+    ("constant_pad_nd", pad, "x", "y", "pad"),
+    ("repeat", repeat, "x", "y", "repeats"),
+    ("select_backward", select_backward, "dy", "dx", "input_sizes, dim, index"),
+    ("slice_backward", slice_backward, "dy", "dx", "input_sizes, dim, start, end, step"),
+    ("gather", gather, "x, index", "y", "dim"),
+    ("index_select", index_select, "x, index[i]", "y", "dim"),
+):
+    register(_name, _describe, "data_movement", _operands, _outputs, _attributes)
+for _name, _describe, _operands, _outputs, _attributes, _traits in (
+    ("embedding", embedding, "weight[v, d], index[..]", "y[.., d]", "", Traits()),
+    (
+        "embedding_backward",
+        embedding_backward,
+        "dy[.., d], index[..]",
+        "dweight[v, d]",
+        "num_weights, padding_idx",
+        Traits(linear_in=0),
+    ),
+    ("index_add", index_add, "x, index[i], source", "y", "dim", Traits()),
+    ("gather_backward", gather_backward, "dy, index", "dx", "dim", Traits()),
+):
+    register(_name, _describe, "embedding", _operands, _outputs, _attributes, _traits)

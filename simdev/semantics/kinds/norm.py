@@ -3,236 +3,203 @@
 The statistics of batch_norm are reduced over batch and positions: split there, every shard has
 those of its own part, and a strategy that wants the statistics of the whole batch pays for their
 reduction. What layer_norm, group_norm and rms_norm normalise over stays whole. Operations an
-element: forward 8 (mean 1, variance 3, normalise 2, scale 2); backward 9 (batch, group) or 13
-(layer), RMS 5 and 11.
+element: forward 8 (mean 1, variance 3, normalise 2, scale 2), RMS 5; backward 9 (batch, group), 13
+(layer) or 11 (RMS).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
 from ..index import Axis
 from ..registry import register
 from ..traits import Traits
-from .common import numbered, sized
+from .common import Local, numbered, sized
+
+Indexed = Callable[[Shape], tuple[Entry, ...]]
+"""How a tensor of a shape is indexed."""
 
 
-def _batch_axes(shape: Shape) -> tuple[Axis, ...]:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How a normalisation indexes its tensors.
+
+    ``index`` of x, which has these ``points``; a statistic (summed over ``reduced``, where shards
+    have their own) and a parameter by their shapes; the gradient of a parameter is summed over
+    ``rows``.
+    """
+
+    index: tuple[Entry, ...]
+    points: tuple[Axis, ...]
+    statistic: Indexed
+    parameter: Indexed
+    rows: tuple[Axis, ...]
+    reduced: tuple[Axis, ...] = ()
+    local: Local = field(default=sized())
+
+
+def _by_channel(call: Call) -> _Layout:
+    """batch_norm: one value a channel, reduced over the rest."""
+    shape = call.inputs[0]
     names = {2: "n c", 3: "n c h", 4: "n c h w", 5: "n c d h w"}[len(shape)]
-    return axes(names, shape)
-
-
-def _channelwise(shape: Shape, c: Axis) -> tuple[Entry, ...]:
-    """A tensor with one value a channel; in evaluation some outputs are empty."""
-    return (c,) if shape == (c.size,) else (ALL,) * len(shape)
-
-
-def batch_norm(call: Call) -> Description:
-    """y[n, c, ..] from x[n, c, ..] and one value a channel; mean[c] and rstd[c] are reduced over
-    the rest.
-    """
-    points = _batch_axes(call.inputs[0])
+    points = axes(names, shape)
     c, rest = points[1], (points[0], *points[2:])
-    return Description(
-        outputs=(
-            Output(points),
-            *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:]),
-        ),
-        inputs=(Access(points), *(Access(_channelwise(shape, c)) for shape in call.inputs[1:])),
-        flops=(per(8 if call.attrs.get("training") else 4, *points),),
-        parameters=tuple(range(1, len(call.inputs))),
-    )
+
+    def channelwise(shape: Shape) -> tuple[Entry, ...]:
+        # In evaluation some outputs are empty.
+        return (c,) if shape == (c.size,) else (ALL,) * len(shape)
+
+    return _Layout(points, points, channelwise, channelwise, rest, rest)
 
 
-def batch_norm_backward(call: Call) -> Description:
-    """dx[n, c, ..]; dweight[c] and dbias[c] are sums over the rest."""
-    points = _batch_axes(call.inputs[0])
-    c, rest = points[1], (points[0], *points[2:])
-    return Description(
-        outputs=(
-            Output(points),
-            *(Output(_channelwise(shape, c), over=rest) for shape in call.outputs[1:]),
-        ),
-        inputs=(
-            Access(points),
-            Access(points),
-            *(Access(_channelwise(shape, c)) for shape in call.inputs[2:]),
-        ),
-        flops=(per(9, *points),),
-        parameters=tuple(range(2, len(call.inputs))),
-        gradients=tuple(range(1, len(call.outputs))),
-    )
-
-
-def _rows(call: Call, x: Shape) -> tuple[tuple[Axis, ...], int]:
-    """Axes of x, and how many of them come before the normalised ones (normalized_shape, else the
-    last one).
-    """
+def _by_row(call: Call) -> _Layout:
+    """layer_norm and rms_norm: over the dimensions of normalized_shape, else over the last one."""
+    shape = call.inputs[0]
     count = len(call.attrs.get("normalized_shape", (0,)))
-    if not 0 < count <= len(x):
-        raise ValueError(f"normalized_shape: {count} dimensions of {len(x)}")
-    return numbered(x, range(len(x) - count, len(x))), len(x) - count
+    if not 0 < count <= len(shape):
+        raise ValueError(f"normalized_shape: {count} dimensions of {len(shape)}")
+    lead = len(shape) - count
+    points = numbered(shape, range(lead, len(shape)))
+    rows, last = points[:lead], points[lead:]
+
+    def statistic(shape: Shape) -> tuple[Entry, ...]:
+        # One value a row, with the normalised dimensions as ones or without them.
+        return (*rows, *(0 for _ in shape[lead:]))
+
+    return _Layout(points, points, statistic, lambda shape: last, rows)
 
 
-def _statistic(shape: Shape, rows: tuple[Axis, ...]) -> tuple[Entry, ...]:
-    """One value a row, with or without the normalised dimensions as ones."""
-    return (*rows, *(0 for _ in shape[len(rows) :]))
+def _by_group(call: Call) -> _Layout:
+    """group_norm: over the channels and positions of a group; a parameter has one value a
+    channel.
+    """
+    shape, groups = call.inputs[0], int(call.attrs["group"])
+    n, g = axes("n g", (shape[0], groups))
+    names = " ".join(["j", *(f"d{i}" for i in range(2, len(shape)))])
+    j, *positions = axes(names, (shape[1] // groups, *shape[2:]), split=False)
+    channel = g * j.size + j
+    return _Layout(
+        (n, channel, *positions),
+        (n, g, j, *positions),
+        lambda shape: (n, g),
+        lambda shape: (channel,),
+        (n, *positions),
+        local=sized(N=(n,), C=(g, j), group=(g,)),
+    )
 
 
-def _row_norm(operations: int) -> Describer:
+def _forward(
+    layout_of: Callable[[Call], _Layout], operations: int, evaluated: int | None = None
+) -> Describer:
+    """Describer of y and the statistics; ``evaluated``: operations where it is not trained."""
+
     def describe(call: Call) -> Description:
-        points, lead = _rows(call, call.inputs[0])
-        rows, last = points[:lead], points[lead:]
+        layout = layout_of(call)
+        trained = evaluated is None or call.attrs.get("training")
+        statistics = (Output(layout.statistic(shape), layout.reduced) for shape in call.outputs[1:])
         return Description(
-            outputs=(
-                Output(points),
-                *(Output(_statistic(shape, rows)) for shape in call.outputs[1:]),
+            outputs=(Output(layout.index), *statistics),
+            inputs=(
+                Access(layout.index),
+                *(Access(layout.parameter(shape)) for shape in call.inputs[1:]),
             ),
-            inputs=(Access(points), *(Access(last) for _ in call.inputs[1:])),
-            flops=(per(operations, *points),),
+            flops=(per(operations if trained else evaluated or 0, *layout.points),),
             parameters=tuple(range(1, len(call.inputs))),
+            local=layout.local,
         )
 
     return describe
 
 
-def layer_norm_backward(call: Call) -> Description:
-    """Gradients: dx from dy, x, mean, rstd and weight; dweight and dbias are sums over the rows."""
-    return _row_norm_backward(call, 2, 13)
+def _backward(
+    layout_of: Callable[[Call], _Layout], operations: int, statistics: int = 0
+) -> Describer:
+    """Describer of dx and the gradients of the parameters, from dy, x, statistics, parameters."""
 
+    def describe(call: Call) -> Description:
+        layout, first = layout_of(call), 2 + statistics
+        gradients = (Output(layout.parameter(shape), layout.rows) for shape in call.outputs[1:])
+        return Description(
+            outputs=(Output(layout.index), *gradients),
+            inputs=(
+                Access(layout.index),
+                Access(layout.index),
+                *(Access(layout.statistic(shape)) for shape in call.inputs[2:first]),
+                *(Access(layout.parameter(shape)) for shape in call.inputs[first:]),
+            ),
+            flops=(per(operations, *layout.points),),
+            parameters=tuple(range(first, len(call.inputs))),
+            gradients=tuple(range(1, len(call.outputs))),
+            local=layout.local,
+        )
 
-def rms_norm_backward(call: Call) -> Description:
-    """Gradients: dx from dy, x, rstd and weight; dweight is a sum over the rows."""
-    return _row_norm_backward(call, 1, 11)
-
-
-def _row_norm_backward(call: Call, statistics: int, operations: int) -> Description:
-    points, lead = _rows(call, call.inputs[0])
-    rows, last = points[:lead], points[lead:]
-    known = [Access(_statistic(shape, rows)) for shape in call.inputs[2 : 2 + statistics]]
-    return Description(
-        outputs=(Output(points), *(Output(last, over=rows) for _ in call.outputs[1:])),
-        inputs=(
-            Access(points),
-            Access(points),
-            *known,
-            *(Access(last) for _ in call.inputs[2 + statistics :]),
-        ),
-        flops=(per(operations, *points),),
-        parameters=tuple(range(2 + statistics, len(call.inputs))),
-        gradients=tuple(range(1, len(call.outputs))),
-    )
-
-
-def _groups(call: Call, x: Shape) -> tuple[tuple[Entry, ...], tuple[Axis, ...], Entry]:
-    """How x is indexed by sample, group, channel of the group and positions; those axes; the
-    channel.
-    """
-    groups = int(call.attrs["group"])
-    n, g = axes("n g", (x[0], groups))
-    inside = axes(
-        " ".join(["j", *(f"d{i}" for i in range(2, len(x)))]), (x[1] // groups, *x[2:]), split=False
-    )
-    channel = g * (x[1] // groups) + inside[0]
-    return (n, channel, *inside[1:]), (n, g, *inside), channel
-
-
-def group_norm(call: Call) -> Description:
-    """y[n, c, ..]; mean[n, g] and rstd[n, g] over the channels and positions of a group."""
-    index, points, channel = _groups(call, call.inputs[0])
-    return Description(
-        outputs=(Output(index), *(Output(points[:2]) for _ in call.outputs[1:])),
-        inputs=(Access(index), *(Access((channel,)) for _ in call.inputs[1:])),
-        flops=(per(8, *points),),
-        parameters=tuple(range(1, len(call.inputs))),
-        local=sized(N=points[:1], C=points[1:3], group=points[1:2]),
-    )
-
-
-def group_norm_backward(call: Call) -> Description:
-    """Gradients: dx from dy, x, mean, rstd and weight; dweight[c] and dbias[c] are sums over batch
-    and positions.
-    """
-    index, points, channel = _groups(call, call.inputs[0])
-    over = (points[0], *points[3:])
-    return Description(
-        outputs=(Output(index), *(Output((channel,), over=over) for _ in call.outputs[1:])),
-        inputs=(
-            Access(index),
-            Access(index),
-            *(Access(points[:2]) for _ in call.inputs[2:4]),
-            *(Access((channel,)) for _ in call.inputs[4:]),
-        ),
-        flops=(per(9, *points),),
-        parameters=tuple(range(4, len(call.inputs))),
-        gradients=tuple(range(1, len(call.outputs))),
-        local=sized(N=points[:1], C=points[1:3], group=points[1:2]),
-    )
+    return describe
 
 
 register(
     "batch_norm",
-    batch_norm,
+    _forward(_by_channel, 8, evaluated=4),
     "norm",
-    operands="x[n, c, ..], weight[c], bias[c], running_mean[c], running_var[c]",
-    outputs="y[n, c, ..], mean[c], rstd[c]",
-    attributes="training",
+    "x[n, c, ..], weight[c], bias[c], running_mean[c], running_var[c]",
+    "y[n, c, ..], mean[c], rstd[c]",
+    "training",
 )
 register(
     "batch_norm_backward",
-    batch_norm_backward,
+    _backward(_by_channel, 9),
     "norm",
-    traits=Traits(own_statistics=True),
-    operands=(
-        "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]"
-    ),
-    outputs="dx[n, c, ..], dweight[c], dbias[c]",
-    attributes="train",
+    "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
+    "dx[n, c, ..], dweight[c], dbias[c]",
+    "train",
+    Traits(own_statistics=True),
 )
 register(
     "layer_norm",
-    _row_norm(8),
+    _forward(_by_row, 8),
     "norm",
-    operands="x, weight, bias (both of normalized_shape, or none)",
-    outputs="y, mean, rstd (one a row, normalised dimensions 1; or none)",
-    attributes="normalized_shape (default: the last dimension)",
+    "x, weight, bias (both of normalized_shape, or none)",
+    "y, mean, rstd (one a row, normalised dimensions 1; or none)",
+    "normalized_shape (default: the last dimension)",
 )
 register(
     "layer_norm_backward",
-    layer_norm_backward,
+    _backward(_by_row, 13, statistics=2),
     "norm",
-    operands="dy, x, mean, rstd, weight, bias (the last two or none)",
-    outputs="dx, dweight, dbias",
-    attributes="normalized_shape",
+    "dy, x, mean, rstd, weight, bias (the last two or none)",
+    "dx, dweight, dbias",
+    "normalized_shape",
 )
 register(
     "rms_norm",
-    _row_norm(5),
+    _forward(_by_row, 5),
     "norm",
-    operands="x, weight or none",
-    outputs="y, rstd or none",
-    attributes="normalized_shape",
+    "x, weight or none",
+    "y, rstd or none",
+    "normalized_shape",
 )
 register(
     "rms_norm_backward",
-    rms_norm_backward,
+    _backward(_by_row, 11, statistics=1),
     "norm",
-    operands="dy, x, rstd, weight or none",
-    outputs="dx, dweight",
-    attributes="normalized_shape",
+    "dy, x, rstd, weight or none",
+    "dx, dweight",
+    "normalized_shape",
 )
 register(
     "group_norm",
-    group_norm,
+    _forward(_by_group, 8),
     "norm",
-    operands="x[n, c, ..], weight[c], bias[c]",
-    outputs="y[n, c, ..], mean[n, g], rstd[n, g]",
-    attributes="N, C, HxW, group",
+    "x[n, c, ..], weight[c], bias[c]",
+    "y[n, c, ..], mean[n, g], rstd[n, g]",
+    "N, C, HxW, group",
 )
 register(
     "group_norm_backward",
-    group_norm_backward,
+    _backward(_by_group, 9, statistics=2),
     "norm",
-    operands="dy[n, c, ..], x[n, c, ..], mean[n, g], rstd[n, g], weight[c]",
-    outputs="dx[n, c, ..], dweight[c], dbias[c]",
-    attributes="N, C, HxW, group",
+    "dy[n, c, ..], x[n, c, ..], mean[n, g], rstd[n, g], weight[c]",
+    "dx[n, c, ..], dweight[c], dbias[c]",
+    "N, C, HxW, group",
 )

@@ -1,27 +1,32 @@
-"""Reductions along dimensions, and what needs whole dimensions: softmax, cumulative sums,
-statistics.
+"""Reductions along dimensions, what needs whole dimensions (softmax, cumulative sums, statistics),
+and losses with their gradients.
+
+The attribute ``reduction`` of a loss: 0 none, 1 mean (default), 2 sum, as PyTorch numbers them.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Literal
 
 from ..description import Access, Call, Describer, Description, Entry, Output, per
+from ..index import Axis
 from ..registry import register
-from .common import dimensions, numbered
+from ..traits import Traits
+from .common import broadcast_reads, dimensions, elementwise, numbered
 
 Reducer = Literal["sum", "max", "min", "prod"]
 
-REDUCTIONS: dict[str, tuple[int, Reducer]] = {
-    "sum": (1, "sum"),
-    "mean": (1, "sum"),
-    "amax": (1, "max"),
-    "amin": (1, "min"),
-    "prod": (1, "prod"),
-    "all": (1, "min"),
-    "any": (1, "max"),
+REDUCERS: dict[str, Reducer] = {
+    "sum": "sum",
+    "mean": "sum",
+    "amax": "max",
+    "amin": "min",
+    "prod": "prod",
+    "all": "min",
+    "any": "max",
 }
-"""Operations an element of x, and how partial results are put together."""
+"""How partial results of a reduction are put together; one operation an element."""
 
 WHOLE = {
     "var": 4,
@@ -35,25 +40,34 @@ WHOLE = {
 }
 """Reductions whose partial results do not simply add up: their dimensions stay whole."""
 
-ALONG = {"softmax": 5, "log_softmax": 5, "cumsum": 1, "sort": 8, "flip": 0}
-"""One slice makes one slice; softmax: maximum, difference, exp, sum, quotient."""
-
+ALONG = {
+    "softmax": ("softmax", 5),
+    "log_softmax": ("softmax", 5),
+    "cumsum": ("reduction", 1),
+    "sort": ("reduction", 8),
+    "flip": ("data_movement", 0),
+}
+"""One slice makes one slice: class and operations an element (softmax: maximum, difference, exp,
+sum, quotient).
+"""
 
 _DTYPES = {"all": "bool", "any": "bool", "argmax": "int64", "argmin": "int64"}
 
 
-def _reduction(operations: int, reducer: Reducer | None, dtype: str | None = None) -> Describer:
+def _reduction(name: str, operations: int, reducer: Reducer | None) -> Describer:
     def describe(call: Call) -> Description:
         x = call.inputs[0]
         dims = dimensions(call.attrs.get("dim"), len(x))
         points = numbered(x, () if reducer else dims)
-        kept = [
-            (i, axis) for i, axis in enumerate(points) if call.attrs.get("keepdim") or i not in dims
-        ]
-        index: tuple[Entry, ...] = tuple(0 if i in dims else axis for i, axis in kept)
+        index: tuple[Entry, ...] = tuple(
+            0 if i in dims else axis
+            for i, axis in enumerate(points)
+            if call.attrs.get("keepdim") or i not in dims
+        )
         over = tuple(points[i] for i in dims) if reducer else ()
-        dtypes = [dtype, *["int64"] * (len(call.outputs) - 1)]
-        outputs = tuple(Output(index, over, reducer or "sum", told) for told in dtypes)
+        # A second output holds the places of a maximum or minimum.
+        dtypes = [_DTYPES.get(name), *["int64"] * (len(call.outputs) - 1)]
+        outputs = tuple(Output(index, over, reducer or "sum", dtype) for dtype in dtypes)
         return Description(outputs, (Access(points),), (per(operations, *points),))
 
     return describe
@@ -63,40 +77,148 @@ def _along(operations: int) -> Describer:
     def describe(call: Call) -> Description:
         x = call.inputs[0]
         points = numbered(x, dimensions(call.attrs.get("dim"), len(x)))
-        outputs = tuple(
-            Output(points, dtype="int64" if i else None) for i in range(len(call.outputs))
-        )
-        return Description(
-            outputs, tuple(Access(points) for _ in call.inputs), (per(operations, *points),)
-        )
+        # What sort makes second are places.
+        dtypes = (None, *["int64"] * (len(call.outputs) - 1))[: len(call.outputs)]
+        outputs = tuple(Output(points, dtype=dtype) for dtype in dtypes)
+        reads = (Access(points),) * len(call.inputs)
+        return Description(outputs, reads, (per(operations, *points),))
 
     return describe
 
 
-for _name, (_count, _reducer) in REDUCTIONS.items():
-    register(
-        _name,
-        _reduction(_count, _reducer, _DTYPES.get(_name)),
-        "reduction",
-        operands="x",
-        outputs="y",
-        attributes="dim (all), keepdim",
+def _classes(
+    call: Call, operand: int, split: bool
+) -> tuple[tuple[Axis, ...], Axis, tuple[Axis, ...]]:
+    """Axes of logits[n, c, ..]: all of them, the classes, and those of the target."""
+    shape = call.inputs[operand]
+    points = numbered(shape)
+    place = 1 if len(shape) > 1 else 0
+    c = Axis("c", shape[place], split)
+    return (*points[:place], c, *points[place + 1 :]), c, (*points[:place], *points[place + 1 :])
+
+
+def _reduced(call: Call, rows: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The index of a loss, and the rows that it is summed over: all of them, or none."""
+    return ((), rows) if int(call.attrs.get("reduction", 1)) else (rows, ())
+
+
+def _upstream(call: Call, rows: tuple[Axis, ...]) -> Access:
+    """How the gradient of the loss is read: one number, or one a row."""
+    return Access(() if call.inputs[0] == () else rows)
+
+
+def nll_loss(call: Call) -> Description:
+    """Minus the sum over n of logp[n, target[n]].
+
+    A class is only looked up: split along c it is a reduction.
+    """
+    points, c, rows = _classes(call, 0, True)
+    index, over = _reduced(call, rows)
+    return Description(
+        outputs=(Output(index, (*over, c)), *(Output((), rows) for _ in call.outputs[1:])),
+        inputs=(
+            Access(points, at_most=rows),
+            Access(rows),
+            *(Access((c,)) for _ in call.inputs[2:]),
+        ),
+        flops=(per(Fraction(2, max(1, c.size)), *points),),
     )
+
+
+def nll_loss_backward(call: Call) -> Description:
+    """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp the shape is enough."""
+    points, c, rows = _classes(call, 1, True)
+    others = (Access(() if shape == () else (c,)) for shape in call.inputs[3:])
+    return Description(
+        outputs=(Output(points),),
+        inputs=(_upstream(call, rows), Access(points, read=False), Access(rows), *others),
+        flops=(per(Fraction(1, max(1, c.size)), *points),),
+    )
+
+
+def cross_entropy(call: Call) -> Description:
+    """The loss from logits[n, c] and target[n], log-softmax inside: the classes stay whole, 5
+    operations each.
+    """
+    points, _, rows = _classes(call, 0, False)
+    # A second output is the logarithm of the sum of exponentials, kept for the backward.
+    outputs = (Output(*_reduced(call, rows)), *(Output(rows) for _ in call.outputs[1:]))
+    return Description(outputs, (Access(points), Access(rows)), (per(5, *points),))
+
+
+def cross_entropy_backward(call: Call) -> Description:
+    """Gradient dloss * (softmax(logits)[n, c] - onehot(target[n])[c]): 6 operations each, 3 with
+    lse[n] given.
+    """
+    # With the sum of exponentials given, a class needs no other: the classes can be split.
+    is_given = len(call.inputs) > 3
+    points, _, rows = _classes(call, 1, is_given)
+    others = (Access(rows) for _ in call.inputs[3:])
+    reads = (_upstream(call, rows), Access(points), Access(rows), *others)
+    return Description((Output(points),), reads, (per(3 if is_given else 6, *points),))
+
+
+def _pointwise_loss(operations: int) -> Describer:
+    def describe(call: Call) -> Description:
+        points = numbered(call.inputs[0])
+        reads = broadcast_reads(call.inputs, points)
+        return Description((Output(*_reduced(call, points)),), reads, (per(operations, *points),))
+
+    return describe
+
+
+_DIMS = "dim (all), keepdim"
+for _name, _reducer in REDUCERS.items():
+    register(_name, _reduction(_name, 1, _reducer), "reduction", "x", "y", _DIMS)
 for _name, _count in WHOLE.items():
-    register(
-        _name,
-        _reduction(_count, None, _DTYPES.get(_name)),
-        "reduction",
-        operands="x",
-        outputs="y, index (int64) or none",
-        attributes="dim (all), keepdim",
-    )
-for _name, _count in ALONG.items():
-    _class = (
-        "softmax" if "softmax" in _name else "data_movement" if _name == "flip" else "reduction"
-    )
-    register(_name, _along(_count), _class, operands="x", outputs="y", attributes="dim")
+    _describe = _reduction(_name, _count, None)
+    register(_name, _describe, "reduction", "x", "y, index (int64) or none", _DIMS)
+for _name, (_class, _count) in ALONG.items():
+    register(_name, _along(_count), _class, "x", "y", "dim")
 for _name in ("softmax_backward", "log_softmax_backward"):
-    register(
-        _name, _along(4), "softmax", operands="dy, y", outputs="dx", attributes="dim, input_dtype"
-    )
+    register(_name, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
+
+# Operations of the forward and of the backward, an element.
+for _name, _count, _backward in (
+    ("mse_loss", 3, 3),
+    ("l1_loss", 3, 3),
+    ("huber_loss", 5, 5),
+    ("binary_cross_entropy_with_logits", 7, 6),
+):
+    _attributes = "reduction"
+    register(_name, _pointwise_loss(_count), "elementwise", "x, target", "loss[]", _attributes)
+    _operands, _describe = "dloss[], x, target", elementwise(_backward)
+    register(f"{_name}_backward", _describe, "elementwise", _operands, "dx", _attributes)
+register(
+    "nll_loss",
+    nll_loss,
+    "reduction",
+    "logp[n, c], target[n], class weights[c] or none",
+    "loss[], total_weight[]",
+    "reduction",
+)
+register(
+    "nll_loss_backward",
+    nll_loss_backward,
+    "elementwise",
+    "dloss[], logp[n, c], target[n], total_weight[]",
+    "dlogp[n, c]",
+    "reduction",
+    Traits(own_statistics=True),
+)
+register(
+    "cross_entropy",
+    cross_entropy,
+    "softmax",
+    "logits[n, c], target[n]",
+    "loss[], lse[n] or none",
+    "reduction",
+)
+register(
+    "cross_entropy_backward",
+    cross_entropy_backward,
+    "softmax",
+    "dloss[], logits[n, c], target[n], lse[n] or none",
+    "dlogits[n, c]",
+    "reduction",
+)

@@ -1,0 +1,342 @@
+"""Convolutions and pools: windows with stride, padding, dilation and groups, in one, two or three
+dimensions, and their gradients.
+
+y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], with
+p, r standing for one index a spatial dimension. With G groups, output channel k reads the input
+channels of its group k // (K / G). The operations are 2 N K P Q C R S for the forward and for each
+half of the backward (C: channels of one group).
+
+A pool counts one operation an element of each window. Its window is never split (its maximum comes
+with the place where it stands); batch, channels and positions are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+from ..description import Access, Call, Describer, Description, Entry, Output, Shape, axes, per
+from ..index import Axis, Box, Index
+from ..registry import register
+from .common import Local, each, extent, sized
+
+MADE = {1: "p", 2: "p q", 3: "o p q"}
+READ = {1: "h", 2: "h w", 3: "d h w"}
+KERNEL = {1: "r", 2: "r s", 3: "t r s"}
+"""Names of the spatial axes by how many there are: of what windows make, of what they read, and
+inside of a window.
+"""
+
+
+class Geometry(NamedTuple):
+    """How windows lie, one value a spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+class Roles(NamedTuple):
+    """Names of the axes of a convolution: channels that it makes and that it reads, positions that
+    it makes and that it reads.
+    """
+
+    outer: str
+    inner: str
+    made: Mapping[int, str]
+    read: Mapping[int, str]
+
+
+CONVOLUTION = Roles("k", "c", MADE, READ)
+# A transposed convolution is the gradient of a convolution by its input, and the other way round:
+# its kinds are the same three sums, with the names of the axes exchanged.
+TRANSPOSED = Roles("c", "k", READ, MADE)
+
+
+def geometry(attrs: Mapping[str, Any], rank: int, stride: Sequence[int] | None = None) -> Geometry:
+    """The geometry that attributes tell; ``stride`` is its default (None: 1).
+
+    Raises ValueError where they are no such numbers.
+    """
+    unit, zero = (1,) * rank, (0,) * rank
+    return Geometry(
+        each(attrs, "stride", rank, stride or unit, 1),
+        each(attrs, "padding", rank, zero),
+        each(attrs, "dilation", rank, unit, 1),
+    )
+
+
+def require_fit(
+    read: Sequence[int], made: Sequence[int], kernel: Sequence[int], how: Geometry
+) -> None:
+    """Raises ValueError where an input of extents ``read`` does not make outputs of extents
+    ``made``.
+    """
+    fitting = [
+        (size + 2 * pad - step * (taps - 1) - 1) // stride + 1
+        for size, taps, stride, pad, step in zip(read, kernel, *how, strict=True)
+    ]
+    if list(made) != fitting:
+        raise ValueError(f"windows over {list(read)} make {fitting}, not {list(made)}")
+
+
+def windows(made: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
+    """Where the window of an output position reads: p * stride - padding + r * dilation."""
+    return tuple(
+        Index(((p, s), (r, d)), -pad) for p, r, s, pad, d in zip(made, kernel, *how, strict=True)
+    )
+
+
+def reached(read: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
+    """The windows that read a position: (h + padding - r * dilation) / stride, where whole."""
+    parts = zip(read, kernel, *how, strict=True)
+    return tuple(Index(((h, 1), (r, -d)), pad).exact_div(s) for h, r, s, pad, d in parts)
+
+
+def unpadded(
+    made: Sequence[Axis],
+    kernel: Sequence[Axis],
+    reach: Sequence[int] = (),
+    groups: tuple[Axis, int] | None = None,
+) -> Local:
+    """Attributes of a shard: along a window dimension that is cut, the padding becomes part of the
+    operand.
+
+    A gradient of the input (``reach``: its dilation) is padded by what its kernel reaches over
+    instead. ``groups``: the axis of grouped channels and how many of them form a group.
+    """
+    rank = len(made)
+    steps = tuple(reach) or (0,) * rank
+
+    def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+        changed = dict(attrs)
+        whole = each(attrs, "padding", rank, (0,) * rank)
+        padding = tuple(
+            step * (extent(r, box) - 1) if p.name in box or r.name in box else pad
+            for p, r, step, pad in zip(made, kernel, steps, whole, strict=True)
+        )
+        if padding != whole:
+            changed["padding"] = list(padding)
+        if groups is not None and groups[0].name in box and "groups" in attrs:
+            changed["groups"] = max(1, extent(groups[0], box) // groups[1])
+            # A capture leaves the attribute out where it is 1, and the key of a profile's row is
+            # made of the attributes.
+            if changed["groups"] == 1:
+                del changed["groups"]
+        return changed
+
+    return local
+
+
+def _groups(call: Call, roles: Roles) -> int:
+    groups = int(call.attrs.get("groups", 1))
+    if groups != 1 and roles is TRANSPOSED:
+        raise ValueError("groups of a transposed convolution are not described")
+    return groups
+
+
+def _grouped(groups: int, k: Axis, c: Axis) -> tuple[Entry, int]:
+    """The channel that c of a group stands for where k is read, and channels k of a group."""
+    size = k.size // groups
+    return (c if groups == 1 else (k // size) * c.size + c), size
+
+
+def convolution(call: Call, roles: Roles = CONVOLUTION) -> Description:
+    """A sum over windows: the forward of a convolution, the gradient by the input of a transposed
+    one.
+    """
+    x, weight = call.inputs[:2]
+    rank, groups = len(weight) - 2, _groups(call, roles)
+    how = geometry(call.attrs, rank)
+    # Not of a transposed one: an output padding of its stride or more leaves positions unread.
+    if roles is CONVOLUTION:
+        require_fit(x[2:], call.outputs[0][2:], weight[2:], how)
+    n, k, *made = axes(f"n {roles.outer} {roles.made[rank]}", call.outputs[0])
+    c, kernel = Axis(roles.inner, weight[1], groups == 1), axes(KERNEL[rank], weight[2:])
+    channel, size = _grouped(groups, k, c)
+    return Description(
+        outputs=(Output((n, k, *made), over=(c, *kernel)),),
+        inputs=(
+            Access((n, channel, *windows(made, kernel, how)), padded=True),
+            Access((k, c, *kernel)),
+            *(Access((k,)) for _ in call.inputs[2:]),
+        ),
+        flops=(per(2, n, k, *made, c, *kernel),),
+        parameters=tuple(range(1, len(call.inputs))),
+        local=unpadded(made, kernel, groups=(k, size)),
+    )
+
+
+def input_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
+    """dx[n, c, h] = Sum over k, r of dy[n, k, (h + padding - r * dilation) / stride] * weight[k, c,
+    r]: the gradient by the input of a convolution, the forward of a transposed one.
+    """
+    gradient, weight = call.inputs[:2]
+    rank, groups = len(weight) - 2, _groups(call, roles)
+    how = geometry(call.attrs, rank)
+    n, c, *read = axes(f"n {roles.inner} {roles.read[rank]}", call.outputs[0])
+    k = Axis(roles.outer, weight[0] // groups, groups == 1)
+    kernel = axes(KERNEL[rank], weight[2:])
+    channel: Entry = k if groups == 1 else (c // weight[1]) * k.size + k
+    # Of all (position, tap) pairs only those that meet a window count: as many as the forward has.
+    share = Fraction(prod(gradient[2:]), max(1, prod(axis.size for axis in read)))
+    return Description(
+        outputs=(Output((n, c, *read), over=(k, *kernel)),),
+        inputs=(
+            Access((n, channel, *reached(read, kernel, how)), padded=True),
+            Access((channel, c if groups == 1 else c % weight[1], *kernel)),
+            *(Access((c,)) for _ in call.inputs[2:]),
+        ),
+        flops=(per(2 * share, n, c, *read, k, *kernel),),
+        parameters=tuple(range(1, len(call.inputs))),
+        local=unpadded(read, kernel, how.dilation, (c, weight[1])),
+    )
+
+
+def weight_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
+    """dweight[k, c, r] = Sum over n, p of dy[n, k, p] * x[n, c, p * stride - padding + r *
+    dilation]; dbias sums dy over all but its channels.
+
+    In a transposed convolution dy is what the windows read.
+    """
+    made_shape, read_shape = call.inputs if roles is CONVOLUTION else call.inputs[::-1]
+    rank, groups = len(made_shape) - 2, _groups(call, roles)
+    how = geometry(call.attrs, rank)
+    if roles is CONVOLUTION:
+        require_fit(read_shape[2:], made_shape[2:], call.outputs[0][2:], how)
+    n, k, *made = axes(f"n {roles.outer} {roles.made[rank]}", made_shape)
+    c = Axis(roles.inner, call.outputs[0][1], groups == 1)
+    kernel = axes(KERNEL[rank], call.outputs[0][2:])
+    channel, size = _grouped(groups, k, c)
+    over = (n, *made)
+    reads = (
+        Access((n, k, *made)),
+        Access((n, channel, *windows(made, kernel, how)), padded=True),
+    )
+    biased = k if roles is CONVOLUTION else c
+    return Description(
+        outputs=(
+            Output((k, c, *kernel), over),
+            *(Output((biased,), over) for _ in call.outputs[1:]),
+        ),
+        inputs=reads if roles is CONVOLUTION else reads[::-1],
+        flops=(per(2, n, k, *made, c, *kernel),),
+        gradients=tuple(range(len(call.outputs))),
+        local=unpadded(made, kernel, groups=(k, size)),
+    )
+
+
+def _lead(shape: Shape, rank: int) -> tuple[Axis, ...]:
+    """Batch and channels, or channels alone."""
+    return axes("n c" if len(shape) - rank == 2 else "c", shape[: len(shape) - rank])
+
+
+def _window(call: Call, rank: int) -> tuple[tuple[Axis, ...], Geometry]:
+    """The axes of a pool's window, and its geometry; windows lie side by side by default."""
+    kernel = axes(KERNEL[rank], each(call.attrs, "kernel_size", rank, (), 1), split=False)
+    return kernel, geometry(call.attrs, rank, [axis.size for axis in kernel])
+
+
+def _adaptive(made: Sequence[Axis], read: Sequence[Axis]) -> tuple[tuple[Index, ...], int]:
+    """Where the windows of an adaptive pool read, and how many elements a window has.
+
+    The window of output o of O is floor(o H / O) to ceil((o + 1) H / O): (o H + r) // O for r in
+    [0, H). With H and O exchanged these are the outputs whose windows hold a position.
+    """
+    inside = [Axis(f"in_{o.name}", h.size, False) for o, h in zip(made, read, strict=True)]
+    pairs = list(zip(made, inside, strict=True))
+    width = prod(-(-r.size // max(1, o.size)) for o, r in pairs)
+    return tuple((o * r.size + r) // max(1, o.size) for o, r in pairs), width
+
+
+def pool(call: Call, rank: int, adaptive: bool) -> Description:
+    """y[n, c, p] = max or mean over r of x[n, c, p * stride - padding + r * dilation]; adaptive,
+    over the p-th of equal windows.
+    """
+    lead = _lead(call.outputs[0], rank)
+    made = axes(MADE[rank], call.outputs[0][len(lead) :])
+    if adaptive:
+        index, width = _adaptive(made, axes(READ[rank], call.inputs[0][len(lead) :]))
+        operations, local = per(width, *lead, *made), sized(output_size=made)
+    else:
+        kernel, how = _window(call, rank)
+        index = windows(made, kernel, how)
+        operations, local = per(1, *lead, *made, *kernel), unpadded(made, kernel)
+    places = (Output((*lead, *made), dtype="int64") for _ in call.outputs[1:])
+    return Description(
+        outputs=(Output((*lead, *made)), *places),
+        inputs=(Access((*lead, *index), padded=not adaptive),),
+        flops=(operations,),
+        local=local,
+    )
+
+
+def pool_backward(call: Call, rank: int, adaptive: bool, largest: bool) -> Description:
+    """dx[n, c, h] = Sum of dy over the windows that hold h (for a maximum: whose place is h). x:
+    its shape only.
+    """
+    lead = _lead(call.outputs[0], rank)
+    read = axes(READ[rank], call.outputs[0][len(lead) :])
+    positions = call.inputs[0][len(lead) :]
+    count: int | Fraction
+    if adaptive:
+        index, count = _adaptive(read, axes(MADE[rank], positions))
+        local = sized()
+    else:
+        kernel, how = _window(call, rank)
+        index, local = reached(read, kernel, how), unpadded(read, kernel, how.dilation)
+        # The gradient of a maximum goes to one element of its window, that of a mean to all.
+        width = 1 if largest else prod(axis.size for axis in kernel)
+        count = width * Fraction(prod(positions), max(1, prod(axis.size for axis in read)))
+    holding = Access((*lead, *index), padded=not adaptive)
+    return Description(
+        outputs=(Output((*lead, *read)),),
+        inputs=(holding, Access((*lead, *read), read=False), *([holding] if largest else [])),
+        flops=(per(count, *lead, *read),),
+        local=local,
+    )
+
+
+def _register_convolutions(rank: int, read: str, made: str, kernel: str) -> None:
+    attributes = (
+        "stride, padding, dilation (one a spatial dimension; default 1, 0, 1), groups (default 1)"
+    )
+    x, y, bias = f"x[n, c, {read}]", f"y[n, k, {made}]", "bias[k] or none"
+    forms: tuple[tuple[str, str, Describer, Describer, Describer], ...] = (
+        ("conv", "k, c", convolution, input_gradient, weight_gradient),
+        (
+            "conv_transpose",
+            "c, k",
+            partial(input_gradient, roles=TRANSPOSED),
+            partial(convolution, roles=TRANSPOSED),
+            partial(weight_gradient, roles=TRANSPOSED),
+        ),
+    )
+    for form, channels, forward, by_input, by_weight in forms:
+        name, weight = f"{form}{rank}d", f"weight[{channels}, {kernel}]"
+        register(name, forward, "conv", f"{x}, {weight}, {bias}", y, attributes)
+        register(f"{name}_backward_input", by_input, "conv", f"d{y}, {weight}", f"d{x}", attributes)
+        outputs = f"d{weight}, d{bias}"
+        register(f"{name}_backward_weight", by_weight, "conv", f"d{y}, {x}", outputs, attributes)
+
+
+def _register_pools(rank: int, read: str, made: str) -> None:
+    window = "kernel_size, stride (default: kernel_size), padding, dilation"
+    x, y = f"x[n, c, {read}]", f"y[n, c, {made}]"
+    for form, largest in (("avg_pool", False), ("max_pool", True)):
+        place, back = (", index (int64) or none", ", index") if largest else ("", "")
+        for prefix, forward, backward in (("", window, window), ("adaptive_", "output_size", "")):
+            settings: dict[str, Any] = {"rank": rank, "adaptive": bool(prefix)}
+            name, describe = f"{prefix}{form}{rank}d", partial(pool, **settings)
+            register(name, describe, "pooling", x, y + place, forward)
+            gradient = partial(pool_backward, largest=largest, **settings)
+            register(f"{name}_backward", gradient, "pooling", f"d{y}, {x}{back}", f"d{x}", backward)
+
+
+for _rank in MADE:
+    _read, _made, _kernel = (names[_rank].replace(" ", ", ") for names in (READ, MADE, KERNEL))
+    _register_convolutions(_rank, _read, _made, _kernel)
+    _register_pools(_rank, _read, _made)
