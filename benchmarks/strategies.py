@@ -48,7 +48,7 @@ from simdev.strategy import Configuration, Strategy
 from simdev.structure import op_splits, weights_of
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
-MODELS = {"resnet-101": "simdev.models.resnet", "inception-v3": "simdev.models.inception"}
+MODELS = {"resnet-101": "simdev.models.convolutional", "inception-v3": "simdev.models.inception"}
 """With the modules of their builders."""
 PEER_MS = {"resnet-101": (0.407, 3.469, 25.916), "inception-v3": (0.568, 4.131, 32.752)}
 """FlexFlow's released C++ (2021, forward, backward, transfers, star), on a 2-core AMD EPYC, by

@@ -12,7 +12,7 @@ from ..trace import Trace
 from .splits import SplitCost
 
 if TYPE_CHECKING:
-    from ..models.large.plan import Plan
+    from ..models.large.roles import LargeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +35,4 @@ class Outcome:
     memory: MemoryModel = MemoryModel()
     splits: tuple[SplitCost, ...] = ()
     synchronised: int | None = None
-    plan: Plan | None = None
+    plan: LargeStep | None = None

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..models.large.plan import COMPUTES, DATA, EXPERT, HOST, PIPELINE, ROLES, TENSOR, Plan
+from ..models.large.roles import COMPUTES, DATA, EXPERT, HOST, PIPELINE, ROLES, TENSOR, LargeStep
 from ..taskgraph import Ints
 from ..trace import DeviceMemory, Trace
 from ..units import format_bytes, format_seconds
@@ -55,7 +55,7 @@ class Training:
     ``tokens_per_s`` are words trained on by second, on all devices.
     """
 
-    plan: Plan = field(repr=False, compare=False)
+    plan: LargeStep = field(repr=False, compare=False)
     stages: tuple[StageUse, ...]
     mfu: float
     hfu: float
@@ -89,7 +89,7 @@ class Training:
         }
 
 
-def training_of(trace: Trace, plan: Plan) -> Training:
+def training_of(trace: Trace, plan: LargeStep) -> Training:
     """The section of a large model's step."""
     p, seconds = plan.parallelism, trace.end_ps / 1e12
     again = "full" if p.recompute == "full" else _core(plan)
@@ -103,7 +103,7 @@ def training_of(trace: Trace, plan: Plan) -> Training:
     )
 
 
-def _core(plan: Plan) -> str:
+def _core(plan: LargeStep) -> str:
     return (
         "selective"
         if plan.parallelism.recompute == "selective" and not plan.parallelism.flash
@@ -111,7 +111,7 @@ def _core(plan: Plan) -> str:
     )
 
 
-def tiles(trace: Trace, plan: Plan, rank: int) -> tuple[Ints, Ints, Ints]:
+def tiles(trace: Trace, plan: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
     """The step of a rank of the pipeline cut into spans: what each goes to (TERMS), its start and
     its finish in ps.
 
@@ -140,7 +140,7 @@ def tiles(trace: Trace, plan: Plan, rank: int) -> tuple[Ints, Ints, Ints]:
     )
 
 
-def _stage(trace: Trace, plan: Plan, rank: int, device: int) -> StageUse:
+def _stage(trace: Trace, plan: LargeStep, rank: int, device: int) -> StageUse:
     label, start, finish = tiles(trace, plan, rank)
     totals = np.zeros(len(TERMS), np.int64)
     np.add.at(totals, label, finish - start)

@@ -18,19 +18,11 @@ from typing import Any
 from ..errors import InputError
 from ..graph import Graph
 from ..structure.names import scope_of, unrolled
-from .alexnet import alexnet
-from .bert import bert
-from .gnmt import gnmt
-from .gpt import gpt
+from .convolutional import alexnet, lenet, resnet, vgg
 from .inception import inception_v3
-from .lenet import lenet
-from .llama import llama
 from .nasnet import nasnet
-from .nmt import nmt
-from .resnet import resnet
-from .rnnlm import rnnlm, rnntc
-from .transformer import transformer
-from .vgg import vgg
+from .recurrent import gnmt, nmt, rnnlm, rnntc
+from .transformers import bert, gpt, llama, transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,15 @@ MODELS: Mapping[str, Model] = {
     "inception-v3": Model(inception_v3),
     "nasnet-mobile": Model(nasnet),
     "nasnet-large": Model(
-        nasnet, {"batch": 16, "filters": 168, "repeats": 6, "stem": 96, "skip": True, "size": 331}
+        nasnet,
+        {
+            "batch": 16,
+            "filters": 168,
+            "repeats": 6,
+            "stem": 96,
+            "skip": True,
+            "size": 331,
+        },
     ),
     "rnnlm": Model(rnnlm),
     "rnntc": Model(rnntc),
@@ -93,7 +93,8 @@ MODELS: Mapping[str, Model] = {
     "llama2-7b": Model(llama),
     "llama2-13b": Model(llama, {"layers": 40, "width": 5120, "inner": 13_824, "heads": 40}),
     "llama2-70b": Model(
-        llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8}
+        llama,
+        {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8},
     ),
     "llama3-8b": Model(llama, {"inner": 14_336, **_LLAMA3}),
     "llama3-70b": Model(

@@ -1,27 +1,28 @@
 """The backward of a recorded forward, derived op by op, and the updates.
 
-Ops are gone through from the last to the first. The rule of a kind (``gradient``, beside its verb
-in ``ops``) reads the gradients of the op's outputs and makes those of its operands; where a tensor
-has several readers their gradients are added up, two at a time, as they come. This is what autograd
-runs, so each gradient has shapes and cost of its own.
+Ops are visited from the last to the first. The rule of a kind (``gradient``, beside its verb in
+``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
+has several readers their gradients are added up, two at a time, in the order of their arrival. This
+is what autograd runs, so each gradient has its true shape and cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ..errors import InputError
 from ..graph import Graph, Op
 from ..structure.names import PREFIXES
-from .step import Call, Step, Value, record, seen
+from .builder import Call, StepBuilder, Value, read_shapes, record
 
 Gradients = Iterator[tuple[Value, Value]]
 """Operands, each with its gradient."""
 
-Made = tuple[Value | None, ...]
+OutputGradients = tuple[Value | None, ...]
 """Gradients of an op's outputs; None where nothing reads that output."""
 
-Rule = Callable[[Call, Made], Gradients]
+Rule = Callable[[Call, OutputGradients], Gradients]
 """From an op and the gradients of its outputs to those of its operands."""
 
 RULES: dict[str, Rule] = {}
@@ -46,57 +47,63 @@ def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def gradient(*kinds: str) -> Callable[[Callable[[Call, Value], Gradients]], Rule]:
-    """Registers the rule of kinds whose first output alone has a gradient: it gets that one."""
+    """Registers the rule of kinds of whose outputs only the first has a gradient."""
 
     def registered(rule: Callable[[Call, Value], Gradients]) -> Rule:
-        def of_first(call: Call, made: Made) -> Gradients:
-            return iter(()) if made[0] is None else rule(call, made[0])
+        def of_first(call: Call, outputs: OutputGradients) -> Gradients:
+            return iter(()) if outputs[0] is None else rule(call, outputs[0])
 
         return gradient_of_all(*kinds)(of_first)
 
     return registered
 
 
+def gradients_of(
+    wanted: Sequence[Value], kind: str, operands: Sequence[Value], **attrs: Any
+) -> Gradients:
+    """Records one op that computes the gradients of all ``wanted``, shaped like these."""
+    outputs = [value.shape_dtype for value in wanted]
+    return zip(wanted, wanted[0].step.record(kind, operands, outputs, **attrs), strict=True)
+
+
 def training_graph(loss: Value) -> Graph:
-    """The graph of a step that minimises ``loss``: the forward as recorded, its backward, and the
-    updates.
-    """
+    """The graph of a step that minimises ``loss``: the recorded forward, backward and updates."""
     step = loss.step
-    found = _backward(step, loss)
+    gradients = _backward(step, loss)
     for parameter in step.parameters:
-        step.ops.append(_update(step, parameter, found))
+        step.ops.append(_update(step, parameter, gradients))
     return Graph(step.name, tuple(step.ops))
 
 
-def _backward(step: Step, loss: Value) -> dict[tuple[int, int], Value]:
+def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
     """Records the backward; returns the gradients of the parameters by their source."""
-    found: dict[tuple[int, int], Value] = {}
+    gradients: dict[tuple[int, int], Value] = {}
     with step.back_at("loss"):
-        found[loss.source] = record("ones_like", (loss,), loss.shape)
+        gradients[loss.source] = record("ones_like", loss)
     for call in reversed(step.calls):
-        made = tuple(found.pop(output.source, None) for output in call.outputs)
-        if any(one is not None for one in made):
+        outputs = tuple(gradients.pop(output.source, None) for output in call.outputs)
+        if any(outputs):
             with step.back_at(call.scope):
-                for operand, new in list(RULES[call.kind](call, made)):
+                # All first: a rule that reads an operand twice adds up behind its last op.
+                for operand, new in list(RULES[call.kind](call, outputs)):
                     if operand.trained:
-                        _accumulate(found, operand, new)
-    return found
+                        new = new.view(*operand.stored)
+                        before = gradients.get(operand.source)
+                        gradients[operand.source] = new if before is None else before + new
+    return gradients
 
 
-def _accumulate(found: dict[tuple[int, int], Value], operand: Value, new: Value) -> None:
-    before = found.get(operand.source)
-    new = new.view(*operand.stored)
-    found[operand.source] = new if before is None else before + new
-
-
-def _update(step: Step, parameter: Value, found: dict[tuple[int, int], Value]) -> Op:
+def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int], Value]) -> Op:
     """The update of a parameter, which stays where the parameter is."""
     name = step.reference(parameter)
-    if parameter.source not in found:
+    if parameter.source not in gradients:
         raise InputError(f'the loss does not depend on the parameter "{name}"')
-    inputs = parameter, found[parameter.source]
-    references = name, step.reference(inputs[1])
-    kind = UPDATES[step.optimizer]
+    inputs = parameter, gradients[parameter.source]
     return Op(
-        PREFIXES["update"] + name, kind, "update", references, attrs=seen(inputs), colocate=name
+        PREFIXES["update"] + name,
+        UPDATES[step.optimizer],
+        "update",
+        tuple(map(step.reference, inputs)),
+        attrs=read_shapes(inputs),
+        colocate=name,
     )

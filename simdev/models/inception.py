@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..graph import Graph
-from .backward import training_graph
-from .checking import model
-from .images import classified, images
+from .builder import StepBuilder, Value
 from .ops import (
     avg_pool2d,
     batch_norm,
@@ -27,7 +24,7 @@ from .ops import (
     scale,
 )
 from .ops.convolution import Size
-from .step import Step, Value
+from .training import images, model, prediction_loss
 
 Block = Mapping[str, Sequence[tuple[int, Size]]]
 """Branches side by side, each a chain of units (channels, kernel); ``branch_pool`` begins with a
@@ -54,7 +51,13 @@ def _mixed_6(width: int) -> Block:
     return {
         "branch1x1": [(192, 1)],
         "branch7x7": [(width, 1), (width, ROW), (192, COLUMN)],
-        "branch7x7dbl": [(width, 1), (width, COLUMN), (width, ROW), (width, COLUMN), (192, ROW)],
+        "branch7x7dbl": [
+            (width, 1),
+            (width, COLUMN),
+            (width, ROW),
+            (width, COLUMN),
+            (192, ROW),
+        ],
         "branch_pool": [(192, 1)],
     }
 
@@ -88,20 +91,15 @@ BLOCKS: Mapping[str, Block] = {
 }
 
 
-@model
+@model("inception-v3-b{batch}", "momentum")
 def inception_v3(
+    step: StepBuilder,
     batch: int = 32,
     classes: int = 1000,
     size: int = 299,
     auxiliary: bool = False,
-    dtype: str = "float32",
-    optimizer: str = "momentum",
-) -> Graph:
-    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``auxiliary`` adds the second head.
-
-    Raises InputError.
-    """
-    step = Step(f"inception-v3-b{batch}", dtype, optimizer)
+) -> Value:
+    """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``auxiliary``: a second head."""
     x = _unit(images(step, batch, size), 32, 3, 2, name="conv2d_1a")
     x = _unit(_unit(x, 32, 3, name="conv2d_2a"), 64, 3, padding=1, name="conv2d_2b")
     with step.scope("maxpool_3a"):
@@ -117,14 +115,12 @@ def inception_v3(
     with step.scope("head"):
         x = dropout(global_avg_pool(x))
     scores = linear(flat(x), classes, "fc")
-    return _with_auxiliary(scores, beside) if auxiliary else classified(scores)
+    return _with_auxiliary(scores, beside) if auxiliary else prediction_loss(scores)
 
 
-def _mixed(x: Value, block: Block, ends: Sequence[str]) -> Value:
-    """Branches over one input, joined by channels; those named in ``ends`` part once more at their
-    end.
-    """
-    made, halving = [], not block["branch_pool"]
+def _mixed(x: Value, block: Block, forked: Sequence[str]) -> Value:
+    """Branches over one input, joined by channels; those named in ``forked`` fork at their end."""
+    branches, halving = [], not block["branch_pool"]
     for name, layers in block.items():
         with x.step.scope(name):
             y = x
@@ -132,36 +128,38 @@ def _mixed(x: Value, block: Block, ends: Sequence[str]) -> Value:
                 y = max_pool2d(x, 3, 2) if halving else avg_pool2d(x, 3, 1, 1)
             for i, (channels, kernel) in enumerate(layers):
                 last = halving and i == len(layers) - 1
-                y = _unit(
-                    y, channels, kernel, 2 if last else 1, 0 if last else _same(kernel), f"conv_{i}"
-                )
-            made.append(_parted(y) if name in ends else y)
-    return concat(made, 1)
+                stride, padding = (2, 0) if last else (1, _same(kernel))
+                y = _unit(y, channels, kernel, stride, padding, f"conv_{i}")
+            branches.append(_forked(y) if name in forked else y)
+    return concat(branches, 1)
 
 
-def _parted(x: Value) -> Value:
+def _forked(x: Value) -> Value:
     """A 1x3 and a 3x1 convolution beside each other."""
-    row, column = (1, 3), (3, 1)
-    both = [
-        _unit(x, 384, row, 1, _same(row), "conv1x3"),
-        _unit(x, 384, column, 1, _same(column), "conv3x1"),
-    ]
+    sizes: dict[str, Size] = {"conv1x3": (1, 3), "conv3x1": (3, 1)}
+    both = [_unit(x, 384, size, 1, _same(size), name) for name, size in sizes.items()]
     return concat(both, 1)
 
 
 def _same(kernel: Size) -> Size:
+    """The padding that keeps the extents."""
     return kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
 
 
 def _unit(
-    x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
+    x: Value,
+    channels: int,
+    kernel: Size,
+    stride: int = 1,
+    padding: Size = 0,
+    name: str = "conv",
 ) -> Value:
     with x.step.scope(name):
         return relu(batch_norm(conv2d(x, channels, kernel, stride, padding)))
 
 
-def _with_auxiliary(scores: Value, beside: Value) -> Graph:
-    """A second head over mixed_6e, whose loss counts 0.4."""
+def _with_auxiliary(scores: Value, beside: Value) -> Value:
+    """The loss with that of a second head over mixed_6e, which counts 0.4."""
     step, (batch, classes) = scores.step, scores.shape
     with step.scope("auxiliary"):
         x = _unit(avg_pool2d(beside, 5, 3), 128, 1, name="conv_0")
@@ -170,4 +168,4 @@ def _with_auxiliary(scores: Value, beside: Value) -> Graph:
     labels = step.input("labels", batch, dtype="int64")
     loss = cross_entropy(scores, labels)
     with step.scope("auxiliary"):
-        return training_graph(loss + scale(cross_entropy(others, labels)))
+        return loss + scale(cross_entropy(others, labels))

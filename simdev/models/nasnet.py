@@ -8,9 +8,7 @@ normal cells) that of its ImageNet networks. Left out: the auxiliary head and sc
 from __future__ import annotations
 
 from ..errors import InputError
-from ..graph import Graph
-from .checking import model
-from .images import classified, images
+from .builder import StepBuilder, Value
 from .ops import (
     avg_pool2d,
     batch_norm,
@@ -24,7 +22,7 @@ from .ops import (
     pad,
     relu,
 )
-from .step import Step, Value
+from .training import images, model, prediction_loss
 
 Pair = tuple[str, int, str, int]
 """Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the
@@ -50,8 +48,9 @@ JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
 """States that no pair reads leave the cell, joined by channels."""
 
 
-@model
+@model("nasnet-b{batch}", "momentum")
 def nasnet(
+    step: StepBuilder,
     batch: int = 128,
     filters: int = 44,
     repeats: int = 4,
@@ -59,22 +58,21 @@ def nasnet(
     skip: bool = False,
     classes: int = 1000,
     size: int = 224,
-    dtype: str = "float32",
-    optimizer: str = "momentum",
-) -> Graph:
+) -> Value:
     """Classifies ``batch`` images of 3 x ``size`` x ``size``.
 
     The defaults are NASNet-A (4 @ 1056), the mobile one.
 
     ``filters`` of the first group, ``repeats`` of the normal cell in each, ``stem`` channels of the
     first convolution. ``skip``: a cell behind a reduction reads, as the one before, what stood
-    before that. Raises InputError.
+    before that.
     """
     if filters < 4:
         raise InputError(
             f"filters: must be at least 4, for the stem has a quarter of them; got {filters}"
         )
-    step = Step(f"nasnet-{repeats}-{24 * filters}-b{batch}", dtype, optimizer)
+    # Named as in the paper: by repeats and the channels of the last cell.
+    step.name = f"nasnet-{repeats}-{24 * filters}-b{batch}"
     with step.scope("conv_0"):
         x = batch_norm(conv2d(images(step, batch, size), stem, 3, 2))
     states, last = [x, x], ""
@@ -85,18 +83,18 @@ def nasnet(
         last = name
     with step.scope("head"):
         x = dropout(global_avg_pool(relu(states[-1])))
-    return classified(linear(flat(x), classes, "fc"))
+    return prediction_loss(linear(flat(x), classes, "fc"))
 
 
 def _frame(filters: int, repeats: int) -> list[tuple[str, int, tuple[Pair, ...]]]:
     """Name, width and pairs of every cell."""
-    found = [("stem_0", filters // 4, REDUCTION), ("stem_1", filters // 2, REDUCTION)]
+    cells = [("stem_0", filters // 4, REDUCTION), ("stem_1", filters // 2, REDUCTION)]
     for group in range(3):
         width = filters * 2**group
         if group:
-            found.append((f"reduction_{group}", width, REDUCTION))
-        found += [(f"cell_{group * repeats + i}", width, NORMAL) for i in range(repeats)]
-    return found
+            cells.append((f"reduction_{group}", width, REDUCTION))
+        cells += [(f"cell_{group * repeats + i}", width, NORMAL) for i in range(repeats)]
+    return cells
 
 
 def _cell(x: Value, before: Value, width: int, pairs: tuple[Pair, ...], first: bool) -> Value:

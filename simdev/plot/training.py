@@ -17,7 +17,7 @@ import numpy as np
 
 from ..analysis import Report, Training
 from ..analysis.training import BUBBLE, EXPOSED, TERMS, tiles
-from ..models.large.plan import BACKWARD, COMPUTES, FORWARD, RECOMPUTE, ROLES, UPDATE, WEIGHT
+from ..models.large.roles import BACKWARD, COMPUTES, FORWARD, RECOMPUTE, ROLES, UPDATE, WEIGHT
 from ..schedules import BACKWARD as WHOLE
 from ..schedules import FORWARD as AHEAD
 from ..schedules import WEIGHT as WEIGHTS

@@ -25,7 +25,7 @@ from simdev.errors import InputError
 from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, classifier, layer, shard_of
-from simdev.models.large.plan import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
+from simdev.models.large.roles import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
 from simdev.plot.training import training_figure, training_spans
 from simdev.scenario import load_scenario, run
 from simdev.strategy.parallelism import Parallelism

@@ -331,10 +331,10 @@ def test_updates_follow_the_optimizer(optimizer: str, dtype: str, states: int, k
 
 def test_a_parameter_that_the_loss_does_not_need_is_an_error() -> None:
     from simdev.models.backward import training_graph
+    from simdev.models.builder import StepBuilder
     from simdev.models.ops import cross_entropy, linear
-    from simdev.models.step import Step
 
-    step = Step("odd", "float32", "sgd")
+    step = StepBuilder("odd", "float32", "sgd")
     x = step.input("x", 2, 3)
     linear(x, 4, "unused")
     loss = cross_entropy(linear(x, 5, "used"), step.input("labels", 2, dtype="int64"))

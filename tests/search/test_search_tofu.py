@@ -12,9 +12,9 @@ from simdev import Oracle, Scenario, load_scenario
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
-from simdev.models.images import classified
-from simdev.models.ops import concat, einsum, linear, relu
-from simdev.models.step import Step
+from simdev.models.backward import training_graph
+from simdev.models.builder import StepBuilder
+from simdev.models.ops import concat, cross_entropy, einsum, linear, relu
 from simdev.search import confirm, search
 from simdev.search.elimination import minimise
 from simdev.search.tofu import BASELINES, Coarse, communication, recursive, strategy_of
@@ -121,7 +121,7 @@ def dag(tape: Tape, train: bool) -> Graph:
 
     With ``train`` the whole step: forward, backward and updates.
     """
-    step = Step("dag", "float32", "sgd")
+    step = StepBuilder("dag", "float32", "sgd")
     made = [step.input("x", 4 * (1 + tape.number(3)), 4 * (1 + tape.number(3)))]
     for i in range(1 + tape.number(2 if train else 3)):
         # the loss depends on every parameter
@@ -143,7 +143,10 @@ def dag(tape: Tape, train: bool) -> Graph:
                         relu(a) if tape.number(2) else a, 4 * (1 + tape.number(3)), "fc", bias=False
                     )
                 )
-    return classified(made[-1]) if train else Graph("dag", tuple(step.ops))
+    if not train:
+        return Graph("dag", tuple(step.ops))
+    labels = step.input("labels", made[-1].shape[0], dtype="int64")
+    return training_graph(cross_entropy(made[-1], labels))
 
 
 def every_choice(level: Level) -> np.ndarray:
@@ -259,7 +262,7 @@ def test_a_cheapest_first_step_may_lead_to_a_dearer_second_one():
     """Two products in a row: six first steps send 512 bytes; after two of them the second sends 640
     more, else 576.
     """
-    step = Step("two", "float32", "sgd")
+    step = StepBuilder("two", "float32", "sgd")
     hidden = relu(linear(step.input("x", 8, 4), 12, "a", bias=False))
     linear(hidden, 12, "b", bias=False)
     coarse = Coarse(Graph("two", tuple(step.ops)), alike(4))

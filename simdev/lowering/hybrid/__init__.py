@@ -18,7 +18,7 @@ from ...costs.roofline import peak_flops
 from ...costs.spec import DeviceSpec
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
-from ...models.large.plan import Plan
+from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..scheduled import schedule_of
@@ -38,7 +38,7 @@ def lower_hybrid(
     collectives: CollectiveModel,
     specs: Mapping[str, DeviceSpec],
     symmetry: bool = True,
-) -> tuple[TaskGraph, Plan]:
+) -> tuple[TaskGraph, LargeStep]:
     """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
 
     With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and
@@ -65,7 +65,7 @@ def lower_hybrid(
     used = whole.collapsed if collapsed else whole
     expanded = expand(program, used, costs, cluster)
     microbatches = np.array([action.microbatch for action in schedule.actions] + [NONE], np.int32)
-    plan = Plan(
+    plan = LargeStep(
         model, parallelism, schedule, tuple(stage_layers),
         columns["role"].astype(np.int8)[expanded.row],
         microbatches[columns["action"]][expanded.row],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cluster import Cluster
-from ...models.large.plan import COMPUTES, HOST, PIPELINE, ROLES
+from ...models.large.roles import COMPUTES, HOST, PIPELINE, ROLES
 from ...taskgraph import (
     COLLECTIVE,
     PERSISTENT,

@@ -5,8 +5,8 @@ their backward.
 from __future__ import annotations
 
 from ...models.large import footprint
-from ...models.large.footprint import classifier_saved, classifier_workspace, embedding_saved
-from ...models.large.plan import NO_LAYER
+from ...models.large.roles import NO_LAYER
+from ...models.large.shard import classifier_saved, classifier_workspace, embedding_saved
 from ...schedules import FORWARD, WEIGHT
 from ...taskgraph import PERSISTENT, Ints
 from .program import Program

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...models.large.plan import NO_LAYER, PIPELINE, ROLES
+from ...models.large.roles import NO_LAYER, PIPELINE, ROLES
 from ...taskgraph import BUFFER_KINDS, PERSISTENT, Ints, Lazy
 from .program import Program
 

@@ -9,9 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import InputError
-from ...models.large import plan as roles
-from ...models.large import update
-from ...models.large.plan import NO_LAYER
+from ...models.large import roles, update
+from ...models.large.roles import NO_LAYER
 from .program import Program
 from .template import COMPUTE, FROM_HOST, TO_HOST, TO_NEXT, Template
 

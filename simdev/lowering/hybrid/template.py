@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...models.large import Block, Shard, classifier, embedding, footprint, layer
-from ...models.large import plan as roles
-from ...models.large.plan import NO_LAYER
+from ...models.large import Block, Shard, classifier, embedding, footprint, layer, roles
+from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints

@@ -4,8 +4,7 @@ without a graph.
 
 from __future__ import annotations
 
-from .footprint import Footprint, footprint
-from .shard import Shard, shard_of
+from .shard import Footprint, Shard, footprint, shard_of
 from .transformer import LARGE, Transformer, large_model
 from .work import Block, classifier, embedding, layer, update
 

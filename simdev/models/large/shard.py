@@ -1,4 +1,9 @@
-"""Shard: what one device has of a model and of a microbatch."""
+"""Shard: what one device has of a model and of a microbatch, and what that keeps in memory.
+
+Activations are counted tensor by tensor, from the shapes. For a GPT layer with dropout, 16-bit
+activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h t)) bytes, with sequence parallelism
+and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 to 4.3).
+"""
 
 from __future__ import annotations
 
@@ -68,9 +73,7 @@ class Shard:
     @property
     def embedding_parameters(self) -> int:
         """Of the words' table here, and of the positions."""
-        return self.model.hidden * (
-            self.vocabulary + (self.model.length if self.model.positions else 0)
-        )
+        return self.model.hidden * (self.vocabulary + self.model.length * self.model.positions)
 
     @property
     def classifier_parameters(self) -> int:
@@ -88,24 +91,16 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     problems = list(_problems(model, parallelism))
     if problems:
         raise InputError(problems)
-    words = parallelism.microbatch * model.length
-    rows = words // parallelism.tp if parallelism.sequence_parallel else words
-    return Shard(
-        model, words, parallelism.tp, parallelism.ep, rows, parallelism.flash,
-        parallelism.recompute,
-        parallelism.gradient_bytes,
-    )  # fmt: skip
+    p, words = parallelism, parallelism.microbatch * model.length
+    rows = words // p.tp if p.sequence_parallel else words
+    return Shard(model, words, p.tp, p.ep, rows, p.flash, p.recompute, p.gradient_bytes)
 
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
-    divided = [("heads", model.heads), ("inner", model.inner)]
-    if model.kv_heads != model.heads:
-        divided.insert(1, ("kv_heads", model.kv_heads))
-    if model.experts:
-        divided.append(("expert_inner", model.expert_inner))
-    if p.sequence_parallel:
-        divided.append(("length", model.length))
-    wrong = [f"{name} {size}" for name, size in divided if size % p.tp]
+    divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
+    divided |= {"expert_inner": model.experts > 0, "length": p.sequence_parallel}
+    sizes = {name: getattr(model, name) for name, counts in divided.items() if counts}
+    wrong = [f"{name} {size}" for name, size in sizes.items() if size % p.tp]
     if wrong:
         yield f"tp: {p.tp} does not divide {', '.join(wrong)} of {model.name}"
     if p.ep > 1 and not model.experts:
@@ -114,3 +109,89 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
         yield f"ep: {p.ep} does not divide the {model.experts} experts of {model.name}"
     if p.stage_layers and sum(p.stage_layers) != model.layers:
         yield f"stage_layers: tell of {sum(p.stage_layers)} layers, {model.name} has {model.layers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one layer and microbatch.
+
+    ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
+    the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
+    the backward runs.
+    """
+
+    saved: int
+    entry: int
+    again: int
+    workspace: int
+
+    @property
+    def moved(self) -> int:
+        """What is offloaded: all but the input, or the input where nothing else is saved."""
+        return self.saved - self.entry or self.entry
+
+
+def footprint(s: Shard, layer: int) -> Footprint:
+    """That of one layer, with what ``recompute`` saves."""
+    whole, core = _attention(s) + _second(s, layer), _core(s)
+    saved, again = whole + core, 0
+    if s.recompute == "full":
+        saved, again = s.rows_bytes, saved - s.rows_bytes
+    elif s.recompute == "selective" and not s.flash:
+        saved, again = whole, core
+    return Footprint(saved, s.rows_bytes, again, _workspace(s, layer))
+
+
+def _mask(s: Shard) -> int:
+    return s.rows * s.model.hidden if s.model.dropout else 0
+
+
+def _attention(s: Shard) -> int:
+    """Input of norm and products; queries, keys, values; what the projection reads; the mask."""
+    return 2 * s.rows_bytes + 4 * s.words * (s.queries + s.keys) + _mask(s)
+
+
+def _core(s: Shard) -> int:
+    """Scores after the softmax (and dropped out, with the mask); fused, a number a row of them."""
+    if s.flash:
+        return 4 * s.model.heads // s.tp * s.words
+    return (5 if s.model.dropout else 2) * s.scores
+
+
+def _second(s: Shard, layer: int) -> int:
+    """Input of norm and of the products, what the activation reads and produces, the mask."""
+    m = s.model
+    kept = 2 * s.rows_bytes + _mask(s)
+    if not m.is_moe(layer):
+        return kept + 2 * s.words * m.inner // s.tp * m.matrices
+    inner = m.expert_inner // s.tp
+    kept += 4 * s.rows * m.experts  # the router's probabilities
+    # Sorted words before the experts and after, as they are sent: a share of them on each tp rank.
+    kept += 2 * 2 * s.rows * m.top_k * m.hidden
+    return kept + 2 * s.words * inner * m.matrices * (m.top_k + m.shared_experts)
+
+
+def _workspace(s: Shard, layer: int) -> int:
+    """The most that the backward has at once.
+
+    Gradients of what the activation read and produced, and two of (words, hidden): with sequence
+    parallelism the whole sequence is gathered once more for the gradient of the weights.
+    """
+    m = s.model
+    inner = m.top_k * m.expert_inner if m.is_moe(layer) else m.inner
+    return 2 * s.words * inner // s.tp * m.matrices + 2 * s.words_bytes
+
+
+def classifier_saved(s: Shard) -> int:
+    """Inputs of the last norm and of the classifier; the loss's float32 probabilities, logits."""
+    return 2 * s.rows_bytes + (2 + 4) * s.words * s.vocabulary
+
+
+def classifier_workspace(s: Shard) -> int:
+    """The gradient of the logits, in float32."""
+    return 4 * s.words * s.vocabulary
+
+
+def embedding_saved(s: Shard) -> int:
+    """The mask of its dropout, and the words themselves."""
+    return _mask(s) + 8 * s.words

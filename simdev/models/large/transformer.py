@@ -1,6 +1,4 @@
-"""Transformer: the sizes of a large language model, from which work, memory and parameters
-follow.
-"""
+"""Transformer: the sizes of a large language model, which determine work, memory and parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +11,11 @@ from ...errors import InputError
 from ...units import is_count, name_problems
 
 NORMS = ("layer", "rms")
-MOST, MOST_LAYERS = 2**24, 2**14  # of any size, and of layers
+# Past every published model, and small enough that no product of sizes leaves 63 bits.
+MOST, MOST_LAYERS = 2**24, 2**14
+POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
+OPTIONAL = "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width"
+SWITCHES = "gated", "bias", "dropout", "tied", "positions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,35 +55,19 @@ class Transformer:
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
             if not self.head_width and self.hidden % self.heads == 0:
                 object.__setattr__(self, "head_width", self.hidden // self.heads)
-        problems = list(self._problems())
+        # Sizes are compared with each other only where each by itself is sound.
+        problems = list(self._field_problems()) or list(self._size_problems())
         if problems:
             raise InputError(problems)
 
-    def _problems(self) -> Iterator[str]:
-        wrong = list(self._field_problems())
-        yield from wrong or self._size_problems()
-
     def _field_problems(self) -> Iterator[str]:
         yield from name_problems("name", self.name)
-        for name in ("layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"):
-            value = getattr(self, name)
+        for name in POSITIVE + OPTIONAL:
+            value, least = getattr(self, name), int(name in POSITIVE)
             most = MOST_LAYERS if name == "layers" else MOST
-            if not (is_count(value) and 0 < value <= most):
-                yield f"{name}: must be a whole number from 1 to {most:,}, got {value!r}"
-        for name in (
-            "experts",
-            "top_k",
-            "expert_inner",
-            "shared_experts",
-            "dense_layers",
-            "head_width",
-        ):
-            if not (is_count(getattr(self, name)) and getattr(self, name) <= MOST):
-                yield (
-                    f"{name}: must be a whole number from 0 to {MOST:,}, got "
-                    f"{getattr(self, name)!r}"
-                )
-        for name in ("gated", "bias", "dropout", "tied", "positions"):
+            if not (is_count(value) and least <= value <= most):
+                yield f"{name}: must be a whole number from {least} to {most:,}, got {value!r}"
+        for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 yield f"{name}: must be true or false, got {getattr(self, name)!r}"
         if self.norm not in NORMS:
@@ -125,34 +111,19 @@ class Transformer:
     def parameters(self) -> int:
         """All parameters, the embedding counted once where it is tied."""
         layers = sum(sum(self.layer_parameters(i)) for i in range(self.layers))
-        tables = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return (
-            layers
-            + tables
-            + self.norm_parameters()
-            + (self.length * self.hidden if self.positions else 0)
-        )
+        rows = self.vocabulary * (1 if self.tied else 2) + self.length * self.positions
+        return layers + rows * self.hidden + self.norm_parameters()
 
     def layer_parameters(self, layer: int) -> tuple[int, int, int]:
-        """Of one layer: what tp shares out, what every rank of tp has whole, and those of the
-        experts.
-        """
+        """Of one layer: what tp splits, what every rank of tp has whole, those of the experts."""
         h, a, kv = self.hidden, self.attention_width, self.kv_width
-        split = h * (a + 2 * kv) + a * h
-        whole = 2 * self.norm_parameters()
-        if self.bias:
-            split += a + 2 * kv
-            whole += h
+        split = h * (a + 2 * kv) + a * h + self.bias * (a + 2 * kv)
+        whole = 2 * self.norm_parameters() + self.bias * h
         if not self.is_moe(layer):
-            split += self.matrices * h * self.inner + (self.inner if self.bias else 0)
-            whole += h if self.bias else 0
-            return split, whole, 0
-        shared = self.matrices * h * self.expert_inner * self.shared_experts
-        return (
-            split + shared,
-            whole + h * self.experts,
-            self.matrices * h * self.expert_inner * self.experts,
-        )
+            split += self.matrices * h * self.inner + self.bias * self.inner
+            return split, whole + self.bias * h, 0
+        expert = self.matrices * h * self.expert_inner
+        return split + expert * self.shared_experts, whole + h * self.experts, expert * self.experts
 
     def flops(self, samples: int) -> int:
         """FLOPs of a step's products over so many samples, forward and backward, nothing made
@@ -165,12 +136,12 @@ class Transformer:
         layers = sum(self._layer_flops(words, i) for i in range(self.layers))
         return 3 * (layers + 2 * words * self.hidden * self.vocabulary)
 
-    def flops_again(self, samples: int, what: str) -> int:
+    def flops_again(self, samples: int, recompute: str) -> int:
         """Those that recomputation ("none", "selective", "full") adds."""
         words = samples * self.length
-        if what == "full":
+        if recompute == "full":
             return sum(self._layer_flops(words, i) for i in range(self.layers))
-        return self.layers * self._core_flops(words) if what == "selective" else 0
+        return self.layers * self._core_flops(words) if recompute == "selective" else 0
 
     def _core_flops(self, words: int) -> int:
         return 4 * words * self.length * self.attention_width
@@ -178,11 +149,11 @@ class Transformer:
     def _layer_flops(self, words: int, layer: int) -> int:
         """Of one layer's forward."""
         used, _, experts = self.layer_parameters(layer)
-        if self.bias:
-            used -= (
-                self.attention_width + 2 * self.kv_width + (0 if self.is_moe(layer) else self.inner)
-            )
-        used += experts // self.experts * self.top_k + self.hidden * self.experts if experts else 0
+        # Biases are added, not multiplied.
+        inner = 0 if experts else self.inner
+        used -= self.bias * (self.attention_width + 2 * self.kv_width + inner)
+        if experts:
+            used += experts // self.experts * self.top_k + self.hidden * self.experts
         return 2 * words * used + self._core_flops(words)
 
 
@@ -239,21 +210,22 @@ LARGE: Mapping[str, Transformer] = {
 
 
 def large_model(name: str, /, **sizes: Any) -> Transformer:
-    """A model of LARGE, with sizes of its own where they are given. Raises InputError."""
+    """A model of LARGE, with other sizes where they are given. Raises InputError."""
     if not isinstance(name, str) or name not in LARGE:
         near = get_close_matches(str(name), LARGE, 3) or list(LARGE)
         raise InputError(f'model: no large model called "{name}"; perhaps {", ".join(near)}')
     known = {field.name for field in fields(Transformer)} - {"name"}
+    listed = ", ".join(sorted(known))
     unknown = [
-        f"{key}: is no size of a large model; there are {', '.join(sorted(known))}"
+        f"{key}: is no size of a large model; there are {listed}"
         for key in sizes
         if key not in known
     ]
     if unknown:
         raise InputError(unknown)
-    told = LARGE[name]
-    if "heads" in sizes and "kv_heads" not in sizes and told.kv_heads == told.heads:
-        sizes["kv_heads"] = 0
-    if {"heads", "hidden"} & sizes.keys() and "head_width" not in sizes:
-        sizes["head_width"] = 0
-    return replace(told, **sizes) if sizes else told
+    published = LARGE[name]
+    # What follows from the heads is worked out anew; keys of fewer heads stay as published.
+    derived = {"head_width": 0} if {"heads", "hidden"} & sizes.keys() else {}
+    if "heads" in sizes and published.kv_heads == published.heads:
+        derived["kv_heads"] = 0
+    return replace(published, **{**derived, **sizes}) if sizes else published

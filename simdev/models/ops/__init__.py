@@ -1,17 +1,23 @@
 """The verbs that models are written with, each with the rule of its gradient beside it."""
 
-from .attention import attend, rotary, softmax
 from .convolution import avg_pool2d, conv2d, global_avg_pool, max_pool2d, pad
 from .elementwise import dropout, gelu, relu, scale, sigmoid, silu, tanh
-from .lookup import embedding, embedding_by, table
-from .loss import cross_entropy
-from .movement import concat, gather, select, split, zeros
-from .norm import batch_norm, layer_norm, rms_norm
-from .product import einsum, flat, linear, linear_by, split_heads
-from .recurrent import Cell, State, cell, lstm, lstm_cell
+from .product import (
+    attend,
+    einsum,
+    embedding,
+    embedding_by,
+    flat,
+    linear,
+    linear_by,
+    rotary,
+    split_heads,
+    table,
+)
+from .reduction import batch_norm, cross_entropy, layer_norm, rms_norm, softmax
+from .sequence import State, cell, concat, gather, lstm, lstm_cell, select, split, zeros
 
 __all__ = [
-    "Cell",
     "State",
     "attend",
     "avg_pool2d",

@@ -1,8 +1,8 @@
-"""The recorder of a training step: what verbs write down, and the values that they hand on.
+"""The recorder of a training step: ops in the order in which they run, and the values they produce.
 
-A verb (``ops``) takes values and records one op or a few; its result is a value again. Names are
-paths: the scopes entered, then the kind of the op. Views are no ops: a value can be seen under
-another shape, and whoever reads it then tells so by the attribute "in", as captured graphs do.
+A verb (``ops``) takes values, records one or more ops and returns a value. Op names are paths: the
+scopes entered, then the kind of the op. Views are no ops: a value can carry another shape than its
+op produced, and an op that reads it then says so in its attribute "in", as captured graphs do.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
 from ..graph import Op, Tensor
 from ..memory import OPTIMIZERS, state_bytes
-from ..semantics import traits_of
 from ..semantics.dtype import PARAMETERS, bits_of, known
 from ..structure.names import PREFIXES
 from ..units import MAX_BYTES
 
 Shape = tuple[int, ...]
-Spec = tuple[Shape, str]
-"""Shape and dtype of an output."""
+ShapeDtype = tuple[Shape, str]
 
 FLOATS = tuple(name for name in PARAMETERS if "float" in name)
 MAX_OPS = 1_000_000
@@ -31,13 +31,13 @@ MAX_OPS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor of the step: ``source`` is (position of the op that makes it, output), ``shape`` how
-    it is seen.
+    """A tensor of the step: ``source`` is (position of the op that produced it, output index).
 
-    ``trained`` tells whether a parameter is behind it, so that it has a gradient.
+    ``shape`` is how it is read, which may differ from ``stored``. ``trained`` says whether it
+    depends on a parameter, so that it has a gradient.
     """
 
-    step: Step = field(repr=False)
+    step: StepBuilder = field(repr=False)
     source: tuple[int, int]
     shape: Shape
     dtype: str
@@ -45,14 +45,16 @@ class Value:
 
     @property
     def stored(self) -> Shape:
-        """The shape that its op made."""
-        return self.step.specs[self.source][0]
+        """The shape that its op produced."""
+        return self.step.outputs[self.source][0]
+
+    @property
+    def shape_dtype(self) -> ShapeDtype:
+        """What an output of equal shape and dtype is recorded with."""
+        return self.shape, self.dtype
 
     def view(self, *shape: int) -> Value:
-        """The same elements in the same order under another shape.
-
-        Raises InputError where the counts differ.
-        """
+        """Its elements, in order, under another shape. Raises InputError for another count."""
         if prod(shape) != prod(self.shape):
             raise InputError(
                 f'"{self.step.path}": {list(self.shape)} cannot be seen as {list(shape)}'
@@ -60,19 +62,19 @@ class Value:
         return self if shape == self.shape else replace(self, shape=shape)
 
     def expand(self, *shape: int) -> Value:
-        """Dimensions of extent 1 seen as many times as ``shape`` says."""
+        """Dimensions of extent 1 repeated to the extents of ``shape``."""
         return replace(self, shape=shape)
 
     def __add__(self, other: Value) -> Value:
-        return record("add", (self, other), broadcast(self.shape, other.shape))
+        return record("add", self, other, shape=np.broadcast_shapes(self.shape, other.shape))
 
     def __mul__(self, other: Value) -> Value:
-        return record("mul", (self, other), broadcast(self.shape, other.shape))
+        return record("mul", self, other, shape=np.broadcast_shapes(self.shape, other.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A recorded op of the forward, as its gradient is asked for."""
+    """A recorded op of the forward, as the rule of its gradient reads it."""
 
     kind: str
     scope: str
@@ -81,7 +83,7 @@ class Call:
     outputs: tuple[Value, ...]
 
 
-class Step:
+class StepBuilder:
     """A training step while it is recorded.
 
     ``dtype`` is that of parameters and activations, ``optimizer`` a name of
@@ -104,10 +106,11 @@ class Step:
         self.phase, self.path = "forward", ""
         self.ops: list[Op] = []
         self.calls: list[Call] = []
-        self.specs: dict[tuple[int, int], Spec] = {}
+        self.outputs: dict[tuple[int, int], ShapeDtype] = {}
         self.parameters: list[Value] = []
-        self._names: dict[str, int] = {}
-        self._tensors: dict[Spec, Tensor] = {}
+        self._taken: dict[str, int] = {}
+        # Steps have thousands of tensors of few shapes: equal ones are one object.
+        self._tensors: dict[ShapeDtype, Tensor] = {}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -119,7 +122,7 @@ class Step:
 
     @contextmanager
     def back_at(self, path: str) -> Iterator[None]:
-        """Ops recorded inside belong to the backward of what is at ``path``."""
+        """Ops recorded inside belong to the backward of the ops at ``path``."""
         outer = self.phase, self.path
         self.phase, self.path = "backward", path
         yield
@@ -127,11 +130,11 @@ class Step:
 
     def input(self, name: str, *shape: int, dtype: str | None = None) -> Value:
         """A tensor of the batch."""
-        return self._leaf("input", name, (shape, dtype or self.dtype), trained=False)
+        return self._leaf("input", name, (shape, dtype or self.dtype))
 
     def constant(self, name: str, *shape: int, dtype: str | None = None) -> Value:
-        """A tensor that is the same in every step and is not trained."""
-        return self._leaf("constant", name, (shape, dtype or self.dtype), trained=False)
+        """A tensor that is equal in every step and is not trained."""
+        return self._leaf("constant", name, (shape, dtype or self.dtype))
 
     def parameter(self, name: str, *shape: int) -> Value:
         """A tensor that is trained: it has a gradient, an update and the optimizer's state."""
@@ -140,41 +143,35 @@ class Step:
         return value
 
     def buffer(self, name: str, *shape: int) -> Value:
-        """A tensor that stays with the parameters and is no subject of the optimizer (running
-        statistics).
-        """
-        return self._leaf("parameter", name, (shape, "float32"), trained=False)
+        """A tensor kept beside the parameters that no optimizer updates (running statistics)."""
+        return self._leaf("parameter", name, (shape, "float32"))
 
-    def _leaf(self, kind: str, name: str, spec: Spec, trained: bool) -> Value:
-        name = self._unique(f"{self.path}/{name}" if self.path else name)
-        tensor = self._tensor(spec)
+    def _leaf(self, kind: str, name: str, output: ShapeDtype, trained: bool = False) -> Value:
+        name, tensor = self._path_of(name), self._tensor(output)
         op = Op(name, kind, outputs=(tensor,), time=0)
-        if traits_of(kind).leaf == "parameter":
+        if kind == "parameter":
             op = replace(op, param_bytes=tensor.bytes, colocate=name)
-            op = replace(op, state_bytes=state_bytes(op, self.optimizer)) if trained else op
-        return self._append(op, (spec,), trained)[0]
+        if trained:
+            op = replace(op, state_bytes=state_bytes(op, self.optimizer))
+        return self._append(op, [output], trained)[0]
 
     def record(
         self,
         kind: str,
         inputs: Sequence[Value],
-        outputs: Sequence[Spec],
-        attrs: Mapping[str, Any] | None = None,
+        outputs: Sequence[ShapeDtype],
+        **attrs: Any,
     ) -> tuple[Value, ...]:
-        """Writes one op in the current scope; returns its outputs."""
-        attrs = attrs or {}
-        path = PREFIXES[self.phase] + (f"{self.path}/{kind}" if self.path else kind)
-        tensors = tuple(map(self._tensor, outputs))
-        told = {**attrs, **seen(inputs)}
+        """Records one op in the current scope; returns its outputs."""
         op = Op(
-            self._unique(path),
+            self._path_of(kind),
             kind,
             self.phase,
             tuple(map(self.reference, inputs)),
-            (),
-            tensors,
-            told,
+            outputs=tuple(map(self._tensor, outputs)),
+            attrs={**attrs, **read_shapes(inputs)},
         )
+        # Nothing differentiates a gradient: only the forward is remembered.
         trained = self.phase == "forward" and any(value.trained for value in inputs)
         values = self._append(op, outputs, trained)
         if trained:
@@ -186,65 +183,44 @@ class Step:
         position, output = value.source
         return f"{self.ops[position].name}:{output}" if output else self.ops[position].name
 
-    def _append(self, op: Op, outputs: Sequence[Spec], trained: bool) -> tuple[Value, ...]:
+    def _append(self, op: Op, outputs: Sequence[ShapeDtype], trained: bool) -> tuple[Value, ...]:
         position = len(self.ops)
         if position >= MAX_OPS:
             raise InputError(f"the step has more than {MAX_OPS} ops")
         self.ops.append(op)
-        self.specs |= {(position, k): spec for k, spec in enumerate(outputs)}
+        self.outputs |= {(position, k): output for k, output in enumerate(outputs)}
         return tuple(
-            Value(self, (position, k), shape, dtype, trained)
-            for k, (shape, dtype) in enumerate(outputs)
+            Value(self, (position, k), *output, trained) for k, output in enumerate(outputs)
         )
 
-    def _tensor(self, spec: Spec) -> Tensor:
-        if spec not in self._tensors:
-            shape, dtype = spec
+    def _tensor(self, output: ShapeDtype) -> Tensor:
+        if output not in self._tensors:
+            shape, dtype = output
             size = prod(shape) * bits_of(dtype) // 8
             if size > MAX_BYTES:
                 raise InputError(
                     f'"{self.path}": a tensor of {list(shape)} has more than {MAX_BYTES} bytes'
                 )
-            self._tensors[spec] = Tensor(size, shape, dtype)
-        return self._tensors[spec]
+            self._tensors[output] = Tensor(size, shape, dtype)
+        return self._tensors[output]
 
-    def _unique(self, name: str) -> str:
-        """The name, with _1, _2, .. behind it where it is taken."""
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        return f"{name}_{count}" if count else name
+    def _path_of(self, name: str) -> str:
+        """The name behind its phase and scopes, with _1, _2, .. appended where it is taken."""
+        path = PREFIXES[self.phase] + (f"{self.path}/{name}" if self.path else name)
+        count = self._taken.get(path, 0)
+        self._taken[path] = count + 1
+        return f"{path}_{count}" if count else path
 
 
-def seen(inputs: Sequence[Value]) -> dict[str, Any]:
-    """The attribute "in" of an op: the shapes of its operands, where one is not as it is stored."""
+def read_shapes(inputs: Sequence[Value]) -> dict[str, Any]:
+    """The attribute "in" of an op: the shapes of its operands, where one is not read as stored."""
     if all(value.shape == value.stored for value in inputs):
         return {}
     return {"in": [list(value.shape) for value in inputs]}
 
 
-def record(
-    kind: str, inputs: Sequence[Value], shape: Shape, attrs: Mapping[str, Any] | None = None
-) -> Value:
-    """Writes an op with one output, of the dtype of its first input."""
-    return inputs[0].step.record(kind, inputs, [(shape, inputs[0].dtype)], attrs)[0]
-
-
-def record_like(
-    kind: str,
-    inputs: Sequence[Value],
-    like: Sequence[Value],
-    attrs: Mapping[str, Any] | None = None,
-) -> tuple[Value, ...]:
-    """Writes an op with outputs that look as other values do: the gradients of these."""
-    return inputs[0].step.record(
-        kind, inputs, [(value.shape, value.dtype) for value in like], attrs
-    )
-
-
-def broadcast(first: Shape, second: Shape) -> Shape:
-    """The shape of an elementwise result: aligned at the end, an extent of 1 repeated."""
-    rank = max(len(first), len(second))
-    pairs = zip(
-        (1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True
-    )
-    return tuple(max(pair) for pair in pairs)
+def record(kind: str, *operands: Value, shape: Shape | None = None, **attrs: Any) -> Value:
+    """Records an op with one output, of its first operand's dtype and, unless told, its shape."""
+    first = operands[0]
+    output = first.shape if shape is None else shape, first.dtype
+    return first.step.record(kind, operands, [output], **attrs)[0]

@@ -1,5 +1,6 @@
-"""What the tasks of a lowered training step are for: told beside the task graph, for those who
-analyse and draw it.
+"""What the tasks of a large model's step are for: the columns beside its task graph.
+
+Who analyses or draws such a step reads here which tasks compute and which wait for others.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a wh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """Beside a task graph: a column for each task, and the device that stands for each rank of the
-    pipeline.
+class LargeStep:
+    """What each task of a large model's step is for, and the first device of each pipeline rank.
 
     ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the
     pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
