@@ -24,7 +24,6 @@ from simdev.costs import op_key  # noqa: E402
 from simdev.errors import InputError  # noqa: E402
 from simdev.graph import Graph, Op, Tensor  # noqa: E402
 from simdev.measure import model_names, profile_grid, profile_model  # noqa: E402
-from simdev.measure.blocks import block_of, partition  # noqa: E402
 from simdev.measure.capture import Capture, capture, row_key  # noqa: E402
 from simdev.measure.compare import compare, has_step  # noqa: E402
 from simdev.measure.copies import measure_copies  # noqa: E402
@@ -37,10 +36,10 @@ from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
 from simdev.measure.steps import Steps  # noqa: E402
 from simdev.measure.timers import CudaTimer, Samples, spin_cycles  # noqa: E402
 from simdev.measure.torch_models import MODELS  # noqa: E402
-from simdev.measure.torch_models.gnmt import gnmt  # noqa: E402
-from simdev.measure.torch_models.images import image_batch  # noqa: E402
-from simdev.measure.torch_models.mlp import mlp  # noqa: E402
+from simdev.measure.torch_models.batches import image_step  # noqa: E402
+from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.measure.torch_models.nasnet import NasNet  # noqa: E402
+from simdev.measure.torch_models.recurrent import gnmt  # noqa: E402
 from simdev.measure.workspace import peak_beyond, workspace_bytes  # noqa: E402
 
 Step = tuple[nn.Module, tuple[Any, ...], Callable[..., Any]]
@@ -380,7 +379,7 @@ def test_language_models_are_captured_and_measured_whole(name: str) -> None:
 
 def test_every_convolution_of_a_cell_network_has_its_gradients() -> None:
     module = NasNet(stem=4, filters=8, repeats=1, skip=True, classes=5)
-    graph = graph_of(capture(module, *image_batch(batch=1, classes=5, size=64)))
+    graph = graph_of(capture(*image_step(module, batch=1, classes=5, size=64)))
     count = {
         kind: sum(op.kind == kind for op in graph.ops)
         for kind in ("conv2d", "conv2d_backward_weight")
@@ -788,12 +787,6 @@ def test_a_measured_cluster_loads() -> None:
     times = LinkTimes((4096, 8192), (1e-5, 2e-5), (1e-5, 2e-5), (1e-5, 2e-5))
     cluster = read_cluster(cluster_object(4, "test-1core", times, fit_line(times.sizes, times.p50)))
     assert (len(cluster.devices), len(cluster.links)) == (4, 6)
-
-
-def test_partition_is_contiguous_and_makes_the_longest_part_shortest() -> None:
-    assert partition([1.0, 1.0, 1.0, 3.0, 2.0], 2) == [0, 0, 0, 1, 1]
-    assert partition([5.0, 1.0, 1.0], 3) == [0, 1, 2]
-    assert block_of("grad/mixed_5b/branch1x1/conv/add") == "mixed_5b"
 
 
 def test_importing_the_front_door_does_not_import_torch() -> None:

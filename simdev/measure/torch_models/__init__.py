@@ -10,29 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import torch
-from torch import nn
-
-from .alexnet import alexnet
-from .bert import bert
-from .gnmt import gnmt
-from .gpt2 import gpt2, gpt2_medium
-from .inception import inception_v3
-from .mlp import mlp
+from .attention import bert, gpt2, gpt2_medium, transformer
+from .batches import TrainingStep
+from .classifiers import alexnet, inception_v3, mlp, resnet_50, vgg_19
 from .nasnet import nasnet_large, nasnet_mobile
-from .resnet import resnet_50
-from .rnnlm import rnnlm
-from .transformer import transformer
-from .vgg import vgg_19
-
-Builder = Callable[..., tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor]]]
+from .recurrent import gnmt, rnnlm
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model that is ready to be measured: its builder, its optimizer, and its sizes on a CPU."""
 
-    build: Builder
+    build: Callable[..., TrainingStep]
     optimizer: str
     cpu: Mapping[str, int] = field(default_factory=dict)
 

@@ -1,16 +1,24 @@
-"""Multi-head attention of the Transformer (Vaswani et al., "Attention is all you need", 2017),
-written out.
+"""Models of multi-head attention: the Transformer that translates, BERT, GPT-2.
 
-Products, softmax and dropout are operators of their own, as the papers have them: a fused kernel
-has another name on every kind of device, and a graph that is to be placed needs one that all of
-them know.
+Attention (Vaswani et al., "Attention is all you need", 2017) is written out: products, softmax and
+dropout are operators of their own, as the papers have them. A fused kernel has another name on
+every kind of device, and a graph that is to be placed needs one that all of them know.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from .batches import TrainingStep, next_word_step, numbered, translation_step
+
+BERT_EPSILON = 1e-12  # of its layer norms, as its authors' code has it
+BERT_POSITIONS = 512
+GPT2_CONTEXT = 1024
 
 
 def attend(
@@ -30,13 +38,13 @@ def attend(
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
     weights = F.dropout(torch.softmax(scores, -1), dropout)
-    seen: torch.Tensor = (weights @ v).transpose(1, 2).flatten(2)
-    return seen
+    return (weights @ v).transpose(1, 2).flatten(2)
 
 
-def future(length: int, like: torch.Tensor) -> torch.Tensor:
-    """The mask (length, length) that hides what comes after a word."""
-    return torch.ones(length, length, dtype=torch.bool, device=like.device).triu(1)
+def future(words: torch.Tensor) -> torch.Tensor:
+    """The mask (T, T) that hides what comes after each of the words (N, T)."""
+    length = words.shape[1]
+    return torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
 
 
 class Attention(nn.Module):
@@ -55,8 +63,272 @@ class Attention(nn.Module):
         self, x: torch.Tensor, memory: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(N, T, width) over (N, S, width) to (N, T, width)."""
-        seen = attend(
-            self.query(x), self.key(memory), self.value(memory), self.heads, mask, self.dropout
-        )
-        out: torch.Tensor = self.out(seen)
-        return out
+        q, k, v = self.query(x), self.key(memory), self.value(memory)
+        return self.out(attend(q, k, v, self.heads, mask, self.dropout))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a ReLU between them."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, inner)
+        self.down = nn.Linear(inner, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, T, width) to the like."""
+        return self.dropout(self.down(F.relu(self.up(x))))
+
+
+class EncoderLayer(nn.Module):
+    """Attention over the source, then the feed-forward part."""
+
+    def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout, bias=False)
+        self.norm_1 = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, inner, dropout)
+        self.norm_2 = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, S, width) to the like."""
+        x = self.norm_1(x + self.dropout(self.attention(x, x)))
+        return self.norm_2(x + self.feed_forward(x))
+
+
+class DecoderLayer(nn.Module):
+    """Attention over the words so far, attention over the source, then the feed-forward part."""
+
+    def __init__(self, width: int, inner: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout, bias=False)
+        self.norm_1 = nn.LayerNorm(width)
+        self.cross = Attention(width, heads, dropout, bias=False)
+        self.norm_2 = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, inner, dropout)
+        self.norm_3 = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """(N, T, width) over the encoder's (N, S, width) to (N, T, width)."""
+        x = self.norm_1(x + self.dropout(self.attention(x, x, mask)))
+        x = self.norm_2(x + self.dropout(self.cross(x, memory)))
+        return self.norm_3(x + self.feed_forward(x))
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder of ``layers`` each; a layer norm follows each sum, as in the paper."""
+
+    def __init__(
+        self, vocabulary: int, width: int, inner: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+        # One matrix serves as source and target embedding and as classifier (section 3.4).
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        sizes = width, inner, heads, dropout
+        self.encoder = numbered(self, "encoder", [EncoderLayer(*sizes) for _ in range(layers)])
+        self.decoder = numbered(self, "decoder", [DecoderLayer(*sizes) for _ in range(layers)])
+        self.width = width
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Source (N, S) and target (N, T) word numbers to logits (N, T, vocabulary)."""
+        memory, x = self.embed(source), self.embed(target)
+        for encoder in self.encoder:
+            memory = encoder(memory)
+        mask = future(target)
+        for decoder in self.decoder:
+            x = decoder(x, memory, mask)
+        return F.linear(x, self.embedding.weight)
+
+    def embed(self, words: torch.Tensor) -> torch.Tensor:
+        """Words (N, T) to (N, T, width), with the sinusoids of their places (section 3.5)."""
+        x = self.embedding(words) * math.sqrt(self.width)
+        places = torch.arange(words.shape[1], device=words.device)[:, None]
+        evens = torch.arange(0, self.width, 2, device=words.device)
+        angles = places / 10000 ** (evens / self.width)
+        return self.dropout(x + torch.cat([angles.sin(), angles.cos()], 1))
+
+
+def transformer(
+    batch: int = 64,
+    length: int = 64,
+    layers: int = 6,
+    width: int = 1024,
+    inner: int = 4096,
+    heads: int = 16,
+    vocabulary: int = 37000,
+    dropout: float = 0.3,
+) -> TrainingStep:
+    """Translates ``batch`` sentences of ``length`` words, by default with the big Transformer."""
+    module = Transformer(vocabulary, width, inner, heads, layers, dropout)
+    return translation_step(module, vocabulary, (batch, length), label_smoothing=0.1)
+
+
+class BertEmbeddings(nn.Module):
+    """Words, places and sentences."""
+
+    def __init__(self, vocabulary: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(BERT_POSITIONS, width)
+        self.sentences = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width, BERT_EPSILON)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, words: torch.Tensor, sentences: torch.Tensor) -> torch.Tensor:
+        """(N, T) twice to (N, T, width)."""
+        places = torch.arange(words.shape[1], device=words.device)
+        x = self.words(words) + self.sentences(sentences) + self.places(places)
+        return self.dropout(self.norm(x))
+
+
+class BertLayer(nn.Module):
+    """Attention, then two linear layers with a GELU between; a residual and a norm after each."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout)
+        self.norm_1 = nn.LayerNorm(width, BERT_EPSILON)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.norm_2 = nn.LayerNorm(width, BERT_EPSILON)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, T, width) to the like."""
+        x = self.norm_1(x + self.dropout(self.attention(x, x)))
+        return self.norm_2(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class Bert(nn.Module):
+    """Embeddings, layers and two heads; the classifier of words shares the embedding's matrix."""
+
+    def __init__(
+        self, vocabulary: int, width: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.embeddings = BertEmbeddings(vocabulary, width, dropout)
+        encoder = [BertLayer(width, heads, dropout) for _ in range(layers)]
+        self.layers = numbered(self, "layer", encoder)
+        self.pooler = nn.Linear(width, width)
+        self.follows = nn.Linear(width, 2)
+        self.transform = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, BERT_EPSILON)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(
+        self, words: torch.Tensor, sentences: torch.Tensor, masked: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Words and sentences (N, T), places of the masked words in the batch (M), to logits (M,
+        vocabulary) and (N, 2).
+        """
+        x = self.embeddings(words, sentences)
+        for layer in self.layers:
+            x = layer(x)
+        chosen = x.flatten(0, 1).index_select(0, masked)
+        chosen = self.norm(F.gelu(self.transform(chosen)))
+        pooled = torch.tanh(self.pooler(x[:, 0]))
+        return F.linear(chosen, self.embeddings.words.weight, self.bias), self.follows(pooled)
+
+
+def bert(
+    batch: int = 32,
+    length: int = 128,
+    layers: int = 24,
+    width: int = 1024,
+    heads: int = 16,
+    vocabulary: int = 30522,
+    dropout: float = 0.1,
+) -> TrainingStep:
+    """Pre-trains on ``batch`` pairs of sentences of ``length`` words together, 15 % of them masked.
+
+    Devlin et al., "BERT: Pre-training of deep bidirectional transformers", 2018, by default large,
+    with both tasks: words that were masked, and whether the second sentence follows the first.
+    """
+
+    def loss(
+        module: nn.Module,
+        words: torch.Tensor,
+        sentences: torch.Tensor,
+        masked: torch.Tensor,
+        labels: torch.Tensor,
+        follows: torch.Tensor,
+    ) -> torch.Tensor:
+        scores, pairs = module(words, sentences, masked)
+        return F.cross_entropy(scores, labels) + F.cross_entropy(pairs, follows)
+
+    shape, count = (batch, length), max(1, batch * length * 15 // 100)
+    words, sentences = torch.randint(vocabulary, shape), torch.randint(2, shape)
+    masked, labels = torch.randint(batch * length, (count,)), torch.randint(vocabulary, (count,))
+    inputs = (words, sentences, masked, labels, torch.randint(2, (batch,)))
+    return Bert(vocabulary, width, heads, layers, dropout), inputs, loss
+
+
+class Gpt2Block(nn.Module):
+    """Causal attention and two linear layers with a GELU between, each behind a layer norm."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm_2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """(N, T, width) to the like."""
+        q, k, v = self.qkv(self.norm_1(x)).chunk(3, 2)
+        x = x + self.dropout(self.out(attend(q, k, v, self.heads, mask, self.dropout.p)))
+        inner = F.gelu(self.up(self.norm_2(x)), approximate="tanh")
+        return x + self.dropout(self.down(inner))
+
+
+class Gpt2(nn.Module):
+    """Embeddings of words and places, blocks, layer norm; the classifier is the words' matrix."""
+
+    def __init__(
+        self, vocabulary: int, width: int, heads: int, layers: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(GPT2_CONTEXT, width)
+        self.dropout = nn.Dropout(dropout)
+        blocks = [Gpt2Block(width, heads, dropout) for _ in range(layers)]
+        self.blocks = numbered(self, "block", blocks)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Words (N, T) to logits (N, T, vocabulary)."""
+        embedded = self.words(words)
+        places = torch.arange(words.shape[1], device=words.device)
+        x, mask = self.dropout(embedded + self.places(places)), future(words)
+        for block in self.blocks:
+            x = block(x, mask)
+        return F.linear(self.norm(x), self.words.weight)
+
+
+def gpt2(
+    batch: int = 8,
+    length: int = GPT2_CONTEXT,
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    vocabulary: int = 50257,
+    dropout: float = 0.1,
+) -> TrainingStep:
+    """Predicts each next word of ``batch`` texts of ``length`` words.
+
+    Radford et al., "Language models are unsupervised multitask learners", 2019, by default the
+    small model.
+    """
+    module = Gpt2(vocabulary, width, heads, layers, dropout)
+    return next_word_step(module, vocabulary, (batch, length))
+
+
+gpt2_medium = partial(gpt2, layers=24, width=1024, heads=16)

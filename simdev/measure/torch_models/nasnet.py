@@ -7,13 +7,12 @@ normal cells) that of its ImageNet networks. Left out: the auxiliary head and sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import OrderedDict
 
 import torch
 from torch import nn
 
-from .images import image_batch
+from .batches import TrainingStep, image_step
 
 Pair = tuple[str, int, str, int]
 """Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the
@@ -27,7 +26,6 @@ NORMAL: tuple[Pair, ...] = (
     ("average_3", 1, "average_3", 1),
     ("separable_3", 0, "identity", 0),
 )
-NORMAL_JOINED = (1, 2, 3, 4, 5, 6)
 REDUCTION: tuple[Pair, ...] = (
     ("separable_5", 0, "separable_7", 1),
     ("max_3", 0, "separable_7", 1),
@@ -35,35 +33,30 @@ REDUCTION: tuple[Pair, ...] = (
     ("identity", 3, "average_3", 2),
     ("separable_3", 2, "max_3", 0),
 )
-REDUCTION_JOINED = (3, 4, 5, 6)
-"""States that no pair reads leave the cell, joined by channels."""
+JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
+"""The states that leave a cell, joined by channels."""
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=0.001)
 
 
-class Separable(nn.Sequential):
+def _separable(channels: int, out: int, kernel: int, stride: int) -> nn.Sequential:
     """ReLU, depthwise and pointwise convolution, batch norm; twice, the stride in the first."""
+    layers = nn.Sequential()
+    for i, (inner, step) in enumerate(((channels, stride), (out, 1))):
+        depthwise = nn.Conv2d(inner, inner, kernel, step, kernel // 2, groups=inner, bias=False)
+        layers.add_module(f"relu_{i}", nn.ReLU())
+        layers.add_module(f"depthwise_{i}", depthwise)
+        layers.add_module(f"pointwise_{i}", nn.Conv2d(inner, out, 1, bias=False))
+        layers.add_module(f"bn_{i}", _norm(out))
+    return layers
 
-    def __init__(self, channels: int, out: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        for i, (inner, step) in enumerate(((channels, stride), (out, 1))):
-            depthwise = nn.Conv2d(inner, inner, kernel, step, kernel // 2, groups=inner, bias=False)
-            self.add_module(f"relu_{i}", nn.ReLU())
-            self.add_module(f"depthwise_{i}", depthwise)
-            self.add_module(f"pointwise_{i}", nn.Conv2d(inner, out, 1, bias=False))
-            self.add_module(f"bn_{i}", _norm(out))
 
-
-class Squeeze(nn.Sequential):
+def _squeeze(channels: int, out: int) -> nn.Sequential:
     """ReLU, 1x1 convolution, batch norm: brings a state to the width of the cell."""
-
-    def __init__(self, channels: int, out: int) -> None:
-        super().__init__()
-        self.relu = nn.ReLU()
-        self.conv = nn.Conv2d(channels, out, 1, bias=False)
-        self.bn = _norm(out)
+    conv = nn.Conv2d(channels, out, 1, bias=False)
+    return nn.Sequential(OrderedDict(relu=nn.ReLU(), conv=conv, bn=_norm(out)))
 
 
 class Halve(nn.Module):
@@ -83,53 +76,49 @@ class Halve(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(N, channels, H, W) to (N, out, H / 2, W / 2), rounded up."""
         x = self.relu(x)
-        found: torch.Tensor = self.bn(
-            torch.cat([self.even(self.pool(x)), self.odd(self.pool(self.shift(x)))], 1)
-        )
-        return found
+        return self.bn(torch.cat([self.even(self.pool(x)), self.odd(self.pool(self.shift(x)))], 1))
 
 
 def _operation(name: str, channels: int, out: int, stride: int) -> nn.Module:
     kind, _, kernel = name.partition("_")
     if kind == "separable":
-        return Separable(channels, out, int(kernel), stride)
+        return _separable(channels, out, int(kernel), stride)
     if kind == "average":
         return nn.AvgPool2d(3, stride, padding=1, count_include_pad=False)
     return nn.MaxPool2d(3, stride, padding=1) if kind == "max" else nn.Identity()
 
 
 class Cell(nn.Module):
-    """Five pairs of operations over the states of this cell and the one before."""
+    """Five pairs of operations over the states of this cell and the one before.
+
+    ``widths`` are the channels of the last state and of the one before it; ``before`` brings the
+    latter to the shape of the cell.
+    """
 
     def __init__(
-        self,
-        pairs: Sequence[Pair],
-        joined: Sequence[int],
-        widths: tuple[int, int],
-        out: int,
-        before: nn.Module,
+        self, pairs: tuple[Pair, ...], widths: tuple[int, int], out: int, before: nn.Module
     ) -> None:
         super().__init__()
-        stride = 2 if pairs is REDUCTION else 1
-        self.squeeze = Squeeze(widths[0], out)
+        self.squeeze = _squeeze(widths[0], out)
         self.before = before
-        inner = [out, widths[1] if isinstance(before, nn.Identity) else out]
+        inner = [out, widths[1] if isinstance(before, nn.Identity) else out, *[out] * len(pairs)]
+        self.pairs: list[tuple[nn.Module, int, nn.Module, int]] = []
         for i, (left, a, right, b) in enumerate(pairs):
-            for side, name, state in (("left", left, a), ("right", right, b)):
-                made = _operation(
-                    name, inner[state] if state < 2 else out, out, stride if state < 2 else 1
-                )
-                self.add_module(f"{side}_{i}", made)
-        self.states = [(a, b) for _, a, _, b in pairs]
-        self.joined = tuple(joined)
-        self.channels = out * len(joined)
+            # The stride belongs to what reads the cell's inputs: its own states are halved already.
+            sides = [
+                _operation(name, inner[state], out, 2 if pairs is REDUCTION and state < 2 else 1)
+                for name, state in ((left, a), (right, b))
+            ]
+            self.add_module(f"left_{i}", sides[0])
+            self.add_module(f"right_{i}", sides[1])
+            self.pairs.append((sides[0], a, sides[1], b))
+        self.joined = JOINED[pairs]
+        self.channels = out * len(self.joined)
 
     def forward(self, x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
         """The input of the cell and that of the one before to (N, channels, H', W')."""
         states = [self.squeeze(x), self.before(before)]
-        for i, (a, b) in enumerate(self.states):
-            left: Any = self.get_submodule(f"left_{i}")
-            right: Any = self.get_submodule(f"right_{i}")
+        for left, a, right, b in self.pairs:
             states.append(left(states[a]) + right(states[b]))
         return torch.cat([states[i] for i in self.joined], 1)
 
@@ -137,64 +126,57 @@ class Cell(nn.Module):
 class NasNet(nn.Module):
     """Stem, cells, classifier.
 
-    ``skip``: a cell behind a reduction reads, as the one before, what stood before that.
+    With ``skip`` a cell behind a reduction reads, as the one before, what stood before that.
     """
 
     def __init__(self, stem: int, filters: int, repeats: int, skip: bool, classes: int) -> None:
         super().__init__()
         self.conv_0 = nn.Sequential(nn.Conv2d(3, stem, 3, stride=2, bias=False), _norm(stem))
-        self.skip = skip
-        # (channels, halvings) of the last two states, from which the next cell takes its shape.
+        self.cells: list[tuple[Cell, int]] = []  # with the place of the older state, from the end
+        # (channels, halvings) of all states so far, from which the next cell takes its shape.
         self._shapes = [(stem, 0), (stem, 0)]
-        self._order: list[str] = []
-        self._cell("stem_0", filters // 4, reduce=True)
-        self._cell("stem_1", filters // 2, reduce=True)
+        self._add_cell("stem_0", filters // 4, REDUCTION)
+        self._add_cell("stem_1", filters // 2, REDUCTION)
         for group in range(3):
             if group:
-                self._cell(f"reduction_{group}", filters * 2**group, reduce=True)
+                self._add_cell(f"reduction_{group}", filters * 2**group, REDUCTION)
             for i in range(repeats):
-                self._cell(f"cell_{group * repeats + i}", filters * 2**group, reduce=False)
+                skips = skip and group > 0 and i == 0
+                name = f"cell_{group * repeats + i}"
+                self._add_cell(name, filters * 2**group, NORMAL, -3 if skips else -2)
         self.relu = nn.ReLU()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(0.5)
         self.fc = nn.Linear(self._shapes[-1][0], classes)
 
-    def _cell(self, name: str, out: int, reduce: bool) -> None:
-        (channels, halved), older = self._shapes[-1], self._older()
+    def _add_cell(self, name: str, out: int, pairs: tuple[Pair, ...], older: int = -2) -> None:
+        (channels, halvings), (older_channels, older_halvings) = (
+            self._shapes[-1],
+            self._shapes[older],
+        )
         before: nn.Module = nn.Identity()
-        if older[1] != halved:
-            before = Halve(older[0], out)
+        if older_halvings != halvings:
+            before = Halve(older_channels, out)
         elif name != "stem_0":
-            before = Squeeze(older[0], out)
-        pairs, joined = (REDUCTION, REDUCTION_JOINED) if reduce else (NORMAL, NORMAL_JOINED)
-        cell = Cell(pairs, joined, (channels, older[0]), out, before)
+            before = _squeeze(older_channels, out)
+        cell = Cell(pairs, (channels, older_channels), out, before)
         self.add_module(name, cell)
-        self._order.append(name)
-        self._shapes.append((cell.channels, halved + reduce))
-
-    def _older(self) -> tuple[int, int]:
-        skipping = self.skip and self._order and self._order[-1].startswith("reduction")
-        return self._shapes[-3 if skipping else -2]
+        self.cells.append((cell, older))
+        self._shapes.append((cell.channels, halvings + (pairs is REDUCTION)))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Images (N, 3, H, W) to scores (N, classes)."""
         states = [self.conv_0(images)] * 2
-        for i, name in enumerate(self._order):
-            skipping = self.skip and i and self._order[i - 1].startswith("reduction")
-            states.append(self.get_submodule(name)(states[-1], states[-3 if skipping else -2]))
-        scores: torch.Tensor = self.fc(self.dropout(self.avgpool(self.relu(states[-1])).flatten(1)))
-        return scores
+        for cell, older in self.cells:
+            states.append(cell(states[-1], states[older]))
+        return self.fc(self.dropout(self.avgpool(self.relu(states[-1])).flatten(1)))
 
 
-def nasnet_mobile(
-    batch: int = 128, classes: int = 1000, size: int = 224
-) -> tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor]]:
+def nasnet_mobile(batch: int = 128, classes: int = 1000, size: int = 224) -> TrainingStep:
     """NASNet-A (4 @ 1056), on images of 3 x ``size`` x ``size``."""
-    return NasNet(32, 44, 4, False, classes), *image_batch(batch, classes, size)
+    return image_step(NasNet(32, 44, 4, False, classes), batch, classes, size)
 
 
-def nasnet_large(
-    batch: int = 16, classes: int = 1000, size: int = 331
-) -> tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor]]:
+def nasnet_large(batch: int = 16, classes: int = 1000, size: int = 331) -> TrainingStep:
     """NASNet-A (6 @ 4032), on images of 3 x ``size`` x ``size``."""
-    return NasNet(96, 168, 6, True, classes), *image_batch(batch, classes, size)
+    return image_step(NasNet(96, 168, 6, True, classes), batch, classes, size)

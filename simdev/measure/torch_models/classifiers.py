@@ -1,0 +1,289 @@
+"""Classifiers: a small perceptron, AlexNet, VGG-19, ResNet-50 and Inception-V3."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .batches import TrainingStep, image_step
+
+
+def mlp(batch: int = 32, width: int = 256, layers: int = 3, classes: int = 10) -> TrainingStep:
+    """Classifies ``batch`` rows of ``width`` features through ``layers`` hidden layers.
+
+    Measured in seconds, to try the tool.
+    """
+    module = nn.Sequential()
+    for i in range(layers):
+        module.add_module(f"layer_{i}", nn.Sequential(nn.Linear(width, width), nn.ReLU()))
+    module.add_module("classifier", nn.Linear(width, classes))
+
+    def loss(module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(module(features), labels)
+
+    return module, (torch.randn(batch, width), torch.randint(classes, (batch,))), loss
+
+
+ALEXNET = {
+    "conv_1": (3, 64, 11, 4, 2),
+    "conv_2": (64, 192, 5, 1, 2),
+    "conv_3": (192, 384, 3, 1, 1),
+    "conv_4": (384, 256, 3, 1, 1),
+    "conv_5": (256, 256, 3, 1, 1),
+}
+"""Channels in and out, kernel, stride and padding of each convolution."""
+
+
+def alexnet(batch: int = 256, classes: int = 1000, size: int = 224) -> TrainingStep:
+    """AlexNet in its one-column form, without groups and response normalization.
+
+    Krizhevsky, "One weird trick for parallelizing convolutional networks", 2014: the form that the
+    papers on parallelization use.
+    """
+    module = nn.Sequential()
+    for name, numbers in ALEXNET.items():
+        block = nn.Sequential(OrderedDict(conv=nn.Conv2d(*numbers), relu=nn.ReLU()))
+        if name not in ("conv_3", "conv_4"):
+            block.add_module("pool", nn.MaxPool2d(3, stride=2))
+        module.add_module(name, block)
+    module.add_module("avgpool", nn.AdaptiveAvgPool2d(6))
+    module.add_module("flatten", nn.Flatten())
+    module.add_module("fc_6", nn.Sequential(nn.Dropout(0.5), nn.Linear(256 * 36, 4096), nn.ReLU()))
+    module.add_module("fc_7", nn.Sequential(nn.Dropout(0.5), nn.Linear(4096, 4096), nn.ReLU()))
+    module.add_module("fc_8", nn.Linear(4096, classes))
+    return image_step(module, batch, classes, size)
+
+
+VGG_BLOCKS = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+"""Channels and number of 3x3 convolutions of each block, configuration E of the paper's table 1."""
+
+
+def vgg_19(batch: int = 64, classes: int = 1000, size: int = 224) -> TrainingStep:
+    """VGG-19 on images whose ``size`` is a multiple of 32.
+
+    Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition",
+    2015.
+    """
+    module, channels = nn.Sequential(), 3
+    for number, (out, count) in enumerate(VGG_BLOCKS, 1):
+        block = nn.Sequential()
+        for i in range(count):
+            block.add_module(f"conv_{i}", nn.Conv2d(channels, out, 3, padding=1))
+            block.add_module(f"relu_{i}", nn.ReLU())
+            channels = out
+        block.add_module("pool", nn.MaxPool2d(2))
+        module.add_module(f"block_{number}", block)
+    module.add_module("flatten", nn.Flatten())
+    features = channels * (size // 32) ** 2
+    module.add_module("fc_6", nn.Sequential(nn.Linear(features, 4096), nn.ReLU(), nn.Dropout(0.5)))
+    module.add_module("fc_7", nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5)))
+    module.add_module("fc_8", nn.Linear(4096, classes))
+    return image_step(module, batch, classes, size)
+
+
+RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
+"""Width and number of bottlenecks of each stage."""
+RESNET_EXPANSION = 4
+
+
+def _normed(channels: int, out: int, kernel: int, stride: int = 1) -> nn.Sequential:
+    """Convolution and batch norm."""
+    conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, bn=nn.BatchNorm2d(out)))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolution beside a shortcut, a convolution where the shape changes."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = width * RESNET_EXPANSION
+        self.unit_1 = _normed(channels, width, 1)
+        # The paper puts the stride into the first 1x1; the field has moved it to the 3x3, at the
+        # same number of parameters.
+        self.unit_2 = _normed(width, width, 3, stride)
+        self.unit_3 = _normed(width, out, 1)
+        self.shortcut = _normed(channels, out, 1, stride) if stride > 1 or channels != out else None
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, channels, H, W) to (N, 4 width, H', W')."""
+        out = self.unit_3(self.relu(self.unit_2(self.relu(self.unit_1(x)))))
+        return self.relu(out + (x if self.shortcut is None else self.shortcut(x)))
+
+
+def resnet_50(batch: int = 64, classes: int = 1000, size: int = 224) -> TrainingStep:
+    """ResNet-50 (He et al., "Deep residual learning for image recognition", 2015)."""
+    module, channels = nn.Sequential(), 64
+    stem = _normed(3, channels, 7, 2)
+    stem.add_module("relu", nn.ReLU(inplace=True))
+    stem.add_module("pool", nn.MaxPool2d(3, stride=2, padding=1))
+    module.add_module("stem", stem)
+    for number, (width, count) in enumerate(RESNET_STAGES, 1):
+        for i in range(count):
+            stride = 2 if i == 0 and number > 1 else 1
+            module.add_module(f"stage_{number}_{i}", Bottleneck(channels, width, stride))
+            channels = width * RESNET_EXPANSION
+    module.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
+    module.add_module("flatten", nn.Flatten())
+    module.add_module("fc", nn.Linear(channels, classes))
+    return image_step(module, batch, classes, size)
+
+
+Size = int | tuple[int, int]
+ConvLayer = tuple[int, Size] | tuple[int, Size, int]
+"""Channels out, kernel, stride (1). Padding keeps the extent at stride 1, and is
+none at stride 2.
+"""
+Branches = Mapping[str, Sequence[ConvLayer]]
+"""The convolutions of each branch of a block; ``branch_pool`` begins with a pooling."""
+
+
+def _conv_unit(
+    channels: int, out: int, kernel: Size, stride: int = 1, padding: Size = 0
+) -> nn.Sequential:
+    """Convolution, batch norm, ReLU."""
+    conv = nn.Conv2d(channels, out, kernel, stride, padding, bias=False)
+    norm = nn.BatchNorm2d(out, eps=0.001)
+    return nn.Sequential(OrderedDict(conv=conv, bn=norm, relu=nn.ReLU()))
+
+
+def _chain(
+    channels: int, layers: Sequence[ConvLayer], pool: nn.Module | None = None
+) -> tuple[nn.Sequential, int]:
+    """Units one after another, behind a pooling where given; returns the channels that leave."""
+    chain = nn.Sequential()
+    if pool is not None:
+        chain.add_module("pool", pool)
+    for i, (out, kernel, *rest) in enumerate(layers):
+        stride = rest[0] if rest else 1
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        padding = (height // 2, width // 2) if stride == 1 else 0
+        name = "conv" if len(layers) == 1 else f"conv_{i}"
+        chain.add_module(name, _conv_unit(channels, out, kernel, stride, padding))
+        channels = out
+    return chain, channels
+
+
+class SplitEnd(nn.Module):
+    """A branch that ends in a 1x3 and a 3x1 convolution beside each other."""
+
+    def __init__(self, channels: int, layers: Sequence[ConvLayer]) -> None:
+        super().__init__()
+        self.stem, middle = _chain(channels, layers)
+        self.conv1x3 = _conv_unit(middle, 384, (1, 3), padding=(0, 1))
+        self.conv3x1 = _conv_unit(middle, 384, (3, 1), padding=(1, 0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, channels, H, W) to (N, 768, H, W)."""
+        x = self.stem(x)
+        return torch.cat([self.conv1x3(x), self.conv3x1(x)], 1)
+
+
+class Mixed(nn.Module):
+    """Branches beside one another over the same input, joined by channels (``out`` of them).
+
+    The branches in ``split`` have a split end. A block that reduces pools without convolutions.
+    """
+
+    def __init__(self, channels: int, branches: Branches, split: Sequence[str] = ()) -> None:
+        super().__init__()
+        reduces = not branches["branch_pool"]
+        pool = nn.MaxPool2d(3, 2) if reduces else nn.AvgPool2d(3, stride=1, padding=1)
+        self.out = 0
+        branch: nn.Module
+        for name, layers in branches.items():
+            if name in split:
+                branch, out = SplitEnd(channels, layers), 2 * 384
+            else:
+                branch, out = _chain(channels, layers, pool if name == "branch_pool" else None)
+            self.add_module(name, branch)
+            self.out += out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(N, channels, H, W) to (N, out, H', W')."""
+        return torch.cat([branch(x) for branch in self.children()], 1)
+
+
+def _mixed_5(pooled: int) -> Branches:
+    return {
+        "branch1x1": [(64, 1)],
+        "branch5x5": [(48, 1), (64, 5)],
+        "branch3x3dbl": [(64, 1), (96, 3), (96, 3)],
+        "branch_pool": [(pooled, 1)],
+    }
+
+
+def _mixed_6(width: int) -> Branches:
+    row, column = (1, 7), (7, 1)
+    return {
+        "branch1x1": [(192, 1)],
+        "branch7x7": [(width, 1), (width, row), (192, column)],
+        "branch7x7dbl": [(width, 1), (width, column), (width, row), (width, column), (192, row)],
+        "branch_pool": [(192, 1)],
+    }
+
+
+MIXED_7: Branches = {
+    "branch1x1": [(320, 1)],
+    "branch3x3": [(384, 1)],
+    "branch3x3dbl": [(448, 1), (384, 3)],
+    "branch_pool": [(192, 1)],
+}
+INCEPTION_BLOCKS: dict[str, Branches] = {
+    "mixed_5b": _mixed_5(32),
+    "mixed_5c": _mixed_5(64),
+    "mixed_5d": _mixed_5(64),
+    "mixed_6a": {
+        "branch3x3": [(384, 3, 2)],
+        "branch3x3dbl": [(64, 1), (96, 3), (96, 3, 2)],
+        "branch_pool": [],
+    },
+    "mixed_6b": _mixed_6(128),
+    "mixed_6c": _mixed_6(160),
+    "mixed_6d": _mixed_6(160),
+    "mixed_6e": _mixed_6(192),
+    "mixed_7a": {
+        "branch3x3": [(192, 1), (320, 3, 2)],
+        "branch7x7x3": [(192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2)],
+        "branch_pool": [],
+    },
+    "mixed_7b": MIXED_7,
+    "mixed_7c": MIXED_7,
+}
+"""By the names that the field has for them."""
+
+
+def inception_v3(batch: int = 32, classes: int = 1000, size: int = 299) -> TrainingStep:
+    """Inception-V3, without auxiliary head.
+
+    Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015.
+    """
+    module, channels = (
+        nn.Sequential(
+            OrderedDict(
+                conv2d_1a=_conv_unit(3, 32, 3, stride=2),
+                conv2d_2a=_conv_unit(32, 32, 3),
+                conv2d_2b=_conv_unit(32, 64, 3, padding=1),
+                maxpool_3a=nn.MaxPool2d(3, stride=2),
+                conv2d_3b=_conv_unit(64, 80, 1),
+                conv2d_4a=_conv_unit(80, 192, 3),
+                maxpool_5a=nn.MaxPool2d(3, stride=2),
+            )
+        ),
+        192,
+    )
+    for name, branches in INCEPTION_BLOCKS.items():
+        split = ("branch3x3", "branch3x3dbl") if branches is MIXED_7 else ()
+        block = Mixed(channels, branches, split)
+        module.add_module(name, block)
+        channels = block.out
+    module.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
+    module.add_module("dropout", nn.Dropout(0.5))
+    module.add_module("flatten", nn.Flatten())
+    module.add_module("fc", nn.Linear(channels, classes))
+    return image_step(module, batch, classes, size)
