@@ -20,8 +20,15 @@ from .following import following, last_ops
 from .iterations import Step, iterated, most_steps
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
-from .partition import Partitioned, expanded, partition, sharded_order, written_out
-from .partition.short import short_form, without_short
+from .partition import (
+    Partitioned,
+    expanded,
+    partition,
+    sharded_order,
+    short_form,
+    without_short,
+    written_out,
+)
 from .prepare import Prepared
 from .stages import staged
 from .sync import Weight, credited, gated, synchronised

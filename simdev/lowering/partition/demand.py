@@ -4,105 +4,97 @@ shards read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-from ...semantics import Region
 from .geometry import Box, Part, box_of, part, updated_box
 from .layout import inside
-from .plan import Placed, Question
-
-Held = list[tuple[int, Part]]
-"""Device and part of every copy of an op."""
-
-
-def copies_of(question: Question, parts: Mapping[int, list[Placed]]) -> dict[int, list[Placed]]:
-    """The copies of every op that is there on demand, and the parts of the updates, which follow
-    their parameters.
-    """
-    return Demand(question, parts).run()
+from .problem import Placed, SplitProblem
 
 
 class Demand:
-    """Asks readers first: what an op on demand reads follows from where it is read itself."""
+    """The copies of ops on demand: what such an op makes follows from where it is read itself."""
 
-    def __init__(self, question: Question, parts: Mapping[int, list[Placed]]) -> None:
-        self.question, self.parts = question, parts
+    def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]]) -> None:
+        self.problem, self.parts = problem, parts
         self.readers: dict[int, list[tuple[int, int]]] = {}  # op -> (reader, operand)
-        for reader, read in enumerate(question.read):
+        for reader, read in enumerate(problem.read):
             for operand, (producer, _) in enumerate(read):
                 self.readers.setdefault(producer, []).append((reader, operand))
-        self.found: dict[int, list[Placed]] = {}
+        self.copies: dict[int, list[Placed]] = {}
 
     def run(self) -> dict[int, list[Placed]]:
-        """The copies of all that is there on demand, and the parts of their updates."""
-        for i in self.question.order:
-            if i in self.question.on_demand or i in self.question.updates:
+        """The copies of every op that is there on demand, and the parts of the updates, which
+        follow their parameters.
+        """
+        for i in self.problem.order:
+            if i in self.problem.on_demand or i in self.problem.updates:
                 self.of(i)
-        return self.found
+        return self.copies
 
     def of(self, i: int) -> list[Placed]:
         """The copies of one op."""
-        if i not in self.found:
-            if i in self.question.updates:
-                self.found[i] = self._updates(i)
+        if i not in self.copies:
+            if i in self.problem.updates:
+                self.copies[i] = self._updates(i)
             else:
-                self.found[i] = self._copies(i) or [
-                    Placed(part(self.question.readings[i], ()), self._anywhere())
-                ]
-        return self.found[i]
+                self.copies[i] = self._read_copies(i) or [self._unread(i)]
+        return self.copies[i]
 
     def _updates(self, i: int) -> list[Placed]:
         """One update for each copy of the parameter."""
-        operand, parameter = self.question.updates[i]
-        output = self.question.read[i][operand][1]
-        op, found = self.question.readings[i], []
-        for copy in self.of(parameter):
-            region = copy.part.makes[output]
-            if region is not None:
-                found.append(Placed(part(op, updated_box(op, operand, region)), copy.device))
-        return found
-
-    def _copies(self, i: int) -> list[Placed]:
-        """One copy for each region read on a device; a region inside another is dropped."""
-        op = self.question.readings[i]
-        asked: dict[int, dict[Box, Part]] = {}
-        for reader, operand in self.readers.get(i, ()):
-            if self.question.updates.get(reader, (-1, -1))[1] == i:
-                continue
-            output = self.question.read[reader][operand][1]
-            readers = self.parts.get(reader)
-            for one in self.of(reader) if readers is None else readers:
-                region = one.part.needs[operand]
-                if region is not None:
-                    box = box_of(op, output, region)
-                    asked.setdefault(one.device, {})[box] = part(op, box)
+        operand, parameter = self.problem.updates[i]
+        output, op = self.problem.read[i][operand][1], self.problem.readings[i]
+        regions = ((copy.part.makes[output], copy.device) for copy in self.of(parameter))
         return [
-            Placed(one, device)
-            for device in sorted(asked)
-            for one in _largest(list(asked[device].values()))
+            Placed(part(op, updated_box(op, operand, region)), device)
+            for region, device in regions
+            if region is not None
         ]
 
-    def _anywhere(self) -> int:
-        """For what nobody reads: the first device in use."""
-        return min((one.device for parts in self.parts.values() for one in parts), default=0)
+    def _read_copies(self, i: int) -> list[Placed]:
+        """One copy for each region read on a device; a region inside another is dropped."""
+        op = self.problem.readings[i]
+        wanted: defaultdict[int, dict[Box, Part]] = defaultdict(dict)
+        for reader, operand in self.readers.get(i, ()):
+            # The update of a parameter follows its copies, so it cannot call for one.
+            if self.problem.updates.get(reader, (-1, -1))[1] == i:
+                continue
+            output = self.problem.read[reader][operand][1]
+            for placed in self.parts.get(reader) or self.of(reader):
+                region = placed.part.needs[operand]
+                if region is not None:
+                    box = box_of(op, output, region)
+                    wanted[placed.device][box] = part(op, box)
+        return [
+            Placed(copy, device)
+            for device in sorted(wanted)
+            for copy in _largest(list(wanted[device].values()))
+        ]
+
+    def _unread(self, i: int) -> Placed:
+        """What nothing reads lies whole on the first device in use."""
+        used = (placed.device for parts in self.parts.values() for placed in parts)
+        return Placed(part(self.problem.readings[i], ()), min(used, default=0))
 
 
-def _largest(parts: list[Part]) -> list[Part]:
+def _largest(parts: Sequence[Part]) -> list[Part]:
     """The parts that are not inside another one, in the order of their regions."""
-    ordered = sorted(parts, key=lambda one: [region or () for region in one.makes])
+    ordered = sorted(parts, key=lambda each: [region or () for region in each.makes])
     return [
-        one
-        for at, one in enumerate(ordered)
+        each
+        for at, each in enumerate(ordered)
         if not any(
-            _covers(other, one) and (not _covers(one, other) or k < at)
+            # Of two that cover each other the first stays.
+            _covers(other, each) and (not _covers(each, other) or k < at)
             for k, other in enumerate(ordered)
             if k != at
         )
     ]
 
 
-def _covers(one: Part, other: Part) -> bool:
-    pairs: list[tuple[Region | None, Region | None]] = list(
-        zip(one.makes, other.makes, strict=True)
+def _covers(outer: Part, inner: Part) -> bool:
+    return all(
+        region is None or (around is not None and inside(region, around))
+        for around, region in zip(outer.makes, inner.makes, strict=True)
     )
-    return all(b is None or (a is not None and inside(b, a)) for a, b in pairs)

@@ -4,7 +4,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -16,15 +16,15 @@ from ...semantics import Shard, operand_shapes, sliced_strides, traits_of
 from ...semantics.work import layouts
 from ...structure import op_splits
 from .geometry import executed
-from .layout import Draft
-from .plan import Placed
+from .layout import ShardDraft
+from .problem import Placed
 from .sharding import Sharding
 
 _SIZES = ("param_bytes", "grad_bytes", "state_bytes")
 _LAYOUT = ("in", "dt", "strides")
 
 
-def emitted(sharding: Sharding, costs: CostModel) -> list[Draft]:
+def emitted(sharding: Sharding, costs: CostModel) -> list[ShardDraft]:
     """The drafts in program order, each with its inputs and fields.
 
     What lowering adds stands before its first reader. Raises InputError with every problem at once.
@@ -33,9 +33,9 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[Draft]:
     for i in range(len(sharding.graph.ops)):
         try:
             shares = Shares(sharding, i, costs)
-            for draft, one in zip(sharding.drafts[i], sharding.parts[i], strict=True):
-                _connect(sharding, i, draft, one)
-                draft.fields = shares.fields(one)
+            for draft, placed in zip(sharding.drafts[i], sharding.parts[i], strict=True):
+                _connect(sharding, i, draft, placed)
+                draft.fields = shares.fields(placed)
                 sharding.written.append(draft)
         except InputError as error:
             problems += error.problems
@@ -46,20 +46,19 @@ def emitted(sharding: Sharding, costs: CostModel) -> list[Draft]:
     return sharding.written
 
 
-def _connect(sharding: Sharding, i: int, draft: Draft, one: Placed) -> None:
+def _connect(sharding: Sharding, i: int, draft: ShardDraft, placed: Placed) -> None:
     """What a part reads and waits for."""
-    for operand, tensor in enumerate(sharding.question.read[i]):
-        region = one.part.needs[operand]
+    for operand, tensor in enumerate(sharding.problem.read[i]):
+        region, addend = placed.part.needs[operand], placed.addend
         if region is not None:
-            addend = (
-                one.addend if one.addend is not None else sharding.own_statistics(i, tensor, one)
-            )
-            draft.inputs += sharding.read(tensor, region, one.device, addend)
+            if addend is None:
+                addend = sharding.own_statistics(i, tensor, placed)
+            draft.inputs += sharding.read(tensor, region, placed.device, addend)
     graph = sharding.graph
-    for name in graph.ops[i].control_inputs:
-        draft.control_inputs += [
-            other.name for other in sharding.drafts[graph.index[name.removeprefix("^")]]
-        ]
+    waits = (graph.index[name.removeprefix("^")] for name in graph.ops[i].control_inputs)
+    draft.control_inputs += [
+        other.name for producer in waits for other in sharding.drafts[producer]
+    ]
 
 
 class Shares:
@@ -68,101 +67,83 @@ class Shares:
     def __init__(self, sharding: Sharding, i: int, costs: CostModel) -> None:
         self.sharding, self.i, self.costs, self.op = sharding, i, costs, sharding.graph.ops[i]
 
-    def fields(self, one: Placed) -> dict[str, Any]:
-        """The fields of one part's Op."""
-        share = one.part.share
-        found: dict[str, Any] = {
-            "phase": self.op.phase,
-            "attrs": self._attrs(one),
-            "time": self._time(one),
-        }
-        weights = self._weight_share(one)
-        found |= {name: ceil(getattr(self.op, name) * weights) for name in _SIZES}
-        found["workspace_bytes"] = ceil(self.op.workspace_bytes * share)
-        return found
+    def fields(self, placed: Placed) -> dict[str, Any]:
+        """The fields of one part's Op. Raises InputError."""
+        attrs, time, share = self._attrs(placed), self._time(placed), self._weight_share(placed)
+        # Rounded up, so that parts of uneven size never hold less than the whole.
+        sizes = {name: ceil(getattr(self.op, name) * share) for name in _SIZES}
+        sizes["workspace_bytes"] = ceil(self.op.workspace_bytes * placed.part.share)
+        return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes}
 
-    def _attrs(self, one: Placed) -> dict[str, Any]:
-        own, graph = one.part, self.sharding.graph
-        if not self.op.inputs and "in" not in self.op.attrs:
-            return dict(self.op.attrs if own.shard is None else own.shard.attrs)
-        shapes, dtypes = executed(graph, self.i, own)
-        if own.shard is None or not own.box:
-            return {**self.op.attrs, **({"in": shapes, "dt": dtypes} if self.op.inputs else {})}
-        kept = {name: value for name, value in own.shard.attrs.items() if name not in _LAYOUT}
-        return {**kept, **self._strides(own.shard), "in": shapes, "dt": dtypes}
+    def _attrs(self, placed: Placed) -> dict[str, Any]:
+        op, shard = self.op, placed.part.shard
+        if not op.inputs and "in" not in op.attrs:
+            return dict(op.attrs if shard is None else shard.attrs)
+        shapes, dtypes = executed(self.sharding.graph, self.i, placed.part)
+        if shard is None or not placed.part.box:
+            return {**op.attrs, **({"in": shapes, "dt": dtypes} if op.inputs else {})}
+        kept = {name: value for name, value in shard.attrs.items() if name not in _LAYOUT}
+        return {**kept, **self._strides(shard), "in": shapes, "dt": dtypes}
 
     def _strides(self, shard: Shard) -> dict[str, Any]:
         """The attribute "strides" of one part: its operands lie as those of the whole op do."""
-        told, shapes = (
-            layouts(self.op.attrs.get("strides")) or [],
-            operand_shapes(self.sharding.graph, self.i),
-        )
-        pairs = zip(shard.operands, shard.inputs, strict=True)
-        found = [
-            sliced_strides(told[i], shapes[i] or (), part) if i < len(told) else None
-            for i, part in pairs
+        given = layouts(self.op.attrs.get("strides")) or []
+        shapes = operand_shapes(self.sharding.graph, self.i)
+        sliced = [
+            sliced_strides(given[i], shapes[i] or (), part) if i < len(given) else None
+            for i, part in zip(shard.operands, shard.inputs, strict=True)
         ]
-        return {"strides": found} if any(found) else {}
+        return {"strides": sliced} if any(sliced) else {}
 
-    def _time(self, one: Placed) -> Any:
-        """The time of one part: of its own shape (None), as given for the whole, or divided where
-        that is asked.
+    def _time(self, placed: Placed) -> Any:
+        """The time of one part: of its shape (None), as given for the whole, or divided where the
+        configuration says so.
         """
-        op, share = self.op, one.part.share
-        given = op.time.values() if isinstance(op.time, Mapping) else (op.time or 0,)
-        free = op.time is not None and not any(given)
-        if share == 1 or free or (op.time is None and self.sharding.divided.get(self.i) is None):
-            return op.time
-        if self.sharding.divided.get(self.i) is None:
+        time, share = self.op.time, placed.part.share
+        divides = self.sharding.divided.get(self.i) is not None
+        times = list(time.values()) if isinstance(time, Mapping) else [time or 0]
+        free = time is not None and not any(times)
+        if share == 1 or free or (time is None and not divides):
+            return time
+        if not divides:
             raise InputError(
-                f'partition["{op.name}"].time: the time of op "{op.name}" is given for '
-                "the whole op; "
-                'ask for "time": "divided" to take its share for every part'
+                f'partition["{self.op.name}"].time: the time of op "{self.op.name}" is given for '
+                'the whole op; ask for "time": "divided" to take its share for every part'
             )
-        if isinstance(op.time, Mapping):
-            return {kind: Fraction(seconds) * share for kind, seconds in op.time.items()}
-        if op.time is not None:
-            return Fraction(op.time) * share
-        return self._divided(share)
+        if time is None:
+            return self._divided(share)
+        # Exact: shares of a third would not add up to the whole in floating point.
+        if isinstance(time, Mapping):
+            return {kind: Fraction(seconds) * share for kind, seconds in time.items()}
+        return Fraction(time) * share
 
     def _divided(self, share: Fraction) -> Mapping[str, Fraction] | None:
-        """The cost of the whole op by device kind, divided; None where nobody knows it."""
-        kinds = dict.fromkeys(device.kind for device in self.sharding.question.cluster.devices)
-        found = {kind: self.costs.cost(self.sharding.graph, self.i, kind) for kind in kinds}
-        return {
-            kind: cost.seconds * share for kind, cost in found.items() if cost is not None
-        } or None
+        """The cost of the whole op by device kind, divided; None where no cost is known."""
+        kinds = dict.fromkeys(device.kind for device in self.sharding.problem.cluster.devices)
+        costs = {kind: self.costs.cost(self.sharding.graph, self.i, kind) for kind in kinds}
+        return {kind: cost.seconds * share for kind, cost in costs.items() if cost} or None
 
-    def _weight_share(self, one: Placed) -> Fraction:
+    def _weight_share(self, placed: Placed) -> Fraction:
         """The share of the parameters that an op owns; raises InputError where parts would hold the
         same ones.
         """
-        share = one.part.share
-        if (
-            traits_of(self.op.kind).leaf
-            or share == 1
-            or not any(getattr(self.op, name) for name in _SIZES)
-        ):
+        op, share = self.op, placed.part.share
+        owns = any(getattr(op, name) for name in _SIZES)
+        if traits_of(op.kind).leaf or share == 1 or not owns:
             return share
-        question = self.sharding.question
-        weights = {
-            s.axis
-            for s in op_splits(self.sharding.graph, self.i, question.weights)
-            if s.kind == "parameter"
-        }
-        replicated = [axis for axis, _ in one.part.box if axis not in weights]
-        if replicated:
+        splits = op_splits(self.sharding.graph, self.i, self.sharding.problem.weights)
+        weights = {split.axis for split in splits if split.kind == "parameter"}
+        replicated = next((axis for axis, _ in placed.part.box if axis not in weights), None)
+        if replicated is not None:
             raise InputError(
-                f'partition["{self.op.name}"]: op "{self.op.name}" owns parameters '
-                "(param_bytes); split along "
-                f'"{replicated[0]}", its parts would hold the same ones, and no op '
-                "adds up their gradients: "
-                "let an op of kind parameter own them"
+                f'partition["{op.name}"]: op "{op.name}" owns parameters (param_bytes); split '
+                f'along "{replicated}", its parts would hold the same ones, and no op adds up '
+                "their gradients: let an op of kind parameter own them"
             )
         return share
 
 
-def ops_of(drafts: list[Draft]) -> Iterator[Op]:
+def ops_of(drafts: Iterable[ShardDraft]) -> Iterator[Op]:
     """The ops of the sharded graph."""
     for draft in drafts:
         yield Op(

@@ -7,12 +7,13 @@ seen through.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 from math import prod
-from typing import TypeGuard
 
 from ...errors import InputError
 from ...graph import Graph
@@ -40,13 +41,14 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
 Box = tuple[tuple[str, Interval], ...]
 Strides = tuple[tuple[int, ...] | None, ...]
+# Geometry costs milliseconds an op, and the thousands of ops of a model come from some dozens of
+# shapes: whoever lowers many strategies of one graph lives off these caches.
 _CACHED = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One shard of an op: its box, the shard as an op of its own (None: the whole op, of an unknown
-    kind).
+    """One shard of an op: its box, the shard as an op (None: the whole op, of an unknown kind).
 
     ``needs`` is the region read of each stored operand, ``makes`` that made of each output (None:
     nothing). By output, ``addends`` is the number among the partial results of one region,
@@ -62,9 +64,10 @@ class Part:
     share: Fraction
 
 
+# Compared by identity (eq=False), so that the caches below hash an object, not its semantics.
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What geometry asks of one op of a graph; equal ops share one object, so it serves as a key.
+    """How an op of a graph reads and makes tensors; equal ops share one object, a key of caches.
 
     ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of
     the tensors read, ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
@@ -77,60 +80,40 @@ class Reading:
 
 
 def reading(graph: Graph, position: int) -> Reading:
-    """How an op of a graph reads and makes; a tensor whose shape is not known counts as one
-    element.
-    """
+    """How an op of a graph reads and makes; a tensor of unknown shape counts as one element."""
     op = graph.ops[position]
     stored = tuple(tensor.shape or () for tensor in graph.operands[position])
-    semantics: Semantics | None
-    try:
-        semantics = op_semantics(graph, position)
-    except InputError:
-        semantics = None
+    semantics: Semantics | None = None
+    # An output that is a view is a part of another one, which only the whole op has.
+    if len(op.made) == len(op.outputs):
+        with suppress(InputError):
+            semantics = op_semantics(graph, position)
     if semantics is not None and len(semantics.inputs) != len(stored):
         semantics = None  # what it reads and what it is said to execute differ: nothing is known
-    if len(op.made) < len(op.outputs):
-        semantics = None  # its views are parts of outputs that only the whole op has
     strides = _strides(op.attrs.get("strides"), len(stored))
     if semantics is not None:
         strides = tuple(map(_gapless, strides, semantics.inputs, stored))
-    return _reading(semantics, stored, strides, _shapes(graph, position))
+    return _reading(semantics, stored, strides, tuple(t.shape or () for t in op.outputs))
 
 
 def _gapless(strides: tuple[int, ...] | None, seen: Shape, stored: Shape) -> tuple[int, ...] | None:
-    """The strides of an operand: where none are told of one part of a stack, those of a part that
-    lies without gaps.
-    """
+    """The strides of an operand; those of a part of a stack that tells none, for it has no gaps."""
     return row_strides(seen) if strides is None and len(seen) < len(stored) else strides
 
 
-@lru_cache(_CACHED)
-def _reading(
-    semantics: Semantics | None,
-    stored: tuple[Shape, ...],
-    strides: Strides,
-    made: tuple[Shape, ...],
-) -> Reading:
-    return Reading(semantics, stored, strides, made)
+_reading = lru_cache(_CACHED)(Reading)
 
 
-def _shapes(graph: Graph, position: int) -> tuple[Shape, ...]:
-    return tuple(tensor.shape or () for tensor in graph.ops[position].outputs)
-
-
-def _strides(told: object, count: int) -> Strides:
-    if not isinstance(told, list | tuple) or len(told) != count:
+def _strides(given: object, count: int) -> Strides:
+    """The attribute "strides" of an op, operand by operand; None where it tells no layout."""
+    if not isinstance(given, list | tuple) or len(given) != count:
         return (None,) * count
-    return tuple(tuple(one) if _is_layout(one) else None for one in told)
-
-
-def _is_layout(told: object) -> TypeGuard[Sequence[int]]:
-    return isinstance(told, list | tuple) and all(isinstance(step, int) for step in told)
-
-
-def whole(shape: Shape) -> Region:
-    """The region that is all of a tensor."""
-    return tuple((0, extent) for extent in shape)
+    return tuple(
+        tuple(strides)
+        if isinstance(strides, list | tuple) and all(isinstance(step, int) for step in strides)
+        else None
+        for strides in given
+    )
 
 
 @lru_cache(_CACHED)
@@ -141,46 +124,31 @@ def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) 
     """
     if op.semantics is None or not degrees:
         return (part(op, ()),)
-    cut = [axis.name for axis in op.semantics.axes if dict(degrees).get(axis.name, 1) > 1]
-    counts = [dict(degrees)[name] for name in cut]
-    effects = {name: effects_of(op.semantics, name) for name in cut}
-    found = []
-    for number, box in enumerate(boxes(op.semantics, dict(degrees), even)):
-        point = _point(number, counts)
-        one = part(op, tuple(box.items()))
-        numbers = [_number(point, cut, counts, effects, k) for k in range(len(op.made))]
-        addends, copies = tuple(a for a, _ in numbers), tuple(c for _, c in numbers)
-        found.append(Part(one.box, one.shard, one.needs, one.makes, addends, copies, one.share))
-    return tuple(found)
-
-
-def _point(number: int, counts: Sequence[int]) -> list[int]:
-    """The place of a part along each axis that is cut, the last running fastest."""
-    found: list[int] = []
-    for count in reversed(counts):
-        number, place = divmod(number, count)
-        found.append(place)
-    return found[::-1]
+    degree_of = dict(degrees)
+    cut = [axis.name for axis in op.semantics.axes if degree_of.get(axis.name, 1) > 1]
+    counts = [degree_of[name] for name in cut]
+    effects = list(zip(*(effects_of(op.semantics, name) for name in cut), strict=True))
+    effects = effects or [()] * len(op.made)
+    points = product(*map(range, counts))
+    return tuple(
+        replace(
+            part(op, tuple(box.items())),
+            addends=tuple(_number(point, counts, effect, "reduce") for effect in effects),
+            copies=tuple(_number(point, counts, effect, "replicate") for effect in effects),
+        )
+        for point, box in zip(points, boxes(op.semantics, degree_of, even), strict=True)
+    )
 
 
 def _number(
-    point: Sequence[int],
-    cut: Sequence[str],
-    counts: Sequence[int],
-    effects: Mapping[str, Sequence[str]],
-    output: int,
-) -> tuple[int, int]:
-    """(addend, copy) of a part of an output: row-major over the axes that reduce it and those that
-    replicate it.
-    """
-    addend = copy = 0
-    for place, name, count in zip(point, cut, counts, strict=True):
-        match effects[name][output]:
-            case "reduce":
-                addend = addend * count + place
-            case "replicate":
-                copy = copy * count + place
-    return addend, copy
+    point: Iterable[int], counts: Iterable[int], effects: Iterable[str], effect: str
+) -> int:
+    """The number of a part of an output, row-major over the axes that have this effect on it."""
+    number = 0
+    for place, count, of_axis in zip(point, counts, effects, strict=True):
+        if of_axis == effect:
+            number = number * count + place
+    return number
 
 
 @lru_cache(_CACHED)
@@ -188,33 +156,33 @@ def part(op: Reading, box: Box) -> Part:
     """The shard of one box; the whole op on the empty one."""
     zeros = (0,) * len(op.made)
     if op.semantics is None:
-        needs = tuple(whole(shape) for shape in op.stored)
-        return Part(
-            (), None, needs, tuple(whole(shape) for shape in op.made), zeros, zeros, Fraction(1)
-        )
+        return Part((), None, _whole(op.stored), _whole(op.made), zeros, zeros, Fraction(1))
     shard = shard_of(op.semantics, dict(box))
-    found = [_stored(op, operand, region) for operand, region in enumerate(shard.needs)]
+    needs = tuple(_stored(op, operand, region) for operand, region in enumerate(shard.needs))
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
-    share = Fraction(
-        prod(stop - start for _, (start, stop) in box), prod(sizes[name] for name, _ in box)
-    )
-    return Part(box, shard, tuple(found), shard.makes, zeros, zeros, share)
+    points = prod(stop - start for _, (start, stop) in box)
+    share = Fraction(points, prod(sizes[name] for name, _ in box))
+    return Part(box, shard, needs, shard.makes, zeros, zeros, share)
+
+
+def _whole(shapes: Iterable[Shape]) -> tuple[Region, ...]:
+    """By shape the region that is all of a tensor."""
+    return tuple(tuple((0, extent) for extent in shape) for shape in shapes)
 
 
 def _stored(op: Reading, operand: int, region: Region | None) -> Region | None:
     if region is None or op.semantics is None:
         return None
-    return stored_region(
-        region, op.semantics.inputs[operand], op.stored[operand], op.strides[operand]
-    )
+    seen, stored = op.semantics.inputs[operand], op.stored[operand]
+    return stored_region(region, seen, stored, op.strides[operand])
 
 
 @lru_cache(_CACHED)
 def followed_axis(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...]
 ) -> str | None:
-    """The axis along which parts of the op read mostly their own part of an operand that is cut so
-    along a dimension.
+    """The axis along which parts of the op read mostly the part of an operand that is theirs, where
+    the operand is cut so along a dimension.
 
     "Mostly" is more than half of what they read. None where no axis does; the best one counts, then
     the first.
@@ -222,14 +190,14 @@ def followed_axis(
     if op.semantics is None:
         return None
     best: int | Fraction = 0
-    found = None
+    followed = None
     for split in splits(op.semantics):
         if split.size < len(intervals) or not _reaches(op, operand, dimension, split.axis):
             continue
-        score = _own_share(op, operand, dimension, intervals, split.axis, split.size)
+        score = _matching_share(op, operand, dimension, intervals, split.axis, split.size)
         if score > best:
-            best, found = score, split.axis
-    return found
+            best, followed = score, split.axis
+    return followed
 
 
 def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
@@ -237,26 +205,27 @@ def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
     may.
     """
     assert op.semantics is not None
-    seen_so = op.semantics.inputs[operand] == op.stored[operand] and op.strides[operand] is None
-    return not seen_so or axis in op.semantics.reads[operand][dimension][1]
+    as_stored = op.semantics.inputs[operand] == op.stored[operand] and op.strides[operand] is None
+    return not as_stored or axis in op.semantics.reads[operand][dimension][1]
 
 
-def _own_share(
+def _matching_share(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...], axis: str, size: int
 ) -> int | Fraction:
-    """The sum over all parts of what is their own among what they read along the dimension; 0 where
-    it is no half.
+    """The sum over all parts of the share that lies in their interval of what they read along the
+    dimension; 0 where it is no half.
     """
     assert op.semantics is not None
     total: int | Fraction = 0
-    for own, interval in zip(intervals, parts_of(size, len(intervals)), strict=True):
+    for own_cut, interval in zip(intervals, parts_of(size, len(intervals)), strict=True):
         region = _stored(op, operand, input_region(op.semantics, operand, {axis: interval}))
         if region is None:
             return 0
         start, stop = region[dimension]
-        inside = min(stop, own[1]) - max(start, own[0])
+        inside = min(stop, own_cut[1]) - max(start, own_cut[0])
         if 2 * inside <= stop - start:
             return 0
+        # Whole numbers as long as parts read nothing else: Fractions are slow, and this is common.
         total += Fraction(inside, stop - start) if inside < stop - start else 1
     return total
 
@@ -265,16 +234,12 @@ def box_of(op: Reading, output: int, region: Region) -> Box:
     """The smallest box whose shard makes a region of an output: along dimensions that one axis
     indexes, their part.
     """
-    if op.semantics is None:
-        return ()
-    return _box(op.semantics, op.semantics.makes[output], region)
+    return _box(op.semantics, op.semantics.makes[output], region) if op.semantics else ()
 
 
 def updated_box(op: Reading, operand: int, region: Region) -> Box:
     """The box that touches a region of an operand that is updated in place."""
-    if op.semantics is None:
-        return ()
-    return _box(op.semantics, op.semantics.reads[operand], region)
+    return _box(op.semantics, op.semantics.reads[operand], region) if op.semantics else ()
 
 
 def _box(
@@ -283,23 +248,21 @@ def _box(
     region: Region,
 ) -> Box:
     allowed = {split.axis for split in splits(semantics)}
-    found = {}
+    interval_of = {}
     for (index, names, full), interval in zip(dims, region, strict=True):
-        sum_of = index.as_index() if index is not None else None
-        plain = (
-            sum_of is not None
-            and not sum_of.offset
-            and [factor for _, factor in sum_of.terms] == [1]
-        )
+        affine = index.as_index() if index is not None else None
+        # Only an axis by itself, neither shifted nor strided, has the interval of the dimension.
+        plain = affine is not None and not affine.offset and [f for _, f in affine.terms] == [1]
         if plain and len(names) == 1 and names <= allowed and interval != full:
-            found[next(iter(names))] = interval
-    return tuple((axis.name, found[axis.name]) for axis in semantics.axes if axis.name in found)
+            interval_of[next(iter(names))] = interval
+    names_in_order = (axis.name for axis in semantics.axes)
+    return tuple((name, interval_of[name]) for name in names_in_order if name in interval_of)
 
 
-def executed(graph: Graph, position: int, one: Part) -> tuple[Shapes, tuple[str | None, ...]]:
+def executed(graph: Graph, position: int, placed: Part) -> tuple[Shapes, tuple[str | None, ...]]:
     """Shapes and dtypes of a shard's operands as its kernel gets them."""
     shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
-    if one.shard is None:
+    if placed.shard is None:
         return shapes, dtypes
-    kept = one.shard.operands
-    return one.shard.inputs, tuple([dtypes[i] if i < len(dtypes) else None for i in kept])
+    kept = placed.shard.operands
+    return placed.shard.inputs, tuple([dtypes[i] if i < len(dtypes) else None for i in kept])

@@ -1,44 +1,48 @@
 """How a tensor lies once its op is split: a grid of regions, each held as partial results and in
 copies.
 
-A region that some shard reads is cut at the borders of the grid, found by bisection in each
+A region that some shard reads is cut at the borders of the grid, located by bisection in each
 dimension.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from math import prod
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ...graph import Tensor
 from ...semantics import Interval, Region, extents, volume
+from ...structure import TensorOf
+from .geometry import Box
 
-Box = tuple[tuple[str, Interval], ...]
 Place = tuple[int, ...]
 """Where a region stands in the grid, along each dimension."""
 
 
 def part_of(tensor: Tensor, region: Region) -> Tensor:
-    """A region of a tensor as a tensor of its own, its bytes in proportion."""
+    """A region of a tensor as a tensor by itself, its bytes in proportion, rounded up."""
     if tensor.shape is None:
         return Tensor(tensor.bytes, None, tensor.dtype)
     count = prod(tensor.shape)
+    # Rounded up: sub-byte dtypes and padded tensors divide into no whole bytes an element.
     size = -(-tensor.bytes * volume(region) // count) if count else 0
     return Tensor(size, extents(region), tensor.dtype)
 
 
 @dataclass(eq=False, slots=True)
-class Draft:
+class ShardDraft:
     """An op of the sharded graph while it is written.
 
     ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region),
-    then views of them as somebody asks for them. ``fill`` writes the inputs of what is only there
-    where somebody reads it. ``fields`` are those of the Op, ``addend`` by output which of the
-    partial results it is, of how many.
+    then views of them as readers ask for them. ``pieces`` tells what an op reads that is written
+    only once something reads it (None: it stands in the graph anyway, or was written already).
+    ``fields`` are those of the Op, ``addend`` by output which of the partial results it is, of how
+    many.
     """
 
     name: str
@@ -49,12 +53,12 @@ class Draft:
     kind: str
     tensors: list[Tensor]
     regions: list[tuple[int, Region]]
+    addend: list[tuple[int, int]]
+    box: Box = ()
     fields: dict[str, Any] = field(default_factory=dict)
+    pieces: Callable[[], Iterable[Piece]] | None = None
     inputs: list[str] = field(default_factory=list)
     control_inputs: list[str] = field(default_factory=list)
-    addend: list[tuple[int, int]] = field(default_factory=list)
-    box: Box = ()
-    fill: Callable[[Draft], None] | None = None
     views: dict[tuple[int, Region], int] = field(default_factory=dict)
 
     def output(self, base: int, region: Region, tensor: Tensor) -> str:
@@ -63,27 +67,27 @@ class Draft:
         """
         if region == self.regions[base][1]:
             return f"{self.name}:{base}"
-        key = base, region
-        if key not in self.views:
-            one = part_of(tensor, region)
-            self.views[key] = len(self.tensors)
-            seen = self.tensors[base].view_of
-            self.tensors.append(
-                Tensor(one.bytes, one.shape, one.dtype, base if seen is None else seen)
-            )
-        return f"{self.name}:{self.views[key]}"
+        if (base, region) not in self.views:
+            self.views[base, region] = len(self.tensors)
+            part, base_of_base = part_of(tensor, region), self.tensors[base].view_of
+            # A view of a view would not be freed with its buffer: both name the same base.
+            viewed = base if base_of_base is None else base_of_base
+            self.tensors.append(Tensor(part.bytes, part.shape, part.dtype, viewed))
+        return f"{self.name}:{self.views[base, region]}"
 
 
 class Copy(NamedTuple):
     """Where one region is held: an output of a draft, on a device."""
 
-    draft: Draft
+    draft: ShardDraft
     base: int
     device: int
 
 
+Piece = tuple[Copy, TensorOf, Region]
+"""A region of a tensor, as a copy hands it to a reader."""
 Addends = list[list[Copy]]
-"""The partial results of one region (one: its values), each in its copies."""
+"""The partial results of one region (a single entry: its values), each in its copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,29 +111,24 @@ class Grid:
         cell = self.cells.get(place)
         return (cell or next(iter(self.cells.values())))[0][0].device
 
+    def region(self, place: Place) -> Region:
+        """The region that stands at a place."""
+        return tuple(intervals[at] for intervals, at in zip(self.dims, place, strict=True))
+
     def overlapping(self, region: Region) -> Iterator[tuple[Region, Addends]]:
         """The parts into which the grid cuts a region, with what holds them, in order."""
-        ranges = [
-            _touched(intervals, one) for intervals, one in zip(self.dims, region, strict=True)
-        ]
+        ranges = map(_touched, self.dims, region)
         for place in product(*ranges):
             cell = self.cells.get(place)
             if cell is not None:
-                yield (
-                    tuple(
-                        (max(one[0], intervals[at][0]), min(one[1], intervals[at][1]))
-                        for one, intervals, at in zip(region, self.dims, place, strict=True)
-                    ),
-                    cell,
-                )
+                cuts = zip(region, self.dims, place, strict=True)
+                yield tuple((max(r[0], i[at][0]), min(r[1], i[at][1])) for r, i, at in cuts), cell
 
 
-def _touched(intervals: Sequence[Interval], one: Interval) -> range:
+def _touched(intervals: Sequence[Interval], interval: Interval) -> range:
     """The positions of the sorted, disjoint intervals that share a point with another one."""
-    first = bisect_right(intervals, one[0], key=lambda interval: interval[1])
-    return range(
-        first, max(first, bisect_left(intervals, one[1], key=lambda interval: interval[0]))
-    )
+    first = bisect_right(intervals, interval[0], key=itemgetter(1))
+    return range(first, max(first, bisect_left(intervals, interval[1], key=itemgetter(0))))
 
 
 def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid:
@@ -139,17 +138,16 @@ def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid
     """
     rank = len(made[0][0]) if made else 0
     dims = tuple(tuple(sorted({region[d] for region, *_ in made})) for d in range(rank))
-    for intervals in dims:
-        if any(after[0] < before[1] for before, after in pairwise(intervals)):
-            raise ValueError("parts that overlap")
-    places = [{interval: at for at, interval in enumerate(intervals)} for intervals in dims]
-    found: dict[Place, dict[int, dict[int, Copy]]] = {}
+    if any(after[0] < before[1] for intervals in dims for before, after in pairwise(intervals)):
+        raise ValueError("parts that overlap")
+    positions = [{interval: at for at, interval in enumerate(intervals)} for intervals in dims]
+    numbered: dict[Place, dict[int, dict[int, Copy]]] = {}
     for region, addend, copy, where in made:
-        place = tuple(at[interval] for at, interval in zip(places, region, strict=True))
-        found.setdefault(place, {}).setdefault(addend, {})[copy] = where
+        place = tuple(at[interval] for at, interval in zip(positions, region, strict=True))
+        numbered.setdefault(place, {}).setdefault(addend, {})[copy] = where
     cells = {
         place: [[copies[c] for c in sorted(copies)] for _, copies in sorted(by_addend.items())]
-        for place, by_addend in found.items()
+        for place, by_addend in numbered.items()
     }
     return Grid(dims, cells, reducer)
 
@@ -163,8 +161,8 @@ class Local:
     def find(self, region: Region, device: int) -> Copy:
         """A copy that holds all of a region, on this device if there is one. Raises LookupError."""
         for _, copies in sorted(self.held.items(), key=lambda item: item[0] != device):
-            for own, copy in copies:
-                if inside(region, own):
+            for held, copy in copies:
+                if inside(region, held):
                     return copy
         raise LookupError(f"nobody holds {region}")
 

@@ -1,4 +1,4 @@
-"""Named short forms of strategies, for the graph of any training step.
+"""Short forms of strategies, for the graph of any training step, and strategies written out.
 
 - ``data-parallel``: every input is cut along its samples; all else follows.
 - ``model-parallel``: layers on devices one after the other, in program order, balanced by their
@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 
 from ...cluster import Cluster
 from ...costs import CostModel
@@ -25,7 +26,8 @@ from ...semantics import Split, op_class, output_axes, traits_of
 from ...strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, placed
 from ...strategy.named import named
 from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
-from .plan import Question
+from .geometry import parts
+from .problem import Placed, SplitProblem
 from .sharding import Sharding
 
 
@@ -42,50 +44,54 @@ def short_form(
     """
     if name not in SHORT_FORMS:
         raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{name}"')
-    own = tuple(devices) or tuple(cluster.devices[i].name for i in cluster.workers)
+    devices = tuple(devices) or tuple(cluster.devices[i].name for i in cluster.workers)
+    runs_ops = {device.name for device in cluster.devices if device.runs_ops}
     problems = [
-        f'devices: no device that runs ops is named "{one}"'
-        for one in own
-        if not _runs(cluster, one)
+        f'devices: no device that runs ops is named "{device}"'
+        for device in devices
+        if device not in runs_ops
     ]
-    problems += [f'devices: "{one}" is listed twice' for i, one in enumerate(own) if one in own[:i]]
+    repeated = (device for i, device in enumerate(devices) if device in devices[:i])
+    problems += [f'devices: "{device}" is listed twice' for device in repeated]
     if problems:
         raise InputError(problems)
-    if len(own) == 1:
-        return Strategy({"*": own[0]})
+    if len(devices) == 1:
+        return Strategy({"*": devices[0]})
+    form = _ShortForm(graph, cluster, costs, devices)
     match name:
         case "data-parallel":
-            return _data_parallel(graph, own)
+            return Strategy(partition=form.inputs(devices))
         case "model-parallel":
-            return _model_parallel(graph, cluster, costs, own)
+            return form.model_parallel()
         case "expert" if any(op_class(op.kind) == "recurrent" for op in graph.ops):
-            return _recurrent_expert(graph, cluster, costs, own)
+            return form.recurrent_expert()
         case _:
-            return _one_weird_trick(graph, cluster, own)
+            return form.one_weird_trick()
 
 
 def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel) -> Strategy:
-    """The strategy with its short form written out; what it tells of an op itself takes
+    """The strategy with its short form written out; what it says of an op itself takes
     precedence.
     """
     if strategy.short is None:
         return strategy
     form = short_form(strategy.short, graph, cluster, costs, strategy.devices)
-    placed, split = named(graph, strategy.placement), named(graph, strategy.partition)
-    own = {
-        op.name for op, *keys in zip(graph.ops, placed.keys, split.keys, strict=True) if any(keys)
-    }
-    placement = (
-        {op.name: form.placement["*"] for op in graph.ops}
-        if "*" in form.placement
-        else form.placement
+    keys = zip(
+        graph.ops,
+        named(graph, strategy.placement).keys,
+        named(graph, strategy.partition).keys,
+        strict=True,
     )
+    itself = {op.name for op, *matching in keys if any(matching)}
+    placement = form.placement
+    if "*" in placement:
+        placement = {op.name: placement["*"] for op in graph.ops}
+    others = {name: device for name, device in placement.items() if name not in itself}
+    split = {name: config for name, config in form.partition.items() if name not in itself}
     return replace(
         strategy,
-        placement={key: one for key, one in placement.items() if key not in own}
-        | dict(strategy.placement),
-        partition={key: one for key, one in form.partition.items() if key not in own}
-        | dict(strategy.partition),
+        placement={**others, **strategy.placement},
+        partition={**split, **strategy.partition},
         short=None,
         devices=(),
     )
@@ -94,7 +100,7 @@ def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostMode
 def without_short(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel) -> Strategy:
     """The strategy with its short form written out, to be lowered as that is. Raises InputError.
 
-    Where that only places ops, one of them is configured there instead: then what nothing is said
+    Where that only places ops, a single one is configured there instead: then what nothing is said
     of follows, as under the short form.
     """
     written = expanded(graph, cluster, strategy, costs)
@@ -102,143 +108,233 @@ def without_short(graph: Graph, cluster: Cluster, strategy: Strategy, costs: Cos
         return written
     devices = zip(graph.ops, placed(graph, cluster, written.placement), strict=True)
     single = ((op.name, d) for op, d in devices if d != NOWHERE and op.name not in graph.groups)
-    first = next(single, None)
-    if first is None:
-        return written
-    name, device = first
-    placement = {key: where for key, where in written.placement.items() if key != name}
-    there = Configuration(devices=(cluster.devices[device].name,))
-    return replace(written, placement=placement, partition={**written.partition, name: there})
+    for name, device in single:
+        placement = {key: where for key, where in written.placement.items() if key != name}
+        there = Configuration(devices=(cluster.devices[device].name,))
+        partition = {**written.partition, name: there}
+        return replace(written, placement=placement, partition=partition)
+    return written
 
 
-def _runs(cluster: Cluster, name: str) -> bool:
-    return name in cluster.index and cluster.devices[cluster.index[name]].runs_ops
-
-
-def _data_parallel(graph: Graph, devices: tuple[str, ...]) -> Strategy:
-    return Strategy(partition=_inputs(graph, devices))
-
-
-def _inputs(graph: Graph, devices: tuple[str, ...]) -> dict[str, Configuration]:
-    """The inputs cut along their samples. Raises InputError where there are none."""
-    found = {
-        op.name: Configuration({"sample": len(devices)}, devices)
-        for op in graph.ops
-        if _has_samples(graph, op.name)
-    }
-    if not found:
-        reason = (
-            "the graph has no op of kind input with more than one sample (its first "
-            "dimension) to cut"
-        )
-        raise InputError(f"strategy.short: {reason}")
-    return found
-
-
-def _has_samples(graph: Graph, name: str) -> bool:
-    op = graph.ops[graph.index[name]]
-    return traits_of(op.kind).leaf == "input" and any(
-        (tensor.shape or (1,))[0] > 1 for tensor in op.outputs[:1] if tensor.shape
-    )
-
-
-# Layers on devices
-
-
-def _model_parallel(
-    graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]
+def written_out(
+    graph: Graph,
+    cluster: Cluster,
+    strategy: Strategy,
+    costs: CostModel,
+    phases: Sequence[str] = ("forward",),
 ) -> Strategy:
-    stages = _stages(graph, cluster, costs, devices)
-    return Strategy({graph.ops[i].name: devices[stage] for i, stage in sorted(stages.items())})
+    """The strategy with a configuration for each op of these phases that followed into one, so that
+    a change of it moves this op alone.
 
-
-def _stages(
-    graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]
-) -> dict[int, int]:
-    """The stage of every op that is not there on demand, forward layers cut into contiguous runs of
-    equal cost.
+    Leaves, updates, and what goes on with partial results keep following. Raises InputError.
     """
-    question = Question(graph, cluster, Strategy())
-    forward = [
-        i for i, op in enumerate(graph.ops) if op.phase == "forward" and i not in question.on_demand
-    ]
-    layers = layers_by_weight(graph, question.weights, forward)
-    weights = [
-        sum((_seconds(graph, cluster, costs, i, devices[0]) for i in one), Fraction(0))
-        for one in layers
-    ]
-    if not any(weights):
-        weights = [Fraction(1)] * len(weights)
-    found, before, total = {}, Fraction(0), sum(weights, Fraction(0))
-    for layer, weight in zip(layers, weights, strict=True):
-        stage = min(len(devices) - 1, int(len(devices) * (before + weight / 2) / total))
-        found.update(dict.fromkeys(layer, stage))
-        before += weight
-    for i, mate in enumerate(mates(graph)):
-        if i not in found and i not in question.on_demand and graph.ops[i].phase != "update":
-            found[i] = found.get(mate, 0)
-    return found
-
-
-def _seconds(graph: Graph, cluster: Cluster, costs: CostModel, i: int, device: str) -> Fraction:
-    cost = costs.cost(graph, i, cluster.devices[cluster.index[device]].kind)
-    return Fraction(0) if cost is None else cost.seconds
-
-
-def _recurrent_expert(
-    graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]
-) -> Strategy:
-    """Layers over the devices of a node, and the samples over the nodes.
-
-    The split of every op is that of data parallelism over the nodes' first devices; only its
-    devices are its layer's.
-    """
-    nodes: dict[int, list[str]] = {}
-    for name in devices:
-        nodes.setdefault(cluster.devices[cluster.index[name]].node, []).append(name)
-    depth = min(map(len, nodes.values()))
-    stages = _stages(graph, cluster, costs, tuple(next(iter(nodes.values()))[:depth]))
-    if len(nodes) == 1:
-        return Strategy({graph.ops[i].name: devices[stage] for i, stage in sorted(stages.items())})
-    samples = Strategy(partition=_inputs(graph, tuple(names[0] for names in nodes.values())))
-    sharding = Sharding(Question(graph, cluster, samples))
-    found = dict(samples.partition)
-    for i, stage in sorted(stages.items()):
-        parts = sharding.parts[i]
-        axes = {
-            axis: len({dict(one.part.box)[axis] for one in parts}) for axis, _ in parts[0].part.box
-        }
-        if all(one.addend is None for one in parts):
-            own = (
-                tuple(names[stage] for names in nodes.values())
-                if len(parts) > 1
-                else (devices[stage],)
-            )
-            found[graph.ops[i].name] = Configuration(axes, own)
-    return Strategy(partition=found)
-
-
-# One weird trick
-
-
-def _one_weird_trick(graph: Graph, cluster: Cluster, devices: tuple[str, ...]) -> Strategy:
-    question = Question(graph, cluster, Strategy())
-    found = _inputs(graph, devices)
-    cut = _cut_weights(question, len(devices))
-    of_gradient = weight_of_gradients(question.graph, question.weights)
+    strategy = expanded(graph, cluster, strategy, costs)
+    problem = SplitProblem(graph, cluster, strategy)
+    sharding = Sharding(problem)
+    written = {}
     for i, op in enumerate(graph.ops):
-        if traits_of(op.kind).leaf or op.phase == "update" or i in question.on_demand:
-            continue
-        axis, parts = _weight_axis(question, i, cut, of_gradient), len(devices)
-        if axis is not None:
-            parts = _most_parts(
-                next(split.size for split in _splits(question, i) if split.axis == axis), parts
+        followed = problem.free[i] and i not in problem.on_demand and i not in problem.updates
+        # The name of an op may be that of a group: the entry would hold for the group too.
+        shared = op.name in graph.groups
+        if followed and op.phase in phases and not traits_of(op.kind).leaf and not shared:
+            config = _configuration(problem, i, sharding.parts[i], sharding.divided.get(i))
+            if config is not None:
+                written[op.name] = config
+    return replace(strategy, partition={**strategy.partition, **written})
+
+
+def _configuration(
+    problem: SplitProblem, i: int, placed: Sequence[Placed], time: str | None
+) -> Configuration | None:
+    """The configuration that means these parts on these devices; None where there is none."""
+    op, degrees, count = problem.readings[i], _degrees(placed), len(placed)
+    if prod(degrees.values()) != count or any(each.addend is not None for each in placed):
+        return None
+    sizes = {axis.name: axis.size for axis in op.semantics.axes} if op.semantics else {}
+    # A configuration cuts evenly; a follower may have taken uneven cuts of what it follows.
+    uneven = any(sizes[axis] % degree for axis, degree in degrees.items())
+    if uneven or parts(op, tuple(degrees.items())) != tuple(each.part for each in placed):
+        return None
+    devices = list(dict.fromkeys(each.device for each in placed))
+    spread = [devices[k * len(devices) // count] for k in range(count)]
+    if count % len(devices) or [each.device for each in placed] != spread:
+        return None
+    names = tuple(problem.cluster.devices[device].name for device in devices)
+    return Configuration(degrees, names, time)
+
+
+def _degrees(placed: Sequence[Placed]) -> dict[str, int]:
+    """Into how many intervals each axis is cut."""
+    boxes = [dict(each.part.box) for each in placed]
+    return {axis: len({box[axis] for box in boxes}) for axis in boxes[0]}
+
+
+class _ShortForm:
+    """The strategies that short forms mean for a graph on devices of a cluster."""
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, costs: CostModel, devices: tuple[str, ...]
+    ) -> None:
+        self.graph, self.cluster, self.costs, self.devices = graph, cluster, costs, devices
+        self.problem = SplitProblem(graph, cluster, Strategy())
+
+    def inputs(self, devices: tuple[str, ...]) -> dict[str, Configuration]:
+        """The inputs cut along their samples. Raises InputError where there are none."""
+        cut = Configuration({"sample": len(devices)}, devices)
+        configs = {}
+        for op in self.graph.ops:
+            shape = (op.outputs[0].shape or ()) if op.outputs else ()
+            if traits_of(op.kind).leaf == "input" and shape[:1] > (1,):
+                configs[op.name] = cut
+        if not configs:
+            raise InputError(
+                "strategy.short: the graph has no op of kind input with more than one sample (its "
+                "first dimension) to cut"
             )
-        else:
-            axis = _sample_axis(question, i, parts)
-        if axis is not None:
-            found[op.name] = Configuration({axis: parts}, devices[:parts])
-    return Strategy(partition=found)
+        return configs
+
+    # Layers on devices
+
+    def model_parallel(self) -> Strategy:
+        """Layers on devices one after the other."""
+        stages = sorted(self._stages(self.devices).items())
+        return Strategy({self.graph.ops[i].name: self.devices[stage] for i, stage in stages})
+
+    def _stages(self, devices: Sequence[str]) -> dict[int, int]:
+        """The stage of every op that is not there on demand, forward layers cut into contiguous
+        runs of equal cost.
+        """
+        graph, on_demand = self.graph, self.problem.on_demand
+        ops = enumerate(graph.ops)
+        forward = [i for i, op in ops if op.phase == "forward" and i not in on_demand]
+        layers = layers_by_weight(graph, self.problem.weights, forward)
+        kind = self.cluster.devices[self.cluster.index[devices[0]]].kind
+        lengths = [sum((self._seconds(i, kind) for i in layer), Fraction(0)) for layer in layers]
+        if not any(lengths):
+            lengths = [Fraction(1)] * len(lengths)
+        stage_of, before, total = dict[int, int](), Fraction(0), sum(lengths, Fraction(0))
+        for layer, length in zip(layers, lengths, strict=True):
+            # A layer goes where its middle lies: by its start alone stages would run long.
+            stage = min(len(devices) - 1, int(len(devices) * (before + length / 2) / total))
+            stage_of |= dict.fromkeys(layer, stage)
+            before += length
+        for i, mate in enumerate(mates(graph)):
+            if i not in stage_of and i not in on_demand and graph.ops[i].phase != "update":
+                stage_of[i] = stage_of.get(mate, 0)
+        return stage_of
+
+    def _seconds(self, i: int, kind: str) -> Fraction:
+        cost = self.costs.cost(self.graph, i, kind)
+        return Fraction(0) if cost is None else cost.seconds
+
+    def recurrent_expert(self) -> Strategy:
+        """Layers over the devices of a node, and the samples over the nodes.
+
+        The split of every op is that of data parallelism over the nodes' first devices; only its
+        devices are its layer's.
+        """
+        cluster, by_node = self.cluster, dict[int, list[str]]()
+        for name in self.devices:
+            by_node.setdefault(cluster.devices[cluster.index[name]].node, []).append(name)
+        nodes = list(by_node.values())
+        if len(nodes) == 1:
+            return self.model_parallel()
+        stages = self._stages(nodes[0][: min(map(len, nodes))])
+        configs = self.inputs(tuple(names[0] for names in nodes))
+        samples = SplitProblem(self.graph, cluster, Strategy(partition=configs))
+        sharding = Sharding(samples)
+        for i, stage in sorted(stages.items()):
+            parts = sharding.parts[i]
+            if all(placed.addend is None for placed in parts):
+                several = tuple(names[stage] for names in nodes)
+                there = several if len(parts) > 1 else (self.devices[stage],)
+                configs[self.graph.ops[i].name] = Configuration(_degrees(parts), there)
+        return Strategy(partition=configs)
+
+    # One weird trick
+
+    def one_weird_trick(self) -> Strategy:
+        """Layers of class gemm cut along their output channels, all others along the samples."""
+        configs, most = self.inputs(self.devices), len(self.devices)
+        cut, problem = self._cut_weights(), self.problem
+        of_gradient = weight_of_gradients(self.graph, problem.weights)
+        for i, op in enumerate(self.graph.ops):
+            if traits_of(op.kind).leaf or op.phase == "update" or i in problem.on_demand:
+                continue
+            splits = {split.axis: split for split in self._splits(i)}
+            axis, count = self._weight_axis(i, cut, of_gradient, splits), most
+            if axis is not None:
+                count = _most_parts(splits[axis].size, most)
+            elif traits_of(op.kind).whole_samples:
+                samples = (s for s in splits.values() if s.kind == "sample" and not s.size % most)
+                axis = next((split.axis for split in samples), None)
+            if axis is not None:
+                configs[op.name] = Configuration({axis: count}, self.devices[:count])
+        return Strategy(partition=configs)
+
+    def _splits(self, i: int) -> tuple[Split, ...]:
+        if self.problem.readings[i].semantics is None:
+            return ()
+        return op_splits(self.graph, i, self.problem.weights)
+
+    def _cut_weights(self) -> dict[TensorOf, int]:
+        """The weights of layers of class gemm, each with its dimension of output channels, where
+        that can be cut.
+        """
+        dimension_of: dict[TensorOf, int] = {}
+        for i, op in enumerate(self.graph.ops):
+            semantics = self.problem.readings[i].semantics
+            gemm = op.phase == "forward" and op_class(op.kind) == "gemm"
+            if not gemm or semantics is None or not semantics.outputs:
+                continue
+            splits = {
+                split.axis
+                for split in self._splits(i)
+                if split.kind == "parameter" and _most_parts(split.size, len(self.devices)) > 1
+            }
+            axis = next((name for name in reversed(output_axes(semantics)) if name in splits), None)
+            for operand, tensor in enumerate(self.problem.read[i]):
+                if tensor in self.problem.weights.parameters and self._as_stored(i, operand):
+                    indexed = [axis in names for _, names, _ in semantics.reads[operand]]
+                    if True in indexed:
+                        dimension_of[tensor] = indexed.index(True)
+        return dimension_of
+
+    def _as_stored(self, i: int, operand: int) -> bool:
+        """Whether an operand is read as it is stored: then dimensions of one are of the other."""
+        op = self.problem.readings[i]
+        return op.semantics is not None and op.semantics.inputs[operand] == op.stored[operand]
+
+    def _weight_axis(
+        self,
+        i: int,
+        cut: Mapping[TensorOf, int],
+        of_gradient: Mapping[TensorOf, TensorOf],
+        splits: Mapping[str, Split],
+    ) -> str | None:
+        """The axis of an op along which it touches only its part of a weight that is cut, or makes
+        it of its gradient.
+        """
+        touched = self._touched_axes(i, cut, of_gradient)
+        return next((name for names in touched for name in sorted(names) if name in splits), None)
+
+    def _touched_axes(
+        self, i: int, cut: Mapping[TensorOf, int], of_gradient: Mapping[TensorOf, TensorOf]
+    ) -> Iterator[frozenset[str]]:
+        """The axes that index the cut dimension of each weight or gradient that an op touches."""
+        op = self.problem.readings[i]
+        if op.semantics is None:
+            return
+        for operand, tensor in enumerate(self.problem.read[i]):
+            if tensor in cut and self._as_stored(i, operand):
+                yield op.semantics.reads[operand][cut[tensor]][1]
+        for k, made in enumerate(op.made):
+            weight = of_gradient.get((i, k), (-1, -1))
+            if weight in cut:
+                shape = self.graph.ops[weight[0]].outputs[weight[1]].shape
+                # Perhaps with dimensions of extent 1 before those of the weight.
+                if shape and made[-len(shape) :] == shape:
+                    yield op.semantics.makes[k][cut[weight] - len(shape)][1]
 
 
 def _most_parts(size: int, most: int) -> int:
@@ -246,83 +342,3 @@ def _most_parts(size: int, most: int) -> int:
     than there are.
     """
     return next(parts for parts in range(most, 0, -1) if size % parts == 0)
-
-
-def _cut_weights(question: Question, parts: int) -> dict[TensorOf, int]:
-    """The weights of layers of class gemm, each with its dimension of output channels, where that
-    can be cut.
-    """
-    found: dict[TensorOf, int] = {}
-    for i, op in enumerate(question.graph.ops):
-        if op.phase != "forward" or op_class(op.kind) != "gemm":
-            continue
-        own = _splits(question, i)
-        splits = {
-            one.axis for one in own if one.kind == "parameter" and _most_parts(one.size, parts) > 1
-        }
-        axis = next(
-            (name for name in reversed(output_axes_of(question, i)) if name in splits), None
-        )
-        for operand, tensor in enumerate(question.read[i]):
-            dimension = _dimension(question, i, operand, axis)
-            if axis is not None and tensor in question.weights.parameters and dimension is not None:
-                found[tensor] = dimension
-    return found
-
-
-def output_axes_of(question: Question, i: int) -> tuple[str | None, ...]:
-    """The axes of an op's first output; none for an op without semantics."""
-    semantics = question.readings[i].semantics
-    return output_axes(semantics) if semantics is not None and semantics.outputs else ()
-
-
-def _splits(question: Question, i: int) -> tuple[Split, ...]:
-    return (
-        op_splits(question.graph, i, question.weights)
-        if question.readings[i].semantics is not None
-        else ()
-    )
-
-
-def _dimension(question: Question, i: int, operand: int, axis: str | None) -> int | None:
-    """The dimension of an operand that an axis indexes, where it is read as it is stored."""
-    op = question.readings[i]
-    if op.semantics is None or op.semantics.inputs[operand] != op.stored[operand]:
-        return None
-    dims = enumerate(op.semantics.reads[operand])
-    return next((d for d, (_, names, _) in dims if axis in names), None)
-
-
-def _weight_axis(
-    question: Question,
-    i: int,
-    cut: Mapping[TensorOf, int],
-    of_gradient: Mapping[TensorOf, TensorOf],
-) -> str | None:
-    """The axis of an op along which it touches only its part of a weight that is cut, or makes it
-    of its gradient.
-    """
-    op, allowed = question.readings[i], {split.axis for split in _splits(question, i)}
-    if op.semantics is None:
-        return None
-    touched = [
-        op.semantics.reads[operand][cut[tensor]][1]
-        for operand, tensor in enumerate(question.read[i])
-        if tensor in cut and op.semantics.inputs[operand] == op.stored[operand]
-    ]
-    for k in range(len(op.made)):
-        weight = of_gradient.get((i, k), (-1, -1))
-        shape = question.graph.ops[weight[0]].outputs[weight[1]].shape if weight in cut else None
-        # perhaps with dimensions of extent 1 before
-        if shape and op.made[k][-len(shape) :] == shape:
-            touched.append(op.semantics.makes[k][cut[weight] - len(shape)][1])
-    return next((name for names in touched for name in sorted(names) if name in allowed), None)
-
-
-def _sample_axis(question: Question, i: int, parts: int) -> str | None:
-    if not traits_of(question.graph.ops[i].kind).whole_samples:
-        return None
-    splits = _splits(question, i)
-    return next(
-        (split.axis for split in splits if split.kind == "sample" and split.size % parts == 0), None
-    )

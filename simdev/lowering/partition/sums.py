@@ -1,78 +1,87 @@
-"""Adding up partial results, where somebody needs the values.
+"""Ops between what makes a tensor and what reads it: sums of partial results, and tensors stored
+otherwise than they are made.
 
-Activations, and gradients with sync "sharded": every holder of a partial result adds up its own
-chunk (reduce-scatter), and readers fetch the chunks (all-gather), by direct messages. Gradients
-with "parameter-server": one sum, where the first partial result is. With "all-reduce": one
-collective op over all holders, which leaves the sum on each; with "bucketed" one for several
-gradients (``buckets.py``).
+Activations, and gradients with sync "sharded": every holder of a partial result adds up its chunk
+(reduce-scatter), and readers fetch the chunks (all-gather), by direct messages. Gradients with
+"parameter-server": one sum, where the first partial result is. With "all-reduce": one collective op
+over all holders, which leaves the sum on each; with "bucketed" one for several gradients, in
+buckets filled in the order in which gradients are made, as PyTorch's DDP does. A bucket is closed
+once it holds its limit, the first a smaller one, so that sending begins early (Li et al., "PyTorch
+Distributed", VLDB 2020, section 3.2.3; the sizes are those of DistributedDataParallel).
+
+Tofu stores a tensor in a partition of its choice, and adds up where the stored parts lie (Wang et
+al., EuroSys 2019, section 3.1: output reduction).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
 
-from ...semantics import Interval, Region, adder_of, extents, parts_of
+from ...errors import InputError
+from ...graph import Tensor
+from ...semantics import Region, adder_of, extents, parts_of, volume
+from ...strategy.sync import BUCKET, FIRST_BUCKET, gathered
+from ...structure import TensorOf
 from ..collective import ALL_REDUCE
-from .layout import Addends, Copy, Draft, Grid, Place, nearest
-
-if TYPE_CHECKING:
-    from ...structure import TensorOf
-    from .sharding import Sharding
+from .layout import Addends, Copy, Grid, Piece, Place, ShardDraft, nearest, part_of
+from .writer import ShardWriter
 
 
-def summed(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
+def summed(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
     """The grid of the values of a tensor that lies in partial results; sums are made when they are
     first read.
 
     Chunks are cut along the dimension ``cut`` if that can be done evenly: along which the first
     reader is cut.
     """
-    sync = sharding.question.strategy.sync
-    if tensor not in sharding.question.weights.gradients or sync == "sharded":
-        return _in_chunks(sharding, tensor, grid, cut)
-    if sync == "bucketed":
-        return _bucketed(sharding, tensor, grid)
-    make = _all_reduced if sync == "all-reduce" else _on_server
-    cells = {place: [make(sharding, tensor, grid, place)] for place in sorted(grid.cells)}
+    sync = writer.problem.strategy.sync
+    if tensor not in writer.problem.weights.gradients or sync == "sharded":
+        return _in_chunks(writer, tensor, grid, cut)
+    if sync == "bucketed" and writer.buckets is None:
+        writer.buckets = _buckets(writer)
+    buckets = writer.buckets if sync == "bucketed" and writer.buckets else {}
+    make = _on_server if sync == "parameter-server" else _all_reduced
+    cells = {
+        # A gradient that more than updates read cannot wait for others: it has no bucket.
+        place: [buckets.get((tensor, place)) or make(writer, tensor, grid, place)]
+        for place in sorted(grid.cells)
+    }
     return Grid(grid.dims, cells, grid.reducer)
 
 
-def region_at(grid: Grid, place: Place) -> Region:
-    """The region that stands at a place."""
-    return tuple(intervals[at] for intervals, at in zip(grid.dims, place, strict=True))
-
-
-def adder(
-    sharding: Sharding,
+def _adder(
+    writer: ShardWriter,
     tensor: TensorOf,
     grid: Grid,
-    which: Sequence[int],
+    addends: Sequence[int],
     region: Region,
     device: int,
     role: str,
 ) -> Copy:
-    """An op that adds up a region of some of the partial results on one device."""
+    """An op that adds up a region of some of the partial results on a device."""
 
-    def fill(draft: Draft) -> None:
-        pieces = list(grid.overlapping(region))
-        pairs = ((cell[addend], piece) for addend in which for piece, cell in pieces)
-        draft.inputs = [
-            sharding.hand_out(nearest(copies, device), tensor, piece) for copies, piece in pairs
-        ]
+    def pieces() -> Iterator[Piece]:
+        cells = list(grid.overlapping(region))
+        for addend in addends:
+            for piece, cell in cells:
+                yield nearest(cell[addend], device), tensor, piece
 
-    attrs = {}
-    if sharding.tensor(tensor).shape is not None:
-        attrs = {
-            "in": [list(extents(region))] * len(which),
-            "dt": [sharding.tensor(tensor).dtype] * len(which),
-        }
-    draft = sharding.draft(tensor, role, device, adder_of(grid.reducer), [region], attrs=attrs)
-    draft.fill = fill
+    attrs, whole = {}, writer.tensor(tensor)
+    if whole.shape is not None:
+        shapes = [list(extents(region))] * len(addends)
+        attrs = {"in": shapes, "dt": [whole.dtype] * len(addends)}
+    kind = adder_of(grid.reducer)
+    draft = writer.added(tensor, role, device, kind, [region], pieces, attrs=attrs)
     return Copy(draft, 0, device)
 
 
-def _in_chunks(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
+# Chunks: a reduce-scatter by direct messages
+
+
+def _in_chunks(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
     """Every region cut into as many chunks as it has partial results, each added up where one of
     these is.
     """
@@ -81,18 +90,19 @@ def _in_chunks(sharding: Sharding, tensor: TensorOf, grid: Grid, cut: int | None
     dims = list(grid.dims)
     if dimension is not None:
         dims[dimension] = tuple(
-            chunk for interval in dims[dimension] for chunk in _chunks(interval, count)
+            (start + first, start + last)
+            for start, stop in dims[dimension]
+            for first, last in parts_of(stop - start, count)
         )
-    for place in sorted(grid.cells):
-        addends = grid.cells[place]
+    for place, addends in sorted(grid.cells.items()):
         for chunk in range(count):
-            at, region = place, list(region_at(grid, place))
+            at, region = place, list(grid.region(place))
             if dimension is not None:
                 row = place[dimension] * count + chunk
                 at = (*place[:dimension], row, *place[dimension + 1 :])
                 region[dimension] = dims[dimension][row]
             device, every = addends[chunk][0].device, range(len(addends))
-            cells[at] = [[adder(sharding, tensor, grid, every, tuple(region), device, "sum")]]
+            cells[at] = [[_adder(writer, tensor, grid, every, tuple(region), device, "sum")]]
     return Grid(tuple(dims), cells, grid.reducer)
 
 
@@ -111,57 +121,192 @@ def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
     return longest[1], min(grid.addends, longest[0])
 
 
-def _chunks(interval: Interval, count: int) -> list[Interval]:
-    start, stop = interval
-    return [(start + first, start + last) for first, last in parts_of(stop - start, count)]
+# One sum, on a server or on every holder
 
 
-def _on_server(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """One sum on the device of the first partial result, whose own backward it waits for."""
+def _on_server(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
+    """One sum on the device of the first partial result, whose backward it waits for anyway."""
     addends = grid.cells[place]
     device, every = addends[0][0].device, range(len(addends))
-    return [adder(sharding, tensor, grid, every, region_at(grid, place), device, "sync")]
+    return [_adder(writer, tensor, grid, every, grid.region(place), device, "sync")]
 
 
-def _bucketed(sharding: Sharding, tensor: TensorOf, grid: Grid) -> Grid:
-    """In buckets where updates alone read it; else by a collective of its own, which cannot wait
-    for others.
-    """
-    known = sharding.buckets
-    cells = {
-        place: [known.get((tensor, place)) or _all_reduced(sharding, tensor, grid, place)]
-        for place in sorted(grid.cells)
-    }
-    return Grid(grid.dims, cells, grid.reducer)
+def _all_reduced(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
+    """A collective over the devices that hold partial results."""
+    region, held = grid.region(place), _holders(writer, tensor, grid, place)
+    if len(held) == 1:
+        return held
+    pieces = [(copy, tensor, region) for copy in held]
+    draft = _all_reduce(writer, tensor, held, [region] * len(held), pieces)
+    return [Copy(draft, rank, copy.device) for rank, copy in enumerate(held)]
 
 
-def holders(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
+def _all_reduce(
+    writer: ShardWriter,
+    tensor: TensorOf,
+    held: Sequence[Copy],
+    regions: Sequence[Region],
+    pieces: Iterable[Piece],
+) -> ShardDraft:
+    """A collective of the devices of these partial results, named after a gradient."""
+    names = [writer.problem.cluster.devices[copy.device].name for copy in held]
+    attrs = {"ranks": names}
+    return writer.added(
+        tensor, "sync", held[0].device, ALL_REDUCE, regions, lambda: pieces, attrs=attrs
+    )
+
+
+def _holders(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
     """The partial results of a region, one a device: those of one device are added up there
     before.
     """
-    region, cell, by_device = region_at(grid, place), grid.cells[place], dict[int, list[int]]()
+    region, cell, by_device = grid.region(place), grid.cells[place], dict[int, list[int]]()
     for addend, copies in enumerate(cell):
         by_device.setdefault(copies[0].device, []).append(addend)
     return [
-        cell[which[0]][0]
-        if len(which) == 1
-        else adder(sharding, tensor, grid, which, region, device, "sum")
-        for device, which in by_device.items()
+        cell[addends[0]][0]
+        if len(addends) == 1
+        else _adder(writer, tensor, grid, addends, region, device, "sum")
+        for device, addends in by_device.items()
     ]
 
 
-def _all_reduced(sharding: Sharding, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """A collective over the devices that hold partial results."""
-    region, own = region_at(grid, place), holders(sharding, tensor, grid, place)
-    if len(own) == 1:
-        return own
-    names = [sharding.question.cluster.devices[copy.device].name for copy in own]
+# Buckets of gradients
 
-    def fill(draft: Draft) -> None:
-        draft.inputs = [sharding.hand_out(copy, tensor, region) for copy in own]
 
-    draft = sharding.draft(
-        tensor, "sync", own[0].device, ALL_REDUCE, [region] * len(own), attrs={"ranks": names}
-    )
-    draft.fill = fill
-    return [Copy(draft, rank, copy.device) for rank, copy in enumerate(own)]
+class _Gradient(NamedTuple):
+    """A region of a gradient in partial results, one a device, and its tensor."""
+
+    tensor: TensorOf
+    place: Place
+    region: Region
+    partial: list[Copy]
+    part: Tensor
+
+
+_Sums = dict[tuple[TensorOf, Place], list[Copy]]
+
+
+def _buckets(writer: ShardWriter) -> _Sums:
+    """Where the sums of gradients lie that updates alone read: on each device that held a partial
+    result.
+
+    Buckets hold gradients of one dtype that lie on the same devices.
+    """
+    sums, groups = _Sums(), dict[object, list[_Gradient]]()
+    for gradient in _gradients(writer):
+        devices = tuple(copy.device for copy in gradient.partial)
+        if len(devices) == 1:
+            sums[gradient.tensor, gradient.place] = gradient.partial
+        else:
+            groups.setdefault((devices, gradient.part.dtype), []).append(gradient)
+    for members in groups.values():
+        sizes = [member.part.bytes for member in members]
+        for rows in gathered(sizes, FIRST_BUCKET, BUCKET):
+            sums |= _bucket(writer, [members[row] for row in rows])
+    return sums
+
+
+def _gradients(writer: ShardWriter) -> Iterator[_Gradient]:
+    """The gradients that lie in partial results and are read by updates alone, in program order:
+    as they are made.
+    """
+    problem = writer.problem
+    others = {t for i, read in enumerate(problem.read) if i not in problem.updates for t in read}
+    for tensor in sorted(problem.weights.gradients - others):
+        grid = writer.layouts.get(tensor)
+        if isinstance(grid, Grid) and grid.addends > 1:
+            for place in sorted(grid.cells):
+                region, held = grid.region(place), _holders(writer, tensor, grid, place)
+                part = part_of(writer.tensor(tensor), region)
+                yield _Gradient(tensor, place, region, held, part)
+
+
+def _bucket(writer: ShardWriter, members: Sequence[_Gradient]) -> _Sums:
+    """The sums of one bucket: views of the buffers that its collective leaves, one a rank."""
+    held, last = members[0].partial, members[-1]
+    pieces = [
+        (member.partial[rank], member.tensor, member.region)
+        for rank in range(len(held))
+        for member in members
+    ]
+    # Named after the gradient that it waits for last.
+    draft = _all_reduce(writer, last.tensor, held, [], pieces)
+    whole = Tensor(sum(member.part.bytes for member in members), None, last.part.dtype)
+    draft.tensors = [whole] * len(held)
+    elements = sum(volume(member.region) for member in members)
+    draft.regions = [(last.tensor[1], ((0, elements),))] * len(held)
+    sums = _Sums()
+    for rank, holder in enumerate(held):
+        for member in members:
+            copies = sums.setdefault((member.tensor, member.place), [])
+            copies.append(Copy(draft, len(draft.tensors), holder.device))
+            part = member.part
+            draft.tensors.append(Tensor(part.bytes, part.shape, part.dtype, rank))
+            draft.regions.append((member.tensor[1], member.region))
+    draft.addend = [(0, 1)] * len(draft.tensors)
+    return sums
+
+
+# Tensors stored otherwise than they are made
+
+
+def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int]) -> Grid:
+    """The grid in which a tensor is stored, on the devices of its op. Raises InputError."""
+    made, shape = writer.layouts[tensor], writer.tensor(tensor).shape
+    assert isinstance(made, Grid)
+    name = writer.graph.ops[tensor[0]].name
+    _require_degrees(f'tensors["{name}:{tensor[1]}"]: op "{name}":', shape, degrees)
+    dims = tuple(parts_of(extent, degrees.get(d, 1)) for d, extent in enumerate(shape or ()))
+    devices = list(dict.fromkeys(draft.device for draft in writer.drafts[tensor[0]]))
+    count = prod(map(len, dims))
+    if count % len(devices) and len(devices) % count:
+        raise InputError(
+            f'tensors["{name}:{tensor[1]}"]: {count} parts on the {len(devices)} devices of op '
+            f'"{name}": one number must divide the other'
+        )
+    cells: dict[Place, Addends] = {}
+    for number, place in enumerate(product(*(range(len(intervals)) for intervals in dims))):
+        region = tuple(intervals[at] for intervals, at in zip(dims, place, strict=True))
+        device = devices[number * len(devices) // count]
+        cells[place] = [[_stored_part(writer, tensor, made, region, device)]]
+    return Grid(dims, cells, made.reducer)
+
+
+def _stored_part(
+    writer: ShardWriter, tensor: TensorOf, made: Grid, region: Region, device: int
+) -> Copy:
+    """What holds one stored region: its maker where that lies there already, else a part in
+    between, which costs nothing.
+    """
+    if made.addends > 1:
+        copy = _adder(writer, tensor, made, range(made.addends), region, device, "stored")
+    else:
+        cells = list(made.overlapping(region))
+        for maker in [nearest(cells[0][1][0], device)] if len(cells) == 1 else []:
+            if maker.device == device and maker.draft.regions[maker.base][1] == region:
+                return maker
+        pieces = [(nearest(cell[0], device), tensor, piece) for piece, cell in cells]
+        draft = writer.added(tensor, "stored", device, "identity", [region], lambda: pieces, time=0)
+        copy = Copy(draft, 0, device)
+    writer.stored.setdefault(tensor[0], []).append(copy.draft)
+    return copy
+
+
+def _require_degrees(where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]) -> None:
+    """Raise InputError for dimensions that are not there and degrees that do not divide."""
+    problems = []
+    for dimension, degree in degrees.items():
+        if shape is None or not 0 <= dimension < len(shape):
+            problems.append(f"{where} the tensor has no dimension {dimension}")
+        elif (
+            isinstance(degree, bool)
+            or not isinstance(degree, int)
+            or degree < 1
+            or shape[dimension] % degree
+        ):
+            problems.append(
+                f"{where} dimension {dimension}: degree {degree} does not divide {shape[dimension]}"
+            )
+    if problems:
+        raise InputError(problems)

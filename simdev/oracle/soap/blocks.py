@@ -19,8 +19,8 @@ from ...graph import Graph, Op, Tensor
 from ...lowering import Prepared
 from ...lowering.collective import is_collective
 from ...lowering.partition.emit import Shares
-from ...lowering.partition.layout import Copy, Draft, Grid, Local, part_of
-from ...lowering.partition.plan import Placed
+from ...lowering.partition.layout import Copy, Grid, Local, ShardDraft, part_of
+from ...lowering.partition.problem import Placed
 from ...semantics import Region, statistics_of
 from ...structure import TensorOf, owns_outputs
 from ...units import picoseconds
@@ -86,7 +86,7 @@ class Blocks:
     def _class(self, plan: Plan, i: int) -> int:
         """The number of the op's class."""
         if i not in self._class_of:
-            op, read = plan.graph.ops[i], plan.question.readings[i]
+            op, read = plan.graph.ops[i], plan.problem.readings[i]
             operands = plan.graph.operands[i]
             key = (
                 op.kind,
@@ -207,7 +207,7 @@ class Blocks:
         tensor: Tensor,
         rows: Mapping[int, int],
         output: int,
-        drafts: Sequence[Draft] = (),
+        drafts: Sequence[ShardDraft] = (),
     ) -> int:
         if isinstance(layout, Local):
             return self._local(tensor, output, drafts)
@@ -230,7 +230,7 @@ class Blocks:
         head = [GRID, len(layout.dims), *self._units(tensor), self.arena.put(cells), layout.addends]
         return self.arena.put(head + dims)
 
-    def _local(self, tensor: Tensor, output: int, drafts: Sequence[Draft]) -> int:
+    def _local(self, tensor: Tensor, output: int, drafts: Sequence[ShardDraft]) -> int:
         regions: list[tuple[int, Region]] = []
         for draft in drafts:
             found = [
@@ -259,16 +259,16 @@ class Blocks:
         """Where the sums of a tensor are, and how many there may be."""
         if sums.words is None:
             own = {id(draft): number for number, draft in enumerate(sums.made.drafts)}
-            made: dict[int, Draft] = {}
+            made: dict[int, ShardDraft] = {}
             for cell in sums.grid.cells.values():
                 for copy in (copy for copies in cell for copy in copies):
                     self._find(copy.draft, own, made)
-            inputs = {key: self._filled(plan, draft) for key, draft in made.items()}
+            inputs = {key: self._filled(draft) for key, draft in made.items()}
             for found in list(inputs.values()):
                 for copy, _ in found:
                     if id(copy.draft) not in own and id(copy.draft) not in made:
                         made[id(copy.draft)] = copy.draft
-                        inputs[id(copy.draft)] = self._filled(plan, copy.draft)
+                        inputs[id(copy.draft)] = self._filled(copy.draft)
             rows = own | {key: OF_SUMS + row for row, key in enumerate(made)}
             if len(made) >= MOST_PARTS or any(
                 c.draft.role == "stored" for one in inputs.values() for c, _ in one
@@ -282,20 +282,18 @@ class Blocks:
         return sums.words
 
     @staticmethod
-    def _find(draft: Draft, own: Mapping[int, int], made: dict[int, Draft]) -> None:
+    def _find(draft: ShardDraft, own: Mapping[int, int], made: dict[int, ShardDraft]) -> None:
         if id(draft) not in own:
             made[id(draft)] = draft
 
     @staticmethod
-    def _filled(plan: Plan, draft: Draft) -> list[tuple[Copy, Region]]:
-        assert draft.fill is not None
-        plan.handed = []
-        draft.fill(draft)
-        return plan.handed
+    def _filled(draft: ShardDraft) -> list[tuple[Copy, Region]]:
+        assert draft.pieces is not None
+        return [(copy, region) for copy, _, region in draft.pieces()]
 
     def _sum(
         self,
-        draft: Draft,
+        draft: ShardDraft,
         inputs: Sequence[tuple[Copy, Region]],
         rows: Mapping[int, int],
         tensor: Tensor,

@@ -15,7 +15,7 @@ from ...graph import Graph
 from ...jit import Table
 from ...lowering import Prepared
 from ...lowering.partition.layout import Grid
-from ...lowering.partition.plan import Question
+from ...lowering.partition.problem import SplitProblem
 from ...strategy import Collectives, Resolved, Strategy
 from ...taskgraph import Ints
 from ..cost import Cost
@@ -75,7 +75,7 @@ class Split:
         prepared = blocks.prepared
         require_covered(prepared, strategy)
         self.prepared, self.strategy, self.blocks = prepared, strategy, blocks
-        self.question = Question(prepared.graph, prepared.cluster, strategy)
+        self.question = SplitProblem(prepared.graph, prepared.cluster, strategy)
         self.plan = Plan(self.question)
         self._every_sum, self._rounds = False, ROUNDS[0]
         self._rules = Table.of(rules_of(prepared, ROUND_BITS))
@@ -289,7 +289,7 @@ class Split:
         own = {"partition": self.strategy.partition, "placement": self.strategy.placement}
         if replace(strategy, **own) != self.strategy:  # type: ignore[arg-type]
             return False
-        other = Question(self.prepared.graph, self.prepared.cluster, strategy)
+        other = SplitProblem(self.prepared.graph, self.prepared.cluster, strategy)
         try:
             configured, placed = other.configured, other.placed
         except InputError:

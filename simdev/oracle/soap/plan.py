@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 from ...lowering.partition.demand import Demand
 from ...lowering.partition.geometry import part
-from ...lowering.partition.layout import Copy, Draft, Grid, Local
-from ...lowering.partition.plan import Placed, Question, configured_parts
+from ...lowering.partition.layout import Grid, Local, ShardDraft
+from ...lowering.partition.problem import Placed, SplitProblem, configured_parts
 from ...lowering.partition.sharding import Sharding
 from ...lowering.partition.sums import summed
-from ...semantics import Region
 from ...strategy import NOWHERE, Resolved
 from ...structure import TensorOf
 
@@ -73,7 +72,7 @@ class State:
     op: int
     placed: list[Placed]
     divided: str | None
-    drafts: list[Draft] = field(default_factory=list)
+    drafts: list[ShardDraft] = field(default_factory=list)
     layouts: list[Grid | Local] = field(default_factory=list)
     words: tuple[int, int] | None = None
 
@@ -94,22 +93,22 @@ class Sums:
 class _Copies(Demand):
     """Copies of what is there on demand, remembered by the parts of their readers."""
 
-    def __init__(self, question: Question, parts: Mapping[int, list[Placed]], log: Log) -> None:
-        super().__init__(question, parts)
-        self.found = Logged(log)
+    def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]], log: Log) -> None:
+        super().__init__(problem, parts)
+        self.copies = Logged(log)
         self.unread: set[int] = set()
         self._known: dict[Any, tuple[list[Placed], Any]] = {}
 
     def of(self, i: int) -> list[Placed]:
         """The copies of one op."""
-        if i in self.found:
-            return self.found[i]
-        if i in self.question.updates:
-            lists = [self.of(self.question.updates[i][1])]
+        if i in self.copies:
+            return self.copies[i]
+        if i in self.problem.updates:
+            lists = [self.of(self.problem.updates[i][1])]
         else:
             readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
             own = (
-                reader for reader in readers if self.question.updates.get(reader, (-1, -1))[1] != i
+                reader for reader in readers if self.problem.updates.get(reader, (-1, -1))[1] != i
             )
             lists = [
                 self.parts[reader] if reader in self.parts else self.of(reader) for reader in own
@@ -120,8 +119,8 @@ class _Copies(Demand):
         key = i, tuple(map(id, lists))
         if key not in self._known:
             self._known[key] = super().of(i), lists  # what is known by its id must live
-        self.found[i] = self._known[key][0]
-        return self.found[i]
+        self.copies[i] = self._known[key][0]
+        return self.copies[i]
 
 
 class Plan(Sharding):
@@ -130,17 +129,16 @@ class Plan(Sharding):
     ``log`` takes changes back; ``before`` and ``sums_before`` tell what they changed.
     """
 
-    def __init__(self, question: Question) -> None:
-        self._start(question)
+    def __init__(self, problem: SplitProblem) -> None:
+        self._start(problem)
         self.log: Log = []
         self.planned: Logged[int, list[Placed]] = Logged(self.log)
         self.states: Logged[int, State] = Logged(self.log)
         self.summed: Logged[TensorOf, Sums] = Logged(self.log)
         self.divided, self.layouts = Logged(self.log), Logged(self.log)
         self.configured: Logged[int, Resolved] = Logged(self.log)
-        self.configured.update(question.configured)
+        self.configured.update(problem.configured)
         self.before: dict[int, State] = {}
-        self.handed: list[tuple[Copy, Region]] = []
         self._asking = -1
         self._replanned: dict[int, None] = {}  # by the last change
         self._wholes: Logged[int, bool] = Logged(self.log)  # followers that looked at sums
@@ -149,22 +147,22 @@ class Plan(Sharding):
         self._known_sums: dict[Any, Sums] = {}
         self._known_configured: dict[tuple[int, int], tuple[State, Resolved]] = {}
         self._known_following: dict[Any, State] = {}
-        self._position = {op: at for at, op in enumerate(question.order)}
+        self._position = {op: at for at, op in enumerate(problem.order)}
         self._own = [
-            i for i in question.order if i not in question.on_demand and i not in question.updates
+            i for i in problem.order if i not in problem.on_demand and i not in problem.updates
         ]
         self._plan_readers: dict[int, list[int]] = {}
         for i in self._own:
-            for producer in dict.fromkeys(producer for producer, _ in question.read[i]):
+            for producer in dict.fromkeys(producer for producer, _ in problem.read[i]):
                 self._plan_readers.setdefault(producer, []).append(i)
         self._leaves = [
-            list(dict.fromkeys(producer for producer, _ in read if producer in question.on_demand))
-            for read in question.read
+            list(dict.fromkeys(producer for producer, _ in read if producer in problem.on_demand))
+            for read in problem.read
         ]
         self._updates_of: dict[int, list[int]] = {}
-        for update, (_, parameter) in question.updates.items():
+        for update, (_, parameter) in problem.updates.items():
             self._updates_of.setdefault(parameter, []).append(update)
-        self.demand = _Copies(question, self.planned, self.log)
+        self.demand = _Copies(problem, self.planned, self.log)
         self._plan()
         for i in self.demand.run():
             self._lay_copies(i)
@@ -181,7 +179,7 @@ class Plan(Sharding):
         self.divided[i] = found.time
         known = self._known_configured.get((i, id(found)))
         if known is None:
-            state = self._state(i, configured_parts(self.question.readings[i], found))
+            state = self._state(i, configured_parts(self.problem.readings[i], found))
             # what is known by its id must live
             known = self._known_configured[i, id(found)] = state, found
         return known[0].placed
@@ -190,17 +188,15 @@ class Plan(Sharding):
         """The parts of an op that is placed, or follows: known by how lie what it reads and the
         sums of that.
         """
-        question, read = self.question, self.question.read[i]
-        if question.placed[i] != NOWHERE:
-            return self._state(
-                i, [Placed(part(question.readings[i], ()), question.placed[i])]
-            ).placed
+        problem, read = self.problem, self.problem.read[i]
+        if problem.placed[i] != NOWHERE:
+            return self._state(i, [Placed(part(problem.readings[i], ()), problem.placed[i])]).placed
         key = (
             i,
             *(
                 id(self.states[producer])
                 for producer, _ in read
-                if producer not in question.on_demand
+                if producer not in problem.on_demand
             ),
         )
         known = self._known_following.get(key)
@@ -239,7 +235,7 @@ class Plan(Sharding):
         self._lay_once(i, super()._lay)
 
     def _lay_copies(self, i: int) -> None:
-        self.parts[i] = self.demand.found[i]
+        self.parts[i] = self.demand.copies[i]
         self._lay_once(i, super()._lay_copies)
 
     def _lay_once(self, i: int, lay: Any) -> None:
@@ -279,23 +275,18 @@ class Plan(Sharding):
             self._known_sums[key] = Sums(state, tensor[1], cut, summed(self, tensor, grid, cut))
         return self._known_sums[key]
 
-    def hand_out(self, copy: Copy, tensor: TensorOf, region: Region) -> str:
-        """Note what is handed out; nothing is written here."""
-        self.handed.append((copy, region))
-        return ""
-
     # What changes
 
     def takes(self, i: int, resolved: Resolved | None) -> bool:
         """Whether an op may be configured so by ``change``: not where that makes others be there on
         demand, or not.
         """
-        question = self.question
+        problem = self.problem
         if resolved is not None:
-            return i not in question.on_demand and i not in question.updates
-        producers = {producer for producer, _ in question.touched[i]}
-        follows = question.placed[i] == NOWHERE and question.graph.ops[i].phase != "update"
-        return follows and not producers <= question.on_demand
+            return i not in problem.on_demand and i not in problem.updates
+        producers = {producer for producer, _ in problem.touched[i]}
+        follows = problem.placed[i] == NOWHERE and problem.graph.ops[i].phase != "update"
+        return follows and not producers <= problem.on_demand
 
     def change(self, changes: Mapping[int, Resolved | None]) -> None:
         """Other configurations of ops that are in the plan (None: they follow).
@@ -323,14 +314,14 @@ class Plan(Sharding):
 
     def _operands(self, ops: Iterable[int]) -> dict[TensorOf, None]:
         """The tensors in partial results that these ops read."""
-        read = (tensor for i in ops for tensor in self.question.read[i])
+        read = (tensor for i in ops for tensor in self.problem.read[i])
         return dict.fromkeys(
             t for t in read if isinstance(one := self.layouts.get(t), Grid) and one.addends > 1
         )
 
     def _replan(self, dirty: Iterable[int]) -> None:
-        question = self.question
-        order, waiting = question.order, [self._position[i] for i in dirty]
+        problem = self.problem
+        order, waiting = problem.order, [self._position[i] for i in dirty]
         heapify(waiting)
         done = -1
         while waiting:
@@ -353,9 +344,7 @@ class Plan(Sharding):
             for k in partial:
                 self.summed.forget((i, k))
             for reader in self._plan_readers.get(i, ()):
-                if partial or (
-                    reader not in self.configured and question.placed[reader] == NOWHERE
-                ):
+                if partial or (reader not in self.configured and problem.placed[reader] == NOWHERE):
                     heappush(waiting, self._position[reader])
 
     def _first_cut(self, tensor: TensorOf) -> int | None:
@@ -363,9 +352,9 @@ class Plan(Sharding):
         them cut.
         """
         for reader in self._plan_readers.get(tensor[0], ()):
-            if self._wholes.get(reader) and tensor in self.question.touched[reader]:
+            if self._wholes.get(reader) and tensor in self.problem.touched[reader]:
                 return None  # it looked for something to follow, before it could want any cut
-            for operand, other in enumerate(self.question.read[reader]):
+            for operand, other in enumerate(self.problem.read[reader]):
                 placed = self.states[reader].placed
                 if other == tensor and placed[0].addend is None:
                     regions = [
@@ -397,7 +386,7 @@ class Plan(Sharding):
                     closure[other] = None
                     waiting.append(other)
         for i in closure:
-            self.demand.found.forget(i)  # type: ignore[attr-defined]
+            self.demand.copies.forget(i)  # type: ignore[attr-defined]
         for i in closure:
             self.demand.of(i)
             self._lay_copies(i)

@@ -17,7 +17,7 @@ from math import prod
 from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph
-from ...lowering.partition.plan import Question
+from ...lowering.partition.problem import SplitProblem
 from ...semantics import Split
 from ...strategy import Configuration, Strategy
 from ...structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
@@ -55,9 +55,9 @@ class Layers:
     cluster: Cluster
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> SplitProblem:
         """How the graph's ops read and make."""
-        return Question(self.graph, self.cluster, Strategy())
+        return SplitProblem(self.graph, self.cluster, Strategy())
 
     @cached_property
     def devices(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from math import prod
 from ...cluster import Cluster
 from ...graph import Graph
 from ...lowering.partition.geometry import Reading
-from ...lowering.partition.plan import Question
+from ...lowering.partition.problem import SplitProblem
 from ...semantics import traits_of
 from ...strategy import Strategy
 from ...structure import Groups, TensorOf, first_made, unrolled, updates_of
@@ -47,9 +47,9 @@ class Coarse:
     cluster: Cluster
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> SplitProblem:
         """How the graph's ops read and make."""
-        return Question(self.graph, self.cluster, Strategy())
+        return SplitProblem(self.graph, self.cluster, Strategy())
 
     @cached_property
     def free(self) -> frozenset[int]:
