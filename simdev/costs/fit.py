@@ -20,12 +20,8 @@ from .roofline import Scalars
 
 Floats = NDArray[np.float64]
 
-FEWEST = 6
-"""Rows that a fit needs: twice the number of its scalars."""
-
-FEWEST_OF_KIND = 2
-"""Rows of one kind that tell how far it is off its class, and how sure that is."""
-
+FEWEST = 6  # rows that a fit needs: twice the number of its scalars
+FEWEST_OF_KIND = 2  # rows of one kind that tell how far it is off its class, and how sure that is
 _MOST = 500  # rows that a fit looks at: more of them move it by less than the noise
 _STARTS, _FOLDS = 4, 5
 _FIRST_STEP, _NEAR_STEP, _LAST_STEP = 1.0, 0.1, 1e-5
@@ -82,10 +78,10 @@ class Fit:
         """
         folds = _FOLDS if len(self.points) >= 2 * _FOLDS else len(self.points)
         fold, errors = np.arange(len(self.points)) % folds, []
-        for one in range(folds):
-            left = self.points.take(fold == one)
-            told = predicted(self._of(self.points.take(fold != one), self.scalars), left)
-            errors.append(np.abs(told / left.seconds - 1))
+        for part in range(folds):
+            left_out = self.points.take(fold == part)
+            scalars = self._of(self.points.take(fold != part), self.scalars)
+            errors.append(np.abs(predicted(scalars, left_out) / left_out.seconds - 1))
         return float(np.concatenate(errors).mean())
 
     def _of(self, points: Points, start: Scalars | None = None) -> Scalars:
@@ -110,13 +106,13 @@ def fit_scalars(
     """
     thin = points.take(slice(None, None, -(-len(points) // _MOST)))
     if start is None:
-        starts = _grid(thin)
+        starts, step = _grid(thin), _FIRST_STEP
     else:
-        starts = -np.log(np.array([[start.compute, start.memory, 1 / max(start.overhead, 1e-12)]]))
-    step = _FIRST_STEP if start is None else _NEAR_STEP
-    found = [_descended(thin, one, step) for one in starts]
-    best = found[int(np.argmin([_errors(thin, one[None])[0] for one in found]))]
-    return _settled(thin, np.exp(best), prior)
+        # Folds differ little from the whole: a short descent from its scalars does.
+        rates = [start.compute, start.memory, 1 / max(start.overhead, 1e-12)]
+        starts, step = -np.log(np.array([rates])), _NEAR_STEP
+    ends = np.array([_descended(thin, corner, step) for corner in starts])
+    return _settled(thin, np.exp(ends[int(np.argmin(_errors(thin, ends)))]), prior)
 
 
 def _errors(points: Points, logs: Floats) -> Floats:
@@ -125,9 +121,9 @@ def _errors(points: Points, logs: Floats) -> Floats:
     """
     slopes = np.exp(logs)
     bound = np.maximum(slopes[:, :1] * points.compute, slopes[:, 1:2] * points.memory)
-    found = np.abs(np.log((slopes[:, 2:] + bound) / points.seconds)).mean(axis=1)
+    errors = np.abs(np.log((slopes[:, 2:] + bound) / points.seconds)).mean(axis=1)
     # Logarithms may differ in their last bit between processors; what they decide must not.
-    return np.asarray(np.round(found, 10), np.float64)
+    return np.asarray(np.round(errors, 10), np.float64)
 
 
 def _grid(points: Points) -> Floats:
@@ -165,18 +161,18 @@ def _descended(points: Points, start: Floats, step: float) -> Floats:
 
 
 def _settled(points: Points, slopes: Floats, prior: Scalars | None) -> Scalars:
+    """The scalars of fitted slopes (seconds per ideal second) and overhead, to five digits."""
     by_compute, by_memory = slopes[0] * points.compute, slopes[1] * points.memory
     matters = np.maximum(by_compute, by_memory) > slopes[2] / 10
-    by = matters & (by_compute > by_memory), matters & (by_memory >= by_compute)
-    ideals, defaults = (
-        (points.compute, points.memory),
-        (prior.compute, prior.memory) if prior else (0.0, 0.0),
+    bounds = (
+        (points.compute, by_compute > by_memory, prior.compute if prior else 0.0),
+        (points.memory, by_memory >= by_compute, prior.memory if prior else 0.0),
     )
     rates = [
-        float(1 / slopes[i])
-        if np.count_nonzero(by[i]) >= 2
-        else _shown(points, ideals[i], slopes[2], defaults[i])
-        for i in (0, 1)
+        float(1 / slope)
+        if np.count_nonzero(matters & binds) >= 2
+        else _shown(points, ideal, slopes[2], default)
+        for slope, (ideal, binds, default) in zip(slopes, bounds, strict=False)
     ]
     return Scalars(*(float(f"{value:.4e}") for value in (*rates, slopes[2])))
 

@@ -1,4 +1,4 @@
-"""What an op asks of a device, and how long a device with known peaks takes for it.
+"""What a kind of device can do, what an op asks of it, and how long that takes at known peaks.
 
 The model of all rungs below the measured one is time = overhead + max(F / (e1 x peak), B / (e2 x
 bandwidth)), with F floating-point operations and B bytes read and written (Williams, Waterman,
@@ -9,29 +9,107 @@ overhead belong to a kind of device and an op class.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from ..errors import InputError
-from ..semantics import op_class, semantics_of, work
-from ..semantics.dtype import STAND_INS, canonical
-from .spec import DeviceSpec, Efficiency
+from ..frozen import FrozenDict, freeze
+from ..semantics import OP_CLASSES, op_class, semantics_of, work
+from ..semantics.dtype import ALIASES, PEAKS, STAND_INS, canonical
+from ..units import name_problems
 
+LAUNCH = Fraction(3, 10**6)
+# FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten.
+LEAST_RATE = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The three scalars of time = overhead + max(F / (compute x peak), B / (memory x bandwidth)).
+
+    ``compute`` and ``memory`` are fractions of the peaks, in (0, 4]: above 1 where a method needs
+    fewer operations than were counted (Winograd). ``overhead`` is in seconds. They are stored as
+    exact fractions; ``None`` for ``compute`` or ``memory`` means not known (the class default
+    stands in). Raises InputError.
+    """
+
+    compute: Fraction | None = None
+    memory: Fraction | None = None
+    overhead: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}: must be a fraction of the peak in (0, 4], got {float(value):g}"
+            for name, value in (("compute", self.compute), ("memory", self.memory))
+            if value is not None and not 0 < value <= 4
+        ]
+        if self.overhead is not None and not 0 <= self.overhead <= 1:
+            problems.append(f"overhead: must be from 0 to 1 second, got {float(self.overhead):g}")
+        if problems:
+            raise InputError(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """The datasheet of a kind of device, as far as it is known. Raises InputError.
+
+    ``flops`` are peak FLOP/s by dtype (names of PEAKS; dense, no sparsity), ``memory_bandwidth``
+    bytes/s, ``memory`` bytes, ``launch`` the seconds that the launch of one op costs,
+    ``efficiency`` what is reached of the peaks by op class ("gemm", "conv", ...; "default" for all
+    others). ``provenance`` is carried along.
+    """
+
+    kind: str
+    flops: Mapping[str, Fraction]
+    memory_bandwidth: Fraction
+    name: str = ""
+    memory: int | None = None
+    launch: Fraction = LAUNCH
+    efficiency: Mapping[str, Efficiency] = FrozenDict()
+    provenance: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
+
+    def __post_init__(self) -> None:
+        freeze(self, "flops", "efficiency", "provenance")
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterator[str]:
+        yield from name_problems("kind", self.kind)
+        if not self.flops:
+            yield "flops: must name the peak of one dtype at least"
+        for dtype, peak in self.flops.items():
+            if dtype in ALIASES:
+                yield f'flops.{dtype}: write it "{ALIASES[dtype]}"'
+            elif dtype not in PEAKS:
+                yield f'flops: no dtype "{dtype}"; there are {", ".join(PEAKS)}'
+            if not LEAST_RATE <= peak <= 10**21:
+                yield f"flops.{dtype}: must be from 10^6 to 10^21 FLOP/s, got {float(peak):g}"
+        if not LEAST_RATE <= self.memory_bandwidth <= 10**18:
+            yield (
+                "memory_bandwidth: must be from 10^6 to 10^18 bytes/s, got "
+                f"{float(self.memory_bandwidth):g}"
+            )
+        for name in self.efficiency:
+            if name not in ("default", *OP_CLASSES):
+                yield (
+                    f'efficiency: no op class "{name}"; there are default, {", ".join(OP_CLASSES)}'
+                )
+        if not 0 <= self.launch <= 1:
+            yield f"launch: must be from 0 to 1 second, got {float(self.launch):g}"
+
+
+# What is reached of a datasheet's peaks where nothing else is known (between the fits of 7 GPUs);
+# the overhead is the launch of the datasheet then.
 CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
-"""What is reached of a datasheet's peaks where nothing else is known; between the fits of seven
-GPUs.
 
-The overhead is the launch of the datasheet then.
-"""
-
+# Expected error of the datasheet rung where no measured row can tell it: 0.37 to 0.57 over 35,742
+# GEMMs on 7 GPUs.
 ROOFLINE_ERROR = 0.5
-"""Expected error of the datasheet rung where no measured row can tell it: 0.37 to 0.57 over 35,742
-GEMMs on 7 GPUs.
-"""
 
-DIGITS = 6
 _VARIANT = json.JSONEncoder(sort_keys=True)
 
 
@@ -76,28 +154,25 @@ class Scalars:
 
 
 def load_of(key: str) -> Load | None:
-    """What the op of a profile key asks; None where its work is not known.
+    """What the op of a profile key asks of a device; None where its work is not known.
 
-    Only the key counts, so that a row of a profile and an op of a graph are told in the same way.
+    ``dtype`` is the first operand's that is a float's, else the first, else float32. Only the key
+    counts, so that a row of a profile and an op of a graph have the same load. Raises InputError
+    for no dtype.
     """
     _, kind, _, attrs, shapes, dtypes, outputs = json.loads(key)
-    found = work(kind, attrs, shapes, outputs, dtypes)
-    if found is None:
+    amount = work(kind, attrs, shapes, outputs, dtypes)
+    if amount is None:
         return None
     ranks = [len(shape) if shape is not None else None for shape in shapes]
     # Strides tell that an operand is not contiguous; their values belong to the sizes.
-    told = {name: "strides" if name == "strides" else value for name, value in attrs.items()}
-    variant = _VARIANT.encode([told, ranks])
-    dtype = arithmetic_dtype(dtypes)
-    return Load(
-        kind,
-        op_class(kind),
-        dtype,
-        int(found.flops),
-        int(found.bytes_read),
-        int(found.bytes_written),
-        variant,
-    )
+    marks = {name: "strides" if name == "strides" else value for name, value in attrs.items()}
+    names = [canonical(name) for name in dtypes if name]
+    # An index or a mask beside floats (a lookup, a dropout) does not set the arithmetic's dtype.
+    dtype = next((name for name in names if "float" in name), names[0] if names else "float32")
+    flops, read, written = map(int, (amount.flops, amount.bytes_read, amount.bytes_written))
+    variant = _VARIANT.encode([marks, ranks])
+    return Load(kind, op_class(kind), dtype, flops, read, written, variant)
 
 
 def work_problem(key: str) -> str:
@@ -108,15 +183,6 @@ def work_problem(key: str) -> str:
     except InputError as error:
         return error.problems[0]
     return ""
-
-
-def arithmetic_dtype(dtypes: Sequence[str | None]) -> str:
-    """The first dtype that is a float's, else the first, else float32; by its canonical name.
-
-    Raises InputError.
-    """
-    names = [canonical(name) for name in dtypes if name]
-    return next((name for name in names if "float" in name), names[0] if names else "float32")
 
 
 def ideal_seconds(load: Load, spec: DeviceSpec | None) -> tuple[float, float]:
@@ -144,7 +210,7 @@ def peak_name(spec: DeviceSpec, dtype: str) -> str | None:
     None: none.
     """
     name = canonical(dtype)
-    return next((one for one in (name, *STAND_INS.get(name, ())) if one in spec.flops), None)
+    return next((peak for peak in (name, *STAND_INS.get(name, ())) if peak in spec.flops), None)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> Fraction:
@@ -167,14 +233,12 @@ def no_peak(spec: DeviceSpec, dtype: str) -> str:
 
 def datasheet_scalars(spec: DeviceSpec, op_class: str) -> Scalars:
     """The scalars that the spec knows for an op class, each else the class default."""
-    own, default = (
-        spec.efficiency.get(op_class, Efficiency()),
-        spec.efficiency.get("default", Efficiency()),
-    )
-    overheads = (own.overhead, default.overhead, spec.launch)
+    special, default = (spec.efficiency.get(name, Efficiency()) for name in (op_class, "default"))
+    overheads = (special.overhead, default.overhead, spec.launch)
     return Scalars(
-        float(own.compute or default.compute or CLASS_DEFAULT.compute or 1),
-        float(own.memory or default.memory or CLASS_DEFAULT.memory or 1),
+        float(special.compute or default.compute or CLASS_DEFAULT.compute or 1),
+        float(special.memory or default.memory or CLASS_DEFAULT.memory or 1),
+        # Not "or": an overhead of zero is known.
         float(next(value for value in overheads if value is not None)),
     )
 
@@ -185,5 +249,5 @@ def rounded(seconds: float) -> Fraction:
     Logarithms and sums may differ in their last bits from one machine to another; an estimate's
     sixth digit does not.
     """
-    # read as a Decimal, which is faster than as a Fraction
-    return Fraction(Decimal(f"{seconds:.{DIGITS - 1}e}"))
+    # Read as a Decimal, which is faster than as a Fraction.
+    return Fraction(Decimal(f"{seconds:.5e}"))

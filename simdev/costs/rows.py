@@ -64,7 +64,7 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 class Row:
     """One measured operator: its median time in seconds, and what was written about it.
 
-    ``source`` tells how the time was found ("measured", or another of RUNGS), ``rel_err`` its
+    ``source`` tells where the time comes from ("measured", or another of RUNGS), ``rel_err`` its
     relative error (0.1 is 10 %, None: not told), ``details`` is the whole row.
     """
 
@@ -91,13 +91,12 @@ class Profile:
     @classmethod
     def of_rows(cls, header: Mapping[str, Any], rows: Sequence[Row]) -> Profile:
         """From rows in file order. Raises InputError where two rows have one key."""
-        found: dict[str, int] = {}
-        problems = []
-        for i, row in enumerate(rows):
-            if found.setdefault(row.key, i) != i:
-                problems.append(
-                    f"rows[{i}]: the same key as rows[{found[row.key]}]: {row.key[:120]}"
-                )
+        first: dict[str, int] = {}
+        problems = [
+            f"rows[{i}]: the same key as rows[{first[row.key]}]: {row.key[:120]}"
+            for i, row in enumerate(rows)
+            if first.setdefault(row.key, i) != i
+        ]
         if problems:
             raise InputError(problems)
         return cls(header, {row.key: row for row in rows})
@@ -105,8 +104,9 @@ class Profile:
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of device that its rows were measured on, in the order of their first rows."""
-        first = json.JSONDecoder().raw_decode
-        return tuple(dict.fromkeys(str(first(key, 1)[0]) for key in self.rows))
+        # The kind stands first in a key: there is no need to parse the rest.
+        decode = json.JSONDecoder().raw_decode
+        return tuple(dict.fromkeys(str(decode(key, 1)[0]) for key in self.rows))
 
     def __repr__(self) -> str:
         return f"Profile({len(self.rows)} rows)"

@@ -22,7 +22,7 @@ from simdev import CostModel, Graph, InputError, Op, Scenario, Strategy, load_sc
 from simdev.cluster import Cluster, Device
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Profile, Row, op_key, profile_key
 from simdev.costs.fit import Fit, Points, fit_scalars, predicted
-from simdev.costs.neighbours import Neighbours
+from simdev.costs.groups import Neighbours
 from simdev.costs.roofline import (
     CLASS_DEFAULT,
     Load,
@@ -112,7 +112,7 @@ def answer(costs: CostModel, text: str, **fields: Any) -> OpCost:
 
 
 def scalars_of(costs: CostModel, op_class: str) -> Scalars:
-    fit = costs.group("fast", op_class).fit
+    fit = costs.estimates.group("fast", op_class).fit
     assert fit is not None
     return fit.scalars
 
@@ -174,7 +174,7 @@ def test_a_kind_of_few_rows_is_its_class_slowed_down() -> None:
     sizes = [2**i + i for i in range(8, 26)]
     rows = [lasting(relu(size)) for size in sizes]
     rows += [lasting(key([(size,)], (size,), "tanh"), factor=5) for size in sizes[:15:7]]
-    fit = CostModel((profile(rows),), (SPEC,)).group("fast", "elementwise").fit_of("tanh")
+    fit = CostModel((profile(rows),), (SPEC,)).estimates.group("fast", "elementwise").fit_of("tanh")
     assert fit is not None
     assert fit.scalars.memory == pytest.approx(0.81 / 5, rel=0.05)
     assert fit.scalars.overhead == pytest.approx(5 * 4e-6, rel=0.05)
@@ -316,7 +316,7 @@ def test_the_expected_error_follows_the_distance() -> None:
     rng = np.random.default_rng(5)
     near = [lasting(product(256 + i, 256, 256), factor=1 + 0.02 * (i % 2)) for i in range(40)]
     far = [lasting(text, factor=float(np.exp(rng.normal(0, 1)))) for text in products(40, seed=9)]
-    group = CostModel((profile(near + far),), (SPEC,)).group("fast", "gemm")
+    group = CostModel((profile(near + far),), (SPEC,)).estimates.group("fast", "gemm")
     close, remote = (
         next(group.estimates(load(text))) for text in (product(270, 256, 257), product(9, 4000, 70))
     )
@@ -609,7 +609,7 @@ def test_rows_of_another_kind_are_scaled_by_shipped_datasheets() -> None:
 def test_no_table_is_built_while_every_op_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = products(30)
     costs = CostModel((profile(lasting(text) for text in texts),), (SPEC,))
-    monkeypatch.setattr("simdev.costs.estimates.rows_by_class", None)
+    monkeypatch.setattr("simdev.costs.ladder.rows_by_class", None)
     assert all(answer(costs, text).rung == "measured" for text in texts)
     with pytest.raises(TypeError):
         asked(costs, product(5, 6, 7))

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...collectives import CollectiveModel
+from ...costs import DeviceSpec
 from ...costs.roofline import peak_flops
-from ...costs.spec import DeviceSpec
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
 from ...models.large.roles import LargeStep

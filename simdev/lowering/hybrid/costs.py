@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from ...collectives import CollectiveModel, flows_wire
+from ...costs import DeviceSpec
 from ...costs.roofline import Load, Scalars, datasheet_scalars, ideal_seconds, rounded
-from ...costs.spec import DeviceSpec
 from ...errors import InputError
 from ...models.large import Block
 from ...taskgraph import Ints
