@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..routes import Route
+from ..fabric import Route
 from ..taskgraph import TRANSFER
 from ..units import MAX_BYTES, PS_PER_SECOND
 from .observe import LinkClass, Scene, Waits, alone

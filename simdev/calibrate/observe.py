@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster, Link
+from ..fabric import Route
 from ..lowering import Prepared, lower_prepared, split
 from ..lowering.transfer import transfers
-from ..routes import Route
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
 from .measured import Measured, Steps, matched

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from ..cluster import Cluster
 from ..errors import InputError
-from ..fabric import Fabric
-from ..routes import Route
+from ..fabric import Fabric, Route
 
 MANY = 8
 """From so many destinations of one source on, one walk is faster than a route each."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ..cluster import UNLIMITED, Cluster
 from ..errors import InputError
-from ..fabric import Fabric
+from ..fabric import Fabric, fabric_of
 from ..frozen import freeze
 from ..units import PS_PER_SECOND, is_count, picoseconds
 from .forms import Forms
@@ -109,7 +109,7 @@ class CollectiveModel:
     @cached_property
     def fabric(self) -> Fabric:
         """What messages queue for on the cluster."""
-        return Fabric(self.cluster)
+        return fabric_of(self.cluster)
 
     @cached_property
     def forms(self) -> Forms:

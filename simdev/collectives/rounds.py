@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..fabric import Fabric
-from ..routes import Route
+from ..fabric import Fabric, Route
 from ..units import MAX_PS, picoseconds, transmission_ps
 from .legs import Leg, legs
 from .wire import chunked
@@ -134,7 +133,7 @@ def rounds_of(fabric: Fabric, steps: Sequence[Sequence[Flow]]) -> Rounds:
         seen.add((number_of[flow], kind))
         base = number_of[flow] * count
         for j, piece in enumerate(pieces):
-            carriers = fabric.carriers(piece)
+            carriers = fabric.carriers(*piece[:3])
             keys.extend([base + carrier for carrier in carriers])
             rows.extend([row + j] * len(carriers))
     rates: dict[Fraction, int] = {}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..cluster import UNLIMITED
-from ..fabric import Fabric
-from ..routes import Route
+from ..fabric import Fabric, Route
 from .legs import Leg, legs
 
 
@@ -39,7 +38,7 @@ def flows_wire(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Wire:
     for _, pieces in legs(fabric, flows):
         alike[tuple([id(piece.like) for piece in pieces])] = pieces
         for piece in pieces:
-            crossing.setdefault(id(piece.like), Counter()).update(fabric.carriers(piece))
+            crossing.setdefault(id(piece.like), Counter()).update(fabric.carriers(*piece[:3]))
     latency, slowest = Fraction(0), 1 / UNLIMITED
     for pieces in alike.values():
         routes = [piece.like for piece in pieces]

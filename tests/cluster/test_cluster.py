@@ -10,7 +10,7 @@ import pytest
 
 from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
-from simdev.routes import Routes
+from simdev.fabric import Routes
 
 DUPLEX = ("full", "half", "simplex")
 

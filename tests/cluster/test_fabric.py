@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 
 from simdev import cluster as clusters
-from simdev import fabric as fabrics
 from simdev.check import check
 from simdev.cluster import QUEUE_PREFIXES, QUEUES, Cluster, Device, Link
 from simdev.collectives import CollectiveModel, flows_wire
@@ -19,6 +18,7 @@ from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.errors import InputError
 from simdev.fabric import MODES, QUEUED, SHARED, Bank, Fabric, QueueMode
+from simdev.fabric import queues as fabrics
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, lower
 from simdev.lowering.sync import Layer, layer_graph

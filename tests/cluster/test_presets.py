@@ -21,6 +21,7 @@ from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.errors import InputError
+from simdev.fabric import Routes
 from simdev.files import (
     collective_model,
     device_names,
@@ -47,7 +48,6 @@ from simdev.files.reading import read_json
 from simdev.graph import Graph
 from simdev.lowering import lower
 from simdev.plot.cluster import cluster_figure, cluster_picture
-from simdev.routes import Routes
 from simdev.strategy import Strategy
 from simdev.units import parse_flops
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simdev.collectives import bus_factor
 from simdev.errors import InputError
+from simdev.fabric import Routes
 from simdev.files import read_cluster, read_collectives
 from simdev.importers import (
     Machine,
@@ -22,7 +23,6 @@ from simdev.importers import (
     topology_cluster,
     write_imported,
 )
-from simdev.routes import Routes
 
 # nvidia-smi topo -m
 

@@ -1,23 +1,23 @@
-"""How transfers queue on a cluster: what each holds or shares on its way, hop by hop.
+"""What transfers hold or share on their way, by the queue mode of the cluster.
 
-Only this module knows queue modes. One is an entry of ``MODES``: which queues a transfer holds
-where it leaves, where it arrives and on the links that it crosses, or whether it shares these.
+A mode is an entry of ``MODES``: which queues a transfer holds where it leaves, where it arrives and
+on the links that it crosses, or whether it shares these. Only this module knows modes.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from operator import attrgetter
-from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from .cluster import Cluster, Device, HalfLink
-from .errors import InputError
+from ..cluster import Cluster, Device, HalfLink
+from ..errors import InputError
+from ..units import MAX_PS, picoseconds, transmission_ps
 from .routes import Route, Routes
-from .units import MAX_PS, picoseconds, transmission_ps
 
 FREE, QUEUED, SHARED = "free", "queued", "shared"
 
@@ -48,20 +48,16 @@ class QueueMode:
 
 
 _SEND, _RECV, _CHANNEL = Bank("send"), Bank("recv"), Bank("channel")
-MODES: Mapping[str, QueueMode] = MappingProxyType(
-    {
-        "parallel": QueueMode(),
-        "device": QueueMode(leaving=_SEND, arriving=_RECV),
-        "half-duplex": QueueMode(leaving=_CHANNEL, arriving=_CHANNEL),
-        "egress": QueueMode(leaving=_SEND),
-        "link": QueueMode(links=QUEUED),
-        "fair": QueueMode(links=SHARED),
-    }
-)
-
-
 LINK_QUEUES = "link"
 """The mode in which each transfer tells which half-links it crosses, and for how long."""
+MODES: Mapping[str, QueueMode] = {
+    "parallel": QueueMode(),
+    "device": QueueMode(leaving=_SEND, arriving=_RECV),
+    "half-duplex": QueueMode(leaving=_CHANNEL, arriving=_CHANNEL),
+    "egress": QueueMode(leaving=_SEND),
+    LINK_QUEUES: QueueMode(links=QUEUED),
+    "fair": QueueMode(links=SHARED),
+}
 
 
 class Queue(NamedTuple):
@@ -69,22 +65,6 @@ class Queue(NamedTuple):
 
     name: str
     device: int
-
-
-class Way(Protocol):
-    """From one device to another over half-links (indices): a Route, or what stands for one."""
-
-    @property
-    def source(self) -> int:
-        """The device that it leaves."""
-
-    @property
-    def destination(self) -> int:
-        """The device at which it arrives."""
-
-    @property
-    def half_links(self) -> tuple[int, ...]:
-        """What it crosses, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +102,7 @@ def transfer_ps(size: int, segment: Segment) -> int:
 
 
 class Fabric:
-    """A cluster under its queue mode. Make it once where much is asked: it remembers the routes.
+    """A cluster under its queue mode; ``fabric_of`` gives the one that others use, too.
 
     A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
     share rates a half-link. In a task graph the queues follow the compute queues of all devices.
@@ -137,8 +117,6 @@ class Fabric:
         self.first_queue = len(cluster.devices)  # its number in a task graph
         self._segments: dict[tuple[int, int], tuple[Segment, ...] | None] = {}
 
-    # What the mode is like
-
     @property
     def shares_rates(self) -> bool:
         """Whether transfers are flows, which share the half-links that they cross."""
@@ -152,31 +130,27 @@ class Fabric:
     @property
     def has_queues(self) -> bool:
         """Whether transfers hold queues at all, on which gaps keep the next one waiting."""
-        return self.mode.links == QUEUED or self.devices_serve
-
-    @property
-    def devices_serve(self) -> bool:
-        """Whether transfers queue for their ends."""
-        return bool(self._banks)
+        return self.mode.links == QUEUED or bool(self._banks)
 
     @property
     def holds_several(self) -> bool:
         """Whether a transfer may hold several queues, which a message can pass in turn."""
         return self.mode.links == QUEUED or None not in (self.mode.leaving, self.mode.arriving)
 
-    # Queues
+    @property
+    def flow_links(self) -> tuple[HalfLink, ...]:
+        """The half-links that flows share: all, or none."""
+        return self.cluster.half_links if self.shares_rates else ()
 
     @cached_property
     def _banks(self) -> dict[Bank, tuple[int, ...]]:
         """The queue of every device, in each bank of the mode."""
         banks: dict[Bank, tuple[int, ...]] = {}
-        first = 0
         for bank in filter(None, (self.mode.leaving, self.mode.arriving)):
-            if bank not in banks:
-                owners = [bank.owner(device) for device in self.cluster.devices]
-                number = {owner: first + i for i, owner in enumerate(dict.fromkeys(owners))}
-                banks[bank] = tuple(number[owner] for owner in owners)
-                first += len(number)
+            owners = [bank.owner(device) for device in self.cluster.devices]
+            first = len(set().union(*banks.values()))
+            number = {owner: first + i for i, owner in enumerate(dict.fromkeys(owners))}
+            banks.setdefault(bank, tuple(number[owner] for owner in owners))
         return banks
 
     @cached_property
@@ -189,21 +163,18 @@ class Fabric:
                 members.setdefault(bank.owner(device), []).append(d)
             for owner, group in members.items():
                 queues.append(Queue(f"{bank.kind} {owner}", group[0] if len(group) == 1 else -1))
-        return (*queues, *(Queue(half_link.name, -1) for half_link in self._links(QUEUED)))
+        links = self.cluster.half_links if self.mode.links == QUEUED else ()
+        return (*queues, *(Queue(half_link.name, -1) for half_link in links))
+
+    @cached_property
+    def _first_link(self) -> int:
+        """The number of the first carrier that is a half-link."""
+        return len(set().union(*self._banks.values()))
 
     @property
     def carrier_count(self) -> int:
         """How many carriers there are: all numbers are below."""
-        links = 0 if self.mode.links == FREE else len(self.cluster.half_links)
-        return self._first_link + links
-
-    @property
-    def flow_links(self) -> tuple[HalfLink, ...]:
-        """The half-links that flows share: all, or none."""
-        return self._links(SHARED)
-
-    def _links(self, how: str) -> tuple[HalfLink, ...]:
-        return self.cluster.half_links if self.mode.links == how else ()
+        return self._first_link + self.links_serve * len(self.cluster.half_links)
 
     @cached_property
     def _ends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -212,19 +183,17 @@ class Fabric:
         nothing: tuple[tuple[int, ...], ...] = ((),) * len(self.cluster.devices)
         return tuple(tuple((q,) for q in self._banks[side]) if side else nothing for side in sides)
 
-    @cached_property
-    def _first_link(self) -> int:
-        """The number of the first queue of a half-link."""
-        return len(set().union(*self._banks.values()))
-
-    def carriers(self, way: Way) -> tuple[int, ...]:
-        """What a transfer over this way holds or shares, by number, in the order of its passing."""
+    def carriers(
+        self, source: int, destination: int, half_links: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """What a transfer over these half-links holds or shares, by number, in passing order."""
+        # Millions of messages come through here: what no mode needs is not put together.
         if not self._banks:
-            return way.half_links if self.mode.links != FREE else ()
-        leaving, arriving = self._ends[0][way.source], self._ends[1][way.destination]
-        if self.mode.links == FREE:
+            return half_links if self.links_serve else ()
+        leaving, arriving = self._ends[0][source], self._ends[1][destination]
+        if not self.links_serve:
             return leaving if leaving == arriving else leaving + arriving
-        links = [self._first_link + half_link for half_link in way.half_links]
+        links = [self._first_link + half_link for half_link in half_links]
         return tuple(dict.fromkeys((*leaving, *links, *arriving)))
 
     def rate(self, carrier: int, like: Route) -> Fraction:
@@ -235,8 +204,7 @@ class Fabric:
         return self._link_rate(carrier) if self.shares_rates else like.bandwidth
 
     def _link_rate(self, half_link: int) -> Fraction:
-        bandwidth = self.cluster.half_links[half_link].link.bandwidth
-        return bandwidth if isinstance(bandwidth, Fraction) else Fraction(bandwidth)
+        return Fraction(self.cluster.half_links[half_link].link.bandwidth)
 
     def in_turn(self, segment: Segment) -> tuple[tuple[int, Fraction], ...]:
         """The queues of a segment with their rates (bytes per second): some pass them in turn.
@@ -248,8 +216,6 @@ class Fabric:
             (queue, self._link_rate(queue - first) if queue >= first else segment.route.bandwidth)
             for queue in segment.resources
         )
-
-    # Routes
 
     def segments(self, source: int, destination: int) -> tuple[Segment, ...] | None:
         """The route between two devices (indices), cut at staging devices; None: there is none."""
@@ -263,8 +229,27 @@ class Fabric:
         held, lag = picoseconds(route.held), picoseconds(route.lag)
         if self.shares_rates:  # no gap follows a flow
             return Segment(route, (), route.half_links, held, lag, 0)
-        queues = tuple([self.first_queue + queue for queue in self.carriers(route)])
+        carriers = self.carriers(route.source, route.destination, route.half_links)
+        queues = tuple(self.first_queue + queue for queue in carriers)
         return Segment(route, queues, (), held, lag, picoseconds(route.gap))
+
+
+_RECENT: deque[Fabric] = deque(maxlen=8)
+
+
+def fabric_of(cluster: Cluster) -> Fabric:
+    """The fabric of a cluster, made once for all who ask: it keeps the routes worked out so far.
+
+    Clusters are told apart as objects, for comparing thousands of links takes longer than a route.
+    Those asked for last are kept, a few.
+    """
+    # A copy: another thread of the server may add one meanwhile.
+    for fabric in tuple(_RECENT):
+        if fabric.cluster is cluster:
+            return fabric
+    fabric = Fabric(cluster)
+    _RECENT.append(fabric)
+    return fabric
 
 
 def merged(segments: Sequence[Segment]) -> Segment:

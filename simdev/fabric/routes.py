@@ -1,16 +1,14 @@
-"""Routes between the devices of a cluster: found once, and remembered."""
+"""Routes between the devices of a cluster, each worked out once."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-from .cluster import UNLIMITED, Cluster, Link
-
-Quantities = tuple[Fraction, Fraction, Fraction, Fraction]
+from ..cluster import UNLIMITED, Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,13 @@ class Route:
 
 
 class Routes:
-    """The routes of one cluster. It holds those that were asked for, and is made once for many."""
+    """The routes of one cluster; those once worked out are kept."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._routes: dict[tuple[int, int], Route | None] = {}
         self._reached: dict[int, tuple[dict[int, int], list[dict[int, int]]]] = {}
-        self._quantities: dict[tuple[int, ...], Quantities] = {}
+        self._quantities: dict[tuple[int, ...], tuple[Fraction, ...]] = {}
 
     def route(self, source: int, destination: int) -> Route | None:
         """The route between two devices (indices); None where there is none.
@@ -70,12 +68,11 @@ class Routes:
         limit = layers[-1][destination]
         useful = [{destination}]
         for layer in reversed(layers[:-1]):
-            steps = ((d, e) for e in useful[-1] for d in self._before(e, layer))
-            before = {(d, e) for d, e in steps if d == source or self._carries[d]}
-            useful.append({d for d, e in before if self._width(d, e) >= limit})
+            steps = ((d, e) for e in useful[-1] for d in self._before(source, e, layer))
+            useful.append({d for d, e in steps if self._widths[d].get(e, 0) >= limit})
         path = [source]
         for ahead in useful[::-1][1:]:
-            path.append(min(e for e in ahead if self._width(path[-1], e) >= limit))
+            path.append(min(e for e in ahead if self._widths[path[-1]].get(e, 0) >= limit))
         return tuple(path)
 
     def _layers(self, source: int, destination: int) -> list[dict[int, int]] | None:
@@ -88,12 +85,10 @@ class Routes:
         )
         while destination not in depths:
             last = layers[-1]
-            before = [d for d in self._before(destination, last) if d == source or self._carries[d]]
-            if before:
-                return [
-                    *layers,
-                    {destination: max(min(last[d], self._width(d, destination)) for d in before)},
-                ]
+            before = self._before(source, destination, last)
+            widths = [min(last[d], self._widths[d][destination]) for d in before]
+            if widths:
+                return [*layers, {destination: max(widths)}]
             if not last:
                 return None
             layers.append(self._ahead(source, last, depths))
@@ -104,45 +99,44 @@ class Routes:
         """The devices one link beyond a layer, but for those that are nearer."""
         ahead: dict[int, int] = {}
         for device, width in last.items():
-            if device == source or self._carries[device]:
-                for other, half_link in self.cluster.neighbours[device].items():
+            if device == source or self.cluster.devices[device].transit:
+                for other, beyond in self._widths[device].items():
                     if other not in depths:
-                        bottleneck = min(width, self._widths[half_link])
-                        ahead[other] = max(ahead.get(other, 0), bottleneck)
+                        ahead[other] = max(ahead.get(other, 0), min(width, beyond))
         return ahead
 
-    def _before(self, device: int, layer: dict[int, int]) -> Iterator[int]:
-        """The devices of a layer that have a half-link to a device."""
+    def _before(self, source: int, device: int, layer: dict[int, int]) -> Iterator[int]:
+        """The devices of a layer from which routes from the source may go on to a device."""
         candidates: Collection[int] = self._sources[device]
+        # Through the smaller: a switch has a thousand neighbours, and so may a layer.
         first, second = (layer, candidates) if len(layer) < len(candidates) else (candidates, layer)
-        return (d for d in first if d in second)
-
-    @cached_property
-    def _carries(self) -> tuple[bool, ...]:
-        """For each device, whether routes may pass through it."""
-        return tuple(device.transit for device in self.cluster.devices)
+        return (
+            d for d in first if d in second and (d == source or self.cluster.devices[d].transit)
+        )
 
     @cached_property
     def _sources(self) -> tuple[set[int], ...]:
         """For each device, those with a half-link to it."""
-        found: tuple[set[int], ...] = tuple(set() for _ in self.cluster.devices)
+        sources: tuple[set[int], ...] = tuple(set() for _ in self.cluster.devices)
         for device, neighbours in enumerate(self.cluster.neighbours):
             for other in neighbours:
-                found[other].add(device)
-        return found
+                sources[other].add(device)
+        return sources
 
     @cached_property
-    def _widths(self) -> tuple[int, ...]:
-        """The rank of each half-link's bandwidth, from 1 up: routes only compare them, and fast."""
+    def _widths(self) -> tuple[dict[int, int], ...]:
+        """For each device the ranks, from 1 up, of the bandwidths to its neighbours.
+
+        Routes only compare bandwidths, and Fractions compare slowly.
+        """
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
         rates = {number: Fraction(half_link.link.bandwidth) for number, half_link in alike.items()}
         ranks = {rate: rank for rank, rate in enumerate(sorted(set(rates.values())), 1)}
-        ranked = {number: ranks[rate] for number, rate in rates.items()}
-        return tuple(ranked[number] for number in self.cluster.alike)
-
-    def _width(self, a: int, b: int) -> int:
-        half_link = self.cluster.neighbours[a].get(b)
-        return 0 if half_link is None else self._widths[half_link]
+        widths = [ranks[rates[number]] for number in self.cluster.alike]
+        return tuple(
+            {other: widths[half_link] for other, half_link in neighbours.items()}
+            for neighbours in self.cluster.neighbours
+        )
 
     def _route_along(self, path: tuple[int, ...]) -> Route:
         half_links = tuple(self.cluster.neighbours[a][b] for a, b in pairwise(path))
@@ -150,7 +144,13 @@ class Routes:
         alike = tuple(self.cluster.alike[h] for h in half_links)
         if alike not in self._quantities:
             links = [self.cluster.half_links[h].link for h in half_links]
-            self._quantities[alike] = _quantities(links)
+            latencies = [(Fraction(link.latency), link.hold_latency) for link in links]
+            self._quantities[alike] = (
+                min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
+                sum((latency for latency, holds in latencies if holds), Fraction(0)),
+                sum((latency for latency, holds in latencies if not holds), Fraction(0)),
+                max((Fraction(link.gap) for link in links), default=Fraction(0)),
+            )
         return Route(path, half_links, *self._quantities[alike])
 
     def pieces(self, source: int, destination: int) -> tuple[Route, ...] | None:
@@ -165,13 +165,3 @@ class Routes:
             return (route,)
         borders = [0, *cuts, last]
         return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))
-
-
-def _quantities(links: Sequence[Link]) -> Quantities:
-    """Bandwidth, held latency, lag and gap of a route over these links."""
-    return (
-        min((Fraction(link.bandwidth) for link in links), default=UNLIMITED),
-        sum((Fraction(link.latency) for link in links if link.hold_latency), Fraction(0)),
-        sum((Fraction(link.latency) for link in links if not link.hold_latency), Fraction(0)),
-        max((Fraction(link.gap) for link in links), default=Fraction(0)),
-    )
