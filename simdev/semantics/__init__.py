@@ -1,11 +1,10 @@
-"""What each kind of op computes, told once in index expressions: from it follow work, splits,
-regions and shards.
+"""What each kind of op computes, in index expressions, from which follow its work, its splits and
+the regions of its shards.
 """
 
 from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, Call, Description, Output, axes, per
 from .index import Axis, Box, Index, Interval, Region
-from .of_graph import is_linear, op_semantics, op_work, operand_dtypes, operand_shapes
 from .regions import (
     Executed,
     Shard,
@@ -30,26 +29,33 @@ from .registry import (
     traits_of,
 )
 from .splits import (
-    BasicStrategy,
     Split,
-    basic_strategies,
     boxes,
     effects_of,
     output_axes,
     parts_of,
     splits,
+    steps,
 )
-from .tofu import steps
 from .traits import OP_CLASSES, Traits
 from .views import row_strides, sliced_strides, stored_region
-from .work import Work, flops, shard_work, work
+from .work import (
+    Work,
+    flops,
+    is_linear,
+    op_semantics,
+    op_work,
+    operand_dtypes,
+    operand_shapes,
+    shard_work,
+    work,
+)
 
 __all__ = [
     "ALL",
     "OP_CLASSES",
     "Access",
     "Axis",
-    "BasicStrategy",
     "Box",
     "Call",
     "Description",
@@ -67,7 +73,6 @@ __all__ = [
     "adder_of",
     "axes",
     "backward_of",
-    "basic_strategies",
     "boxes",
     "effects_of",
     "executed",

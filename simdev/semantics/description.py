@@ -41,6 +41,8 @@ def axes(names: str, sizes: Sequence[int], split: bool = True) -> tuple[Axis, ..
     return _axes(names, tuple(sizes), split)
 
 
+# An op of a shape that was described before gets the same objects: comparing them is then a
+# comparison of addresses.
 @lru_cache(_CACHED)
 def _axes(names: str, sizes: Shape, split: bool) -> tuple[Axis, ...]:
     return tuple(Axis(name, size, split) for name, size in zip(names.split(), sizes, strict=True))
@@ -106,6 +108,7 @@ class Description:
     updated: tuple[int, ...] = ()
     states: int = 0
     moves: bool = True
+    # Two closures of one describer are no equal objects, though the descriptions are equal.
     local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]] = field(
         default=_same, compare=False
     )

@@ -17,7 +17,8 @@ from ..errors import InputError
 BITS: Final[Mapping[str, int]] = {
     "float64": 64,
     "float32": 32,
-    "tfloat32": 32,  # 19 bits count in the arithmetic, 32 are stored
+    # Only 19 bits count in the arithmetic, but 32 are stored and moved.
+    "tfloat32": 32,
     "float16": 16,
     "bfloat16": 16,
     "float8": 8,
@@ -41,7 +42,8 @@ BITS: Final[Mapping[str, int]] = {
     "uint8": 8,
     "uint4": 4,
     "bool": 8,
-    "string": 64,  # a reference to a text
+    # A reference to a text, whose length no graph tells.
+    "string": 64,
 }
 """Bits of an element as it is stored, by canonical name."""
 
@@ -97,6 +99,7 @@ PEAKS: Final = (
 )
 """The names under which a datasheet tells its peaks."""
 
+# A float of 16 bits that a card does not compute is widened, in the order of what is lost least.
 _NARROW = ("bfloat16", "float16", "float32")
 _WHOLE = ("int32", "float32")
 STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -122,13 +125,16 @@ and nothing tells which.
 """
 
 
+# Asked for every tensor of every file, of which a few dozen names occur.
 @lru_cache(1024)
 def known(name: str) -> str | None:
     """The canonical name of a dtype; None for no dtype."""
     short = name.strip().lower()
-    short = next((short.removeprefix(one) for one in PREFIXES if short.startswith(one)), short)
-    found = ALIASES.get(short, short)
-    return found if found in BITS else None
+    short = next(
+        (short.removeprefix(prefix) for prefix in PREFIXES if short.startswith(prefix)), short
+    )
+    dtype = ALIASES.get(short, short)
+    return dtype if dtype in BITS else None
 
 
 def canonical(name: str) -> str:
@@ -136,10 +142,10 @@ def canonical(name: str) -> str:
 
     Raises InputError for no dtype.
     """
-    found = known(name)
-    if found is None:
+    dtype = known(name)
+    if dtype is None:
         raise InputError(no_dtype(name))
-    return found
+    return dtype
 
 
 def no_dtype(name: str) -> str:
@@ -152,4 +158,5 @@ def bits_of(dtype: str | None) -> int:
 
     Raises InputError for no dtype.
     """
+    # A dtype that nobody wrote is float32, the default of every framework that simdev reads.
     return 32 if dtype is None else BITS[canonical(dtype)]

@@ -34,55 +34,66 @@ EMPTY: Final = (0, 0)
 _MAX_ENUMERATED = 256
 
 
-class _Arithmetic:
-    """What an axis and an expression have in common: ``+ - * // %`` with whole numbers and with
-    each other.
+class Expression:
+    """A sum: ``offset`` + the sum of ``terms``, each a factor times an axis or a divided part.
+
+    ``+ - * // %`` with whole numbers, and ``+ -`` with other expressions, give an Index.
     """
 
     __slots__ = ()
 
-    def as_index(self) -> Index:
-        """As a sum of terms."""
+    @property
+    def terms(self) -> Terms:
+        """The parts of the sum, each with its factor."""
         raise NotImplementedError
 
-    def __add__(self, other: Axis | Index | int) -> Index:
-        return _add(self.as_index(), other, 1)
+    @property
+    def offset(self) -> int:
+        """The constant of the sum."""
+        return 0
+
+    def __add__(self, other: Expression | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.terms, self.offset + other)
+        factors = dict(self.terms)
+        for part, factor in other.terms:
+            factors[part] = factors.get(part, 0) + factor
+        terms = tuple([(part, factor) for part, factor in factors.items() if factor])
+        return Index(terms, self.offset + other.offset)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Axis | Index | int) -> Index:
-        return _add(self.as_index(), other, -1)
+    def __sub__(self, other: Expression | int) -> Index:
+        return self + other * -1
 
     def __rsub__(self, other: int) -> Index:
-        return _add(self * -1, other, 1)
+        return self * -1 + other
 
     def __mul__(self, factor: int) -> Index:
-        mine = self.as_index()
-        terms = tuple((part, count * factor) for part, count in mine.terms) if factor else ()
-        return Index(terms, mine.offset * factor)
+        terms = tuple([(part, count * factor) for part, count in self.terms]) if factor else ()
+        return Index(terms, self.offset * factor)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, divisor: int) -> Index:
-        return Index(((_Divided(self.as_index(), divisor, "floor"), 1),))
+        return self._divided(divisor, "floor")
 
     def __mod__(self, divisor: int) -> Index:
-        return Index(((_Divided(self.as_index(), divisor, "rest"), 1),))
+        return self._divided(divisor, "rest")
 
     def exact_div(self, divisor: int) -> Index:
         """The quotient at the points where the division leaves no rest; at the others nothing is
         read.
         """
-        return (
-            self.as_index()
-            if divisor == 1
-            else Index(((_Divided(self.as_index(), divisor, "exact"), 1),))
-        )
+        return self * 1 if divisor == 1 else self._divided(divisor, "exact")
+
+    def _divided(self, divisor: int, kind: Literal["floor", "rest", "exact"]) -> Index:
+        return Index(((_Divided(self * 1, divisor, kind), 1),))
 
 
 @dataclass(frozen=True, slots=True)
-class Axis(_Arithmetic):
-    """An index variable over [0, size).
+class Axis(Expression):
+    """An index variable over [0, size): a sum of itself, once.
 
     ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a
     softmax), so a shard always has all of it.
@@ -92,14 +103,18 @@ class Axis(_Arithmetic):
     size: int
     split: bool = True
 
-    def as_index(self) -> Index:
-        """As a sum of terms: itself, once."""
-        return Index(((self, 1),))
+    @property
+    def terms(self) -> Terms:
+        """Itself, once."""
+        return ((self, 1),)
 
-    def __mul__(self, factor: int) -> Index:
-        return Index(((self, factor),) if factor else ())
 
-    __rmul__ = __mul__
+@dataclass(frozen=True, slots=True)
+class Index(Expression):
+    """A sum of several terms, or of one that is more than an axis."""
+
+    terms: Terms
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +128,10 @@ class _Divided:
     kind: Literal["floor", "rest", "exact"]
 
 
-@dataclass(frozen=True, slots=True)
-class Index(_Arithmetic):
-    """``offset`` + the sum of factor times axis (or divided part)."""
-
-    terms: tuple[tuple[Axis | _Divided, int], ...]
-    offset: int = 0
-
-    def as_index(self) -> Index:
-        """As a sum of terms: itself."""
-        return self
+Terms = tuple[tuple[Axis | _Divided, int], ...]
 
 
-def _add(mine: Index, other: Axis | Index | int, sign: int) -> Index:
-    if isinstance(other, int):
-        return Index(mine.terms, mine.offset + sign * other)
-    theirs, counts = other.as_index(), dict(mine.terms)
-    for part, count in theirs.terms:
-        counts[part] = counts.get(part, 0) + sign * count
-    terms = tuple([(part, count) for part, count in counts.items() if count])
-    return Index(terms, mine.offset + sign * theirs.offset)
-
-
-def axes_of(index: Index) -> Iterator[Axis]:
+def axes_of(index: Expression) -> Iterator[Axis]:
     """The axes of an expression, as often as they occur."""
     for part, _ in index.terms:
         if isinstance(part, Axis):
@@ -144,7 +140,7 @@ def axes_of(index: Index) -> Iterator[Axis]:
             yield from axes_of(part.inner)
 
 
-def interval_of(index: Index, box: Box) -> Interval:
+def interval_of(index: Expression, box: Box) -> Interval:
     """The smallest interval that holds every value of the expression on the box; EMPTY where it has
     none.
 
@@ -159,6 +155,7 @@ def interval_of(index: Index, box: Box) -> Interval:
         )
         if start >= stop:
             return EMPTY
+        # Intervals are half open, so the last value is stop - 1: it, not stop, is multiplied.
         if factor >= 0:
             low, high = low + factor * start, high + factor * (stop - 1)
         else:
@@ -171,15 +168,18 @@ def _divided_interval(part: _Divided, box: Box) -> Interval:
     if start >= stop:
         return EMPTY
     divisor = part.divisor
+    # From the first multiple of the divisor to the last: the ceiling of one end, the floor of the
+    # other.
     if part.kind == "exact":
         return -(-start // divisor), (stop - 1) // divisor + 1
     first, last = start // divisor, (stop - 1) // divisor
     if part.kind == "floor":
         return first, last + 1
+    # Inside of one period the rests are as many as the values; beyond it they can be anything.
     return (start - first * divisor, stop - first * divisor) if first == last else (0, divisor)
 
 
-def clipped_interval(index: Index, size: int, box: Box) -> Interval:
+def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
     """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
 
     Its ends are values themselves as long as the expression is affine, perhaps divided exactly:
@@ -190,15 +190,16 @@ def clipped_interval(index: Index, size: int, box: Box) -> Interval:
     if start >= 0 and stop <= size and all(isinstance(part, Axis) for part, _ in index.terms):
         return start, stop
     divisor, inner = _exactly_divided(index)
+    # A sum without gaps takes every value between its ends, so to clip these is exact.
     if not _is_gapless(inner, box):
-        found = _exact_ends(inner, divisor, size, box)
-        if found is not None:
-            return found
+        ends = _exact_ends(inner, divisor, size, box)
+        if ends is not None:
+            return ends
     start, stop = max(start, 0), min(stop, size)
     return (start, stop) if start < stop else EMPTY
 
 
-def span_of(index: Index, box: Box) -> int:
+def span_of(index: Expression, box: Box) -> int:
     """How many positions a kernel walks over: the length of the interval, what lies outside of the
     tensor too.
 
@@ -212,7 +213,7 @@ def span_of(index: Index, box: Box) -> int:
     return stop - start
 
 
-def _exactly_divided(index: Index) -> tuple[int, Index]:
+def _exactly_divided(index: Expression) -> tuple[int, Expression]:
     """Divisor and dividend of an exact quotient; 1 and the expression itself where it is none."""
     if len(index.terms) == 1 and not index.offset:
         part, factor = index.terms[0]
@@ -221,7 +222,7 @@ def _exactly_divided(index: Index) -> tuple[int, Index]:
     return 1, index
 
 
-def _is_gapless(index: Index, box: Box) -> bool:
+def _is_gapless(index: Expression, box: Box) -> bool:
     """Whether a sum of axes takes every value of its interval: no step is longer than the shorter
     ones reach.
     """
@@ -239,9 +240,9 @@ def _is_gapless(index: Index, box: Box) -> bool:
     return True
 
 
-def _exact_ends(inner: Index, divisor: int, size: int, box: Box) -> Interval | None:
-    """As ``clipped_interval``, with one axis (the longest) by its progression and the others by
-    enumeration.
+def _exact_ends(inner: Expression, divisor: int, size: int, box: Box) -> Interval | None:
+    """The values in [0, size) of a quotient: one axis (the longest) by its progression, the others
+    by enumeration; None where that would take too long.
     """
     ranges = []
     for part, factor in inner.terms:
@@ -250,6 +251,7 @@ def _exact_ends(inner: Index, divisor: int, size: int, box: Box) -> Interval | N
         ranges.append((factor, range(*box.get(part.name, (0, part.size)))))
     if not ranges or any(not values for _, values in ranges):
         return EMPTY if ranges else None
+    # Divided, only an axis of factor 1 meets every rest; else the longest saves the most points.
     ranges.sort(key=lambda item: (abs(item[0]) == 1 if divisor > 1 else True, len(item[1])))
     factor, values = ranges.pop()
     if (divisor > 1 and abs(factor) != 1) or prod(
@@ -269,6 +271,7 @@ def _clip(low: int, high: int, step: int, divisor: int, size: int) -> tuple[int,
     """First and last value in [0, size) of low, low + step, ..., high, each divided exactly."""
     if divisor > 1:
         return max(-(-low // divisor), 0), min(high // divisor, size - 1)
+    # The first value at or above 0, and the last below the size, are whole steps away.
     if low < 0:
         low += -(low // step) * step
     if high >= size:

@@ -32,6 +32,7 @@ def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
 def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
     """That of one operand."""
     access = semantics.description.inputs[operand]
+    # A slice of a stack is read by the shards whose box holds its place, and by no other.
     wanted = access.read and (access.when is None or _holds_zero(interval_of(access.when, box)))
     if not wanted:
         return None
@@ -81,6 +82,7 @@ def _region(dims: Dims, shape: Shape, box: Box) -> Region:
 
 def _unless_empty(region: Region, shape: Shape) -> Region | None:
     """The region of one tensor, or None where it is empty though the tensor is not."""
+    # A tensor without elements has an empty region, and is an operand all the same.
     for (start, stop), extent in zip(region, shape, strict=True):
         if start >= stop and extent:
             return None
@@ -133,8 +135,10 @@ def shard_of(semantics: Semantics, box: Box) -> Shard:
 
 def executed(semantics: Semantics, box: Box) -> Executed:
     """What the shard of an op on a box runs. Raises InputError, as ``shard_of`` does."""
+    # Axes that the box names but does not cut would only cost time below.
     parts = _parts(semantics, box)
     makes = output_regions(semantics, parts)
+    # Nothing is cut: the attributes stay the object that they are, padding and all.
     if not parts:
         operands = tuple(range(len(semantics.inputs)))
         return Executed(
@@ -154,7 +158,7 @@ def executed(semantics: Semantics, box: Box) -> Executed:
 def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
     """The intervals that are proper parts of their axes."""
     sizes = {axis.name: axis.size for axis in semantics.axes}
-    found = {}
+    parts = {}
     for name, (start, stop) in box.items():
         if name not in sizes:
             raise InputError(
@@ -163,8 +167,8 @@ def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
         if not 0 <= start < stop <= sizes[name]:
             raise InputError(f'axis "{name}": [{start}, {stop}) is no part of [0, {sizes[name]})')
         if (start, stop) != (0, sizes[name]):
-            found[name] = (start, stop)
-    return found
+            parts[name] = (start, stop)
+    return parts
 
 
 def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
@@ -176,17 +180,19 @@ def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
     )
     if access.when is not None and not _holds_zero(interval_of(access.when, box)):
         return None
-    found = []
+    executed = []
     for (index, names, _), extent in zip(dims, shape, strict=True):
         if index is None or names.isdisjoint(box):
-            found.append(extent)
+            executed.append(extent)
+        # The kernel of a part runs unpadded over all that its windows span: positions in the
+        # padding are computed with, though they are no elements of the tensor.
         elif access.padded and isinstance(index, Index):
-            found.append(span_of(index, box))
+            executed.append(span_of(index, box))
         else:
             start, stop = (
                 box[index.name] if isinstance(index, Axis) else clipped_interval(index, extent, box)
             )
             if start >= stop and extent:
                 return None
-            found.append(stop - start)
-    return tuple(found)
+            executed.append(stop - start)
+    return tuple(executed)

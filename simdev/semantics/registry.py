@@ -4,6 +4,7 @@ people.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -12,16 +13,17 @@ from typing import Any
 from ..errors import InputError
 from .description import Call, Describer, Description, Entry, Shape
 from .index import Axis, Index, Interval, Region, axes_of, clipped_interval
-from .traits import OP_CLASSES, UNKNOWN, Traits
+from .traits import OP_CLASSES, OPEN, UNKNOWN, Traits
 
 Dims = tuple[tuple[Axis | Index | None, frozenset[str], Interval], ...]
 """One a dimension: how it is indexed (None: whole), its axes' names, and its interval when no axis
 is split.
 """
 
+# The largest graphs of the papers have some thousand different ops; shards multiply these.
 _CACHED = 16_384
-_UNTOLD = Traits()
 _LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
+_ENCODER = json.JSONEncoder(sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Semantics:
-    """The description of one op with its shapes: what every question about its work, splits and
-    shards starts from.
+    """The description of one op with its shapes, from which its work, splits and shards follow.
 
     Equal ops share one object, so it serves as a key.
 
@@ -74,7 +75,8 @@ class Semantics:
 
 
 _KINDS: dict[str, Kind] = {}
-_TRAITS: dict[str, Traits] = {}  # of the kinds: asked of every op of a graph again and again
+# Traits of the kinds: searches ask for them millions of times, so one look-up has to do.
+_TRAITS: dict[str, Traits] = {}
 
 
 def register(
@@ -84,7 +86,7 @@ def register(
     operands: str = "",
     outputs: str = "",
     attributes: str = "",
-    traits: Traits = _UNTOLD,
+    traits: Traits = OPEN,
 ) -> None:
     """Makes a kind known; one registered before is replaced.
 
@@ -100,6 +102,7 @@ def register(
         kind, describe, op_class, traits.within(op_class), operands, outputs, attributes
     )
     _TRAITS[kind] = _KINDS[kind].traits
+    # What the kind's former describer said is forgotten.
     _semantics_of.cache_clear()
 
 
@@ -122,8 +125,11 @@ def backward_of(kind: str) -> str:
     """The forward kind that a kind is the backward of, "" where it is none: as it is registered,
     else by its name.
     """
-    told, (stem, found, _) = traits_of(kind).backward_of, kind.partition("_backward")
-    return told if told is not None else stem if found else ""
+    forward = traits_of(kind).backward_of
+    if forward is None:
+        stem, suffix, _ = kind.partition("_backward")
+        return stem if suffix else ""
+    return forward
 
 
 def adder_of(reducer: str) -> str:
@@ -131,12 +137,12 @@ def adder_of(reducer: str) -> str:
 
     Raises InputError.
     """
-    found = next((name for name, kind in _KINDS.items() if kind.traits.combines == reducer), None)
-    if found is None:
-        raise InputError(
-            f'reducer "{reducer}": no kind is registered to combine its partial results'
-        )
-    return found
+    # In the order of registration: a kind of one's own adds to the shipped ones, and does not
+    # change the graphs of strategies that were there before.
+    for name, kind in _KINDS.items():
+        if kind.traits.combines == reducer:
+            return name
+    raise InputError(f'reducer "{reducer}": no kind is registered to combine its partial results')
 
 
 def statistics_of(kind: str) -> str:
@@ -154,11 +160,23 @@ def semantics_of(
 ) -> Semantics:
     """Semantics of an op by its kind, attributes, operand shapes (as executed) and output shapes.
 
-    Raises InputError: the kind has no semantics, a shape is unknown, or the shapes do not fit the
-    kind.
+    Raises InputError: the kind has no semantics, a shape is unknown, an attribute is no JSON, or
+    the shapes do not fit the kind.
     """
-    read, made = _shapes(kind, inputs, outputs)
-    return _semantics_of(kind, _frozen(_told(attrs)), read, made)
+    shapes = _shapes(kind, inputs, outputs)
+    try:
+        # As text, so that true, 1 and 1.0 are three attributes: to a dict they are one key.
+        key = _ENCODER.encode(_computing(attrs))
+    except (TypeError, ValueError) as error:
+        raise InputError(f'kind "{kind}": attributes: {error}') from None
+    return _semantics_of(kind, key, *shapes)
+
+
+@lru_cache(_CACHED)
+def _semantics_of(
+    kind: str, attrs: str, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
+) -> Semantics:
+    return _semantics(kind, json.loads(attrs), inputs, outputs)
 
 
 def passing_semantics(
@@ -167,19 +185,17 @@ def passing_semantics(
     inputs: Sequence[Shape | None],
     outputs: Sequence[Shape | None],
 ) -> Semantics:
-    """As ``semantics_of``, for one question: an object that nothing keeps, and no key.
+    """What ``semantics_of`` gives, in an object of its own that nothing keeps; it serves as no key.
 
     A hundred thousand objects that are kept cost more than to make them: the garbage collector
     walks over all of them.
     """
-    read, made = _shapes(kind, inputs, outputs)
-    return _semantics(
-        kind, {name: _listed(value) for name, value in _told(attrs).items()}, read, made
-    )
+    computing = {name: _listed(value) for name, value in _computing(attrs).items()}
+    return _semantics(kind, computing, *_shapes(kind, inputs, outputs))
 
 
-def _told(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that tell what is computed."""
+def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that say what is computed."""
     return {name: value for name, value in attrs.items() if name not in _LAYOUT}
 
 
@@ -189,13 +205,11 @@ def _shapes(
     """Those of the operands and of the outputs. Raises InputError."""
     if kind not in _KINDS:
         raise InputError(f'no semantics for kind "{kind}"')
-    found = []
-    for what, shapes in (("operand", inputs), ("output", outputs)):
-        for i, shape in enumerate(shapes):
-            if shape is None:
-                raise InputError(f'kind "{kind}": {what} {i} has no shape')
-        found.append(tuple([tuple(shape) for shape in shapes if shape is not None]))
-    return found[0], found[1]
+    if None in inputs or None in outputs:
+        role, shapes = ("operand", inputs) if None in inputs else ("output", outputs)
+        raise InputError(f'kind "{kind}": {role} {list(shapes).index(None)} has no shape')
+    read, made = (tuple([tuple(shape or ()) for shape in shapes]) for shapes in (inputs, outputs))
+    return read, made
 
 
 def _semantics(
@@ -207,6 +221,8 @@ def _semantics(
         read = _touched([access.index for access in description.inputs], inputs, "operand")
         made = _touched([output.index for output in description.outputs], outputs, "output")
         axes = _axes(description)
+    # A describer takes shapes and attributes as they should be: whatever it stumbles over means
+    # that they do not fit its kind.
     except (
         ValueError,
         IndexError,
@@ -219,95 +235,81 @@ def _semantics(
     return Semantics(kind, entry.op_class, attrs, inputs, outputs, description, axes, read, made)
 
 
-@lru_cache(_CACHED)
-def _semantics_of(
-    kind: str, frozen: Any, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]
-) -> Semantics:
-    return _semantics(kind, {name: _thawed(value) for name, value in frozen}, inputs, outputs)
-
-
 def _touched(
-    entries: Sequence[Sequence[Entry]], shapes: Sequence[Shape], what: str
+    indices: Sequence[Sequence[Entry]], shapes: Sequence[Shape], role: str
 ) -> tuple[Region, ...]:
-    if len(entries) != len(shapes):
-        raise ValueError(f"needs {len(entries)} {what}s, got {len(shapes)}")
-    return tuple(
-        [
-            _region(own, shape, what, i)
-            for i, (own, shape) in enumerate(zip(entries, shapes, strict=True))
-        ]
-    )
+    if len(indices) != len(shapes):
+        raise ValueError(f"needs {len(indices)} {role}s, got {len(shapes)}")
+    pairs = zip(indices, shapes, strict=True)
+    return tuple([_region(index, shape, f"{role} {i}") for i, (index, shape) in enumerate(pairs)])
 
 
-def _region(entries: Sequence[Entry], shape: Shape, what: str, number: int) -> Region:
+def _region(entries: Sequence[Entry], shape: Shape, tensor: str) -> Region:
     if len(entries) != len(shape):
-        raise ValueError(f"{what} {number} must have {len(entries)} dimensions, got {list(shape)}")
-    found: list[Interval] = []
+        raise ValueError(f"{tensor} must have {len(entries)} dimensions, got {list(shape)}")
+    region: list[Interval] = []
     for entry, extent in zip(entries, shape, strict=True):
-        if entry is None or isinstance(entry, Axis):
-            if entry is not None and entry.size != extent:
-                raise ValueError(
-                    f'{what} {number} has {extent} along "{entry.name}", which is '
-                    f"{entry.size} elsewhere"
-                )
-            found.append((0, extent))
-        else:
-            found.append(
-                clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, {})
+        if isinstance(entry, Axis) and entry.size != extent:
+            raise ValueError(
+                f'{tensor} has {extent} along "{entry.name}", which is {entry.size} elsewhere'
             )
-    return tuple(found)
+        if entry is None or isinstance(entry, Axis):
+            region.append((0, extent))
+        else:
+            index = Index((), entry) if isinstance(entry, int) else entry
+            region.append(clipped_interval(index, extent, {}))
+    return tuple(region)
 
 
 def _dims(entries: Sequence[Entry], region: Region) -> Dims:
-    found: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
+    dims: list[tuple[Axis | Index | None, frozenset[str], Interval]] = []
     for entry, interval in zip(entries, region, strict=True):
         index = Index((), entry) if isinstance(entry, int) else entry
-        names = (
-            frozenset(axis.name for axis in axes_of(index.as_index()))
-            if index is not None
-            else frozenset()
-        )
-        found.append((index, names, interval))
-    return tuple(found)
+        names = () if index is None else (axis.name for axis in axes_of(index))
+        dims.append((index, frozenset(names), interval))
+    return tuple(dims)
 
 
 def _axes(description: Description) -> tuple[Axis, ...]:
     """Axes of the outputs, then what they are reduced over, then the others, each once; one name is
     one axis.
     """
-    found: dict[str, Axis] = {}
+    named: dict[str, Axis] = {}
     for axis in _mentioned(description):
-        known = found.setdefault(axis.name, axis)
-        if known is not axis and known != axis:
-            raise ValueError(f'axis "{axis.name}" is {known.size} and {axis.size}')
-    return tuple(found.values())
+        first = named.setdefault(axis.name, axis)
+        # Equal axes are mostly one object, and to compare their fields takes ten times longer.
+        if first is not axis and first != axis:
+            raise ValueError(f'axis "{axis.name}" is {first.size} and {axis.size}')
+    return tuple(named.values())
 
 
 def _mentioned(description: Description) -> list[Axis]:
-    found: list[Axis] = []
+    # The order is that of strategies' files and of the row-major order of parts: outputs first, so
+    # that neighbours in it are neighbours in the tensor.
+    mentioned: list[Axis] = []
     for output in description.outputs:
-        found += _entry_axes(output.index)
+        mentioned += _entry_axes(output.index)
     for i in description.updated:
-        found += _entry_axes(description.inputs[i].index)
+        mentioned += _entry_axes(description.inputs[i].index)
     for output in description.outputs:
-        found += output.over
+        mentioned += output.over
     for access in description.inputs:
-        found += _entry_axes(access.index)
-        found += access.at_most or ()
-        found += axes_of(access.when) if access.when is not None else ()
+        mentioned += _entry_axes(access.index)
+        mentioned += access.at_most or ()
+        mentioned += _entry_axes((access.when,))
     for _, points in description.flops:
-        found += points
-    return found
+        mentioned += points
+    return mentioned
 
 
 def _entry_axes(entries: Sequence[Entry]) -> list[Axis]:
-    found: list[Axis] = []
+    axes: list[Axis] = []
     for entry in entries:
         if isinstance(entry, Axis):
-            found.append(entry)
+            axes.append(entry)
         elif isinstance(entry, Index):
-            found += axes_of(entry)
-    return found
+            axes += axes_of(entry)
+    return axes
 
 
 def _misfit(
@@ -318,31 +320,11 @@ def _misfit(
     return f'kind "{kind}": {shapes} with attributes {dict(attrs)} does not fit: {reason}'
 
 
-def _frozen(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return (list, *map(_frozen, value))
-    # the latter takes its time
-    if not isinstance(value, int | float | str) and isinstance(value, Mapping):
-        return tuple(sorted([(str(name), _frozen(item)) for name, item in value.items()]))
-    # True and 1 (and 1.0) are equal and would share an entry, but an attribute is handed on as it
-    # was written.
-    return (type(value), value)
-
-
 def _listed(value: Any) -> Any:
-    """As an attribute is handed on: what was a tuple or a mapping of another type is a list or a
-    dict.
-    """
+    """An attribute of lists and dicts, as JSON has them, without tuples and other mappings."""
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
+    # Most attributes are numbers and texts, and to ask for a Mapping takes a microsecond.
     if not isinstance(value, int | float | str) and isinstance(value, Mapping):
         return {str(name): _listed(item) for name, item in value.items()}
     return value
-
-
-def _thawed(value: Any) -> Any:
-    if value and value[0] is list:
-        return [_thawed(item) for item in value[1:]]
-    if len(value) == 2 and isinstance(value[0], type):
-        return value[1]
-    return {name: _thawed(item) for name, item in value}

@@ -17,7 +17,6 @@ from typing import Literal
 
 from ..errors import InputError
 from .index import Axis, Index, Interval
-from .regions import Shard, shard_of
 from .registry import Semantics
 
 _CACHED = 16_384
@@ -57,7 +56,7 @@ def _splits(
 ) -> tuple[Split, ...]:
     weights = _weight_axes(semantics, parameters, gradients)
     sample = _sample_axis(semantics)
-    found = []
+    splitting = []
     for axis in semantics.axes:
         effects = effects_of(semantics, axis.name)
         if (
@@ -66,24 +65,24 @@ def _splits(
             and _made_apart(semantics, axis)
             and _matters(semantics, axis, effects)
         ):
-            found.append(
+            splitting.append(
                 Split(axis.name, axis.size, _kind(axis.name, effects, weights, sample), effects)
             )
-    return tuple(found)
+    return tuple(splitting)
 
 
 @lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
     """What a split of an axis does to each output."""
-    found: list[Effect] = []
+    effects: list[Effect] = []
     for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
         if any(axis in names for _, names, _ in dims):
-            found.append("concatenate")
+            effects.append("concatenate")
         else:
-            found.append(
+            effects.append(
                 "reduce" if any(other.name == axis for other in output.over) else "replicate"
             )
-    return tuple(found)
+    return tuple(effects)
 
 
 @lru_cache(_CACHED)
@@ -93,20 +92,21 @@ def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]
 
     So degrees a dimension (SOAP's and Tofu's way to write a partition) become degrees an axis.
     """
-    found: list[str | None] = []
+    cut_by: list[str | None] = []
     for index, names, _ in semantics.makes[output]:
         outer = (
             a.name
             for a in semantics.axes
             if a.name in names and index is not None and _is_outermost(index, a)
         )
-        found.append(next(outer, None))
-    return tuple(found)
+        cut_by.append(next(outer, None))
+    return tuple(cut_by)
 
 
 def _kind(
     axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
 ) -> SplitKind:
+    # The first output decides: the others are statistics and places of its values.
     if effects and effects[0] == "reduce":
         return "reduction"
     if axis in weights:
@@ -133,9 +133,9 @@ def _weight_axes(
 
 def _sample_axis(semantics: Semantics) -> str | None:
     """The axis named by the kind, else the first of the first output."""
-    told = semantics.description.sample
-    if told != "":
-        return told
+    named = semantics.description.sample
+    if named != "":
+        return named
     for _, names, _ in semantics.makes[0][:1] if semantics.makes else ():
         return next((axis.name for axis in semantics.axes if axis.name in names), None)
     return None
@@ -163,15 +163,17 @@ def _made_apart(semantics: Semantics, axis: Axis) -> bool:
 
 
 def _is_outermost(index: Axis | Index, axis: Axis) -> bool:
-    terms = index.as_index().terms
+    terms = index.terms
     factors = {
         part.name: (abs(factor), part.size) for part, factor in terms if isinstance(part, Axis)
     }
     if axis.name not in factors:
         return False
-    mine = factors[axis.name][0]
+    stride = factors[axis.name][0]
     return all(
-        factor < mine or size == 1 for name, (factor, size) in factors.items() if name != axis.name
+        factor < stride or size == 1
+        for name, (factor, size) in factors.items()
+        if name != axis.name
     )
 
 
@@ -180,6 +182,7 @@ def parts_of(size: int, degree: int) -> tuple[Interval, ...]:
     """``degree`` parts of [0, size) whose sizes differ by one at most; of two, the first is the
     larger.
     """
+    # Rounded up, not down: of two uneven parts the first is then the larger.
     ends = [-(-i * size // degree) for i in range(degree + 1)]
     return tuple(pairwise(ends))
 
@@ -197,6 +200,7 @@ def boxes(
     problems = list(_degree_problems(semantics, allowed, degrees, even))
     if problems:
         raise InputError(problems)
+    # In the op's order of axes, not the file's: part i is the same box however degrees are written.
     names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
     return tuple(
         dict(zip(names, point, strict=True))
@@ -229,29 +233,21 @@ def _degree_problems(
             yield f'axis "{name}": degree {degree} does not divide {known[name]}'
 
 
-@dataclass(frozen=True, slots=True)
-class BasicStrategy:
-    """One of Tofu's basic strategies: one axis cut, what each worker group then reads and makes.
+def steps(workers: int) -> tuple[int, ...]:
+    """Tofu's steps: groups of each, the prime factors of the number of workers, largest first.
 
-    ``case`` 1: the output is put together along a dimension; 2: it is reduced element by element.
+    Each step cuts every tensor along one dimension among its groups (EuroSys 2019, section 5).
+    Raises InputError below 1.
     """
-
-    axis: str
-    case: Literal[1, 2]
-    shards: tuple[Shard, ...]
-
-
-def basic_strategies(semantics: Semantics, groups: int = 2) -> tuple[BasicStrategy, ...]:
-    """Tofu's strategies of an op for so many worker groups (EuroSys 2019, section 4.2), found by
-    its index expressions.
-
-    An axis shorter than ``groups`` is left out.
-    """
-    found = []
-    for split in splits(semantics):
-        if split.size >= groups:
-            shards = tuple(
-                shard_of(semantics, {split.axis: part}) for part in parts_of(split.size, groups)
-            )
-            found.append(BasicStrategy(split.axis, 2 if split.kind == "reduction" else 1, shards))
-    return tuple(found)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")
+    factors, factor, left = list[int](), 2, workers
+    while left > 1:
+        # What is left without a factor up to its root is prime.
+        if factor * factor > left:
+            factor = left
+        while left % factor == 0:
+            factors.append(factor)
+            left //= factor
+        factor += 1
+    return tuple(reversed(factors))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 Leaf = Literal["constant", "input", "parameter"]
 LEAF_ROLES: tuple[Leaf, ...] = ("constant", "input", "parameter")
@@ -54,47 +54,37 @@ class Traits:
     combines: str | None = None
     transposes: tuple[str, ...] = ()
     positive: bool = False
+    # None: as the class of the kind has it, so that a kind registered in a class needs no traits.
     pointwise: bool | None = None
     layer: bool | None = None
     weighted: bool | None = None
     whole_samples: bool | None = None
 
     def within(self, op_class: str) -> Traits:
-        """These traits, with those of a class where nothing is told."""
-        own = _BY_CLASS[op_class]
-        return replace(
-            self,
-            pointwise=own.pointwise if self.pointwise is None else self.pointwise,
-            layer=own.layer if self.layer is None else self.layer,
-            weighted=own.weighted if self.weighted is None else self.weighted,
-            whole_samples=own.whole_samples if self.whole_samples is None else self.whole_samples,
-        )
+        """These traits, with those of a class where they are left open."""
+        of_class = _BY_CLASS[op_class]
+        named: dict[str, Any] = {name: name in of_class for name in _OF_CLASSES}
+        return replace(self, **{k: v for k, v in named.items() if getattr(self, k) is None})
 
 
-def _of_class(
-    pointwise: bool = False,
-    layer: bool = False,
-    weighted: bool = False,
-    whole_samples: bool = False,
-) -> Traits:
-    return Traits(pointwise=pointwise, layer=layer, weighted=weighted, whole_samples=whole_samples)
-
-
-_BY_CLASS: Mapping[str, Traits] = {
-    "gemm": _of_class(layer=True, weighted=True),
-    "conv": _of_class(layer=True, weighted=True, whole_samples=True),
-    "attention": _of_class(layer=True, whole_samples=True),
-    "norm": _of_class(whole_samples=True),
-    "softmax": _of_class(layer=True, whole_samples=True),
-    "elementwise": _of_class(pointwise=True),
-    "reduction": _of_class(whole_samples=True),
-    "pooling": _of_class(layer=True, whole_samples=True),
-    "embedding": _of_class(layer=True, weighted=True, whole_samples=True),
-    "recurrent": _of_class(layer=True, whole_samples=True),
-    "data_movement": _of_class(),
-    "optimizer": _of_class(pointwise=True),
-    "other": _of_class(),
+_OF_CLASSES = ("pointwise", "layer", "weighted", "whole_samples")
+_BY_CLASS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("layer", "weighted"),
+    "conv": ("layer", "weighted", "whole_samples"),
+    "attention": ("layer", "whole_samples"),
+    "norm": ("whole_samples",),
+    "softmax": ("layer", "whole_samples"),
+    "elementwise": ("pointwise",),
+    "reduction": ("whole_samples",),
+    "pooling": ("layer", "whole_samples"),
+    "embedding": ("layer", "weighted", "whole_samples"),
+    "recurrent": ("layer", "whole_samples"),
+    "data_movement": (),
+    "optimizer": ("pointwise",),
+    "other": (),
 }
 OP_CLASSES = tuple(_BY_CLASS)
-UNKNOWN = Traits().within("other")
+OPEN = Traits()
+"""Nothing is told: all as the class of the kind has it."""
+UNKNOWN = OPEN.within("other")
 """Those of a kind that nobody registered."""

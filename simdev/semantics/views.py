@@ -4,13 +4,12 @@ was folded away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
-from .description import Shape
-from .index import Axis, Region, clipped_interval
-from .reshaping import reshaped
+from .description import Entry, Shape
+from .index import Axis, Index, Region, clipped_interval
 
 
 def stored_region(
@@ -29,10 +28,11 @@ def stored_region(
     that is merged of several; without strides, two exchanged dimensions of equal extents cannot be
     told.
     """
-    if strides is not None and (len(strides) != len(seen) or not _told(strides)):
+    if strides is not None and (len(strides) != len(seen) or not _are_whole(strides)):
         strides = None
     if strides is not None and _exchanged(seen, strides):
         return _through_exchange(region, seen, stored, strides)
+    # Without strides an exchange of equal extents cannot be seen, and the region is taken as it is.
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
@@ -45,12 +45,12 @@ def stored_region(
         return _by_strides(region, seen, stored, strides)
     if len(seen) < len(stored):
         return _whole(stored)
-    found = []
+    box = []
     for interval, extent, here in zip(
         region[len(seen) - len(stored) :], seen[len(seen) - len(stored) :], stored, strict=True
     ):
-        found.append(interval if extent == here else (0, here))
-    return tuple(found)
+        box.append(interval if extent == here else (0, here))
+    return tuple(box)
 
 
 def _whole(shape: Shape) -> Region:
@@ -66,23 +66,26 @@ def sliced_strides(
     A dimension of stride 0 stays repeated. What lay between two rows stays in proportion where it
     is a whole multiple. None where the part lies row by row, or the strides tell nothing.
     """
-    if strides is None or len(strides) != len(shape) or not _told(strides):
+    if strides is None or len(strides) != len(shape) or not _are_whole(strides):
         return None
-    found = list(strides)
+    part_strides = list(strides)
+    # From the innermost dimension out: a stride counts the elements of all dimensions inside of it.
     before = after = 1
     for d in sorted(range(len(shape)), key=lambda d: (strides[d], -d)):
         if strides[d]:
-            found[d] = strides[d] // before * after if strides[d] % before == 0 else strides[d]
-            before, after = strides[d] * shape[d], found[d] * part[d]
+            part_strides[d] = (
+                strides[d] // before * after if strides[d] % before == 0 else strides[d]
+            )
+            before, after = strides[d] * shape[d], part_strides[d] * part[d]
     plain = all(
         step == row
-        for step, row, extent in zip(found, row_strides(part), part, strict=True)
+        for step, row, extent in zip(part_strides, row_strides(part), part, strict=True)
         if extent > 1
     )
-    return None if plain else tuple(found)
+    return None if plain else tuple(part_strides)
 
 
-def _told(strides: Sequence[object]) -> bool:
+def _are_whole(strides: Sequence[object]) -> bool:
     return all(isinstance(step, int) for step in strides)
 
 
@@ -113,20 +116,22 @@ def _by_strides(region: Region, seen: Shape, stored: Shape, strides: Sequence[in
     those inside of it, begins where that begins, whatever the offset: its interval tells the stored
     one. All others are taken whole.
     """
-    steps, found = row_strides(stored), list(_whole(stored))
+    steps, box = row_strides(stored), list(_whole(stored))
+    # A dimension of the tensor is known by where it ends, in elements.
     ends = {steps[at] * extent: at for at, extent in enumerate(stored) if extent > 1}
     wide = sorted(
         (d for d, extent in enumerate(seen) if extent > 1 and strides[d] > 0),
         key=lambda d: -strides[d],
     )
     if any(strides[a] < strides[b] * seen[b] for a, b in pairwise(wide)):
-        return tuple(found)  # windows that overlap
+        # Windows that overlap: an element lies in several, and no box of one dimension holds them.
+        return tuple(box)
     for d in wide:
         at = ends.get(strides[d] * seen[d])
         if at is not None:
             start, stop = region[d]
-            found[at] = start * strides[d] // steps[at], -(-stop * strides[d] // steps[at])
-    return tuple(found)
+            box[at] = start * strides[d] // steps[at], -(-stop * strides[d] // steps[at])
+    return tuple(box)
 
 
 def row_strides(shape: Shape) -> tuple[int, ...]:
@@ -145,14 +150,81 @@ def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:
 def _through_reshape(region: Region, seen: Shape, stored: Shape) -> Region:
     points = tuple(Axis(f"d{i}", extent) for i, extent in enumerate(seen))
     box = {axis.name: interval for axis, interval in zip(points, region, strict=True)}
-    found = []
+    stored_box = []
     for entry, extent in zip(reshaped(stored, points), stored, strict=True):
         if entry is None:
-            found.append((0, extent))
+            stored_box.append((0, extent))
         else:
-            found.append(
-                (0, 1)
-                if isinstance(entry, int)
-                else clipped_interval(entry.as_index(), extent, box)
+            stored_box.append(
+                (0, 1) if isinstance(entry, int) else clipped_interval(entry, extent, box)
             )
-    return tuple(found)
+    return tuple(stored_box)
+
+
+def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
+    """Axes d0, d1, .. of the new shape; of those merged with others only the outermost can be split
+    into boxes of x.
+
+    Raises ValueError where the element counts differ.
+    """
+    inner = set()
+    for _, made in _groups(x, y):
+        wide = [j for j in made if y[j] > 1]
+        inner.update(wide[1:])
+    return tuple(Axis(f"d{j}", extent, j not in inner) for j, extent in enumerate(y))
+
+
+def reshaped(x: Shape, points: Sequence[Axis]) -> tuple[Entry, ...]:
+    """How a tensor of shape x is read at a point of its new form.
+
+    Raises ValueError where the element counts differ.
+    """
+    index: list[Entry] = []
+    for read, made in _groups(x, tuple(axis.size for axis in points)):
+        index += _group([x[i] for i in read], [points[j] for j in made])
+    return tuple(index)
+
+
+def _groups(x: Shape, y: Shape) -> Iterator[tuple[range, range]]:
+    """Shortest runs of dimensions of x and of y with equal counts of elements."""
+    if prod(x) != prod(y):
+        raise ValueError(f"{list(x)} has {prod(x)} elements, {list(y)} has {prod(y)}")
+    # Empty tensors have no positions by which dimensions could be told apart.
+    if 0 in x:
+        yield range(len(x)), range(len(y))
+        return
+    i = j = 0
+    while i < len(x) or j < len(y):
+        first, other = i, j
+        inside = outside = 1
+        while (i, j) == (first, other) or inside != outside:
+            if i < len(x) and (inside <= outside or j == len(y)):
+                inside *= x[i]
+                i += 1
+            else:
+                outside *= y[j]
+                j += 1
+        yield range(first, i), range(other, j)
+
+
+def _group(x: Sequence[int], points: Sequence[Axis]) -> list[Entry]:
+    if 0 in x:
+        return [None] * len(x)
+    wide = [axis for axis in points if axis.size > 1]
+    # Extents of 1 come and go in a reshape; the dimension that remains is the axis itself, which is
+    # faster and, unlike a quotient, can be split.
+    if len(wide) == 1 and wide[0].size in x:
+        return [wide[0] if extent > 1 else 0 for extent in x]
+    position = Index(())
+    for k, axis in enumerate(wide):
+        position = position + axis * prod(later.size for later in wide[k + 1 :])
+    return [_part(position, x, k) for k in range(len(x))]
+
+
+def _part(position: Index, x: Sequence[int], k: int) -> Entry:
+    """Index of dimension k at a position of the group."""
+    if x[k] == 1:
+        return 0
+    below = prod(x[k + 1 :])
+    quotient = position // below if below > 1 else position
+    return quotient if x[k] * below == prod(x) else quotient % x[k]

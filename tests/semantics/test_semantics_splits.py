@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import pytest
 
 from op_examples import examples, semantics_of_example
@@ -13,12 +11,13 @@ from simdev.semantics import (
     Call,
     Description,
     Output,
+    Shard,
     axes,
-    basic_strategies,
     boxes,
     input_regions,
     op_class,
     output_axes,
+    parts_of,
     per,
     register,
     registry,
@@ -29,25 +28,23 @@ from simdev.semantics import (
     work,
 )
 from simdev.semantics.registry import Semantics
-from simdev.semantics.tofu import partitions, partitions_of, step_choices
 
 
 def of(kind: str, call: Call) -> Semantics:
     return semantics_of(kind, call.attrs, call.inputs, call.outputs)
 
 
+def cases_of(semantics: Semantics) -> dict[str, int]:
+    """Tofu's cases by axis: 1, an output is put together along a dimension; 2, it is reduced."""
+    return {split.axis: 2 if split.kind == "reduction" else 1 for split in splits(semantics)}
+
+
+def halves(semantics: Semantics, axis: str) -> list[Shard]:
+    size = next(split.size for split in splits(semantics) if split.axis == axis)
+    return [shard_of(semantics, {axis: part}) for part in parts_of(size, 2)]
+
+
 # Tofu: golden numbers
-
-
-def test_a_4d_tensor_has_20_partitions_over_8_workers() -> None:
-    found = partitions(4, 8)
-    assert len(found) == len(set(found)) == 20
-    assert all(prod(parts) == 8 for parts in found)
-
-
-def test_a_step_of_six_tensors_has_4096_choices_and_without_steps_64_million() -> None:
-    assert len(list(step_choices([4] * 6))) == 4096
-    assert len(partitions(4, 8)) ** 6 == 64_000_000
 
 
 @pytest.mark.parametrize(
@@ -55,13 +52,6 @@ def test_a_step_of_six_tensors_has_4096_choices_and_without_steps_64_million() -
 )
 def test_steps_are_factors_the_largest_first(workers: int, expected: tuple[int, ...]) -> None:
     assert steps(workers) == expected
-
-
-def test_partitions_give_every_worker_something() -> None:
-    assert partitions_of((1, 4), 4) == ((1, 4),)
-    assert (3, 2) in partitions_of((3, 4), 6)
-    with pytest.raises(InputError, match="workers"):
-        steps(0)
 
 
 def tofu_conv1d(call: Call) -> Description:
@@ -96,39 +86,32 @@ def own_kinds() -> None:
 @pytest.mark.usefixtures("own_kinds")
 def test_conv1d_has_the_strategies_of_the_paper() -> None:
     semantics = semantics_of("tofu_conv1d", {}, [(8, 4, 34), (4, 6, 3)], [(8, 6, 32)])
-    found = {strategy.axis: strategy for strategy in basic_strategies(semantics)}
-    assert {axis: found[axis].case for axis in found} == {"b": 1, "co": 1, "x": 1, "ci": 2, "dx": 2}
-    first, second = found["x"].shards
+    assert cases_of(semantics) == {"b": 1, "co": 1, "x": 1, "ci": 2, "dx": 2}
+    first, second = halves(semantics, "x")
     assert first.needs == (((0, 8), (0, 4), (0, 18)), ((0, 4), (0, 6), (0, 3)))  # 16 + a halo of 2
     assert second.needs[0] == ((0, 8), (0, 4), (16, 34))
-    assert [shard.needs[0] for shard in found["ci"].shards] == [
+    assert [shard.needs[0] for shard in halves(semantics, "ci")] == [
         ((0, 8), (0, 2), (0, 34)),
         ((0, 8), (2, 4), (0, 34)),
     ]
-    assert [shard.needs[1] for shard in found["co"].shards] == [
+    assert [shard.needs[1] for shard in halves(semantics, "co")] == [
         ((0, 4), (0, 3), (0, 3)),
         ((0, 4), (3, 6), (0, 3)),
     ]
-    assert [shard.needs[0] for shard in found["dx"].shards] == [
+    assert [shard.needs[0] for shard in halves(semantics, "dx")] == [
         ((0, 8), (0, 4), (0, 33)),
         ((0, 8), (0, 4), (2, 34)),
     ]
 
 
-@pytest.mark.parametrize("axis", ["n", "k", "p"])
-def test_the_shipped_conv1d_has_the_same_strategies(axis: str) -> None:
-    found = {
-        strategy.axis: strategy.case
-        for strategy in basic_strategies(semantics_of_example("conv1d"))
-    }
-    assert found == {"n": 1, "k": 1, "p": 1, "c": 2, "r": 2}
-    assert axis in found
+def test_the_shipped_conv1d_has_the_strategies_of_the_paper() -> None:
+    assert cases_of(semantics_of_example("conv1d")) == {"n": 1, "k": 1, "p": 1, "c": 2, "r": 2}
 
 
 @pytest.mark.usefixtures("own_kinds")
 def test_shift_two_reads_two_further() -> None:
     semantics = semantics_of("shift_two", {}, [(12,)], [(10,)])
-    first, second = basic_strategies(semantics)[0].shards
+    first, second = halves(semantics, "i")
     assert (first.makes, first.needs) == ((((0, 5),),), (((2, 7),),))  # [0, 4] reads [2, 6]
     assert (second.makes, second.needs) == ((((5, 10),),), (((7, 12),),))
 

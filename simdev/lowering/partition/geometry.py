@@ -250,9 +250,8 @@ def _box(
     allowed = {split.axis for split in splits(semantics)}
     interval_of = {}
     for (index, names, full), interval in zip(dims, region, strict=True):
-        affine = index.as_index() if index is not None else None
         # Only an axis by itself, neither shifted nor strided, has the interval of the dimension.
-        plain = affine is not None and not affine.offset and [f for _, f in affine.terms] == [1]
+        plain = index is not None and not index.offset and [f for _, f in index.terms] == [1]
         if plain and len(names) == 1 and names <= allowed and interval != full:
             interval_of[next(iter(names))] = interval
     names_in_order = (axis.name for axis in semantics.axes)

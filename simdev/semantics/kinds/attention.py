@@ -87,6 +87,7 @@ def attention_backward(call: Call) -> Description:
     heads = _Heads(q, k, v, split_keys=len(others) > 1)
     scores = heads.scores
     over_queries = (heads.s, *heads.shared)
+    # A block of keys makes partial sums of dq, but all of its own dk and dv.
     over_keys = (heads.t,) if heads.t.split else ()
     return Description(
         outputs=(

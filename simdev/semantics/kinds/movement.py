@@ -15,8 +15,8 @@ from typing import Any
 from ..description import Access, Call, Description, Entry, Output, Shape, axes, per
 from ..index import Axis, Box
 from ..registry import register
-from ..reshaping import reshaped, reshaped_axes
 from ..traits import Traits
+from ..views import reshaped, reshaped_axes
 from .common import broadcast, dim_of, dimension, each, numbered, sized
 
 
@@ -47,6 +47,7 @@ def _shifted(points: Sequence[Axis], dim: int, parts: Sequence[Shape]) -> list[t
     """How the parts that lie side by side along a dimension are indexed by the points of the
     whole.
     """
+    # Shifted by its start, a part clips the points of the whole to its own extent.
     starts = [0, *accumulate(shape[dim] for shape in parts)]
     if starts[-1] != points[dim].size:
         raise ValueError(
@@ -184,6 +185,7 @@ def embedding(call: Call) -> Description:
     v, d = axes("v d", weight)
     return Description(
         outputs=(Output((*points, d), over=(v,)),),
+        # Rows that are hit twice count once; more than all looked-up elements cannot be read.
         inputs=(Access((v, d), at_most=(*points, d)), Access(points)),
         parameters=(0,),
     )
@@ -232,6 +234,7 @@ def index_add(call: Call) -> Description:
     points = numbered(call.outputs[0])
     dim = dim_of(call, len(points))
     i = Axis("i", call.inputs[1][0])
+    # Every pair (place, addend) is a point, and one in as many as there are places is an addition.
     share = Fraction(1, max(1, points[dim].size))
     return Description(
         outputs=(Output(points, over=(i,)),),
@@ -240,6 +243,7 @@ def index_add(call: Call) -> Description:
     )
 
 
+# PyTorch runs these without a kernel; only what reads them afterwards may have to copy.
 VIEW = Traits(view=True)
 for _name, _describe, _attributes in (
     ("reshape", reshape, "shape or size"),

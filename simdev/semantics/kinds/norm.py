@@ -77,6 +77,8 @@ def _by_group(call: Call) -> _Layout:
     """
     shape, groups = call.inputs[0], int(call.attrs["group"])
     n, g = axes("n g", (shape[0], groups))
+    # Channels are numbered through the groups, so the channel is a sum of two axes, of which only
+    # the outer can be cut.
     names = " ".join(["j", *(f"d{i}" for i in range(2, len(shape)))])
     j, *positions = axes(names, (shape[1] // groups, *shape[2:]), split=False)
     channel = g * j.size + j
