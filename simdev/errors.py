@@ -6,7 +6,8 @@ an exception from its ``args`` when it crosses a process, and pickle does the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MAX_LINES, MAX_COLUMNS = 200, 600
 
@@ -53,6 +54,40 @@ class InputError(SimdevError, ValueError):
     def within(self, file: str) -> InputError:
         """The same problems, told of a file (a file already named is kept)."""
         return type(self)(self.problems, self.file or file)
+
+
+@contextmanager
+def within(file: str) -> Iterator[None]:
+    """Problems of the block are told of a file."""
+    try:
+        yield
+    except (InputError, DeadlockError) as error:
+        raise error.within(file) from None
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Problems of the block are told behind a prefix, like ``params.`` or ``--``."""
+    try:
+        yield
+    except InputError as error:
+        problems = [prefix + problem for problem in error.problems]
+        raise type(error)(problems, error.file) from None
+
+
+@contextmanager
+def collecting(problems: list[str], prefix: str = "") -> Iterator[None]:
+    """Problems of the block are added to a list, each behind the prefix, and not raised."""
+    try:
+        yield
+    except InputError as error:
+        problems += [prefix + problem for problem in error.problems]
+
+
+def reason_of(error: Exception) -> str:
+    """Why the system refused something, as messages write it: begun with a small letter."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"{reason[:1].lower()}{reason[1:]}"
 
 
 class MissingCostError(InputError):

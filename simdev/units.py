@@ -170,13 +170,13 @@ def format_capacity(size: int) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-def format_seconds(seconds: float) -> str:
+def format_seconds(seconds: float, digits: int = 4) -> str:
     """For people: ``12.34 ms``."""
     for unit in ("s", "ms", "us", "ns"):
         scale = 10.0 ** _TIME[unit]
         if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e12:.4g} ps"
+            return f"{seconds / scale:.{digits}g} {unit}"
+    return f"{seconds * 1e12:.{digits}g} ps"
 
 
 def format_bandwidth(rate: float) -> str:

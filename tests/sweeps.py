@@ -58,7 +58,7 @@ from simdev.cli import main
 from simdev.sweep import engine_version
 # One version for all: a source edited meanwhile would rightly count as another engine.
 engine_version()
-import simdev.sweep.front, simdev.sweep.frame, simdev.scenario, simdev.lowering
+import simdev.sweep.sweeping, simdev.sweep.frame, simdev.scenario, simdev.lowering
 import simdev.engine.simpy_engine
 
 def armed(point, mode):

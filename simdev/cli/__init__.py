@@ -1,6 +1,7 @@
-"""The command line: one verb a module, each with ``add_parser`` and ``run``.
+"""The command line: one verb a module.
 
-Data goes to stdout, talk to stderr.
+A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG) make the parser of its verb,
+``run`` runs it. Data goes to stdout, talk to stderr.
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
 interrupted; 141 the reader of stdout went away. Modules import what they need when they run, so
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from .. import __version__
-from ..errors import OutOfMemoryError, SimdevError
+from ..errors import OutOfMemoryError, SimdevError, reason_of
 from . import (
     calibrate,
     check,
@@ -32,12 +33,17 @@ from . import (
     simulate,
     sweep,
 )
-from .codes import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED
+from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
+
+VERBS = (
+    simulate, sweep, report, compare, search, pipeline, check, import_, calibrate, profile, serve,
+    clusters,
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all verbs; the chosen verb is ``args.run``."""
-    found = argparse.ArgumentParser(
+    commands = argparse.ArgumentParser(
         prog="simdev",
         description=(
             "Simulate a training step spread over devices: how long does it take, and does it fit?"
@@ -45,24 +51,26 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit codes: 0 done, 1 the step does not fit, 2 bad input, 3 a failed check",
         allow_abbrev=False,
     )
-    found.add_argument("--version", action="version", version=f"simdev {__version__}")
-    verbs = found.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in (
-        simulate,
-        sweep,
-        report,
-        compare,
-        search,
-        pipeline,
-        check,
-        import_,
-        calibrate,
-        profile,
-        serve,
-        clusters,
-    ):
-        verb.add_parser(verbs)
-    return found
+    commands.add_argument("--version", action="version", version=f"simdev {__version__}")
+    verbs = commands.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        epilog = getattr(verb, "EPILOG", None)
+        command = verbs.add_parser(
+            verb.__name__.rpartition(".")[2].rstrip("_"),
+            help=verb.HELP,
+            description=verb.DESCRIPTION,
+            epilog=epilog,
+            # An epilog is a table, whose line breaks must stay.
+            formatter_class=argparse.RawDescriptionHelpFormatter
+            if epilog
+            else argparse.HelpFormatter,
+            allow_abbrev=False,
+        )
+        add_options(command, verb.OPTIONS)
+        for title, options in getattr(verb, "GROUPS", {}).items():
+            add_options(command.add_argument_group(title), options)
+        command.set_defaults(run=verb.run, usage_error=command.error)
+    return commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,22 +84,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_stdout()
         return BROKEN_PIPE
     except KeyboardInterrupt:
-        return _told("interrupted", INTERRUPTED)
+        return _fail("interrupted", INTERRUPTED)
     except OutOfMemoryError as error:
-        return _told(str(error), INFEASIBLE)
+        return _fail(str(error), INFEASIBLE)
     except SimdevError as error:
-        return _told(str(error), BAD_INPUT)
+        return _fail(str(error), BAD_INPUT)
     except MemoryError:
-        return _told("simdev itself ran out of memory", BAD_INPUT)
+        return _fail("simdev itself ran out of memory", BAD_INPUT)
     except OSError as error:
         # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes
         # no more.
         _drop_stdout()
-        reason = error.strerror or str(error)
-        return _told(f"cannot write: {reason[:1].lower()}{reason[1:]}", BAD_INPUT)
+        return _fail(f"cannot write: {reason_of(error)}", BAD_INPUT)
     except Exception:
         traceback.print_exc()
-        return _told("this is a bug in simdev, not in your files", INTERNAL)
+        return _fail("this is a bug in simdev, not in your files", INTERNAL)
     return code
 
 
@@ -116,6 +123,6 @@ def _drop_stdout() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _told(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     print(message, file=sys.stderr)
     return code

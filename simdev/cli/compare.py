@@ -9,68 +9,49 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
-from .codes import DONE
-from .report import page_place, write_page
+from .options import DONE, Option
+from .outputs import output_files
+from .report import PAGE, page_inputs, write_page
 
 ROWS_SHOWN = 12
-
-
-def add_parser(verbs: Any) -> None:
-    """Add this verb to the parser's subparsers."""
-    found = verbs.add_parser(
-        "compare",
-        help="tell two steps apart: scenarios or saved runs",
-        description=(
-            "Compares two steps, each a scenario or a saved run, part by part; parts are "
-            "matched by name."
-        ),
-        allow_abbrev=False,
-    )
-    found.add_argument(
-        "first", metavar="A", help="a scenario or a saved run (JSON, may be gzipped; - is stdin)"
-    )
-    found.add_argument("second", metavar="B", help="another one")
-    found.add_argument(
-        "-o", "--out", metavar="OUT", help="write a page too, with both on one time axis (.html)"
-    )
-    found.add_argument(
-        "--json", action="store_true", help="print the comparison as JSON (times in ps)"
-    )
-    found.set_defaults(run=run)
+HELP = "tell two steps apart: scenarios or saved runs"
+DESCRIPTION = (
+    "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
+)
+OPTIONS: tuple[Option, ...] = (
+    ("first", "A", "a scenario or a saved run (JSON, may be gzipped; - is stdin)"),
+    ("second", "B", "another one"),
+    ("-o --out", "OUT", "write a page too, with both on one time axis (.html)"),
+    ("--json", "", "print the comparison as JSON (times in ps)"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    from ..report import compare_data, page
+    from ..report import compare_data, is_results, page
 
-    _check(args)
-    if args.out is None:
-        first, second = _subjects(args)
-    else:
-        with page_place(args.out, [args.first, args.second]) as place:
-            first, second = _subjects(args)
-            write_page(place, page(compare_data(first, second)))
+    files = [args.first, args.second]
+    if files == ["-", "-"]:
+        raise InputError("A and B: only one of them can be stdin")
+    for file in filter(is_results, files):
+        raise InputError("is a table; compare takes scenarios and saved runs", file)
+    with output_files(args, {"out": PAGE}, page_inputs(files)) as out:
+        first, second = _subjects(*files)
+        if "out" in out:
+            write_page(out["out"], page(compare_data(first, second)))
+    if args.out is not None:
         print(f"page: {args.out}", file=sys.stderr)
     print(_json(first, second) if args.json else _text(first, second))
     return DONE
 
 
-def _check(args: argparse.Namespace) -> None:
-    from ..report import is_results
-
-    if args.first == args.second == "-":
-        raise InputError("A and B: only one of them can be stdin")
-    for file in (args.first, args.second):
-        if is_results(file):
-            raise InputError("is a table; compare takes scenarios and saved runs", file)
-
-
-def _subjects(args: argparse.Namespace) -> tuple[Any, Any]:
+def _subjects(*files: str) -> tuple[Any, Any]:
     from ..report import read_subject
 
-    first, second = read_subject(args.first), read_subject(args.second)
-    if first.name == second.name and args.first != args.second:  # the same file name in two folders
-        return replace(first, name=args.first), replace(second, name=args.second)
+    first, second = map(read_subject, files)
+    # Files of the same name in two folders are told apart by their paths.
+    if first.name == second.name and files[0] != files[1]:
+        return replace(first, name=files[0]), replace(second, name=files[1])
     return first, second
 
 
@@ -89,6 +70,10 @@ def _text(first: Any, second: Any) -> str:
 def _json(first: Any, second: Any) -> str:
     from ..report import compare_sheets, verdict
 
-    sheets = [sheet.to_json() for sheet in compare_sheets(first.report, second.report)]
-    found = {"a": first.name, "b": second.name, "verdict": verdict(first, second), "sheets": sheets}
-    return json.dumps(found, indent=1, allow_nan=False)
+    comparison = {
+        "a": first.name,
+        "b": second.name,
+        "verdict": verdict(first, second),
+        "sheets": [sheet.to_json() for sheet in compare_sheets(first.report, second.report)],
+    }
+    return json.dumps(comparison, indent=1, allow_nan=False)

@@ -1,74 +1,80 @@
-"""Files that a verb writes: whole or not at all, and refused before any work is done."""
+"""What verbs write besides their answer: files, whole or not at all, and progress and findings on
+stderr.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..trace import Trace
+
 PICTURES = (".png", ".svg", ".pdf")
+JSON = (".json", ".json.gz")
 
 
 @contextmanager
-def place_for(option: str, path: str) -> Iterator[str]:
-    """The temporary file to fill, which takes the place of ``path`` at the end.
+def output_files(
+    args: argparse.Namespace,
+    endings: Mapping[str, Sequence[str]],
+    inputs: Iterable[tuple[str, str]],
+) -> Iterator[dict[str, str]]:
+    """The name of each argument that was given an output -> the temporary file to fill, which takes
+    the place of the output at the end.
 
-    Raises InputError before any work.
+    ``endings`` says by argument how names of outputs may end, ``inputs`` are (path, description) of
+    the files that no output may replace. Raises InputError before any work.
     """
-    from ..files.writing import replacing
+    from ..files import replacing
 
-    with ExitStack() as stack:
-        try:
-            place = stack.enter_context(replacing(path))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                f"{option}: cannot write {path}: {reason[:1].lower()}{reason[1:]}"
-            ) from None
-        yield place
-
-
-@contextmanager
-def places_for(wanted: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The same for several: name of an option's argument -> the temporary file."""
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(place_for(f"--{name.replace('_', '-')}", path))
-            for name, path in wanted.items()
-        }
-
-
-def check_names(
-    wanted: Mapping[str, str], endings: Mapping[str, Sequence[str]], taken: Mapping[str, str]
-) -> None:
-    """Refuse outputs whose names end otherwise than their options allow, and places that are taken
-    or named twice.
-
-    ``wanted`` is by name of an option's argument, ``taken`` tells what a place is. Raises
-    InputError with all problems.
-    """
-    problems, used = [], dict(taken)
-    for name, path in wanted.items():
-        if path.startswith("/dev/"):
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if not path.lower().endswith(tuple(endings[name])):
-            problems.append(f"{option}: {path}: the name must end in {' or '.join(endings[name])}")
-        other = used.setdefault(place_of(path), f"the output of {option}")
-        if other != f"the output of {option}":
-            problems.append(f"{option}: {path} is {other} too")
+    paths = {name: getattr(args, name) for name in endings if getattr(args, name) is not None}
+    problems = list(_problems(paths, endings, inputs)) if paths else []
     if problems:
         raise InputError(problems)
+    with ExitStack() as stack:
+        temporary = {}
+        for name, path in paths.items():
+            try:
+                temporary[name] = stack.enter_context(replacing(path))
+            except (OSError, ValueError) as error:
+                reason = f"cannot write {path}: {reason_of(error)}"
+                raise InputError(f"{_flag(name)}: {reason}") from None
+        yield temporary
+
+
+def _problems(
+    paths: Mapping[str, str],
+    endings: Mapping[str, Sequence[str]],
+    inputs: Iterable[tuple[str, str]],
+) -> Iterator[str]:
+    occupied = {real_path(path): description for path, description in inputs}
+    for name, path in paths.items():
+        # A device is written to and not replaced, so it may be anything and be named twice.
+        if path.startswith("/dev/"):
+            continue
+        output = f"the output of {_flag(name)}"
+        if not path.lower().endswith(tuple(endings[name])):
+            yield f"{_flag(name)}: {path}: the name must end in {' or '.join(endings[name])}"
+        occupant = occupied.setdefault(real_path(path), output)
+        if occupant != output:
+            yield f"{_flag(name)}: {path} is {occupant} too"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def files_of(source: str) -> Iterator[str]:
-    """What a scenario file names and is there; its reader tells what is wrong with it."""
+    """The existing files that a scenario file names; its reader tells what is wrong with it."""
     from ..files.reading import read_json
     from ..files.scenario import named_files
 
@@ -78,19 +84,55 @@ def files_of(source: str) -> Iterator[str]:
             yield from filter(os.path.isfile, named_files(value, os.path.dirname(source)))
 
 
-def place_of(path: str) -> str:
-    """Where a path really leads, as far as can be told."""
+def real_path(path: str) -> str:
+    """The path without links, as far as can be told."""
     try:
         return os.path.realpath(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a loop of links, a null byte
         return path
 
 
+def write_trace(trace: Trace, places: Mapping[str, str], figure: Callable[[], Figure]) -> None:
+    """Fill the places of ``--save``, ``--trace`` and ``--gantt``; the chart is drawn only then."""
+    if "save" in places:
+        from ..files import write_run
+
+        write_run(trace, places["save"])
+    if "trace" in places:
+        from ..export import export_chrome_trace
+
+        export_chrome_trace(trace, places["trace"])
+    if "gantt" in places:
+        save_figure(figure(), places["gantt"])
+
+
 def save_figure(figure: Figure, place: str) -> None:
-    """Same figure, same bytes: no dates, no random ids."""
+    """Draw into a file; the same figure gives the same bytes."""
     import matplotlib
 
     kind = os.path.splitext(place)[1][1:].lower() or "png"
+    # Without these, SVG and PDF carry the date, and SVG random ids.
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": "simdev"}):
         figure.savefig(place, format=kind, metadata=dates.get(kind))
+
+
+def is_faulty(trace: Trace) -> bool:
+    """Whether the checker finds a violation; all of them go to stderr."""
+    from ..check import check
+
+    violations = check(trace.task_graph, trace)
+    for violation in violations:
+        print(violation, file=sys.stderr)
+    tasks, count = len(trace.task_graph.tasks), len(violations)
+    print(f"check: {tasks:,} tasks, {count or 'no'} violation{'s' * (count > 1)}", file=sys.stderr)
+    return bool(violations)
+
+
+def progress_bar(description: str, **options: Any) -> Any:
+    """A bar of tqdm on stderr for what takes longer than two seconds, on a terminal only."""
+    from tqdm import tqdm
+
+    # ``disable=None`` is how tqdm is told to be silent where stderr is no terminal.
+    quiet = {"delay": 2, "disable": None, "leave": False, "file": sys.stderr}
+    return tqdm(desc=description, **quiet | options)

@@ -8,106 +8,66 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ..errors import InputError
-from .codes import DONE, FAILED_CHECK
+from .options import DONE, FAILED_CHECK, Option
 
-
-def add_parser(verbs: Any) -> None:
-    """Add this verb to the parser's subparsers."""
-    parser = verbs.add_parser(
-        "profile",
-        help="measure the operators of a PyTorch training step, or check profiles",
-        description="Captures the forward, backward and update of a PyTorch model as a graph, "
-        "measures each distinct "
-        "operator on this machine, and writes DIR/graphs/MODEL-bBATCH.json and "
-        "DIR/MODEL.DEVICEKIND.jsonl. "
-        '"simdev profile doctor FILE ..." looks for times in profiles that cannot be true.',
-        allow_abbrev=False,
-    )
-    parser.add_argument(
+HELP = "measure the operators of a PyTorch training step, or check profiles"
+DESCRIPTION = (
+    "Captures the forward, backward and update of a PyTorch model as a graph, measures each "
+    "distinct operator on this machine, and writes DIR/graphs/MODEL-bBATCH.json and "
+    'DIR/MODEL.DEVICEKIND.jsonl. "simdev profile doctor FILE ..." looks for times in profiles '
+    "that cannot be true."
+)
+OPTIONS: tuple[Option, ...] = (
+    (
         "model",
-        nargs="?",
-        metavar="MODEL",
-        help=(
-            "a name of --list, or path/to/file.py:function returning (module, inputs, "
-            "loss); or: doctor"
-        ),
-    )
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="profiles that the doctor looks at"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="list the models that are ready to be measured"
-    )
-    parser.add_argument(
+        "MODEL",
+        "a name of --list, or path/to/file.py:function returning (module, inputs, loss); "
+        "or: doctor",
+        {"nargs": "?"},
+    ),
+    ("files", "FILE", "profiles that the doctor looks at", {"nargs": "*"}),
+    ("--list", "", "list the models that are ready to be measured"),
+    (
         "--links",
-        metavar="FILE",
-        help="measure transfers between two local processes and write a cluster of 4 cores",
-    )
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default cpu)"
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help="examples in a batch (default: the model's own)"
-    )
-    parser.add_argument(
+        "FILE",
+        "measure transfers between two local processes and write a cluster of 4 cores",
+    ),
+    (
+        "--device",
+        "",
+        "what to measure (default cpu)",
+        {"action": "store", "choices": ("cpu", "cuda"), "default": "cpu"},
+    ),
+    ("--batch", "N", "examples in a batch (default: the model's own)"),
+    (
         "--size",
-        action="append",
-        default=[],
-        metavar="NAME=N",
-        help="another size of the model (length=128)",
-    )
-    parser.add_argument(
-        "--optimizer", metavar="NAME", help="sgd-momentum or adam (default: the model's own)"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=240.0,
-        metavar="S",
-        help="time to measure for (default 240)",
-    )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="simulate the step from its operators and compare with the measured one",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        default="profiles",
-        metavar="DIR",
-        help="where to write (default profiles)",
-    )
-    _add_others(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_others(parser: argparse.ArgumentParser) -> None:
-    """Options of the grid and of the doctor."""
-    parser.add_argument(
+        "NAME=N",
+        "another size of the model (length=128)",
+        {"action": "append", "default": []},
+    ),
+    ("--optimizer", "NAME", "sgd-momentum or adam (default: the model's own)"),
+    ("--seconds", "S", "time to measure for (default 240)", {"default": 240.0}),
+    ("--compare", "", "simulate the step from its operators and compare with the measured one"),
+    ("-o --output", "DIR", "where to write (default profiles)", {"default": "profiles"}),
+    (
         "--grid",
-        metavar="CLASS",
-        help="measure random shapes of op classes, by comma: gemm, conv, attention, norm, "
-        "softmax, elementwise, or all "
-        "of them; or copies of memory by size",
-    )
-    parser.add_argument(
-        "--points", type=int, metavar="N", help="random shapes of each class of the grid"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", metavar="NAME", help="dtype of the grid (default float32)"
-    )
+        "CLASS",
+        "measure random shapes of op classes, by comma: gemm, conv, attention, norm, softmax, "
+        "elementwise, or all of them; or copies of memory by size",
+    ),
+    ("--points", "N", "random shapes of each class of the grid"),
+    ("--dtype", "NAME", "dtype of the grid (default float32)", {"default": "float32"}),
     # argparse gives no positional argument to what stands behind an option, so this one takes the
     # files that follow it.
-    parser.add_argument(
+    (
         "--strict",
-        nargs="*",
-        metavar="FILE",
-        help="doctor: exit code 3 where there is a warning (of these files too)",
-    )
+        "FILE",
+        "doctor: exit code 3 where there is a warning (of these files too)",
+        {"nargs": "*"},
+    ),
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.strict is not None:
         raise InputError("--strict: goes with the doctor")
     try:
-        _run(args)
+        _measure(args)
     except OSError as error:
         raise InputError(error.strerror or str(error), error.filename) from None
     return DONE
@@ -138,7 +98,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
     return FAILED_CHECK if strict and warnings else DONE
 
 
-def _run(args: argparse.Namespace) -> None:
+def _measure(args: argparse.Namespace) -> None:
     from ..measure import model_names
 
     if args.list:
@@ -162,27 +122,22 @@ def _model(args: argparse.Namespace) -> None:
     sizes = dict(_size(text) for text in args.size)
     with _bar(args.model) as progress:
         graph, profile = profile_model(
-            args.model,
-            args.device,
-            args.batch,
-            args.seconds,
-            args.output,
-            progress,
-            args.optimizer,
-            sizes=sizes,
-        )
+            args.model, args.device, args.batch, args.seconds, args.output, progress,
+            args.optimizer, sizes=sizes,
+        )  # fmt: skip
     print(graph, profile, sep="\n")
     if args.compare:
         from ..measure.compare import compare
         from ..units import format_seconds
 
-        found = compare(profile, graph)
-        batch = "" if found.batch is None else f", batch {found.batch}"
+        result = compare(profile, graph)
+        batch = "" if result.batch is None else f", batch {result.batch}"
         print(
-            f"{found.model}{batch}, one {found.device}: simulated "
-            f"{format_seconds(found.simulated_s)}, "
-            f"measured {format_seconds(found.measured_s)}, error {found.error:+.1%}"
-            + (" (too noisy to be trusted)" if found.too_noisy else "")
+            f"{result.model}{batch}, one {result.device}: "
+            f"simulated {format_seconds(result.simulated_s)}, "
+            f"measured {format_seconds(result.measured_s)}, error {result.error:+.1%}"
+            + " (too noisy to be trusted)"
+            * result.too_noisy
         )
 
 
@@ -198,17 +153,11 @@ def _grid(args: argparse.Namespace) -> None:
 
     classes = [] if args.grid == "all" else args.grid.split(",")
     with _bar(f"grid {args.grid}") as progress:
-        print(
-            profile_grid(
-                classes,
-                args.device,
-                args.seconds,
-                args.output,
-                args.points,
-                args.dtype,
-                progress=progress,
-            )
-        )
+        path = profile_grid(
+            classes, args.device, args.seconds, args.output, args.points, args.dtype,
+            progress=progress,
+        )  # fmt: skip
+        print(path)
 
 
 def _links(path: str) -> None:
@@ -228,19 +177,15 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     from tqdm import tqdm
 
     interval = 0.5 if sys.stderr.isatty() else 30.0
-    bar: Any = None
+    # With a delay nothing is drawn before the first op is measured, so that a refused question
+    # leaves nothing but its error.
+    with tqdm(
+        desc=title, unit="op", file=sys.stderr, mininterval=interval, delay=1e-9, total=1
+    ) as bar:
 
-    def progress(done: int, total: int, what: str) -> None:
-        nonlocal bar
-        if bar is None:
-            # Not before the first op is measured, so that a refused question leaves nothing but its
-            # error.
-            bar = tqdm(desc=title, total=total, unit="op", file=sys.stderr, mininterval=interval)
-        bar.set_postfix_str(what, refresh=False)
-        bar.update(done - bar.n)
+        def progress(done: int, total: int, op: str) -> None:
+            bar.total = total
+            bar.set_postfix_str(op, refresh=False)
+            bar.update(done - bar.n)
 
-    try:
         yield progress
-    finally:
-        if bar is not None:
-            bar.close()

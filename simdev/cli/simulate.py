@@ -1,16 +1,18 @@
-"""``simdev simulate FILE``: the step time of a scenario, and whether it fits."""
+"""``simdev simulate FILE``: the step time of a scenario, and whether it fits; ``--model NAME
+--cluster NAME --dp 4 --tp 8 ...``: the scenario of a large model, in one line.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
-from . import training
-from .codes import DONE, FAILED_CHECK, INFEASIBLE
-from .traces import is_faulty, outputs, shown_name, write
+from .options import DONE, FAILED_CHECK, INFEASIBLE, Option
+from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,65 +20,142 @@ if TYPE_CHECKING:
     from ..analysis import Report
     from ..scenario import Scenario
 
+# In the order in which they are checked and written.
+OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
+HELP = "simulate a scenario: step time, utilization, memory, critical path"
+DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
+OPTIONS: tuple[Option, ...] = (
+    ("file", "FILE", "the scenario (JSON, may be gzipped; - is stdin)", {"nargs": "?"}),
+    (
+        "--engine",
+        "",
+        "default: what the scenario says",
+        {"action": "store", "choices": ("auto", "simpy", "compiled")},
+    ),
+    ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)"),
+    ("--trace", "OUT", "write a trace for Perfetto (.json or .json.gz)"),
+    ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)"),
+    ("--json", "", "print the report as JSON"),
+    ("--check", "", "judge the result by the independent checker too"),
+    ("--strict", "", "refuse op times that are estimates and name the ops"),
+)
 
-def add_parser(verbs: Any) -> None:
-    """Add this verb to the parser's subparsers."""
-    found = verbs.add_parser(
-        "simulate",
-        help="simulate a scenario: step time, utilization, memory, critical path",
-        description="Simulate one training step. Exits 1 where the step does not fit into memory.",
-        allow_abbrev=False,
+# Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
+COUNTS = {
+    "dp": "replicas (data parallelism)",
+    "tp": "parts of every matrix (tensor parallelism)",
+    "pp": "ranks of the pipeline",
+    "ep": "parts of the experts, within the replicas",
+    "microbatches": "microbatches of a replica and step",
+    "microbatch": "samples of a microbatch",
+    "chunks": "stages a rank, of interleaved schedules",
+    "zero": "0 to 3: what the replicas share out (default 1, the optimizer state)",
+    "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",
+}
+TEXTS = {
+    "schedule": "of the pipeline (default 1F1B)",
+    "recompute": "none, selective or full",
+    "offload": "activations, optimizer or both, with a comma, to host memory",
+    "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
+}
+SWITCHES = {
+    "overlap": "reduce gradients after the backward, not beside it",
+    "flash": "attention keeps its scores",
+    "sequence_parallel": "do not split the sequence among the parts of tp",
+}
+PIPELINE = (*COUNTS, *TEXTS, *SWITCHES)
+OF_MODELS = (*PIPELINE, "cluster", "nodes", "length", "csv")
+
+
+def _option(name: str) -> str:
+    return "--" + ("no_" * (name in SWITCHES) + name).replace("_", "-")
+
+
+GROUPS: dict[str, tuple[Option, ...]] = {
+    "a large model instead of a scenario file": (
+        ("--model", "NAME", "like llama3-70b; see docs/large-models.md"),
+        ("--cluster", "NAME", "a preset or a file"),
+        ("--nodes", "N", "machines, of a preset"),
+        ("--length", "N", "words of a sample (default: the model's)"),
+        *((_option(name), "N", text) for name, text in COUNTS.items()),
+        *((_option(name), "TEXT", text) for name, text in TEXTS.items()),
+        ("--csv", "FILE", "a schedule of your own, a line a rank, as PyTorch writes it"),
+        *(
+            (_option(name), "", text, {"dest": name, "action": "store_false", "default": None})
+            for name, text in SWITCHES.items()
+        ),
+        ("--no-symmetry", "", "simulate all devices, alike or not"),
     )
-    found.add_argument(
-        "file", nargs="?", metavar="FILE", help="the scenario (JSON, may be gzipped; - is stdin)"
-    )
-    found.add_argument(
-        "--engine", choices=("auto", "simpy", "compiled"), help="default: what the scenario says"
-    )
-    found.add_argument("--gantt", metavar="OUT", help="draw the timeline (.png, .svg or .pdf)")
-    found.add_argument(
-        "--trace", metavar="OUT", help="write a trace for Perfetto (.json or .json.gz)"
-    )
-    found.add_argument(
-        "--save", metavar="OUT", help="save the run, for simdev check (.json or .json.gz)"
-    )
-    found.add_argument("--json", action="store_true", help="print the report as JSON")
-    found.add_argument(
-        "--check", action="store_true", help="judge the result by the independent checker too"
-    )
-    found.add_argument(
-        "--strict", action="store_true", help="refuse op times that are estimates and name the ops"
-    )
-    training.add_arguments(found)
-    found.set_defaults(run=run)
+}
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    with outputs(args) as places:
+    with output_files(args, OUTPUTS, _inputs(args)) as out:
         from ..analysis import analyze
         from ..scenario import execute
 
-        progress = _Progress(5)
-        scenario = _scenario(args)
-        progress.next("simulate")
-        try:
-            outcome = execute(scenario)
-        except (DeadlockError, InputError) as error:
-            raise training.told_by_options(args, error) or error.within(
-                shown_name(args.file)
-            ) from None
-        progress.next("analyze")
-        report = analyze(outcome)
-        code = DONE if report.feasible else INFEASIBLE
-        if args.check:
-            progress.next("check")
-            code = FAILED_CHECK if is_faulty(report.trace) else code
-        progress.next("write")
-        write(report.trace, places, lambda: _figure(report))
-        progress.close()
+        with progress_bar("load", total=5) as bar:
+
+            def begin(part: str) -> None:
+                bar.set_description(part, refresh=False)
+                bar.update()
+
+            scenario = _scenario(args)
+            begin("simulate")
+            try:
+                outcome = execute(scenario)
+            except (DeadlockError, InputError) as error:
+                raise _by_options(args, error) from None
+            begin("analyze")
+            report = analyze(outcome)
+            code = DONE if report.feasible else INFEASIBLE
+            if args.check:
+                begin("check")
+                code = FAILED_CHECK if is_faulty(report.trace) else code
+            begin("write")
+            write_trace(report.trace, out, lambda: _figure(report))
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
     return code
+
+
+def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """(path, description) of the files that no output may replace."""
+    source = args.file or ""
+    yield source, f"the scenario {source}"
+    for path in filter(os.path.isfile, filter(None, (args.cluster, args.csv))):
+        yield path, f"the input {path}"
+    yield from ((path, f"a file of the scenario {source}") for path in files_of(source))
+
+
+def _scenario(args: argparse.Namespace) -> Scenario:
+    """The scenario of the file or of the options. Raises InputError."""
+    from dataclasses import replace
+
+    from ..scenario import load_scenario
+
+    try:
+        scenario = load_scenario(_document(args) or (_stdin() if args.file == "-" else args.file))
+    except InputError as error:
+        # A file is named by its reader.
+        if args.model is None and args.file != "-":
+            raise
+        raise _by_options(args, error) from None
+    # The field of the scenario that an option sets -> (the option, its value).
+    changes: dict[str, tuple[str, Any]] = {}
+    if args.engine is not None:
+        changes["engine"] = "--engine", args.engine
+    if args.strict:
+        changes["costs"] = "--strict", replace(scenario.costs, strict=True)
+    if args.no_symmetry:
+        changes["symmetry"] = "--no-symmetry", False
+    try:
+        return replace(scenario, **{name: value for name, (_, value) in changes.items()})
+    except InputError as error:
+        parts = [problem.partition(":") for problem in error.problems]
+        raise InputError(
+            [f"{changes.get(name, (name,))[0]}:{reason}" for name, _, reason in parts]
+        ) from None
 
 
 def _stdin() -> dict[str, Any]:
@@ -90,30 +169,51 @@ def _stdin() -> dict[str, Any]:
     return value
 
 
-def _scenario(args: argparse.Namespace) -> Scenario:
-    """The scenario of the file or of the options; what is wrong is told of its place there."""
-    from dataclasses import replace
+def _document(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The scenario that the options describe, None where a file does.
 
-    from ..scenario import load_scenario
+    Exits with the usage where there is neither. Raises InputError where options contradict one
+    another.
+    """
+    if args.model is None:
+        if args.file is None:
+            args.usage_error("FILE is needed, or --model with --cluster")
+        given = [_option(name) for name in OF_MODELS if getattr(args, name) is not None]
+        if given:
+            raise InputError(f"{given[0]}: goes with --model; a scenario file tells it itself")
+        return None
+    if args.file is not None:
+        raise InputError(f"--model: {args.file} is the scenario; give one of them")
+    if args.cluster is None:
+        raise InputError("--cluster: is needed with --model; `simdev clusters` lists the presets")
+    pipeline = {name: getattr(args, name) for name in PIPELINE if getattr(args, name) is not None}
+    if "offload" in pipeline:
+        pipeline["offload"] = [part.strip() for part in pipeline["offload"].split(",")]
+    if args.csv is not None:
+        pipeline["table"] = args.csv
+    cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}
+    graph = {"model": args.model} | ({} if args.length is None else {"length": args.length})
+    return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": pipeline}}
 
-    source = training.document(args) or (_stdin() if args.file == "-" else args.file)
-    try:
-        scenario = load_scenario(source)
-    except InputError as error:
-        # a file is named by its reader
-        told = error.within("<stdin>") if args.file == "-" else error
-        raise training.told_by_options(args, error) or told from None
-    changes: dict[str, Any] = {} if args.engine is None else {"engine": args.engine}
-    changes |= {"costs": replace(scenario.costs, strict=True)} if args.strict else {}
-    changes |= {"symmetry": False} if args.no_symmetry else {}
-    try:
-        return replace(scenario, **changes)
-    except InputError as error:
-        names = {"costs": "--strict", "symmetry": "--no-symmetry", "engine": "--engine"}
-        parts = (problem.partition(":") for problem in error.problems)
-        raise InputError(
-            [f"{names.get(name, name)}:{reason}" for name, _, reason in parts]
-        ) from None
+
+def _by_options(
+    args: argparse.Namespace, error: InputError | DeadlockError
+) -> InputError | DeadlockError:
+    """The error with its problems told of the options or of the file that describe the scenario."""
+    if args.model is None or not isinstance(error, InputError):
+        return error.within("<stdin>" if args.file == "-" else args.file or "")
+    return type(error)([_as_option(problem) for problem in error.problems], error.file)
+
+
+def _as_option(problem: str) -> str:
+    """``strategy.pipeline.tp: ...`` as ``--tp: ...``."""
+    path, _, reason = problem.partition(":")
+    name = path
+    for prefix in ("strategy.pipeline.", "graph.", "cluster."):
+        name = name.removeprefix(prefix)
+    name = name.partition("[")[0]
+    name = {"table": "csv", "preset": "cluster"}.get(name, name)
+    return f"{_option(name)}:{reason}" if name in (*OF_MODELS, "model") else problem
 
 
 def _figure(report: Report) -> Figure:
@@ -122,28 +222,6 @@ def _figure(report: Report) -> Figure:
 
     if report.training is not None:
         return training_figure(report)
-    return (
-        gantt_figure(report.trace)
-        if report.steady is None
-        else sync_figure(report.trace, report.steady)
-    )
-
-
-class _Progress:
-    """A bar on stderr for what takes longer than two seconds, where somebody watches."""
-
-    def __init__(self, steps: int) -> None:
-        from tqdm import tqdm
-
-        self._bar = tqdm(
-            total=steps, delay=2, disable=None, leave=False, desc="load", file=sys.stderr
-        )
-
-    def next(self, step: str) -> None:
-        """The next step begins."""
-        self._bar.set_description(step, refresh=False)
-        self._bar.update()
-
-    def close(self) -> None:
-        """Clear the bar."""
-        self._bar.close()
+    if report.steady is not None:
+        return sync_figure(report.trace, report.steady)
+    return gantt_figure(report.trace)

@@ -8,103 +8,89 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, printable
-from .codes import BAD_INPUT, DONE
-from .outputs import place_of
+from ..errors import InputError, prefixed, printable, within
+from .options import BAD_INPUT, DONE, Option
+from .outputs import real_path
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-def add_parser(verbs: Any) -> None:
-    """Add this verb to the parser's subparsers."""
-    found = verbs.add_parser(
-        "sweep",
-        help="simulate many scenarios, or one with many settings, into one table",
-        description="Simulates every scenario at every combination of settings: a row each. What "
-        "does not fit is a "
-        "row too; exits 2 where a scenario failed. Killed and started again, it goes "
-        "on where it was.",
-        allow_abbrev=False,
-    )
-    found.add_argument(
-        "files", nargs="+", metavar="FILE", help="scenarios (JSON, may be gzipped; - is stdin)"
-    )
-    found.add_argument(
+HELP = "simulate many scenarios, or one with many settings, into one table"
+DESCRIPTION = (
+    "Simulates every scenario at every combination of settings: a row each. What does not fit is a "
+    "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was."
+)
+OPTIONS: tuple[Option, ...] = (
+    ("files", "FILE", "scenarios (JSON, may be gzipped; - is stdin)", {"nargs": "+"}),
+    (
         "--set",
-        action="append",
-        default=[],
-        metavar="PATH=V,V",
-        help=(
-            "values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; "
-            "every combination is run"
-        ),
-    )
-    found.add_argument("--grid", metavar="GRID", help="more fields and values, from a file (JSON)")
-    found.add_argument(
-        "-j",
-        "--jobs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="so many at once, -1 on all cores (default 1)",
-    )
-    found.add_argument(
-        "-o", "--out", metavar="OUT", help="write the table (.csv or .parquet; - is CSV on stdout)"
-    )
-    found.add_argument(
-        "--journal",
-        metavar="FILE",
-        help="where finished rows are kept for the next run (default: OUT.journal)",
-    )
-    found.set_defaults(run=run)
+        "PATH=V,V",
+        "values of a field, like cluster.bandwidth=1,2,4,8Gbit/s or graph.batch=16,32; every "
+        "combination is run",
+        {"action": "append", "default": []},
+    ),
+    ("--grid", "GRID", "more fields and values, from a file (JSON)"),
+    ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
+    ("-o --out", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
+    ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
+)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..sweep import sweep
-    from ..sweep.frame import check_place, counts, csv_text, write_results
+    from ..sweep.frame import check_output, counts, csv_text
 
-    to_file = args.out is not None and args.out != "-"
-    if to_file:
-        check_place(args.out)
-    journal = f"{args.out}.journal" if to_file and args.journal is None else args.journal
-    if to_file and place_of(journal) == place_of(args.out):
-        raise InputError(f"--journal: {journal} is the output of --out too")
+    file = None if args.out == "-" else args.out
+    journal = args.journal
+    if file is not None:
+        check_output(file)
+        journal = f"{file}.journal" if journal is None else journal
+        if real_path(journal) == real_path(file):
+            raise InputError(f"--journal: {journal} is the output of --out too")
     grid = _grid(args)
-    before = _written(args.out)
+    before = _version(file)
     results = sweep(args.files, grid, args.jobs, journal)
-    if to_file:
-        if _written(args.out) != before:
-            raise InputError(
-                f"--out: another has written {args.out} meanwhile; the rows are kept in {journal}: "
-                "start again with another --out, or to replace it"
-            )
-        write_results(results, args.out)
+    if file is not None:
+        _write(results, file, before, journal)
+    elif args.out == "-":
+        print(csv_text(results), end="")
     else:
-        print(
-            csv_text(results)
-            if args.out == "-"
-            else _table(results, {field for one in grid for field in one}),
-            end="",
-        )
-    told = counts(results)
-    shown = ", ".join(f"{count:,} {status}" for status, count in told.items())
-    rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {shown}"
-    print(rows + (f"; {args.out}" if to_file else ""), file=sys.stderr)
-    if to_file and told.get("failed"):  # the table on stdout tells the reasons itself
+        print(_table(results, {field for point in grid for field in point}))
+    by_status = counts(results)
+    parts = ", ".join(f"{count:,} {status}" for status, count in by_status.items())
+    rows = f"{len(results):,} scenario{'s' * (len(results) > 1)}: {parts}"
+    print(rows + (f"; {file}" if file else ""), file=sys.stderr)
+    if not by_status.get("failed"):
+        return DONE
+    # The table on stdout tells the reasons itself.
+    if file is not None:
         print(f"the first that failed: {_first_reason(results)}", file=sys.stderr)
-    return BAD_INPUT if told.get("failed") else DONE
+    return BAD_INPUT
 
 
-def _written(path: str | None) -> tuple[int, int] | None:
-    """What tells one version of a file from the next: its number and time; None where there is
+def _write(
+    results: pd.DataFrame, path: str, before: tuple[int, int] | None, journal: str | None
+) -> None:
+    from ..sweep.frame import write_results
+
+    # Two sweeps into one file hold different journals where these have names of their own.
+    if _version(path) != before:
+        raise InputError(
+            f"--out: another has written {path} meanwhile; the rows are kept in {journal}: "
+            "start again with another --out, or to replace it"
+        )
+    write_results(results, path)
+
+
+def _version(path: str | None) -> tuple[int, int] | None:
+    """What tells one version of a file from the next: its inode and time; None where there is
     none.
     """
     if path is None or not os.path.exists(path):
         return None
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
 
 
 def _first_reason(results: pd.DataFrame) -> str:
@@ -116,20 +102,16 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..files import read_grid
     from ..sweep.grid import crossed, parse_settings, points, slow_bandwidths
 
-    try:
+    with prefixed("--set "):
         settings = parse_settings(args.set)
         points(settings)
-    except InputError as error:
-        raise InputError([f"--set {problem}" for problem in error.problems]) from None
     for note in slow_bandwidths(settings):
         print(f"--set {note}", file=sys.stderr)
     if args.grid is None:
         return [settings]
-    try:
+    with within(args.grid):
         grid = crossed(read_grid(args.grid), settings)
         points(grid)
-    except InputError as error:
-        raise error.within(args.grid) from None
     return grid
 
 
@@ -140,27 +122,22 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
 
     names = [str(name) for name in results]
     settings = [name for name in names[1 : names.index("status")] if name in fields]
+    head = ("scenario", *settings, "step time", "fits", "reason")
     body = []
     for row in results.to_dict("records"):
         seconds = row["step_time_s"]
-        time = "-" if seconds != seconds else format_seconds(seconds)
-        fits = {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-")
         cells = (
             shorten(row["scenario"], 48),
             *(_cell(row[name]) for name in settings),
-            time,
-            fits,
+            # A failed row has no step time: NaN, which alone is unequal to itself.
+            "-" if seconds != seconds else format_seconds(seconds),
+            {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
         body.append(tuple(map(printable, cells)))
-    head = (
-        "<scenario",
-        *(f"<{printable(name)}" for name in settings),
-        "step time",
-        "<fits",
-        "<reason",
-    )
-    return table_text(Table("sweep", head, tuple(body))) + "\n"
+    # "<" aligns a column to the left.
+    titles = [name if name == "step time" else f"<{printable(name)}" for name in head]
+    return table_text(Table("sweep", tuple(titles), tuple(body)))
 
 
 def _cell(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The oracle as a process, for optimizers in any language: requests in JSON, one a line or one a
 POST.
 
-``protocol`` turns a request into a reply over a ``State`` and knows no streams; ``stdio`` and
+``protocol`` turns a request into a reply over a ``ServerState`` and knows no streams; ``stdio`` and
 ``http`` carry the bytes. Answers are the library's, bit for bit; docs/serve.md describes the
 messages.
 """
@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from .errors import RequestError
 from .protocol import METHODS, respond
-from .state import Limits, State
+from .state import Limits, ServerState
 
-__all__ = ["METHODS", "Limits", "RequestError", "State", "respond"]
+__all__ = ["METHODS", "Limits", "RequestError", "ServerState", "respond"]

@@ -1,4 +1,4 @@
-"""What a client is told went wrong: a code for programs, a message and problems for people."""
+"""The errors of replies: a code for programs, a message and problems for people."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..errors import DeadlockError, InputError, MissingCostError, SimdevError
 class RequestError(SimdevError):
     """A request that is not answered, by a code that docs/serve.md explains."""
 
-    def __init__(self, code: str, problem: str) -> None:
-        self.code, self.problem = code, problem
-        super().__init__(code, problem)
+    def __init__(self, problem: str, code: str = "invalid") -> None:
+        self.problem, self.code = problem, code
+        super().__init__(problem, code)
 
     def __str__(self) -> str:
         return self.problem
@@ -28,20 +28,19 @@ def error_json(error: Exception) -> dict[str, Any]:
     """
     if isinstance(error, InputError):
         code = "missing_cost" if isinstance(error, MissingCostError) else "input"
-        return _told(code, error)
-    if isinstance(error, RequestError):
-        return _told(error.code, InputError(error.problem))
-    if isinstance(error, DeadlockError):
-        return _told("deadlock", InputError([line.strip() for line in str(error).split("\n")]))
-    if isinstance(error, MemoryError):
-        return _told("too_large", InputError("the server ran out of memory"))
-    with suppress(OSError, ValueError):
-        traceback.print_exception(error, file=sys.stderr)
-    return _told(
-        "internal", InputError(f"this is a bug in simdev: {type(error).__name__}: {error}")
-    )
-
-
-def _told(code: str, error: InputError) -> dict[str, Any]:
-    problems = str(error).split("\n")  # as many and as long as a terminal would show, one line each
+    elif isinstance(error, RequestError):
+        code, error = error.code, InputError(error.problem)
+    elif isinstance(error, DeadlockError):
+        code = "deadlock"
+        error = InputError([line.strip() for line in str(error).split("\n")])
+    elif isinstance(error, MemoryError):
+        code, error = "too_large", InputError("the server ran out of memory")
+    else:
+        # stderr may be closed, or its reader gone: the client is answered all the same.
+        with suppress(OSError, ValueError):
+            traceback.print_exception(error, file=sys.stderr)
+        code = "internal"
+        error = InputError(f"this is a bug in simdev: {type(error).__name__}: {error}")
+    # The text of an InputError bounds the number and the length of its lines.
+    problems = str(error).split("\n")
     return {"code": code, "message": problems[0], "problems": problems}

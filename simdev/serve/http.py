@@ -9,23 +9,23 @@ nothing was asked.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
-import os
+import re
 import secrets
 import signal
 import socket
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError
-from .door import judge
 from .errors import RequestError
 from .protocol import failure, respond
-from .state import State
+from .state import ServerState
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     from uvicorn import Server
 
 LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost", "[::1]")
+_ORIGIN = re.compile(rb"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
+_LENGTH = re.compile(rb"[0-9]{1,15}\Z")
 HEADER_BYTES = 16 * 2**10
 THREADS = 8
 CROWD = 8
+
+Headers = Sequence[tuple[bytes, bytes]]
+Refusal = tuple[int, RequestError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Patience:
     drain: float = 5.0
 
 
-def serve(state: State, port: int, out: TextIO, patience: Patience = Patience()) -> None:
+def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patience()) -> None:
     """Answer until SIGTERM, SIGINT or a client asks to stop; prints where, as one line of JSON.
 
     Raises InputError where the port is taken or the packages are not installed.
@@ -67,17 +73,19 @@ def serve(state: State, port: int, out: TextIO, patience: Patience = Patience())
     token = secrets.token_hex(16)
     with (
         _listening(port) as listener,
-        _token_file(token) as path,
         ThreadPoolExecutor(THREADS) as pool,
+        # Who cleans the folder of temporary files may have been faster.
+        suppress(FileNotFoundError),
+        # The system makes it readable for its owner only (mode 0600).
+        NamedTemporaryFile("w", prefix="simdev-token-", encoding="ascii") as token_file,
     ):
+        token_file.write(token + "\n")
+        token_file.flush()
         port = listener.getsockname()[1]
         server = _server(state, token, port, pool, patience)
         with _calm_signals():
-            print(
-                json.dumps({"url": f"http://{LOOPBACK}:{port}/", "token_file": path}),
-                file=out,
-                flush=True,
-            )
+            place = {"url": f"http://{LOOPBACK}:{port}/", "token_file": token_file.name}
+            print(json.dumps(place), file=out, flush=True)
             try:
                 server.run(sockets=[listener])
             finally:
@@ -87,27 +95,14 @@ def serve(state: State, port: int, out: TextIO, patience: Patience = Patience())
 @contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
     # asyncio sends small writes at once (TCP_NODELAY) only where the protocol is told.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((LOOPBACK, port))
+            listener.bind((LOOPBACK, port))
         except OSError as error:
             raise InputError(f"--port {port}: {(error.strerror or str(error)).lower()}") from None
-        found.listen(256)
-        yield found
-
-
-@contextmanager
-def _token_file(token: str) -> Iterator[str]:
-    """A file that only its owner can read (mode 0600), gone at the end."""
-    descriptor, path = tempfile.mkstemp(prefix="simdev-token-")
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
-        yield path
-    finally:
-        with suppress(OSError):
-            os.unlink(path)
+        listener.listen(256)
+        yield listener
 
 
 @contextmanager
@@ -122,30 +117,69 @@ def _calm_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | None:
+    """The status and error that turn a request away, or None. Header names are in lower case.
+
+    The headers alone decide, before a byte of the body is read; ``limit`` is bytes of the body.
+    """
+
+    def values(name: bytes) -> list[bytes]:
+        return [value.strip() for key, value in headers if key == name]
+
+    hosts = [value.lower() for value in values(b"host")]
+    # Another name may have been made to lead here (DNS rebinding), so that a page may ask.
+    if len(hosts) != 1 or hosts[0] not in [f"{host}:{port}".encode() for host in HOSTS]:
+        problem = "the Host header must name this server on the loopback"
+        return 403, RequestError(problem, "forbidden")
+    if any(not _ORIGIN.match(origin.lower()) for origin in values(b"origin")):
+        return 403, RequestError("pages of other sites may not ask", "forbidden")
+    given = values(b"authorization")
+    # The time of a plain comparison would tell how much of a guessed token is right.
+    if len(given) != 1 or not hmac.compare_digest(given[0], f"Bearer {token}".encode()):
+        problem = "Authorization: Bearer TOKEN is missing or wrong"
+        return 401, RequestError(problem, "unauthorized")
+    types = [value.partition(b";")[0].strip().lower() for value in values(b"content-type")]
+    # A page of another site can post forms and plain text without asking, but no JSON.
+    if types != [b"application/json"]:
+        return 415, RequestError("the Content-Type must be application/json")
+    lengths = values(b"content-length")
+    if not lengths or values(b"transfer-encoding"):
+        return 411, RequestError("a Content-Length is needed, and no Transfer-Encoding")
+    if len(lengths) > 1 or not _LENGTH.match(lengths[0]):
+        return 400, RequestError("the Content-Length must be one whole number of bytes")
+    if int(lengths[0]) > limit:
+        return 413, RequestError(f"the request is larger than {limit} bytes", "too_large")
+    return None
+
+
+def _reply(body: bytes, status: int = 200, close: bool = False) -> Response:
+    from starlette.responses import Response
+
+    headers = {"cache-control": "no-store"} | ({"connection": "close"} if close else {})
+    headers |= {"retry-after": "1"} if status == 503 else {}
+    return Response(body, status, headers, "application/json")
+
+
 def application(
-    state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+    state: ServerState, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
 ) -> Starlette:
     """The ASGI application."""
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
-    from starlette.responses import Response
     from starlette.routing import Route
 
     turns, places = asyncio.Semaphore(THREADS), asyncio.Semaphore(patience.clients)
 
-    def reply(body: bytes, status: int = 200, close: bool = False) -> Response:
-        headers = {"cache-control": "no-store"} | ({"connection": "close"} if close else {})
-        headers |= {"retry-after": "1"} if status == 503 else {}
-        return Response(body, status, headers, "application/json")
-
     async def ask(request: Request) -> Response:
-        refused = judge(request.headers.raw, port, token, state.limits.request_bytes)
+        refused = refusal(request.headers.raw, port, token, state.limits.request_bytes)
         if refused is not None:
             # The connection stays, so that a client still sending its body can read why;
             # http_limits.py ends that.
-            return reply(failure(refused[1]), refused[0])
+            return _reply(failure(refused[1]), refused[0])
         if places.locked():
-            return reply(failure(RequestError("busy", "too many requests at once; ask again")), 503)
+            return _reply(
+                failure(RequestError("too many requests at once; ask again", "busy")), 503
+            )
         async with places:
             return await served(request)
 
@@ -154,18 +188,15 @@ def application(
             async with asyncio.timeout(patience.body):
                 body = await request.body()
         except TimeoutError:
-            return reply(
-                failure(RequestError("too_late", f"no whole body within {patience.body:g} s")),
-                408,
-                close=True,
-            )
+            late = RequestError(f"no whole body within {patience.body:g} s", "too_late")
+            return _reply(failure(late), 408, close=True)
         except ClientDisconnect:
-            return reply(b"", 400, close=True)
+            return _reply(b"", 400, close=True)
         waited = turns.locked()
         async with turns:
             if waited and await request.is_disconnected():
-                return reply(b"", 400, close=True)  # nobody is there to read the answer
-            return reply(
+                return _reply(b"", 400, close=True)  # nobody is there to read the answer
+            return _reply(
                 await asyncio.get_running_loop().run_in_executor(pool, respond, state, body)
             )
 
@@ -173,7 +204,7 @@ def application(
 
 
 def _server(
-    state: State, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
+    state: ServerState, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
 ) -> Server:
     from uvicorn import Config, Server
 

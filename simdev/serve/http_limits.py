@@ -66,14 +66,15 @@ class Connection(H11Protocol):
 
     def _settled(self) -> None:
         self._settling = None
-        present = [one for one in self.connections if not one.transport.is_closing()]
+        present = [peer for peer in self.connections if not peer.transport.is_closing()]
         waiting = [
-            one
-            for one in present
-            if isinstance(one, Connection) and not one.busy and one._settling is None
+            peer
+            for peer in present
+            if isinstance(peer, Connection) and not peer.busy and peer._settling is None
         ]
         if len(present) > self.most and waiting:
-            min(waiting, key=lambda one: one._since).transport.abort()
+            # Aborted and not closed: a polite end would wait for a client that does not read.
+            min(waiting, key=lambda peer: peer._since).transport.abort()
 
     def _watch(self) -> None:
         """Start the clock where something is still to come, stop it where a request is under

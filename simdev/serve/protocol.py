@@ -1,17 +1,19 @@
-"""One request in, one reply out: bytes to bytes over a State, without any stream.
+"""One request in, one reply out: bytes to bytes over a ServerState, without any stream.
 
 Nothing that a client sends raises here; the reply tells what was wrong.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, prefixed
 from ..files import read_strategy
 from ..files.paths import shown
 from ..files.reading import parse_json
@@ -20,27 +22,28 @@ from ..oracle import Cost, Oracle
 from ..strategy import Strategy
 from ..version import __version__
 from .errors import RequestError, error_json
-from .state import Loaded, State
+from .state import Loaded, OpenSession, ServerState
 
 PROTOCOL = 1
 CHUNK = 256  # strategies between two looks at the clock
+# Up to 2^53 every JSON library keeps a whole number as it is.
 MOST_ID, LONGEST_ID = 2**53, 256
 
-Params = dict[str, Any]
-Asked = Strategy | list[int] | dict[str, str]
+Request = dict[str, Any]
+Assignment = Strategy | list[int] | dict[str, str]
+"""A strategy, device indices by group, or devices by op."""
 
 
-def respond(state: State, line: bytes) -> bytes:
+def respond(state: ServerState, line: bytes) -> bytes:
     """The reply to a request, without a line break."""
     identity: str | int | None = None
     try:
         request = _parsed(state, line)
         identity = _identity(request)
-        reply = _encoded({"id": identity, "result": _answer(state, request)})
-        if len(reply) > state.limits.reply_bytes:
-            raise RequestError(
-                "too_large", f"the reply is larger than {state.limits.reply_bytes} bytes"
-            )
+        reply = _encoded({"id": identity, "result": _result(state, request)})
+        most = state.limits.reply_bytes
+        if len(reply) > most:
+            raise RequestError(f"the reply is larger than {most} bytes", "too_large")
     except Exception as error:
         state.count(failed=True)
         return failure(error, identity)
@@ -53,122 +56,112 @@ def failure(error: Exception, identity: str | int | None = None) -> bytes:
     return _encoded({"id": identity, "error": error_json(error)})
 
 
-def too_long(state: State) -> RequestError:
+def too_long(state: ServerState) -> RequestError:
     """The error of a request beyond the limit, which its carrier finds before it has all of it."""
-    return RequestError(
-        "too_large", f"the request is larger than {state.limits.request_bytes} bytes"
-    )
+    most = state.limits.request_bytes
+    return RequestError(f"the request is larger than {most} bytes", "too_large")
 
 
 def _encoded(reply: Mapping[str, Any]) -> bytes:
     return json.dumps(reply, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def _parsed(state: State, line: bytes) -> Params:
+def _parsed(state: ServerState, line: bytes) -> Request:
     if len(line) > state.limits.request_bytes:
         raise too_long(state)
     try:
         value = parse_json(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise RequestError("malformed", f"not UTF-8 text: byte {error.start}") from None
+        problem = f"not UTF-8 text: byte {error.start}"
+        raise RequestError(problem, "malformed") from None
     except InputError as error:
-        raise RequestError("malformed", error.problems[0]) from None
+        raise RequestError(error.problems[0], "malformed") from None
     if not isinstance(value, dict):
-        raise RequestError("malformed", f"a request is an object, got {shown(value)}")
+        raise RequestError(f"a request is an object, got {shown(value)}", "malformed")
     return value
 
 
-def _identity(request: Params) -> str | int | None:
+def _identity(request: Request) -> str | int | None:
     identity = request.get("id")
-    if identity is None:
-        return None
-    if type(identity) is str and len(identity) <= LONGEST_ID:
-        return identity
-    if type(identity) is int and abs(identity) <= MOST_ID:
+    # ``type`` and not ``isinstance``: true is no number.
+    is_text = type(identity) is str and len(identity) <= LONGEST_ID
+    if identity is None or is_text or (type(identity) is int and abs(identity) <= MOST_ID):
         return identity
     raise RequestError(
-        "invalid",
-        f"id: must be a text of up to {LONGEST_ID} characters or a whole number up to 2^53",
+        f"id: must be a text of up to {LONGEST_ID} characters or a whole number up to 2^53"
     )
 
 
-def _answer(state: State, request: Params) -> Any:
+def _result(state: ServerState, request: Request) -> Any:
     unknown = sorted(set(request) - {"id", "method", "params"})
     if unknown:
-        raise RequestError(
-            "invalid", f"{unknown[0]}: unknown key; a request has id, method and params"
-        )
+        raise RequestError(f"{unknown[0]}: unknown key; a request has id, method and params")
     method, params = request.get("method"), request.get("params", {})
     if not isinstance(method, str) or method not in METHODS:
-        raise RequestError(
-            "unknown_method", f"method: must be one of {', '.join(METHODS)}, got {shown(method)}"
-        )
+        problem = f"method: must be one of {', '.join(METHODS)}, got {shown(method)}"
+        raise RequestError(problem, "unknown_method")
     if not isinstance(params, dict):
-        raise RequestError("invalid", f"params: must be an object, got {shown(params)}")
-    answer, required, optional = METHODS[method]
+        raise RequestError(f"params: must be an object, got {shown(params)}")
+    is_required = _parameters(METHODS[method])
     for name in params:
-        if name not in (*required, *optional):
-            raise RequestError("invalid", f"params: {method} knows no {shown(name)}")
-    for name in required:
-        if name not in params:
-            raise RequestError("invalid", f"params.{name}: missing")
-    return answer(state, params)
+        if name not in is_required:
+            raise RequestError(f"params: {method} knows no {shown(name)}")
+    for name in is_required:
+        if is_required[name] and name not in params:
+            raise RequestError(f"params.{name}: missing")
+    return METHODS[method](state, **params)
 
 
-def _text(params: Params, name: str) -> str:
-    value = params[name]
-    if not isinstance(value, str):
-        raise RequestError("invalid", f"params.{name}: must be text, got {shown(value)}")
+@cache  # a signature takes as long as a small score
+def _parameters(method: Callable[..., Any]) -> dict[str, bool]:
+    """The names of a method's parameters behind the state -> whether they are required."""
+    _, *parameters = inspect.signature(method).parameters.values()
+    return {parameter.name: parameter.default is parameter.empty for parameter in parameters}
+
+
+def _require(value: Any, name: str, kinds: tuple[type, ...], noun: str) -> Any:
+    # ``type`` and not ``isinstance``: true is no number.
+    if type(value) not in kinds:
+        raise RequestError(f"params.{name}: must be {noun}, got {shown(value)}")
     return value
 
 
-def _name_or_index(params: Params, name: str) -> str | int:
-    value = params[name]
-    if type(value) not in (str, int):
-        raise RequestError(
-            "invalid", f"params.{name}: must be a name or a whole number, got {shown(value)}"
-        )
-    found: str | int = value
-    return found
+def _loaded(state: ServerState, scenario: Any) -> Loaded:
+    return state.scenario(_require(scenario, "scenario", (str,), "text"))
 
 
-def _asked(value: Any, where: str) -> Asked:
+def _assignment(value: Any, path: str) -> Assignment:
     """A strategy as the oracle takes it. Raises InputError."""
     if isinstance(value, list):
-        if any(type(one) is not int for one in value):
-            raise RequestError("invalid", f"{where}: must hold whole numbers only (device indices)")
+        if any(type(device) is not int for device in value):
+            raise RequestError(f"{path}: must hold whole numbers only (device indices)")
         return value
     if not isinstance(value, dict):
-        raise RequestError(
-            "invalid", f"{where}: must be a list of device indices, a strategy or a placement"
-        )
-    try:
+        raise RequestError(f"{path}: must be a list of device indices, a strategy or a placement")
+    with prefixed(f"{path}."):
         strategy = read_strategy(value)
-        return dict(strategy.placement) if is_bare(value) else strategy
-    except InputError as error:
-        raise InputError([f"{where}.{problem}" for problem in error.problems]) from None
+    return dict(strategy.placement) if is_bare(value) else strategy
 
 
-def _question(state: State, params: Params) -> tuple[Loaded, Asked]:
-    loaded = state.scenario(_text(params, "scenario"))
-    if "strategy" not in params:
+# A strategy of null is refused; a request without a strategy asks about that of its scenario.
+OF_SCENARIO = object()
+
+
+def _question(state: ServerState, scenario: Any, strategy: Any) -> tuple[Loaded, Assignment]:
+    loaded = _loaded(state, scenario)
+    if strategy is OF_SCENARIO:
         return loaded, loaded.scenario.strategy
-    return loaded, _asked(params["strategy"], "params.strategy")
+    return loaded, _assignment(strategy, "params.strategy")
 
 
 def cost_json(cost: Cost) -> dict[str, Any]:
     """A cost as replies write it."""
-    return {
-        "seconds": cost.seconds,
-        "feasible": cost.feasible,
-        "memory_excess": cost.memory_excess,
-        "step_ps": cost.step_ps,
-        "peaks": list(cost.peaks),
-    }
+    names = ("seconds", "feasible", "memory_excess", "step_ps")
+    return {name: getattr(cost, name) for name in names} | {"peaks": list(cost.peaks)}
 
 
-def _load(state: State, params: Params) -> Any:
-    loaded = state.load(params["scenario"])
+def _load(state: ServerState, scenario: Any) -> Any:
+    loaded = state.load(scenario)
     return {
         "scenario": loaded.handle,
         "ops": len(loaded.oracle.graph.ops),
@@ -177,57 +170,53 @@ def _load(state: State, params: Params) -> Any:
     }
 
 
-def _score(state: State, params: Params) -> Any:
-    loaded, asked = _question(state, params)
-    return cost_json(loaded.oracle(asked))
+def _score(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> Any:
+    loaded, assignment = _question(state, scenario, strategy)
+    return cost_json(loaded.oracle(assignment))
 
 
-def _batch(state: State, params: Params) -> Any:
-    oracle, values = state.scenario(_text(params, "scenario")).oracle, params["strategies"]
-    if not isinstance(values, list):
-        raise RequestError("invalid", f"params.strategies: must be a list, got {shown(values)}")
-    if len(values) > state.limits.batch:
-        raise RequestError(
-            "too_large",
-            f"params.strategies: at most {state.limits.batch} at once, got {len(values)}",
-        )
-    asked = [_asked(value, f"params.strategies[{i}]") for i, value in enumerate(values)]
-    end, costs = time.monotonic() + state.limits.seconds, list[Cost]()
-    for at in range(0, len(asked), CHUNK):
+def _batch(state: ServerState, scenario: Any, strategies: Any) -> Any:
+    oracle, limits = _loaded(state, scenario).oracle, state.limits
+    _require(strategies, "strategies", (list,), "a list")
+    count = len(strategies)
+    if count > limits.batch:
+        problem = f"params.strategies: at most {limits.batch} at once, got {count}"
+        raise RequestError(problem, "too_large")
+    assignments = [
+        _assignment(value, f"params.strategies[{i}]") for i, value in enumerate(strategies)
+    ]
+    end, costs = time.monotonic() + limits.seconds, list[Cost]()
+    for start in range(0, count, CHUNK):
         if state.closed:
-            raise RequestError(
-                "stopping", f"the server is going down; {at} of {len(asked)} strategies were scored"
-            )
+            problem = f"the server is going down; {start} of {count} strategies were scored"
+            raise RequestError(problem, "stopping")
         if time.monotonic() > end:
-            raise RequestError(
-                "too_late", f"{state.limits.seconds:g} s are over; {at} of {len(asked)} were scored"
-            )
-        costs += _chunk(oracle, asked[at : at + CHUNK], at)
+            problem = f"{limits.seconds:g} s are over; {start} of {count} were scored"
+            raise RequestError(problem, "too_late")
+        costs += _chunk(oracle, assignments[start : start + CHUNK], start)
     return [cost_json(cost) for cost in costs]
 
 
-def _chunk(oracle: Oracle, asked: list[Asked], at: int) -> list[Cost]:
+def _chunk(oracle: Oracle, assignments: list[Assignment], start: int) -> list[Cost]:
     try:
-        return oracle.batch(asked)
+        return oracle.batch(assignments)
     except InputError:
-        for i, one in enumerate(asked, at):  # tell which; those before it are remembered
-            try:
-                oracle(one)
-            except InputError as error:
-                raise type(error)(
-                    [f"params.strategies[{i}]: {problem}" for problem in error.problems]
-                ) from None
+        # One by one, to tell which is wrong; those before it are remembered.
+        for i, assignment in enumerate(assignments, start):
+            with prefixed(f"params.strategies[{i}]: "):
+                oracle(assignment)
         raise
 
 
-def _trace(state: State, params: Params) -> Any:
+def _trace(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> Any:
     from ..analysis import analyze
     from ..scenario import execute
 
-    loaded, asked = _question(state, params)
+    loaded, assignment = _question(state, scenario, strategy)
     oracle = loaded.oracle
-    strategy = asked if isinstance(asked, Strategy) else oracle.strategy(asked)
-    outcome = execute(replace(loaded.scenario, strategy=strategy), oracle.prepared)
+    if not isinstance(assignment, Strategy):
+        assignment = oracle.strategy(assignment)
+    outcome = execute(replace(loaded.scenario, strategy=assignment), oracle.prepared)
     trace, tasks = outcome.trace, outcome.trace.task_graph.tasks
     columns = {
         "name": list(tasks.name),
@@ -238,62 +227,64 @@ def _trace(state: State, params: Params) -> Any:
     return analyze(outcome).to_json() | {"tasks": columns}
 
 
-def _session(state: State, params: Params) -> Any:
-    loaded, asked = _question(state, params)
-    if isinstance(asked, Strategy) and replace(asked, placement={}) != loaded.oracle.under:
-        told = (
-            "a session moves ops that run whole, under the scenario's order, sync and collectives"
-        )
-        raise InputError(f"strategy: {told}; give it a placement")
-    placement = asked.placement if isinstance(asked, Strategy) else asked
-    session = loaded.oracle.session(placement)
+def _session(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> Any:
+    loaded, assignment = _question(state, scenario, strategy)
+    if isinstance(assignment, Strategy):
+        if replace(assignment, placement={}) != loaded.oracle.under:
+            raise InputError(
+                "strategy: a session moves ops that run whole, under the scenario's order, sync "
+                "and collectives; give it a placement"
+            )
+        assignment = dict(assignment.placement)
+    session = loaded.oracle.session(assignment)
     return {"session": state.open(loaded, session), "cost": cost_json(session.cost)}
 
 
-def _propose(state: State, params: Params) -> Any:
-    opened = state.session(_text(params, "session"))
-    unit, device = _name_or_index(params, "unit"), _name_or_index(params, "device")
+def _opened(state: ServerState, session: Any) -> OpenSession:
+    return state.session(_require(session, "session", (str,), "text"))
+
+
+def _propose(state: ServerState, session: Any, unit: Any, device: Any) -> Any:
+    opened = _opened(state, session)
+    for name, value in (("unit", unit), ("device", device)):
+        _require(value, name, (str, int), "a name or a whole number")
     with opened.lock:
         return cost_json(opened.session.propose(unit, device))
 
 
-def _accept(state: State, params: Params) -> Any:
-    opened = state.session(_text(params, "session"))
+def _accept(state: ServerState, session: Any) -> Any:
+    opened = _opened(state, session)
     with opened.lock:
         return cost_json(opened.session.accept())
 
 
-def _reject(state: State, params: Params) -> Any:
-    opened = state.session(_text(params, "session"))
+def _reject(state: ServerState, session: Any) -> Any:
+    opened = _opened(state, session)
     with opened.lock:
         opened.session.reject()
         return cost_json(opened.session.cost)
 
 
-def _stats(state: State, params: Params) -> Any:
-    return state.stats()
-
-
-def _ping(state: State, params: Params) -> Any:
+def _ping(state: ServerState) -> Any:
     return {"simdev": __version__, "protocol": PROTOCOL, "methods": list(METHODS)}
 
 
-def _shutdown(state: State, params: Params) -> Any:
+def _shutdown(state: ServerState) -> Any:
     state.stopping = True
     return {"stopping": True}
 
 
-# Method -> what answers it, its required and its optional parameters.
-METHODS: dict[str, tuple[Callable[[State, Params], Any], tuple[str, ...], tuple[str, ...]]] = {
-    "load": (_load, ("scenario",), ()),
-    "score": (_score, ("scenario",), ("strategy",)),
-    "batch": (_batch, ("scenario", "strategies"), ()),
-    "trace": (_trace, ("scenario",), ("strategy",)),
-    "session": (_session, ("scenario",), ("strategy",)),
-    "propose": (_propose, ("session", "unit", "device"), ()),
-    "accept": (_accept, ("session",), ()),
-    "reject": (_reject, ("session",), ()),
-    "stats": (_stats, (), ()),
-    "ping": (_ping, (), ()),
-    "shutdown": (_shutdown, (), ()),
+METHODS: dict[str, Callable[..., Any]] = {
+    "load": _load,
+    "score": _score,
+    "batch": _batch,
+    "trace": _trace,
+    "session": _session,
+    "propose": _propose,
+    "accept": _accept,
+    "reject": _reject,
+    "stats": ServerState.stats,
+    "ping": _ping,
+    "shutdown": _shutdown,
 }
+"""What answers each method; its parameters are those of a request's ``params``."""

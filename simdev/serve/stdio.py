@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from .protocol import failure, respond, too_long
-from .state import State
+from .state import ServerState
 
 DRAIN = 2**16
 
 
-def serve(state: State, source: BinaryIO, sink: BinaryIO) -> None:
+def serve(state: ServerState, source: BinaryIO, sink: BinaryIO) -> None:
     """Answer until the source ends or a client asks to stop.
 
     Raises BrokenPipeError where nobody reads the replies.
@@ -23,14 +23,15 @@ def serve(state: State, source: BinaryIO, sink: BinaryIO) -> None:
         else:
             reply = respond(state, line)
         sink.write(reply + b"\n")
+        # A client waits for its reply before it asks again: a buffered one would wait for ever.
         sink.flush()
         if state.stopping:
             return
 
 
 def lines(source: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """Lines that are not blank, without their end; None for one of more than ``limit`` bytes, never
-    held as a whole.
+    """Lines that are not blank, without their end; None for a line of more than ``limit`` bytes,
+    never held as a whole.
     """
     while line := source.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):

@@ -1,6 +1,6 @@
 """Sweeps: many scenarios, one table; resumable after a crash, on one machine or a cluster.
 
-    questions (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal
+    points (scenario x grid point, keyed by content) -> answers (here, or by joblib) -> journal
     -> DataFrame
 
 ``sweep`` is the way in. The package can be called like it, for ``simdev.sweep`` is the package once
@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from .fields import with_field
-from .front import sweep
 from .grid import parse_settings, points
 from .journal import Journal
-from .version import engine_version
+from .point import engine_version
+from .sweeping import sweep
 
 __all__ = ["Journal", "engine_version", "parse_settings", "points", "sweep", "with_field"]
 

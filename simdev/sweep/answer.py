@@ -1,4 +1,4 @@
-"""Answering one question: a row of figures, or the reason why there is none."""
+"""Answering one point: a row of figures, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from ..files import read_scenario
 from ..graph import Graph
 from ..lowering import Prepared
 from ..scenario import Scenario, load_scenario, prepare, run, scenario_of
-from .question import Question, file_digest
-from .version import engine_version
+from .point import SweepPoint, engine_version, file_digest
 
 T = TypeVar("T")
 OK, INFEASIBLE, FAILED = "ok", "infeasible", "failed"
@@ -26,8 +25,8 @@ OK, INFEASIBLE, FAILED = "ok", "infeasible", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The row of a question, ready for JSON; one that is not ``lasting`` hangs on the machine and
-    is asked again.
+    """The row of a point, ready for JSON; a row that is not ``lasting`` depends on the machine and
+    is simulated again the next time.
     """
 
     key: str
@@ -36,128 +35,111 @@ class Answer:
 
 
 class _ChangedError(SimdevError):
-    """A file no longer is what its question was asked of."""
+    """A file no longer is what its point was made of."""
 
 
-class Known:
-    """What a process has read and prepared for earlier questions, by digest; what was used longest
-    ago makes room.
+class Memo:
+    """What a process has read and prepared for earlier points, by digest; what was used longest ago
+    makes room.
     """
 
     def __init__(self, most: int = 16) -> None:
         self._most, self._lock = most, threading.Lock()
-        self._found: OrderedDict[Hashable, Any] = OrderedDict()
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` gave when this name was asked for first."""
         with self._lock:
-            if name in self._found:
-                self._found.move_to_end(name)
-                known: T = self._found[name]
-                return known
+            if name in self._values:
+                self._values.move_to_end(name)
+                value: T = self._values[name]
+                return value
+        # Outside the lock: threads of one process may read different files at once.
         made = make()
         with self._lock:
-            self._found[name] = made
-            while len(self._found) > self._most:
-                self._found.popitem(last=False)
+            self._values[name] = made
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
         return made
 
-    def first(self, name: Hashable, value: T) -> T:
-        """The value that was given with this name first."""
-        return self.once(name, lambda: value)
 
-
-def answer(question: Question, known: Known) -> Answer:
+def answer(point: SweepPoint, memo: Memo) -> Answer:
     """Simulate the scenario. What is wrong with it is told in the row.
 
-    Raises InputError where this process runs another simdev than the one that asks.
+    Raises InputError where this process runs another simdev than the sweep.
     """
-    if question.version != engine_version():
+    if point.version != engine_version():
         raise InputError(
-            f"a worker runs simdev {engine_version()}, this sweep {question.version}: "
-            "install the same"
+            f"a worker runs simdev {engine_version()}, this sweep {point.version}: install the same"
         )
     try:
-        scenario = _scenario(question, known)
-        return Answer(
-            question.key, row_of(scenario, run(scenario, _prepared(question, scenario, known)))
-        )
+        scenario = _scenario(point, memo)
+        row = row_of(scenario, run(scenario, _prepared(point, scenario, memo)))
+        return Answer(point.key, row)
     except _ChangedError as error:
-        return Answer(question.key, failed(str(error)), lasting=False)
+        return Answer(point.key, failed(str(error)), lasting=False)
     except SimdevError as error:
-        return Answer(question.key, failed(_reason(question, error)))
+        return Answer(point.key, failed(_reason(point, error)))
     except (MemoryError, OSError, RecursionError) as error:
-        return Answer(
-            question.key,
-            failed(f"{type(error).__name__}: {error}".removesuffix(": ")),
-            lasting=False,
-        )
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return Answer(point.key, failed(reason), lasting=False)
     except Exception as error:
-        told = f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
-        return Answer(question.key, failed(told), lasting=False)
+        reason = f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
+        return Answer(point.key, failed(reason), lasting=False)
 
 
-def _scenario(question: Question, known: Known) -> Scenario:
-    """The scenario with parts that earlier ones had too: what hangs on a graph or a profile is
+def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
+    """The scenario with parts shared with earlier points: what hangs on a graph or a profile is
     computed once.
     """
-    told, digests = question.scenario, question.digests
-    if isinstance(told, Scenario):
-        nouns = {noun: getattr(told, noun) for noun in ("graph", "cluster", "costs")}
-        return replace(
-            told,
-            **{noun: known.first((noun, digests[noun]), value) for noun, value in nouns.items()},
-        )
+    source, digests = point.scenario, point.digests
+    if isinstance(source, Scenario):
+        nouns: dict[str, Any] = {}
+        for noun in ("graph", "cluster", "costs"):
+            value = getattr(source, noun)
+            nouns[noun] = memo.once((noun, digests[noun]), lambda value=value: value)  # type: ignore[misc]
+        return replace(source, **nouns)
 
     def reading(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
         # A model's name is a graph to one reader and sizes to another; a strategy may name a table.
         name = part.partition("[")[0], digests[part], read.__name__, digests.get("table")
-        return known.once(name, lambda: read(_unchanged(value, digests[part])))
+        return memo.once(name, lambda: read(_unchanged(value, digests[part])))
 
-    parts = read_scenario(told, reading, try_placement=False)
-    sources = tuple(
+    parts = read_scenario(source, reading, try_placement=False)
+    profiles = tuple(
         digest for part, digest in digests.items() if part.startswith(("profile", "devices"))
     )
-    named = ("costs", sources, tuple(spec.kind for spec in parts.specs))
-    costs = known.once(named, lambda: CostModel(parts.profiles, parts.specs))
-    return scenario_of(parts, costs=costs)
+    name = ("costs", profiles, tuple(spec.kind for spec in parts.specs))
+    return scenario_of(parts, costs=memo.once(name, lambda: CostModel(parts.profiles, parts.specs)))
 
 
-def _prepared(question: Question, scenario: Scenario, known: Known) -> Prepared | None:
+def _prepared(point: SweepPoint, scenario: Scenario, memo: Memo) -> Prepared | None:
     """What lowering needs, shared with scenarios of other strategies, and in part with those on
     other clusters.
     """
     if not isinstance(scenario.graph, Graph):
         return None
-    # What is kept under an id keeps its object, so no other one gets this id meanwhile.
-    alike = question.digests["graph"], id(scenario.costs), repr(scenario.memory)
-    first = known.once(("asked", *alike), lambda: prepare(scenario))
-    return known.once(
-        ("prepared", *alike, question.digests["cluster"]), lambda: first.on(scenario.cluster)
-    )
+    # What is kept under an id keeps its object, so no other gets this id meanwhile.
+    name = point.digests["graph"], id(scenario.costs), repr(scenario.memory)
+    first = memo.once(("first", *name), lambda: prepare(scenario))
+    cluster = scenario.cluster
+    return memo.once(("prepared", *name, point.digests["cluster"]), lambda: first.on(cluster))
 
 
 def _unchanged(value: Any, digest: str) -> Any:
-    """The value; a file must still have the content that it was asked with: the answer is kept
-    under its key.
-    """
-    if (
-        isinstance(value, str)
-        and not digest.startswith(("name:", "unreadable"))
-        and file_digest(value) != digest
-    ):
+    """The value; a file must still have the content under whose key the answer is kept."""
+    is_file = isinstance(value, str) and not digest.startswith(("name:", "unreadable"))
+    if is_file and file_digest(value) != digest:
         raise _ChangedError(f"{value}: changed during the sweep; run it again")
     return value
 
 
-def _reason(question: Question, error: SimdevError) -> str:
-    """What ``simdev simulate`` says of the scenario: reading it whole tells more than stopping at
-    the first problem.
-    """
-    told = question.scenario
-    if isinstance(error, InputError) and not isinstance(told, Scenario):
+def _reason(point: SweepPoint, error: SimdevError) -> str:
+    """What ``simdev simulate`` says of the scenario."""
+    # Reading it whole tells more than the sweep, which stops at the first part with a problem.
+    if isinstance(error, InputError) and not isinstance(point.scenario, Scenario):
         try:
-            load_scenario(told)
+            load_scenario(point.scenario)
         except SimdevError as whole:
             return str(whole)
     return str(error)
@@ -175,29 +157,25 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
     Of a large model ``ops`` are those simulated, where one device may stand for many alike.
     """
     graph, training, working = scenario.graph, report.training, report.working
-    ops = (
-        len(graph.ops) if isinstance(graph, Graph) else sum(device.ops for device in report.devices)
-    )
-    over = [device for device in report.devices if device.memory.overflow is not None]
+    devices, steady = report.devices, report.steady
+    over = [device.memory for device in devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
-        "reason": "; ".join(_excess(device.memory) for device in over) or None,
+        "reason": "; ".join(map(_excess, over)) or None,
         "graph_name": graph.name,
         "cluster_name": scenario.cluster.name,
-        "ops": ops,
-        "devices": len(working) if training is None else training.plan.parallelism.devices,
+        "ops": len(graph.ops) if isinstance(graph, Graph) else sum(d.ops for d in devices),
+        "devices": training.plan.parallelism.devices if training else len(working),
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
-        "first_step_s": None if report.steady is None else report.steady.first_ps / 1e12,
-        "trace_s": None if report.steady is None else report.trace_ps / 1e12,
-        "steps": None if report.steady is None else report.steady.steps,
-        "cycle": None if report.steady is None else report.steady.cycle,
+        "first_step_s": steady and steady.first_ps / 1e12,
+        "trace_s": steady and report.trace_ps / 1e12,
+        "steps": steady and steady.steps,
+        "cycle": steady and steady.cycle,
         "feasible": report.feasible,
         "memory_excess_bytes": report.memory_excess,
-        "peak_bytes": max((device.memory.peak for device in report.devices), default=0),
-        "utilization": sum(device.utilization for device in working) / len(working)
-        if working
-        else 0.0,
+        "peak_bytes": max((device.memory.peak for device in devices), default=0),
+        "utilization": sum(d.utilization for d in working) / max(len(working), 1),
         "bubble": report.bubble,
         "exposed_communication": report.exposed,
         "transfers": report.transfer_count,
@@ -207,9 +185,13 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
             share for rung, share in report.costs.items() if rung not in KNOWN
         ),
         "cost_rel_err": report.cost_rel_err,
-        "mfu": None if training is None else training.mfu,
+        "mfu": training and training.mfu,
         "engine": report.engine,
     }
+
+
+def _excess(memory: Any) -> str:
+    return f"{memory.device}: {memory.peak - memory.capacity} bytes over its {memory.capacity}"
 
 
 COLUMNS: Mapping[str, Any] = {
@@ -240,7 +222,3 @@ COLUMNS: Mapping[str, Any] = {
     "engine": "str",
 }
 """The columns of ``row_of`` with their types in a DataFrame."""
-
-
-def _excess(memory: Any) -> str:
-    return f"{memory.device}: {memory.peak - memory.capacity} bytes over its {memory.capacity}"

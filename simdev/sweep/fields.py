@@ -94,31 +94,26 @@ def with_field(
     """
     root, *steps = parse_path(path)
     root = str(root)
+
+    def read_named(name: str) -> Any:
+        try:
+            return read(os.path.join(folder, name))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    # An entry of a list of files is a whole file, like a part.
     is_whole = not steps or (
         len(steps) == 1 and root in ("profile", "devices") and not isinstance(steps[0], str)
     )
-    if (
-        is_whole
-        and root in PARTS
-        and isinstance(value, str)
-        and value
-        and "\0" not in value
-        and os.path.exists(value)
-    ):
+    is_path = is_whole and root in PARTS and isinstance(value, str)
+    if is_path and value and "\0" not in value and os.path.exists(value):
         value = os.path.abspath(value)
     if not steps:
         return {**document, root: value}
     part = document.get(root, {})
     if root in PARTS and not is_whole:
-        part = _opened(root, part, steps, lambda name: _read(path, name, folder, read))
+        part = _opened(root, part, steps, read_named)
     return {**document, root: _changed(root, part, steps, value, path)}
-
-
-def _read(path: str, name: str, folder: str, read: Read) -> Any:
-    try:
-        return read(os.path.join(folder, name))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
@@ -128,11 +123,16 @@ def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
     if isinstance(part, list):
         entered = range(len(part)) if steps[0] is Every.ENTRY else [steps[0]]
         return [
-            _opened(root, one, steps[1:], read) if i in entered else one
-            for i, one in enumerate(part)
+            _opened(root, entry, steps[1:], read) if i in entered else entry
+            for i, entry in enumerate(part)
         ]
     if isinstance(part, str):
-        part = _named(root, part, steps, read)
+        if root == "cluster" and part in preset_names():
+            part = {"preset": part}
+        elif root == "strategy" and part in SHORT_FORMS:
+            part = {"short": part}
+        else:
+            part = read(part)
     if root == "strategy" and isinstance(part, dict) and is_bare(part):
         return {"placement": part}
     if (
@@ -145,14 +145,6 @@ def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
     return part
 
 
-def _named(root: str, name: str, steps: Sequence[Step], read: Read) -> Any:
-    if root == "cluster" and name in preset_names():
-        return {"preset": name}
-    if root == "strategy" and name in SHORT_FORMS:
-        return {"short": name}
-    return read(name)
-
-
 def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
     """A preset with its settings as the object of a whole cluster; one that does not exist is left
     for its reader.
@@ -160,10 +152,9 @@ def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
     name = preset["preset"]
     if name not in preset_names():
         return preset
-    found = read(os.path.abspath(PRESETS / f"{name}.json")) | {
-        key: preset[key] for key in preset if key not in ("preset", "network")
-    }
-    return _with_network(found, preset["network"]) if "network" in preset else found
+    settings = {key: preset[key] for key in preset if key not in ("preset", "network")}
+    cluster = read(os.path.abspath(PRESETS / f"{name}.json")) | settings
+    return _with_network(cluster, preset["network"]) if "network" in preset else cluster
 
 
 def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
@@ -181,20 +172,16 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
         if len(steps) == 1 and steps[0] == "network":
             return _with_network(part, value)
         if len(steps) == 1 and steps[0] in OF_EVERY_LINK:
-            return {**part, "links": _every_link(part.get("links"), steps, value, path)}
+            links = part.get("links")
+            _require(bool(links), path, "the cluster has no links")
+            entries: Step = "all_to_all" if isinstance(links, dict) else Every.ENTRY
+            return {**part, "links": _within(links, [entries, *steps], value, path)}
     return _within(part, steps, value, path)
 
 
 def _is_of_links(steps: Sequence[Step]) -> bool:
     """Whether the field tells how fast links are."""
     return (len(steps) == 1 or steps[0] in ("links", "link_kinds")) and steps[-1] in SPEED_OF_LINKS
-
-
-def _every_link(links: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    inner: Step = "all_to_all" if isinstance(links, dict) else Every.ENTRY
-    if not links:
-        raise InputError(f"{path}: the cluster has no links")
-    return _within(links, [inner, *steps], value, path)
 
 
 def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
@@ -213,10 +200,11 @@ def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
         _require(bool(places), path, "there is no entry")
         _require(max(places) < len(holder), path, f"there is no entry [{step}], only {len(holder)}")
         return [
-            _within(one, rest, value, path) if i in places else one for i, one in enumerate(holder)
+            _within(entry, rest, value, path) if i in places else entry
+            for i, entry in enumerate(holder)
         ]
-    told = {str: f'"{step}"', int: f"[{step}]", Every: "[*]"}[type(step)]
-    raise InputError(f"{path}: {told} leads into {shown(holder)}")
+    text = {str: f'"{step}"', int: f"[{step}]", Every: "[*]"}[type(step)]
+    raise InputError(f"{path}: {text} leads into {shown(holder)}")
 
 
 def _require(condition: bool, path: str, reason: str) -> None:

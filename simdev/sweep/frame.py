@@ -4,45 +4,46 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
 
-from ..errors import InputError
+from ..errors import InputError, reason_of
 from ..files import replacing
 from .answer import COLUMNS, failed
 from .grid import si_values
-from .question import Asked
+from .point import Row
 
 ENDINGS = (".csv", ".parquet")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def frame(asked: Sequence[Asked], rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row for each of ``asked``, whose rows are found by their question's key.
+def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """A line for each row, with the figures of its point by key.
 
     Columns: ``scenario``, one for each field that was set, those of ``COLUMNS``, then ``key`` and
     ``simdev``, the content and the engine that the row stands for. A field set in units has a
     second column in SI units.
     """
-    found = [
-        failed(one.problem or "") if one.question is None else rows[one.question.key]
-        for one in asked
+    answers = [
+        failed(row.problem or "") if row.point is None else figures[row.point.key] for row in rows
     ]
-    columns: dict[str, Any] = {"scenario": _text([one.label for one in asked])}
-    for path in dict.fromkeys(path for one in asked for path in one.settings):
-        columns |= _settings(_utf8(path), [one.settings.get(path) for one in asked])
+    columns: dict[str, Any] = {"scenario": _text([row.label for row in rows])}
+    for path in dict.fromkeys(path for row in rows for path in row.settings):
+        columns |= _settings(_utf8(path), [row.settings.get(path) for row in rows])
     here = os.path.join(os.getcwd(), "")
     for name, kind in COLUMNS.items():
-        values = [row.get(name) for row in found]
+        values = [answer.get(name) for answer in answers]
+        # Points name files by absolute paths; here a reason reads as simulate says it.
         if name == "reason":
-            values = [value if value is None else value.replace(here, "") for value in values]
+            values = [value and value.replace(here, "") for value in values]
         columns[name] = _text(values) if kind == "str" else pd.array(values, dtype=kind)
-    columns["key"] = _text([one.question and one.question.key for one in asked])
-    columns["simdev"] = _text([one.question and one.question.version for one in asked])
+    columns["key"] = _text([row.point and row.point.key for row in rows])
+    columns["simdev"] = _text([row.point and row.point.version for row in rows])
     return pd.DataFrame(columns)
 
 
@@ -64,25 +65,24 @@ def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
     units.
     """
     given = [value for value in values if value is not None]
-    numbers = [float(value) if isinstance(value, Decimal) else value for value in values]
     if all(isinstance(value, bool) for value in given):
         return {path: pd.array(list(values), dtype="boolean")}
     if all(type(value) in (int, float, Decimal) for value in given):
         is_whole = all(type(value) is int and abs(value) < 2**63 for value in given)
         kind: Any = "Int64" if is_whole else "float64"
-        return {path: pd.array(numbers, dtype=kind)}
-    columns = {path: _text([None if value is None else _told(value) for value in values])}
+        plain = [float(value) if isinstance(value, Decimal) else value for value in values]
+        return {path: pd.array(plain, dtype=kind)}
+    columns = {path: _text([None if value is None else _written(value) for value in values])}
     quantities = si_values(given)
     if quantities is not None:
-        unit, found = quantities
-        left = iter(found)
-        columns[f"{path}_{unit}"] = pd.array(
-            [None if v is None else next(left) for v in values], dtype="float64"
-        )
+        unit, in_si = quantities
+        left = iter(in_si)
+        numbers = [None if value is None else next(left) for value in values]
+        columns[f"{path}_{unit}"] = pd.array(numbers, dtype="float64")
     return columns
 
 
-def _told(value: Any) -> str:
+def _written(value: Any) -> str:
     return str(value) if isinstance(value, (str, Decimal)) else json.dumps(value, default=str)
 
 
@@ -94,7 +94,7 @@ def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     In CSV a text that a spreadsheet would take for a formula gets a ' before it.
     """
     path = os.fspath(path)
-    check_place(path)
+    check_output(path)
     try:
         with replacing(path) as temporary:
             if path.lower().endswith(".csv"):
@@ -103,11 +103,10 @@ def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
             else:
                 results.to_parquet(temporary, index=False)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot write: {reason[:1].lower()}{reason[1:]}", path) from None
+        raise InputError(f"cannot write: {reason_of(error)}", path) from None
 
 
-def check_place(path: str) -> None:
+def check_output(path: str) -> None:
     """Refuse what could not be written in the end before any work is done. Raises InputError."""
     if not path.lower().endswith(ENDINGS):
         raise InputError(f"the name must end in {' or '.join(ENDINGS)}", path)
@@ -132,5 +131,4 @@ def _safe(value: Any) -> Any:
 
 def counts(results: pd.DataFrame) -> dict[str, int]:
     """How many rows have each status."""
-    found: Iterable[tuple[Any, int]] = results["status"].value_counts(sort=False).items()
-    return {str(status): int(count) for status, count in found}
+    return dict(Counter(map(str, results["status"])))

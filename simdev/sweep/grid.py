@@ -5,21 +5,21 @@ the command line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
 from math import prod
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, collecting
 from ..files.reading import parse_json
 from ..units import parse_bandwidth, parse_bytes, parse_flops, parse_time
 from .fields import leading_path, parse_path
 
 Grid = Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Sequence[Any]]]
 MOST_POINTS = 1_000_000
-SLOW = 1_000_000  # bytes/s under which a bandwidth without a unit is no doubt meant in another one
+SLOW = 1_000_000  # bytes/s; a bandwidth below, without a unit, is no doubt meant in another unit
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 PARSERS = {
     "s": parse_time,
@@ -35,15 +35,26 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
 
     Without a grid one point that changes nothing. Raises InputError.
     """
-    products = [grid] if isinstance(grid, Mapping) else list(grid or [{}])
-    problems = [problem for one in products for problem in _problems(one)]
+    grids = [grid] if isinstance(grid, Mapping) else list(grid or [{}])
+    problems: list[str] = []
+    for fields in grids:
+        for path, values in fields.items():
+            with collecting(problems):
+                parse_path(path)
+            if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
+                problems.append(f"{path}: must be a list of values, got {values!r}")
+            elif not values:
+                problems.append(f"{path}: has no values")
     if problems:
         raise InputError(problems)
-    count = sum(prod(len(values) for values in one.values()) for one in products)
+    # Counted before any is made: a few long lists are more points than memory holds.
+    count = sum(prod(map(len, fields.values())) for fields in grids)
     if count > MOST_POINTS:
         raise InputError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
     return [
-        dict(zip(one, values, strict=True)) for one in products for values in product(*one.values())
+        dict(zip(fields, values, strict=True))
+        for fields in grids
+        for values in product(*fields.values())
     ]
 
 
@@ -54,22 +65,10 @@ def crossed(
 
     Raises InputError for a field that stands in both.
     """
-    twice = sorted({field for one in first for field in one if field in second})
+    twice = sorted({path for fields in first for path in fields if path in second})
     if twice:
-        raise InputError([f"{field}: is set twice" for field in twice])
-    return [{**one, **second} for one in first]
-
-
-def _problems(grid: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    for field, values in grid.items():
-        try:
-            parse_path(field)
-        except InputError as error:
-            yield from error.problems
-        if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence):
-            yield f"{field}: must be a list of values, got {values!r}"
-        elif not values:
-            yield f"{field}: has no values"
+        raise InputError([f"{path}: is set twice" for path in twice])
+    return [{**fields, **second} for fields in first]
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -80,54 +79,53 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
     A value is JSON where it reads as such, else text. A bare number takes the unit of the next
     value that has one: ``1,2,4,8Gbit/s``.
     """
-    found: dict[str, list[Any]] = {}
+    grid: dict[str, list[Any]] = {}
     problems: list[str] = []
     for text in texts:
-        try:
+        with collecting(problems):
             _, end = leading_path(text)
             path = text[:end]
             if text[end : end + 1] != "=":
                 raise InputError(f"{text}: must be PATH=VALUE,VALUE,...")
-            if path in found:
+            if path in grid:
                 raise InputError(f"{path}: is set twice")
-            found[path] = _values(path, text[end + 1 :])
-        except InputError as error:
-            problems += error.problems
+            grid[path] = _values(path, text[end + 1 :])
     if problems:
         raise InputError(problems)
-    return found
+    return grid
 
 
 def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
     """For each field a bandwidth that was given without a unit and that nobody would mean, and what
     it means.
     """
-    found = []
+    notes = []
     for path, values in settings.items():
         steps = parse_path(path)
         if str(steps[-1]).endswith("bandwidth") or steps == ("cluster", "network"):
             plain = [float(value) for value in values if type(value) in (int, float, Decimal)]
             slow = [f"{value:g}" for value in plain if 0 < value < SLOW]
-            found += [
+            notes += [
                 f"{path}={value} is {value} B/s; write {value}GB/s or {value}Gbit/s"
                 for value in slow[:1]
             ]
-    return found
+    return notes
 
 
 def _values(path: str, text: str) -> list[Any]:
-    texts = [one.strip() for one in _split(text)]
+    texts = [value.strip() for value in _split(text)]
     if "" in texts:
         raise InputError(f'{path}: a value is empty in "{text}"')
-    units = [_unit(one) for one in texts]
+    units = [_unit(value) for value in texts]
     if any(units):
+        # From behind, so that a unit is handed on from value to value.
         if units[-1] is None and _NUMBER.fullmatch(texts[-1]):
             raise InputError(f'{path}: "{texts[-1]}" has no unit; write it behind the last value')
         for i in reversed(range(len(texts) - 1)):
             if units[i] is None and _NUMBER.fullmatch(texts[i]):
                 units[i] = units[i + 1]
                 texts[i] += units[i] or ""
-    return [_value(one) for one in texts]
+    return [_value(value) for value in texts]
 
 
 def _split(text: str) -> list[str]:
@@ -169,9 +167,9 @@ def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
     if not any(isinstance(value, str) and _unit(value) for value in values):
         return None
     for unit, parse in PARSERS.items():
-        found = [_si(value, parse) for value in values]
-        if all(number is not None for number in found):
-            return unit, [float(number) for number in found if number is not None]
+        numbers = [float(number) for value in values if (number := _si(value, parse)) is not None]
+        if len(numbers) == len(values):
+            return unit, numbers
     return None
 
 

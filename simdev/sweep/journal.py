@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, reason_of
 
 SYNC_S = 0.25  # a sync takes milliseconds: after each tiny scenario it would double the time
 
@@ -57,20 +57,14 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str], wanted: Collection[str] | None = None) -> None:
         self.path = os.fspath(path)
         self.rows: dict[str, Mapping[str, Any]] = {}
-        self.damaged = 0
         self._synced = 0.0
         try:
             is_new = not os.path.lexists(self.path)
-            flags = (
-                os.O_RDWR
-                | os.O_CREAT
-                | os.O_APPEND
-                | getattr(os, "O_BINARY", 0)
-                | getattr(os, "O_NONBLOCK", 0)
-            )
-            self._file = os.open(self.path, flags, 0o666)
+            # Not blocking, for a pipe would wait for a reader; Windows would change line ends.
+            extra = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | extra, 0o666)
         except (OSError, ValueError) as error:
-            raise self._error("cannot write", error) from None
+            raise self._error(error) from None
         _held.add(self._file)
         try:
             self._open(wanted)
@@ -78,7 +72,7 @@ class Journal:
                 _sync_folder(self.path)
         except OSError as error:
             self._release()
-            raise self._error("cannot write", error) from None
+            raise self._error(error) from None
         except BaseException:
             self._release()
             raise
@@ -107,16 +101,12 @@ class Journal:
             end = len(head)
             for line in file:
                 if not line.endswith(b"\n"):
-                    break
+                    break  # a crash cut it short
                 end += len(line)
-                self._take(_record(line), wanted)
+                record = _record(line)
+                if record is not None and (wanted is None or record["key"] in wanted):
+                    self.rows.setdefault(record["key"], record["row"])
         return end
-
-    def _take(self, record: Mapping[str, Any] | None, wanted: Collection[str] | None) -> None:
-        if record is None:
-            self.damaged += 1
-        elif wanted is None or record["key"] in wanted:
-            self.rows.setdefault(record["key"], record["row"])
 
     def add(self, key: str, version: str, row: Mapping[str, Any]) -> None:
         """Keep a finished row.
@@ -132,7 +122,7 @@ class Journal:
             if time.monotonic() - self._synced > SYNC_S:
                 self._sync()
         except OSError as error:
-            raise self._error("cannot write", error, "; the results so far are kept") from None
+            raise self._error(error, "; the results so far are kept") from None
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -147,7 +137,7 @@ class Journal:
         try:
             self._sync()
         except OSError as error:
-            raise self._error("cannot write", error) from None
+            raise self._error(error) from None
         finally:
             self._release()
 
@@ -166,9 +156,8 @@ class Journal:
         else:
             self._release()
 
-    def _error(self, what: str, error: Exception, more: str = "") -> InputError:
-        reason = getattr(error, "strerror", None) or str(error)
-        return InputError(f"{what}: {reason[:1].lower()}{reason[1:]}{more}", self.path)
+    def _error(self, error: Exception, more: str = "") -> InputError:
+        return InputError(f"cannot write: {reason_of(error)}{more}", self.path)
 
 
 def _record(line: bytes) -> Mapping[str, Any] | None:
@@ -177,15 +166,13 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     if check != b"%08x" % zlib.crc32(data):
         return None
     try:
-        found = json.loads(data)
+        record = json.loads(data)
     except ValueError:
         return None
-    is_record = (
-        isinstance(found, dict)
-        and isinstance(found.get("key"), str)
-        and isinstance(found.get("row"), dict)
-    )
-    return found if is_record else None
+    match record:
+        case {"key": str(), "row": dict()}:
+            return dict(record)
+    return None
 
 
 def _locked(file: int) -> bool:

@@ -841,12 +841,12 @@ def test_a_dtype_that_mixed_precision_cannot_use_names_the_op(
 
 
 def test_a_served_scenario_is_asked_with_its_memory(tmp_path: Path) -> None:
-    from simdev.serve.state import State
+    from simdev.serve.state import ServerState
 
     value = json.loads(asked({"rounding": "pytorch"}))
-    loaded = State().load(value)
+    loaded = ServerState().load(value)
     assert loaded.oracle({"*": "gpu:0"}).peaks == (512, 0)
-    assert State().load(json.loads(scenario())).handle != loaded.handle
+    assert ServerState().load(json.loads(scenario())).handle != loaded.handle
 
 
 def test_a_session_counts_memory_the_same_way() -> None:

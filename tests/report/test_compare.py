@@ -129,7 +129,10 @@ def test_compare_prints_text_and_json_and_writes_a_page(
         (["one.json", "none.json"], "none.json: no such file"),
         (["one.json", "r.csv"], "r.csv: is a table; compare takes scenarios and saved runs"),
         (["-", "-"], "A and B: only one of them can be stdin"),
-        (["one.json", "two.json", "-o", "two.json"], "--out: two.json: the name must end in .html"),
+        (
+            ["one.json", "two.json", "-o", "new.json"],
+            "--out: new.json: the name must end in .html or .htm",
+        ),
         (["one.json", "bad.json"], 'bad.json: strategy.placement["a"]: no device named "gpu:7"'),
     ],
 )

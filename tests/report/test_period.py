@@ -26,7 +26,7 @@ from simdev.lowering import Prepared, iterated, lower_step
 from simdev.lowering.sync import Layer, layer_graph
 from simdev.scenario import execute
 from simdev.serve.protocol import respond
-from simdev.serve.state import State
+from simdev.serve.state import ServerState
 from simdev.strategy import Strategy, Sync, sync_policy
 
 PS = 10**12
@@ -181,7 +181,7 @@ def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixtu
     rows = sweep([str(path)], progress=False)
     assert rows["step_time_ps"].tolist() == [STEP_PS]
     assert rows["first_step_s"].tolist() == [FIRST_PS / PS]
-    state = State()
+    state = ServerState()
     loaded = served(state, "load", scenario=LENET)["scenario"]
     assert served(state, "score", scenario=loaded)["step_ps"] == STEP_PS
     assert served(state, "trace", scenario=loaded)["step_time_ps"] == STEP_PS
@@ -189,7 +189,7 @@ def test_every_door_tells_the_period(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "takes as long as" in capsys.readouterr().out
 
 
-def served(state: State, method: str, **params: Any) -> Any:
+def served(state: ServerState, method: str, **params: Any) -> Any:
     line = json.dumps({"id": 1, "method": method, "params": params}).encode()
     return json.loads(respond(state, line))["result"]
 

@@ -25,7 +25,7 @@ from simdev.oracle import oracle_of
 from simdev.report import compare_sheets, read_subject
 from simdev.scenario import execute
 from simdev.search import search
-from simdev.serve import State
+from simdev.serve import ServerState
 from simdev.serve.protocol import respond
 from simdev.strategy import Parallelism, Strategy
 
@@ -105,7 +105,7 @@ def test_a_symmetric_step_has_one_bubble_simulated_in_part_or_whole() -> None:
     assert every.exposed == pytest.approx(one.exposed)
 
 
-def asked(state: State, method: str, **params: Any) -> Any:
+def asked(state: ServerState, method: str, **params: Any) -> Any:
     reply = json.loads(
         respond(state, json.dumps({"id": 1, "method": method, "params": params}).encode())
     )
@@ -117,7 +117,7 @@ def test_a_server_scores_placements_under_the_order_of_the_scenario(placement: A
     """In the file's order d waits for c, which waits for b on the other device: 20 us instead of
     14.
     """
-    state, step_ps = State(), run(load_scenario(PROGRAM)).step_ps
+    state, step_ps = ServerState(), run(load_scenario(PROGRAM)).step_ps
     fifo = PROGRAM["strategy"] | {"order": "fifo"}
     assert step_ps > run(load_scenario(PROGRAM | {"strategy": fifo})).step_ps
     handle = asked(state, "load", scenario=PROGRAM)["scenario"]
@@ -168,7 +168,7 @@ def test_what_asks_about_ops_refuses_a_large_model_in_one_line(tmp_path: Path) -
     ):
         with pytest.raises(InputError, match=refused):
             ask()
-    assert refused in asked(State(), "load", scenario=LARGE)["message"]
+    assert refused in asked(ServerState(), "load", scenario=LARGE)["message"]
 
 
 def test_options_are_refused_where_they_say_nothing() -> None:
@@ -211,7 +211,7 @@ def test_a_server_opens_no_schedule_outside_its_folder(tmp_path: Path) -> None:
     table = {"version": 1, "pipeline": {"pp": 1, "table": "../secret.csv"}}
     (inside / "strategy.json").write_text(json.dumps(table))
     (inside / "s.json").write_text(json.dumps({"version": 1, **LARGE, "strategy": "strategy.json"}))
-    reply = asked(State(root=str(inside)), "load", scenario=str(inside / "s.json"))
+    reply = asked(ServerState(root=str(inside)), "load", scenario=str(inside / "s.json"))
     assert "secret.csv: lies outside the folder" in reply["message"]
 
 

@@ -29,8 +29,8 @@ from simdev.cli import main
 from simdev.files import read_strategy
 from simdev.oracle import Cost, Oracle
 from simdev.scenario import run
-from simdev.serve import METHODS, Limits, State, respond
-from simdev.serve.door import judge
+from simdev.serve import METHODS, Limits, ServerState, respond
+from simdev.serve.http import refusal
 from waiting import HANGS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def line(method: str, identity: Any = 1, **params: Any) -> bytes:
     return json.dumps({"id": identity, "method": method, "params": params}).encode()
 
 
-def ask(state: State, method: str, **params: Any) -> Any:
+def ask(state: ServerState, method: str, **params: Any) -> Any:
     """The result of a request, or its error."""
     reply = json.loads(respond(state, line(method, 7, **params)))
     assert reply["id"] == 7
@@ -99,15 +99,15 @@ def ask(state: State, method: str, **params: Any) -> Any:
 
 
 @pytest.fixture
-def state() -> State:
-    return State(Limits(request_bytes=200_000, batch=600, scenarios=2, sessions=3))
+def state() -> ServerState:
+    return ServerState(Limits(request_bytes=200_000, batch=600, scenarios=2, sessions=3))
 
 
 # The protocol, without a stream.
 
 
 @pytest.mark.parametrize("memory", [None, 12_000])
-def test_answers_equal_the_library_bit_for_bit(state: State, memory: int | None) -> None:
+def test_answers_equal_the_library_bit_for_bit(state: ServerState, memory: int | None) -> None:
     asked = question(memory)
     oracle, handle = library(asked), ask(state, "load", scenario=asked)["scenario"]
     strategies: list[Any] = [
@@ -124,7 +124,7 @@ def test_answers_equal_the_library_bit_for_bit(state: State, memory: int | None)
     assert memory is None or len({one["feasible"] for one in expected}) == 2
 
 
-def test_a_trace_equals_the_librarys(state: State) -> None:
+def test_a_trace_equals_the_librarys(state: ServerState) -> None:
     asked = question()
     oracle, handle = library(asked), ask(state, "load", scenario=asked)["scenario"]
     found = ask(state, "trace", scenario=handle)
@@ -140,7 +140,7 @@ def test_a_trace_equals_the_librarys(state: State) -> None:
     assert len(tasks["name"]) == len(tasks["kind"]) == len(tasks["finish_ps"])
 
 
-def test_a_walk_of_moves_equals_the_library(state: State) -> None:
+def test_a_walk_of_moves_equals_the_library(state: ServerState) -> None:
     asked, chance = question(), random.Random(1)
     oracle, handle = library(asked), ask(state, "load", scenario=asked)["scenario"]
     mine = oracle.session(asked["strategy"])
@@ -161,7 +161,7 @@ def test_a_walk_of_moves_equals_the_library(state: State) -> None:
     assert ask(state, "accept", session=name)["code"] == "input"
 
 
-def test_a_handle_names_the_content(state: State, tmp_path: Path) -> None:
+def test_a_handle_names_the_content(state: ServerState, tmp_path: Path) -> None:
     asked = question()
     (tmp_path / "graph.json").write_text(json.dumps(asked["graph"] | {"version": 1}))
     (tmp_path / "s.json").write_text(json.dumps(asked | {"version": 1, "graph": "graph.json"}))
@@ -175,7 +175,7 @@ def test_a_handle_names_the_content(state: State, tmp_path: Path) -> None:
     assert len(ask(state, "stats")["scenarios"]) == 2
 
 
-def test_what_was_used_longest_ago_makes_room(state: State) -> None:
+def test_what_was_used_longest_ago_makes_room(state: ServerState) -> None:
     first, second = (
         ask(state, "load", scenario=question(memory))["scenario"] for memory in (None, 10**6)
     )
@@ -238,7 +238,7 @@ HOSTILE = {
 }
 
 
-def test_hostile_requests_are_told_what_is_wrong(state: State) -> None:
+def test_hostile_requests_are_told_what_is_wrong(state: ServerState) -> None:
     for request, code in HOSTILE.items():
         reply = json.loads(respond(state, request))
         assert reply["error"]["code"] == code, request[:80]
@@ -247,7 +247,7 @@ def test_hostile_requests_are_told_what_is_wrong(state: State) -> None:
     assert ask(state, "stats")["errors"] == len(HOSTILE)
 
 
-def test_wrong_strategies_and_moves_are_told(state: State) -> None:
+def test_wrong_strategies_and_moves_are_told(state: ServerState) -> None:
     handle = ask(state, "load", scenario=question())["scenario"]
     width = OPS - 1
     wrong: list[Any] = [
@@ -310,7 +310,7 @@ def test_wrong_strategies_and_moves_are_told(state: State) -> None:
     assert "order" in ask(state, "session", scenario=handle, strategy=program)["message"]
 
 
-def test_mutated_requests_never_reach_a_bug(state: State) -> None:
+def test_mutated_requests_never_reach_a_bug(state: ServerState) -> None:
     chance = random.Random(3)
     handle = ask(state, "load", scenario=json.loads(scenario()))["scenario"]
     name = ask(state, "session", scenario=handle)["session"]
@@ -354,7 +354,7 @@ def test_files_outside_the_root_are_refused(tmp_path: Path) -> None:
     (inside / "leads_out.json").write_text(scenario(graph="../out.json"))
     (inside / "link.json").symlink_to(outside)
     os.mkfifo(inside / "pipe")
-    state = State(root=str(inside))
+    state = ServerState(root=str(inside))
     assert "scenario" in ask(state, "load", scenario=str(inside / "s.json"))
     for path in (
         outside,
@@ -380,7 +380,7 @@ def test_files_outside_the_root_are_refused(tmp_path: Path) -> None:
 
 
 def test_limits_of_time_and_reply() -> None:
-    state = State(Limits(seconds=-1.0, reply_bytes=300))
+    state = ServerState(Limits(seconds=-1.0, reply_bytes=300))
     handle = ask(state, "load", scenario=question())["scenario"]
     assert ask(state, "batch", scenario=handle, strategies=placements(1))["code"] == "too_late"
     assert ask(state, "trace", scenario=handle)["code"] == "too_large"
@@ -389,7 +389,7 @@ def test_limits_of_time_and_reply() -> None:
 
 
 def test_an_unforeseen_error_is_an_answer(
-    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    state: ServerState, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = (
         (ZeroDivisionError("x"), "internal"),
@@ -397,15 +397,13 @@ def test_an_unforeseen_error_is_an_answer(
         (MemoryError(), "too_large"),
     )
     for error, code in cases:
-        monkeypatch.setitem(
-            METHODS, "ping", (lambda state, params, error=error: _raise(error), (), ())
-        )
+
+        def broken(state: ServerState, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setitem(METHODS, "ping", broken)
         assert ask(state, "ping")["code"] == code
     assert "ZeroDivisionError" in capsys.readouterr().err
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 # On stdin and stdout.
@@ -420,7 +418,7 @@ def served(text: bytes, *arguments: str) -> list[dict[str, Any]]:
 
 def test_stdio_answers_each_line_in_order() -> None:
     asked = question()
-    handle = ask(State(), "load", scenario=asked)["scenario"]
+    handle = ask(ServerState(), "load", scenario=asked)["scenario"]
     some = placements(20)
     requests = [line("load", "first", scenario=asked)]
     requests += [line("score", i, scenario=handle, strategy=one) for i, one in enumerate(some)]
@@ -487,9 +485,9 @@ def test_wrong_options_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 IMPATIENT = """
 import sys
-from simdev.serve import State
+from simdev.serve import ServerState
 from simdev.serve.http import Patience, serve
-serve(State(), 0, sys.stdout, Patience(clients=32, head=0.6, body=0.6))
+serve(ServerState(), 0, sys.stdout, Patience(clients=32, head=0.6, body=0.6))
 """
 PATIENT = IMPATIENT.replace(
     "clients=32, head=0.6, body=0.6", f"clients=2, head=2, body={HANGS}, drain={HANGS}"
@@ -660,13 +658,13 @@ def test_judging_needs_each_header_once() -> None:
         (b"content-type", b"application/json"),
         (b"content-length", b"10"),
     ]
-    assert judge(good, 80, "t", 10) is None
+    assert refusal(good, 80, "t", 10) is None
     statuses = {b"host": 403, b"authorization": 401, b"content-type": 415, b"content-length": 411}
     for name, status in statuses.items():
-        without = judge([one for one in good if one[0] != name], 80, "t", 10)
+        without = refusal([one for one in good if one[0] != name], 80, "t", 10)
         assert without is not None
         assert without[0] == status
-        twice = judge([*good, *[one for one in good if one[0] == name]], 80, "t", 10)
+        twice = refusal([*good, *[one for one in good if one[0] == name]], 80, "t", 10)
         assert twice is not None
     for length, status in (
         (b"11", 413),
@@ -676,7 +674,7 @@ def test_judging_needs_each_header_once() -> None:
         (b"9" * 5000, 400),
         (b"", 400),
     ):
-        verdict = judge([*good[:3], (b"content-length", length)], 80, "t", 10)
+        verdict = refusal([*good[:3], (b"content-length", length)], 80, "t", 10)
         assert verdict is not None
         assert verdict[0] == status
 

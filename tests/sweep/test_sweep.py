@@ -22,7 +22,7 @@ from simdev.scenario import load_scenario, run
 from simdev.sweep import sweep
 from simdev.sweep.answer import COLUMNS
 from simdev.sweep.frame import csv_text, write_results
-from simdev.sweep.question import questions
+from simdev.sweep.point import rows_of
 from sweeps import ROOT, TINY, bandwidths
 
 CLUSTER, GRAPH = TINY["cluster"], TINY["graph"]
@@ -166,9 +166,9 @@ def test_scenarios_of_another_type_are_refused() -> None:
 
 
 def key_of(source: Any) -> str:
-    (asked,) = questions(source, [{}])
-    assert asked.question is not None
-    return asked.question.key
+    (row,) = rows_of(source, [{}])
+    assert row.point is not None
+    return row.point.key
 
 
 def test_the_key_is_the_content_and_not_its_place_or_form(here: Path) -> None:
@@ -445,7 +445,7 @@ def test_a_bar_shows_rate_and_remaining_time_after_two_seconds(
 
     from simdev.sweep.answer import answer
 
-    monkeypatch.setattr("simdev.sweep.parallel.answer", slow)
+    monkeypatch.setattr("simdev.sweep.sweeping.answer", slow)
     sweep(TINY, bandwidths(3), progress=True)
     assert capsys.readouterr().err.strip() == ""
     sweep(TINY, bandwidths(20), progress=True)

@@ -36,14 +36,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of what is simulated from now on."""
-    from simdev.sweep import parallel
+    from simdev.sweep import sweeping
 
     found: list[str] = []
-    answer = parallel.answer
+    answer = sweeping.answer
     monkeypatch.setattr(
-        parallel,
+        sweeping,
         "answer",
-        lambda question, known: (found.append(question.key), answer(question, known))[1],
+        lambda point, memo: (found.append(point.key), answer(point, memo))[1],
     )
     return found
 
@@ -87,15 +87,15 @@ def test_a_file_that_changes_amid_the_sweep_is_not_kept(
 ) -> None:
     Path("graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
     Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
-    from simdev.sweep import front
+    from simdev.sweep import sweeping
 
-    answers = front.answers
+    answers = sweeping.answers
 
     def late(*arguments: object) -> object:
         Path("graph.json").write_text(Path("graph.json").read_text().replace("1 us", "3 us"))
         return answers(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(front, "answers", late)
+    monkeypatch.setattr(sweeping, "answers", late)
     assert list(sweep("s.json", journal="j")["reason"]) == [
         "graph.json: changed during the sweep; run it again"
     ]
@@ -106,7 +106,7 @@ def test_another_engine_asks_again_and_keeps_the_old_rows(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sweep("s.json", journal="j")
-    for module in ("question", "answer"):
+    for module in ("point", "answer"):
         monkeypatch.setattr(f"simdev.sweep.{module}.engine_version", lambda: "9.9.9+00000000")
     new = sweep("s.json", journal="j")
     assert new["key"][0] != old["key"][0]
@@ -382,9 +382,9 @@ def test_a_read_only_folder_is_told(here: Path, capsys: pytest.CaptureFixture[st
 def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simdev.sweep import parallel
+    from simdev.sweep import sweeping
 
-    answer, left = parallel.answer, [4]
+    answer, left = sweeping.answer, [4]
 
     def interrupted(*arguments: object) -> object:
         left[0] -= 1
@@ -392,7 +392,7 @@ def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
             raise KeyboardInterrupt
         return answer(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(parallel, "answer", interrupted)
+    monkeypatch.setattr(sweeping, "answer", interrupted)
     arguments = [
         "sweep",
         "s.json",
@@ -423,9 +423,9 @@ def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -
 def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from simdev.sweep import parallel
+    from simdev.sweep import sweeping
 
-    answer = parallel.answer
+    answer = sweeping.answer
     second = [
         "sweep",
         "s.json",
@@ -438,11 +438,11 @@ def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
     ]
 
     def meanwhile(*arguments: object) -> object:
-        monkeypatch.setattr(parallel, "answer", answer)
+        monkeypatch.setattr(sweeping, "answer", answer)
         assert main(second) == 0
         return answer(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(parallel, "answer", meanwhile)
+    monkeypatch.setattr(sweeping, "answer", meanwhile)
     first = [
         "sweep",
         "s.json",

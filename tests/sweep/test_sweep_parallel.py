@@ -18,8 +18,8 @@ import pytest
 from simdev.errors import InputError
 from simdev.scenario import load_scenario
 from simdev.sweep import sweep
-from simdev.sweep.parallel import answers
-from simdev.sweep.question import Question, questions
+from simdev.sweep.point import SweepPoint, rows_of
+from simdev.sweep.sweeping import answers
 from sweeps import ROOT, TINY, bandwidths, kept
 from waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_a_journal_of_many_workers_is_resumed_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parallel = sweep(TINY, bandwidths(6), n_jobs=2, journal=tmp_path / "j")
-    monkeypatch.setattr("simdev.sweep.parallel.answer", None)  # nothing is left to simulate
+    monkeypatch.setattr("simdev.sweep.sweeping.answer", None)  # nothing is left to simulate
     pd.testing.assert_frame_equal(parallel, sweep(TINY, bandwidths(6), journal=tmp_path / "j"))
 
 
@@ -75,13 +75,11 @@ def test_workers_elsewhere_find_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_jobs_of_the_enclosing_configuration_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from simdev.sweep import parallel
+    from simdev.sweep import sweeping
 
     used: list[int] = []
-    here = parallel.answer_here
-    monkeypatch.setattr(
-        parallel, "answer_here", lambda question: (used.append(1), here(question))[1]
-    )
+    here = sweeping.answer_here
+    monkeypatch.setattr(sweeping, "answer_here", lambda point: (used.append(1), here(point))[1])
     sweep(TINY, bandwidths(3))
     assert not used
     with joblib.parallel_config(backend="threading", n_jobs=2):
@@ -103,10 +101,10 @@ def test_a_scenario_that_kills_its_worker_is_a_row_and_the_others_go_on(tmp_path
 
 
 def test_a_worker_with_another_simdev_stops_the_sweep() -> None:
-    (asked,) = questions(TINY, [{}])
-    question = asked.question
-    assert question is not None
-    other = Question(question.key, question.scenario, question.digests, "9.9.9+00000000")
+    (row,) = rows_of(TINY, [{}])
+    point = row.point
+    assert point is not None
+    other = SweepPoint(point.key, point.scenario, point.digests, "9.9.9+00000000")
     for n_jobs in (1, 2):
         with pytest.raises(
             InputError,

@@ -1,0 +1,32 @@
+"""What all verbs share: how their options are written down, and the exit codes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+DONE = 0
+INFEASIBLE = 1
+BAD_INPUT = 2
+FAILED_CHECK = 3
+# Those beyond are the conventions of Unix: EX_SOFTWARE, and 128 + SIGINT or SIGPIPE.
+INTERNAL = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
+"""The name or the flags, the metavar, the help, and whatever else ``add_argument`` is given."""
+
+NUMBERS: dict[str, type] = {**dict.fromkeys("NPMVK", int), "S": float}
+"""Metavars of options that take a number."""
+
+
+def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:
+    """Add options to a parser or to a group of it; one without a metavar is a switch."""
+    for flags, metavar, text, *more in options:
+        fields: dict[str, Any] = {"action": "store_true"}
+        if metavar:
+            fields = {"metavar": metavar, "type": NUMBERS.get(metavar, str)}
+        # What is written in the row goes last, so that it can be of another action.
+        parser.add_argument(*flags.split(), help=text, **fields | (more[0] if more else {}))

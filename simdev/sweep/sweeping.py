@@ -1,0 +1,178 @@
+"""``sweep``: many scenarios, one table; answered here, one after another, or wherever joblib's
+backend takes them.
+
+joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one
+of an enclosing ``joblib.parallel_config``, else processes of this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, SimdevError
+from .answer import Answer, Memo, answer, failed
+from .grid import Grid, points
+from .journal import Journal
+from .point import Source, SweepPoint, rows_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROUND = 8
+_memo = Memo()
+
+
+def sweep(
+    scenarios: Source | Iterable[Source],
+    grid: Grid | None = None,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Simulate every scenario at every point of a grid: a DataFrame of one row each, in this order.
+
+    Parameters
+    ----------
+    scenarios
+        Paths, objects of the same shape (their paths are relative to the working directory) or
+        Scenarios.
+    grid
+        Values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "graph.batch": [16, 32]}``:
+        every combination. A list of such grids is taken one after another.
+    n_jobs
+        So many at once, -1 on all cores (needs joblib). None: what an enclosing
+        ``joblib.parallel_config`` says, which may name a cluster (docs/sweeps.md), else one.
+    journal
+        A file to which every finished row is appended at once. A sweep that finds rows there does
+        not simulate them again, as long as neither the scenario, nor a file it names, nor simdev
+        has changed.
+    progress
+        Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
+
+    The columns are told in docs/sweeps.md. A scenario that does not fit has the status "infeasible"
+    and a step time all the same; one that cannot be simulated has the status "failed". Both have a
+    reason, and neither stops the sweep. Raises InputError for a grid that cannot be, and for a
+    journal that cannot be written or that another sweep holds.
+    """
+    # pandas takes half a second, which a grid that cannot be shall not cost.
+    rows = list(rows_of(scenarios, points(grid)))
+    from .frame import frame
+
+    distinct = {row.point.key: row.point for row in rows if row.point is not None}
+    with nullcontext() if journal is None else Journal(journal, distinct.keys()) as book:
+        figures = _answered(distinct, book, n_jobs, progress)
+    return frame(rows, figures)
+
+
+def _answered(
+    wanted: Mapping[str, SweepPoint],
+    journal: Journal | None,
+    n_jobs: int | None,
+    progress: bool | None,
+) -> dict[str, Mapping[str, Any]]:
+    """The figures of every point by its key, from the journal or simulated now."""
+    from tqdm import tqdm
+
+    figures = {} if journal is None else dict(journal.rows)
+    missing = [point for key, point in wanted.items() if key not in figures]
+    hidden = None if progress is None else not progress
+    with tqdm(
+        total=len(wanted), initial=len(figures), delay=2, disable=hidden, unit="scenario",
+        desc="sweep", file=sys.stderr,
+    ) as bar:  # fmt: skip
+        for result in answers(missing, n_jobs) if missing else ():
+            if journal is not None and result.lasting:
+                journal.add(result.key, wanted[result.key].version, result.row)
+            figures[result.key] = result.row
+            bar.update()
+    return figures
+
+
+def answer_here(point: SweepPoint) -> Answer:
+    """Answer in a worker, which keeps what it has read for the next point."""
+    return answer(point, _memo)
+
+
+def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator[Answer]:
+    """The answers in the order in which they are finished.
+
+    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an
+    enclosing ``joblib.parallel_config`` says, else one. A scenario whose worker dies is tried once
+    more, alone. Raises InputError.
+    """
+    if _is_serial(n_jobs):
+        memo = Memo()
+        yield from (answer(point, memo) for point in points)
+        return
+    left = {point.key: point for point in points}
+    while left:
+        sent: list[SweepPoint] = []
+        try:
+            for result in _pool(left.values(), n_jobs, sent):
+                del left[result.key]
+                yield result
+        except SimdevError:
+            raise
+        except Exception as error:
+            # Workers tell what goes wrong in a scenario, so this is the death of a worker: which
+            # point was it?
+            if not sent:
+                raise InputError(f"n_jobs: {error}") from None
+            for point in [point for point in sent if point.key in left]:
+                yield _alone(left.pop(point.key), n_jobs)
+
+
+def _is_serial(n_jobs: int | None) -> bool:
+    if n_jobs is not None:
+        if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+            raise InputError(f"n_jobs: must be a whole number, not 0, got {n_jobs!r}")
+        return n_jobs == 1
+    # Where nobody has imported joblib, nobody has configured it either.
+    if sys.modules.get("joblib") is None:
+        return True
+    from joblib.parallel import get_active_backend
+
+    backend, jobs = get_active_backend()
+    return jobs in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
+
+
+def _pool(
+    points: Iterable[SweepPoint], n_jobs: int | None, sent: list[SweepPoint]
+) -> Iterator[Answer]:
+    """The answers of a pool of workers; ``sent`` gets the points that left."""
+    try:
+        from joblib import Parallel, delayed, effective_n_jobs
+        from joblib.parallel import get_active_backend
+    except ImportError:
+        raise InputError("n_jobs: more than one needs joblib; install simdev[parallel]") from None
+
+    def calls() -> Iterator[Any]:
+        # A copy: the caller takes points from its list while they are answered.
+        for point in list(points):
+            sent.append(point)
+            yield delayed(answer_here)(point)
+
+    if get_active_backend()[0].supports_return_generator:
+        yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(calls())
+        return
+    # Ray's backend hands its answers back all at once, so it gets a few for each worker at a time.
+    with Parallel(n_jobs=n_jobs) as parallel:
+        left = calls()
+        while some := list(islice(left, ROUND * effective_n_jobs(n_jobs))):
+            yield from parallel(some)
+
+
+def _alone(point: SweepPoint, n_jobs: int | None) -> Answer:
+    try:
+        return next(_pool([point], n_jobs, []))
+    except SimdevError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        row = failed(f"its worker died, perhaps out of memory: {reason}")
+        return Answer(point.key, row, lasting=False)
