@@ -25,8 +25,8 @@ from simdev.errors import InputError
 from simdev.files import collective_model, read_preset
 from simdev.graph import Graph
 from simdev.lowering import Prepared, lower
-from simdev.lowering.hybrid.costs import Costs
-from simdev.lowering.hybrid.layout import EXPERT, layout
+from simdev.lowering.hybrid.durations import Durations
+from simdev.lowering.hybrid.grid import EXPERT
 from simdev.strategy import Collectives, Strategy
 from simdev.strategy.parallelism import Parallelism
 from specs import SPEC
@@ -274,15 +274,16 @@ def test_experts_exchange_no_faster_than_what_all_groups_share(cluster: Cluster,
     devices = sum(device.runs_ops for device in cluster.devices)
     p = Parallelism(dp=devices // tp, tp=tp, ep=devices // tp)
     kind = next(device.kind for device in cluster.devices if device.runs_ops)
-    placed, size = layout(cluster, p), 2**26
-    costs = Costs(placed, collective_model(cluster), {kind: replace(SPEC, kind=kind)})
-    told = costs.columns[costs.collective(EXPERT, 0, "all_to_all", size)]
-    last = cluster.devices[placed.devices[0][-1]].node
+    size = 2**26
+    durations = Durations(p, collective_model(cluster), {kind: replace(SPEC, kind=kind)})
+    grid, column = (
+        durations.grid,
+        durations.columns[durations.collective(EXPERT, 0, "all_to_all", size)],
+    )
+    last = cluster.devices[grid.devices[0][-1]].node
     half = {i for i, device in enumerate(cluster.devices) if device.node <= last // 2}
     half |= {i for i, device in enumerate(cluster.devices) if device.name == "r0"}
-    pairs = [
-        needs("all_to_all", group, frozenset(half), size) for group in placed.members(EXPERT, 0)
-    ]
+    pairs = [needs("all_to_all", group, frozenset(half), size) for group in grid.members(EXPERT, 0)]
     least = cut_seconds(cluster, frozenset(half), *map(sum, zip(*pairs, strict=True)))
-    assert int(told.max()) >= least * 10**12
-    assert int(told.max()) <= 1.5 * least * 10**12
+    assert int(column.max()) >= least * 10**12
+    assert int(column.max()) <= 1.5 * least * 10**12

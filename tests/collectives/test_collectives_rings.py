@@ -24,8 +24,8 @@ from simdev.engine import simulate
 from simdev.files import collective_model, read_preset
 from simdev.graph import Graph, Op
 from simdev.lowering import Prepared, lower, lower_step
-from simdev.lowering.hybrid.costs import Costs
-from simdev.lowering.hybrid.layout import DATA, layout
+from simdev.lowering.hybrid.durations import Durations
+from simdev.lowering.hybrid.grid import DATA
 from simdev.lowering.sync import Layer, layer_graph
 from simdev.strategy import Configuration, Strategy, sync_policy
 from simdev.strategy.parallelism import Parallelism
@@ -185,8 +185,8 @@ def of_a_large_model(cluster: Cluster, ranks: Sequence[int]) -> int:
     p = Parallelism(
         dp=len(usable) if used == set(usable) else len(ranks), pp=len(usable) // len(ranks)
     )
-    costs = Costs(layout(cluster, p), collective_model(cluster), {kind: replace(SPEC, kind=kind)})
-    return int(costs.columns[costs.collective(DATA, 0, "all_reduce", SIZE)][0])
+    durations = Durations(p, collective_model(cluster), {kind: replace(SPEC, kind=kind)})
+    return int(durations.columns[durations.collective(DATA, 0, "all_reduce", SIZE)][0])
 
 
 @pytest.mark.parametrize("name", ["dgx-1v", "dgx-1p", "p3-16xlarge", "flexflow-p100"])

@@ -1,33 +1,32 @@
-"""Steps of large models: data, tensor, sequence, expert and pipeline parallelism, ZeRO,
-recomputation, offload.
+"""Steps of large models: data, tensor, sequence, expert, pipeline parallelism, ZeRO, offload.
 
 A step is built as rows on numpy columns, one for each task of a rank of the pipeline; ``expand``
-makes the tasks of all devices of them, or, where the replicas and the parts of tp are alike, those
-of one device for each rank.
+turns them into the tasks of all devices, or, where the replicas and the parts of tp are alike, into
+those of one device for each rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ...collectives import CollectiveModel
-from ...costs import DeviceSpec
-from ...costs.roofline import peak_flops
+from ...costs.roofline import DeviceSpec, peak_flops
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
 from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
-from ...taskgraph import MAX_TASKS, Ints, TaskGraph
+from ...taskgraph import MAX_TASKS, TaskGraph
 from ..scheduled import schedule_of
-from .costs import Costs
+from .actions import add_actions, add_sends
+from .buffers import add_activations, add_parameters
+from .durations import Durations
 from .expand import expand
-from .layout import Layout, layout
-from .program import program_of
-from .tail import even_layers
-from .template import NONE, QUEUE_CLASS, QUEUES
+from .program import NONE, QUEUES, Program
+from .tail import add_tail, tie
 
 __all__ = ["lower_hybrid"]
 
@@ -45,34 +44,74 @@ def lower_hybrid(
     groups cost the same: then no copy can run differently, for nothing is shared between groups but
     what all wait for. ``specs`` are datasheets by kind of device. Raises InputError.
     """
-    cluster = collectives.cluster
     _require_size(2 * model.layers * parallelism.microbatches)
-    schedule = schedule_of(parallelism)
-    stage_layers = parallelism.stage_layers or even_layers(model.layers, schedule.stages)
-    if len(stage_layers) != schedule.stages:
-        raise InputError(
-            f"stage_layers: tell of {len(stage_layers)} stages, the schedule has {schedule.stages}"
-        )
-    shard = shard_of(model, parallelism)
-    whole = layout(cluster, parallelism)
-    costs = Costs(whole, collectives, specs)
-    program = program_of(shard, parallelism, schedule, stage_layers, costs)
-    why = _unlike(costs)
+    program = _program(model, parallelism, collectives, specs)
+    durations, schedule, columns = program.durations, program.schedule, program.columns()
+    grid, why = durations.grid, _difference(durations)
     collapsed = symmetry and not why
-    columns = program.columns()
-    counted = _count(columns["queue"], whole)
+    counted = int(np.array([grid.count(queue.groups) for queue in QUEUES])[columns["queue"]].sum())
     _require_size(program.rows if collapsed else counted)
-    used = whole.collapsed if collapsed else whole
-    expanded = expand(program, used, costs, cluster)
+    used = grid.collapsed if collapsed else grid
+    task_graph, row = expand(program, used, collectives.cluster)
     microbatches = np.array([action.microbatch for action in schedule.actions] + [NONE], np.int32)
-    plan = LargeStep(
-        model, parallelism, schedule, tuple(stage_layers),
-        columns["role"].astype(np.int8)[expanded.row],
-        microbatches[columns["action"]][expanded.row],
+    return task_graph, LargeStep(
+        model,
+        parallelism,
+        schedule,
+        tuple(map(len, program.stage_layers)),
+        columns["role"].astype(np.int8)[row],
+        microbatches[columns["action"]][row],
         tuple(rank * used.copies for rank in range(schedule.ranks)),
-        whole.copies, collapsed, why, counted, _peak(whole, costs),
-    )  # fmt: skip
-    return expanded.task_graph, plan
+        grid.copies,
+        collapsed,
+        why,
+        counted,
+        _peak(durations),
+    )
+
+
+def _program(
+    model: Transformer,
+    parallelism: Parallelism,
+    collectives: CollectiveModel,
+    specs: Mapping[str, DeviceSpec],
+) -> Program:
+    """All rows, edges and buffers of a step."""
+    schedule = schedule_of(parallelism)
+    counts = parallelism.stage_layers or _even_layers(model.layers, schedule.stages)
+    if len(counts) != schedule.stages:
+        raise InputError(
+            f"stage_layers: tell of {len(counts)} stages, the schedule has {schedule.stages}"
+        )
+    layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
+    shard = shard_of(model, parallelism)
+    durations = Durations(parallelism, collectives, specs)
+    program = Program(shard, parallelism, schedule, layers, durations)
+    for rank in range(schedule.ranks):
+        add_actions(program, rank)
+        add_tail(program, rank)
+        add_parameters(program, rank)
+    tie(program)
+    for stage in range(schedule.stages):
+        add_sends(program, stage)
+        add_activations(program, stage)
+    return program
+
+
+def _even_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers by stage; those in the middle take what is left over, for the outer have the ends.
+
+    Raises InputError where a stage would have none.
+    """
+    each, more = divmod(layers, stages)
+    if not each:
+        raise InputError(
+            f"pp: {stages} stages for {layers} layers: stage {layers} would be without op"
+        )
+    inner_first = np.argsort(np.abs(np.arange(stages) - (stages - 1) / 2), kind="stable")
+    counts = np.full(stages, each)
+    counts[inner_first[:more]] += 1
+    return tuple(counts.tolist())
 
 
 def _require_size(tasks: int) -> None:
@@ -80,24 +119,21 @@ def _require_size(tasks: int) -> None:
         raise InputError(f"microbatches: the step lowers to more than {MAX_TASKS:,} tasks")
 
 
-def _count(queues: Ints, whole: Layout) -> int:
-    """The tasks of all devices together."""
-    counts = np.array([whole.count(QUEUE_CLASS[queue]) for queue in range(QUEUES)], np.int64)
-    return int(counts[queues].sum())
-
-
-def _peak(whole: Layout, costs: Costs) -> float:
-    """What the datasheets say that all devices together reach in bfloat16, in FLOP/s."""
-    kinds = Counter(costs.cluster.devices[d].kind for ranks in whole.devices for d in ranks)
+def _peak(durations: Durations) -> float:
+    """FLOP/s in bfloat16 of all devices together, by their datasheets."""
+    devices = durations.cluster.devices
+    kinds = Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
     return sum(
-        float(peak_flops(costs.specs[kind], "bfloat16")) * count for kind, count in kinds.items()
+        float(peak_flops(durations.specs[kind], "bfloat16")) * n for kind, n in kinds.items()
     )
 
 
-def _unlike(costs: Costs) -> str:
+def _difference(durations: Durations) -> str:
     """Why the copies of a rank differ; "" where they do not."""
-    devices = costs.cluster.devices
-    for rank, ones in enumerate(costs.layout.devices):
-        if len({(devices[d].kind, devices[d].memory) for d in ones}) > 1:
+    devices = durations.cluster.devices
+    for rank, copies in enumerate(durations.grid.devices):
+        if len({(devices[d].kind, devices[d].memory) for d in copies}) > 1:
             return f"the devices of rank {rank} of the pipeline are of several kinds"
-    return "" if costs.alike else "some groups of devices communicate over slower links than others"
+    if not durations.alike:
+        return "some groups of devices communicate over slower links than others"
+    return ""

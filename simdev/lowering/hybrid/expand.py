@@ -1,5 +1,4 @@
-"""From rows to tasks: every row becomes a task for each group of its class, every edge joins the
-groups that meet.
+"""From rows to tasks: of every row a task for each group of its class, with edges where they meet.
 
 Task ``offset[row] + group``. An edge between two rows joins a group of the one with each group of
 the other that has a device in common with it (the same place g, on another rank of the pipeline).
@@ -13,202 +12,213 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cluster import Cluster
-from ...models.large.roles import COMPUTES, HOST, PIPELINE, ROLES
+from ...models.large.roles import COMPUTES, HOST, NO_LAYER, PIPELINE, ROLES
 from ...taskgraph import (
+    BUFFER_KINDS,
     COLLECTIVE,
     PERSISTENT,
     TRANSFER,
     Buffers,
     Coded,
     Ints,
+    Lazy,
     Resource,
     Rows,
     TaskGraph,
     Tasks,
 )
 from ...units import parse_bytes
-from . import names
-from .costs import Costs
-from .layout import CLASSES, Layout
-from .program import Program
-from .template import QUEUE_CLASS, QUEUES
+from .grid import CLASSES, RankGrid
+from .program import QUEUES, Program
 
 KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER)
 _KIND_OF_ROLE = np.array(
-    [
-        *range(COMPUTES),
-        *(COMPUTES + (role in (PIPELINE, HOST)) for role in range(COMPUTES, len(ROLES))),
-    ],
-    np.uint8,
-)
-QUEUE_NAMES = (
-    "",
-    "tensor",
-    "experts",
-    "data",
-    "experts' data",
-    "to next",
-    "to previous",
-    "to host",
-    "from host",
+    [min(role, COMPUTES) + (role in (PIPELINE, HOST)) for role in range(len(ROLES))], np.uint8
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Expanded:
-    """The task graph, and for each task its row."""
+class _Expansion:
+    """A program on a grid; ``kind`` is the class of each row, ``offset`` its first task."""
 
-    task_graph: TaskGraph
-    row: Ints
+    program: Program
+    grid: RankGrid
+    columns: dict[str, Ints]
+    devices: tuple[str, ...]
+    kind: Ints
+    sizes: Ints
+    offset: Ints
 
 
-def expand(program: Program, layout: Layout, costs: Costs, cluster: Cluster) -> Expanded:
-    """The tasks of a program on a layout: all copies, or with ``layout.collapsed`` one of each
-    rank.
+def expand(program: Program, grid: RankGrid, cluster: Cluster) -> tuple[TaskGraph, Ints]:
+    """The tasks of a program on a grid, all copies or with ``grid.collapsed`` one of each rank.
+
+    Beside them the row of each task.
     """
     columns = program.columns()
-    kind = np.array(QUEUE_CLASS, np.int64)[columns["queue"]]
-    sizes = np.array([layout.count(one) for one in range(CLASSES)], np.int64)[kind]
-    offset = np.cumsum(sizes) - sizes
-    row = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-    group = np.arange(len(row), dtype=np.int64) - offset[row]
-    devices = tuple(cluster.devices[d] for ranks in layout.devices for d in ranks)
+    kind = np.array([queue.groups for queue in QUEUES], np.int64)[columns["queue"]]
+    sizes = np.array([grid.count(each) for each in range(CLASSES)], np.int64)[kind]
+    devices = [cluster.devices[d] for ranks in grid.devices for d in ranks]
     named = tuple(device.name for device in devices)
-    resource, resources = _resources(columns, kind, sizes, layout, named)
-    first, last = _ends(layout)
-    source = _spread(columns["rank"] * layout.copies, row) + first[kind[row], group]
-    to = np.where(columns["role"] == PIPELINE, columns["layer"], columns["rank"]) * layout.copies
-    destination = _spread(to, row) + last[kind[row], group]
-    zero = np.zeros(len(row), np.int64)
-    nothing = np.full(len(row), -1, np.int64)
-    roles = columns["role"].astype(np.uint8)
-    own = np.arange(len(row) + 1, dtype=np.int64)
+    x = _Expansion(program, grid, columns, named, kind, sizes, np.cumsum(sizes) - sizes)
+    row = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    memory = [-1 if device.memory is None else parse_bytes(device.memory) for device in devices]
+    tasks, resources = _tasks(x, row)
+    return TaskGraph(tasks, resources, _buffers(x), named, np.array(memory, np.int64)), row
+
+
+def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
+    columns, count = x.columns, len(row)
+    group = np.arange(count, dtype=np.int64) - x.offset[row]
+    first, last = _ends(x.grid)
+    source = (columns["rank"] * x.grid.copies)[row] + first[x.kind[row], group]
+    to = np.where(columns["role"] == PIPELINE, columns["layer"], columns["rank"]) * x.grid.copies
+    resource, resources = _resources(x, first)
+    durations = x.program.durations
+    zero, nothing = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     tasks = Tasks(
-        name=names.task_names(program, columns, row, named, source),
-        kind=Coded(_KIND_OF_ROLE[roles][row], KINDS),
-        op=nothing, output=nothing, source=source, destination=destination,
-        duration=_duration(costs.columns, columns["cost"], sizes, row, group),
-        lag=_duration(costs.lags, columns["cost"], sizes, row, group),
-        gap=zero, priority=zero, bytes=_spread(columns["bytes"], row), flow=np.zeros(len(row),
-        np.bool_),
-        resources=Rows(own, _spread(resource, row) + group),
-        links=Rows(np.zeros(len(row) + 1, np.int64), np.zeros(0, np.int64)),
-        successors=_successors(program, layout, kind, sizes, offset),
-    )  # fmt: skip
-    capacity = np.array(
-        [-1 if one.memory is None else parse_bytes(one.memory) for one in devices], np.int64
+        name=Lazy(count, lambda task: f"{_row_name(x, int(row[task]))} {x.devices[source[task]]}"),
+        kind=Coded(_KIND_OF_ROLE[columns["role"]][row], KINDS),
+        op=nothing,
+        output=nothing,
+        source=source,
+        destination=to[row] + last[x.kind[row], group],
+        duration=_duration(durations.columns, columns["duration"], row, group),
+        lag=_duration(durations.lags, columns["duration"], row, group),
+        gap=zero,
+        priority=zero,
+        bytes=columns["bytes"][row],
+        flow=np.zeros(count, np.bool_),
+        resources=Rows(np.arange(count + 1, dtype=np.int64), resource[row] + group),
+        links=Rows(np.zeros(count + 1, np.int64), np.zeros(0, np.int64)),
+        successors=_successors(x),
     )
-    buffers = _buffers(program, layout, kind, offset, named)
-    return Expanded(TaskGraph(tasks, resources, buffers, named, capacity), row)
+    return tasks, resources
 
 
-def _spread(column: Ints, row: Ints) -> Ints:
-    spread: Ints = column[row]
-    return spread
+def _duration(columns: list[Ints], number: Ints, row: Ints, group: Ints) -> Ints:
+    """Ps of each task: its row's where all groups take equally long, else its group's."""
+    durations: Ints
+    if all(bool((column == column[0]).all()) for column in columns):
+        durations = np.array([column[0] for column in columns], np.int64)[number][row]
+        return durations
+    lengths = np.array([len(column) for column in columns])
+    starts = np.cumsum(lengths) - lengths
+    single = (lengths == 1)[number]
+    durations = np.concatenate(columns)[starts[number][row] + np.where(single[row], 0, group)]
+    return durations
 
 
-def _duration(costs: list[Ints], cost: Ints, sizes: Ints, row: Ints, group: Ints) -> Ints:
-    """Ps of each task: its row's where all groups cost the same, else its group's."""
-    if all(bool((column == column[0]).all()) for column in costs):
-        return _spread(np.array([column[0] for column in costs], np.int64)[cost], row)
-    starts = np.cumsum([0, *(len(column) for column in costs)])[:-1]
-    single = np.array([len(column) == 1 for column in costs])[cost]
-    found: Ints = np.concatenate(costs)[starts[cost][row] + np.where(single[row], 0, group)]
-    return found
-
-
-def _ends(layout: Layout) -> tuple[Ints, Ints]:
+def _ends(grid: RankGrid) -> tuple[Ints, Ints]:
     """By class and group, the first and the last of its g."""
-    first = np.zeros((CLASSES, layout.copies), np.int64)
-    last = np.zeros((CLASSES, layout.copies), np.int64)
-    for kind, groups in enumerate(layout.groups):
-        numbers, where = np.unique(groups, return_index=True)
-        first[kind, numbers] = where
-        numbers, where = np.unique(groups[::-1], return_index=True)
-        last[kind, numbers] = layout.copies - 1 - where
+    first = np.full((CLASSES, grid.copies), grid.copies, np.int64)
+    last = np.zeros((CLASSES, grid.copies), np.int64)
+    g = np.arange(grid.copies)
+    for kind, groups in enumerate(grid.groups):
+        np.minimum.at(first[kind], groups, g)
+        np.maximum.at(last[kind], groups, g)
     return first, last
 
 
-def _resources(
-    columns: dict[str, Ints], kind: Ints, sizes: Ints, layout: Layout, named: tuple[str, ...]
-) -> tuple[Ints, tuple[Resource, ...]]:
-    """The first queue of each row (its groups' follow), and all queues, those of one rank
-    together.
-    """
-    key = columns["rank"] * QUEUES + columns["queue"]
+def _resources(x: _Expansion, firsts: Ints) -> tuple[Ints, tuple[Resource, ...]]:
+    """The first queue of each row (its groups' follow), and all queues, by rank."""
+    key = x.columns["rank"] * len(QUEUES) + x.columns["queue"]
     used, where, number = np.unique(key, return_index=True, return_inverse=True)
-    starts = np.cumsum(sizes[where]) - sizes[where]
-    firsts, found = _ends(layout)[0], []
-    for one, at in zip(used.tolist(), where.tolist(), strict=True):
-        rank, queue = divmod(one, QUEUES)
-        for group in range(int(sizes[at])):
-            device = rank * layout.copies + int(firsts[kind[at], group])
-            name = f"{QUEUE_NAMES[queue]} {named[device]}" if queue else named[device]
-            found.append(Resource(name, device=device))
-    return starts[number], tuple(found)
+    starts = np.cumsum(x.sizes[where]) - x.sizes[where]
+    resources = []
+    for entry, row in zip(used.tolist(), where.tolist(), strict=True):
+        rank, queue = divmod(entry, len(QUEUES))
+        for first in firsts[x.kind[row], : x.sizes[row]].tolist():
+            device = rank * x.grid.copies + first
+            name = f"{QUEUES[queue].prefix} {x.devices[device]}".strip()
+            resources.append(Resource(name, device=device))
+    return starts[number], tuple(resources)
 
 
-def _successors(program: Program, layout: Layout, kind: Ints, sizes: Ints, offset: Ints) -> Rows:
+def _successors(x: _Expansion) -> Rows:
     """All edges, each row's groups with equally many."""
-    source, target = np.concatenate(program.sources), np.concatenate(program.targets)
+    kind, sizes, offset = x.kind, x.sizes, x.offset
+    source, target = np.concatenate(x.program.sources), np.concatenate(x.program.targets)
     order = np.argsort(source, kind="stable")
     source, target = source[order], target[order]
-    meeting = [[_meeting(layout, one, other) for other in range(CLASSES)] for one in range(CLASSES)]
+    meeting = [[_meeting(x.grid, a, b) for b in range(CLASSES)] for a in range(CLASSES)]
     width = np.array([[table.shape[1] for table in line] for line in meeting], np.int64)
     each = width[kind[source], kind[target]]
     degree = np.bincount(source, each, len(kind)).astype(np.int64)
     ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(degree, sizes))))
-    # of all edges; within its row an edge stands after those before it
+    # Within its row an edge stands after those before it.
     before = np.cumsum(each) - each
     first = np.searchsorted(source, np.arange(len(kind)))
     place = before - np.append(before, 0)[first[source]]
     ids = np.empty(int(ptr[-1]), np.int64)
     start = ptr[offset]
-    for one in range(CLASSES):
-        for other in range(CLASSES):
-            edges = np.flatnonzero((kind[source] == one) & (kind[target] == other))
-            if not len(edges):
-                continue
-            table = meeting[one][other]
-            u, v = source[edges], target[edges]
-            lines = start[u, None] + np.arange(len(table)) * degree[u, None] + place[edges, None]
-            for column in range(table.shape[1]):
-                ids[lines + column] = offset[v, None] + table[:, column]
+    pair = kind[source] * CLASSES + kind[target]
+    for a, b in (divmod(number, CLASSES) for number in np.flatnonzero(np.bincount(pair)).tolist()):
+        edges = np.flatnonzero(pair == a * CLASSES + b)
+        table, u, v = meeting[a][b], source[edges], target[edges]
+        lines = start[u, None] + np.arange(len(table)) * degree[u, None] + place[edges, None]
+        for column in range(table.shape[1]):
+            ids[lines + column] = offset[v, None] + table[:, column]
     return Rows(ptr, ids)
 
 
-def _meeting(layout: Layout, one: int, other: int) -> Ints:
-    """For each group of a class, the groups of another that have a device in common with it."""
-    pairs = np.unique(np.stack((layout.groups[one], layout.groups[other]), axis=1), axis=0)
-    return np.ascontiguousarray(pairs[:, 1].reshape(layout.count(one), -1))
+def _meeting(grid: RankGrid, a: int, b: int) -> Ints:
+    """For each group of class a, the groups of class b that have a device in common with it."""
+    pairs = np.unique(np.stack((grid.groups[a], grid.groups[b]), axis=1), axis=0)
+    return np.ascontiguousarray(pairs[:, 1].reshape(grid.count(a), -1))
 
 
-def _buffers(
-    program: Program, layout: Layout, kind: Ints, offset: Ints, named: tuple[str, ...]
-) -> Buffers:
+def _buffers(x: _Expansion) -> Buffers:
     """Every buffer on each copy of its rank."""
-    columns, copies = program.buffers, layout.copies
+    columns, copies, groups = x.program.buffers, x.grid.copies, np.stack(x.grid.groups)
     filler, count = np.concatenate(columns.filler), np.concatenate(columns.count)
-    groups = np.stack(layout.groups)
-    at = np.where(filler == PERSISTENT, 0, filler)
-    fillers = np.where(
-        (filler == PERSISTENT)[:, None], PERSISTENT, offset[at][:, None] + groups[kind[at]]
-    )
-    rank, what = np.concatenate(columns.rank), np.concatenate(columns.kind)
-    device = (rank * copies)[:, None] + np.arange(copies)
+    lasting = filler == PERSISTENT
+    row = np.where(lasting, 0, filler)
+    fillers = x.offset[row][:, None] + groups[x.kind[row]]
+    fillers[lasting] = PERSISTENT
+    rank, kind = np.concatenate(columns.rank), np.concatenate(columns.kind)
+    device = ((rank * copies)[:, None] + np.arange(copies)).ravel()
     readers = np.concatenate([*columns.readers, np.zeros(0, np.int64)])
     ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(count, copies))))
     ids = np.empty(int(ptr[-1]), np.int64)
-    own = np.cumsum(count) - count  # of the readers of each buffer, in ``readers``
-    first = ptr[:-1:copies]
+    start, first = np.cumsum(count) - count, ptr[:-1:copies]
     for n in range(int(count.max(initial=0))):
         has = np.flatnonzero(count > n)
-        row = readers[own[has] + n]
-        ids[first[has, None] + np.arange(copies) * count[has, None] + n] = (
-            offset[row][:, None] + groups[kind[row]]
-        )
+        row = readers[start[has] + n]
+        lines = first[has, None] + np.arange(copies) * count[has, None] + n
+        ids[lines] = x.offset[row][:, None] + groups[x.kind[row]]
+
+    def name(buffer: int) -> str:
+        """``activations 3 of 2F7/layer_13/forward on gpu:4``."""
+        number = buffer // copies
+        text, row = BUFFER_KINDS[int(kind[number])], int(filler[number])
+        of = "" if row == PERSISTENT else f" {number} of {_row_name(x, row)}"
+        return f"{text}{of} on {x.devices[device[buffer]]}"
+
     return Buffers(
-        names.buffer_names(program, what, filler, rank, named, copies), device.ravel(),
-        np.repeat(np.concatenate(columns.size), copies), np.repeat(what, copies), fillers.ravel(),
+        Lazy(len(device), name),
+        device,
+        np.repeat(np.concatenate(columns.size), copies),
+        np.repeat(kind, copies),
+        fillers.ravel(),
         Rows(ptr, ids),
-    )  # fmt: skip
+    )
+
+
+def _row_name(x: _Expansion, row: int) -> str:
+    """``2F7/layer_13/forward``: action, layer, and role (numbered, where an action has several).
+
+    Names are put together when somebody reads one: a large step has millions.
+    """
+    columns = x.columns
+    action, layer, role = (int(columns[name][row]) for name in ("action", "layer", "role"))
+    parts = [str(x.program.schedule.actions[action])] if action >= 0 else []
+    if role != PIPELINE:
+        parts.append(f"layer_{layer}" if layer != NO_LAYER else "ends")
+    # Rows of one action (or behind the last of a rank) stand together: those before are counted.
+    number, at = 0, row - 1
+    while at >= 0 and all(columns[name][at] == columns[name][row] for name in ("action", "rank")):
+        number += int(columns["role"][at] == role and columns["layer"][at] == layer)
+        at -= 1
+    parts.append(ROLES[role].replace(" ", "_") + (f"_{number}" if number else ""))
+    return "/".join(parts)

@@ -1,25 +1,143 @@
 """The step as rows: one for each task of a rank of the pipeline, whatever the number of its copies.
 
-Rows are numbered rank by rank in the order of the schedule; edges and buffers name rows. ``expand``
-makes the tasks.
+A *template* holds the rows of one kind of action of one stage; it is placed once for each
+microbatch. Rows are numbered rank by rank in the order of the schedule; edges and buffers name
+rows. ``expand`` turns rows into the tasks of devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from ...models.large import Shard
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
+from ...costs.roofline import Load
+from ...models.large import Block, Shard, roles
+from ...models.large.roles import NO_LAYER
+from ...schedules import BACKWARD, INPUT, WEIGHT, Schedule
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import BUFFER_KINDS, Ints
-from .costs import Costs
-from .template import NONE, Maker, Template
+from .durations import Durations
+from .grid import DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
 
-COLUMNS = ("role", "queue", "cost", "bytes", "layer", "main", "rank", "action")
+NONE = -1
+
+
+class Queue(NamedTuple):
+    """What a row holds: a queue for each group of a class on each rank, and what its rows do."""
+
+    prefix: str
+    groups: int
+    role: int
+
+
+(
+    COMPUTE,
+    TENSOR_QUEUE,
+    EXPERT_QUEUE,
+    DATA_QUEUE,
+    EXPERT_DATA_QUEUE,
+    TO_NEXT,
+    TO_PREVIOUS,
+    TO_HOST,
+    FROM_HOST,
+) = range(9)
+QUEUES = (
+    Queue("", SINGLE, NONE),
+    Queue("tensor", TENSOR, roles.TENSOR),
+    Queue("experts", EXPERT, roles.EXPERT),
+    Queue("data", DATA, roles.DATA),
+    Queue("experts' data", EXPERT_DATA, roles.DATA),
+    Queue("to next", SINGLE, roles.PIPELINE),
+    Queue("to previous", SINGLE, roles.PIPELINE),
+    Queue("to host", SINGLE, roles.HOST),
+    Queue("from host", SINGLE, roles.HOST),
+)
+# Rows up to this queue follow one another on their rank; the others run beside them.
+LAST_MAIN_QUEUE = EXPERT_QUEUE
+COLUMNS = ("role", "queue", "duration", "bytes", "layer", "rank", "action")
+
+
+class Visit(NamedTuple):
+    """A layer's turn in an action, by the rows of the template.
+
+    ``first`` and ``last`` compute, ``gathers`` collect parameters, ``fetch`` and ``send`` move
+    activations from and to the host (NONE: they stay where they are), ``reduced`` sum gradients.
+    """
+
+    layer: int
+    first: int
+    last: int
+    gathers: tuple[int, ...]
+    fetch: int
+    send: int
+    reduced: tuple[int, ...]
+
+
+@dataclass
+class Template:
+    """Rows of a kind of action on a rank, with the edges beside the chain of the main ones.
+
+    ``visits`` are by layer; ``ends`` are the rows of the embedding and the classifier, ``transfer``
+    that which sends to another rank. The layer of a transfer's row is the rank that it goes to.
+    """
+
+    rank: int
+    durations: Durations
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    edges: list[tuple[int, int]] = field(default_factory=list)
+    visits: dict[int, Visit] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    transfer: int = NONE
+
+    def compute(self, role: int, loads: tuple[Load, ...], layer: int = NO_LAYER) -> int:
+        """A row that computes: its number."""
+        return self._add(role, COMPUTE, self.durations.compute(self.rank, loads), 0, layer)
+
+    def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
+        """A row of a collective of ``size`` bytes, as nccl-tests count them."""
+        duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
+        return self._add(QUEUES[queue].role, queue, duration, size, layer)
+
+    def copy(self, queue: int, size: int, layer: int) -> int:
+        """A row that copies to or from the host."""
+        return self._add(roles.HOST, queue, self.durations.host(size), size, layer)
+
+    def send(self, queue: int, rank: int, size: int) -> None:
+        """The row that sends to another rank."""
+        duration = self.durations.transfer(self.rank, rank, size)
+        self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
+
+    def _add(self, role: int, queue: int, duration: int, size: int, layer: int) -> int:
+        self.rows.append((role, queue, duration, size, layer))
+        return len(self.rows) - 1
+
+    @cached_property
+    def table(self) -> Ints:
+        """The first COLUMNS."""
+        return np.array(self.rows, np.int64).reshape(-1, len(COLUMNS) - 2)
+
+    @cached_property
+    def main(self) -> Ints:
+        """The rows that follow one another on the rank."""
+        return np.flatnonzero(self.table[:, 1] <= LAST_MAIN_QUEUE)
+
+    @cached_property
+    def computing(self) -> tuple[int, int]:
+        """The first and the last row that computes."""
+        computing = np.flatnonzero(self.table[:, 1] == COMPUTE)
+        return int(computing[0]), int(computing[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A template, and by microbatch the number of its first row."""
+
+    template: Template
+    base: Ints
 
 
 @dataclass
@@ -36,91 +154,106 @@ class BufferColumns:
     def add(
         self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int
     ) -> None:
-        """A buffer for each entry of ``filler``, read by the entries beside it; none where it has
-        no bytes.
-        """
-        fillers = np.atleast_1d(np.asarray(filler, np.int64))
+        """A buffer for each entry of ``filler``, read by the entries beside it; none of 0 bytes."""
         if not size:
             return
+        fillers = np.atleast_1d(np.asarray(filler, np.int64))
         n = len(fillers)
         self.filler.append(fillers)
-        for column, value in (
-            (self.rank, rank),
-            (self.size, size),
-            (self.kind, BUFFER_KINDS.index(kind)),
-        ):
-            column.append(np.full(n, value, np.int64))
+        self.rank.append(np.full(n, rank, np.int64))
+        self.size.append(np.full(n, size, np.int64))
+        self.kind.append(np.full(n, BUFFER_KINDS.index(kind), np.int64))
         self.count.append(np.full(n, len(readers), np.int64))
         if readers:
-            self.readers.append(
-                np.stack([np.broadcast_to(one, n) for one in readers], axis=1).ravel()
-            )
+            columns = [np.broadcast_to(reader, n) for reader in readers]
+            self.readers.append(np.stack(columns, axis=1).ravel())
 
 
 @dataclass
 class Program:
-    """The rows of a step while they are built, by rank of the pipeline.
+    """The rows of a step while they are collected, by rank of the pipeline.
 
-    ``base`` has, by stage and kind of action, the first row of each microbatch's; ``main`` the last
-    main row of each rank. ``tables`` are pieces of COLUMNS.
+    ``stage_layers`` are the layers of each stage. ``placed`` has the actions by stage and kind,
+    ``last`` the last main row of each rank's actions, ``updates`` the rows of each rank's
+    optimizer. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
     parallelism: Parallelism
     schedule: Schedule
-    maker: Maker
-    base: dict[tuple[int, str], Ints] = field(default_factory=dict)
+    stage_layers: tuple[tuple[int, ...], ...]
+    durations: Durations
+    blocks: dict[bool, Block] = field(default_factory=dict)
+    placed: dict[tuple[int, str], Placed] = field(default_factory=dict)
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
-    main: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
     updates: list[tuple[int, ...]] = field(default_factory=list)
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
     buffers: BufferColumns = field(default_factory=BufferColumns)
-    _templates: dict[tuple[int, str], Template] = field(default_factory=dict)
-
-    @property
-    def stage_layers(self) -> tuple[tuple[int, ...], ...]:
-        """The layers of each stage."""
-        return self.maker.stage_layers
-
-    def template(self, stage: int, kind: str) -> Template:
-        """Made once for each stage and kind."""
-        if (stage, kind) not in self._templates:
-            self._templates[stage, kind] = self.maker.template(stage, kind)
-        return self._templates[stage, kind]
 
     def stages(self, rank: int) -> list[int]:
         """Those of a rank."""
         return [stage for stage, home in enumerate(self.schedule.rank_of) if home == rank]
 
     def backward(self, stage: int) -> str:
-        """The kind of action that makes the gradient of a stage's input."""
-        return BACKWARD if (stage, BACKWARD) in self.base else INPUT
+        """The kind of action that computes the gradient of a stage's input."""
+        return BACKWARD if (stage, BACKWARD) in self.placed else INPUT
 
     def gradient(self, stage: int) -> str:
-        """The kind of action that makes the gradients of a stage's weights."""
-        return BACKWARD if (stage, BACKWARD) in self.base else WEIGHT
+        """The kind of action that computes the gradients of a stage's weights."""
+        return BACKWARD if (stage, BACKWARD) in self.placed else WEIGHT
+
+    def bucket(self, rank: int, layer: int) -> tuple[int, int]:
+        """Parameters of a layer and of its experts; NO_LAYER: of embedding and classifier."""
+        if layer != NO_LAYER:
+            return self.shard.layer_parameters(layer)
+        stages, shard = self.stages(rank), self.shard
+        first, last = 0 in stages, self.schedule.stages - 1 in stages
+        total = shard.embedding_parameters * first + shard.classifier_parameters * last
+        if first and last and shard.model.tied:
+            total -= shard.model.hidden * shard.vocabulary
+        return total, 0
+
+    def buckets(self, rank: int) -> list[int]:
+        """The layers of a rank, and NO_LAYER where it has the embedding or the classifier."""
+        layers = [layer for stage in self.stages(rank) for layer in self.stage_layers[stage]]
+        return layers + [NO_LAYER] * (self.bucket(rank, NO_LAYER)[0] > 0)
+
+    @property
+    def replicas(self) -> tuple[int, int]:
+        """How many share parameters: those of all layers, and those of experts."""
+        return self.parallelism.dp, self.parallelism.dp // self.parallelism.ep
+
+    def updated(self, rank: int, layers: list[int]) -> tuple[int, int]:
+        """Parameters of some buckets here, and those that this replica updates (ZeRO)."""
+        sizes = np.array([self.bucket(rank, layer) for layer in layers], np.int64).reshape(-1, 2)
+        total = sizes.sum(axis=0).tolist()
+        replicas = self.replicas if self.parallelism.zero else (1, 1)
+        shares = (-(-size // count) for size, count in zip(total, replicas, strict=True))
+        return sum(total), sum(shares)
 
     def edge(self, source: Ints | int, target: Ints | int) -> None:
         """Edges from each source to the target beside it."""
-        one, other = np.broadcast_arrays(np.asarray(source, np.int64), np.asarray(target, np.int64))
-        self.sources.append(one.ravel())
-        self.targets.append(other.ravel())
+        pair = np.broadcast_arrays(np.asarray(source, np.int64), np.asarray(target, np.int64))
+        self.sources.append(pair[0].ravel())
+        self.targets.append(pair[1].ravel())
 
     def edges(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Edges one by one."""
+        """Edges, each from a row to a row."""
         table = np.array(list(pairs), np.int64).reshape(-1, 2)
         self.edge(table[:, 0], table[:, 1])
 
-    def append(self, template: Template, rank: int) -> int:
-        """Rows at the end of a rank: the number of the first."""
+    def append(self, template: Template) -> int:
+        """Rows at the end of a rank, of no action: the number of the first."""
         first = self.rows
-        self._table(template.table, rank, np.full(len(template.items), NONE, np.int64))
-        self.edges((one + first, other + first) for one, other in template.edges)
+        self.add_table(template.table, template.rank, np.full(len(template.rows), NONE, np.int64))
+        self.edges((source + first, target + first) for source, target in template.edges)
         return first
 
-    def _table(self, table: Ints, rank: int, actions: Ints) -> None:
+    def add_table(self, table: Ints, rank: int, actions: Ints) -> None:
+        """Rows of a rank; ``actions`` are their positions among those of the schedule."""
         self.tables.append(np.column_stack((table, np.full(len(table), rank, np.int64), actions)))
         self.rows += len(table)
 
@@ -128,84 +261,3 @@ class Program:
         """COLUMNS by name."""
         table = np.concatenate(self.tables)
         return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)}
-
-
-def program_of(
-    shard: Shard,
-    parallelism: Parallelism,
-    schedule: Schedule,
-    stage_layers: Sequence[int],
-    costs: Costs,
-) -> Program:
-    """All rows, edges and buffers of a step."""
-    from .memory import add_activations, add_parameters
-    from .tail import add_tail, tie
-
-    borders = np.concatenate(([0], np.cumsum(stage_layers))).tolist()
-    layers = tuple(tuple(range(a, b)) for a, b in pairwise(borders))
-    program = Program(
-        shard, parallelism, schedule, Maker(shard, parallelism, schedule, layers, costs)
-    )
-    for rank in range(schedule.ranks):
-        _add_actions(program, rank)
-        add_tail(program, rank)
-        add_parameters(program, rank)
-    tie(program)
-    for stage in range(schedule.stages):
-        _send(program, stage)
-        add_activations(program, stage)
-    return program
-
-
-def _add_actions(program: Program, rank: int) -> None:
-    """The rows of a rank's actions: main ones in a chain."""
-    actions = [action for action in program.schedule.rows[rank] if action is not None]
-    made = [program.template(action.stage, action.kind) for action in actions]
-    lengths = np.array([len(one.items) for one in made], np.int64)
-    bases = program.rows + np.cumsum(lengths) - lengths
-    before = sum(action is not None for row in program.schedule.rows[:rank] for action in row)
-    microbatches = program.schedule.microbatches
-    for action, base in zip(actions, bases.tolist(), strict=True):
-        key = action.stage, action.kind
-        program.base.setdefault(key, np.zeros(microbatches, np.int64))[action.microbatch] = base
-    main = np.concatenate([one.main + base for one, base in zip(made, bases.tolist(), strict=True)])
-    program.edge(main[:-1], main[1:])
-    program.main.append(int(main[-1]))
-    for stage, kind in dict.fromkeys((action.stage, action.kind) for action in actions):
-        for one, other in program.template(stage, kind).edges:
-            program.edge(program.base[stage, kind] + one, program.base[stage, kind] + other)
-    _gate(program, made, bases.tolist())
-    table = np.concatenate([one.table for one in made])
-    program._table(table, rank, np.repeat(np.arange(before, before + len(made)), lengths))
-
-
-def _gate(program: Program, made: Sequence[Template], bases: Sequence[int]) -> None:
-    """What is fetched ahead for a visit starts when the visit before the last ``prefetch`` ones is
-    over.
-    """
-    p = program.parallelism
-    if p.zero < 3 and "activations" not in p.offload:
-        return
-    visits = [(visit, base) for one, base in zip(made, bases, strict=True) for visit in one.visits]
-    pairs = []
-    for (before, there), (visit, base) in zip(visits, visits[1 + p.prefetch :], strict=False):
-        fetched = (*visit.gathers, *([visit.fetch] if visit.fetch != NONE else []))
-        pairs += [(before.last + there, row + base) for row in fetched]
-    program.edges(pairs)
-
-
-def _send(program: Program, stage: int) -> None:
-    """What other ranks wait for: activations forward, gradients back."""
-    for kind, other in ((FORWARD, stage + 1), (program.backward(stage), stage - 1)):
-        own = program.template(stage, kind)
-        if own.transfer == NONE:
-            continue
-        base, wanted = (
-            program.base[stage, kind],
-            FORWARD if kind == FORWARD else program.backward(other),
-        )
-        program.edge(base + own.main[-1], base + own.transfer)
-        program.edge(
-            base + own.transfer,
-            program.base[other, wanted] + program.template(other, wanted).main[0],
-        )

@@ -1,0 +1,171 @@
+"""Buffers of a step: parameters, gradients and states throughout; activations between uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...models.large import Shard, footprint
+from ...models.large.roles import NO_LAYER
+from ...models.large.shard import classifier_saved, classifier_workspace, embedding_saved
+from ...schedules import FORWARD
+from ...taskgraph import PERSISTENT, Ints
+from .program import NONE, Placed, Program, Visit
+
+
+def add_parameters(program: Program, rank: int) -> None:
+    """What lives throughout, as far as ZeRO shares it out.
+
+    16-bit parameters, their gradients, the optimizer's state. Parameters and gradients of the
+    embedding and the classifier are whole on every replica.
+    """
+    p = program.parallelism
+    layers = [number for number in program.buckets(rank) if number != NO_LAYER]
+    parameters, updated = program.updated(rank, layers)
+    ends, updated_ends = program.updated(rank, [NO_LAYER])
+    sizes = {
+        "parameters": 2 * (ends + (updated if p.zero == 3 else parameters)),
+        "gradients": p.gradient_bytes * (ends + (updated if p.zero >= 2 else parameters)),
+    }
+    if "optimizer" not in p.offload:
+        sizes["optimizer state"] = p.state_bytes * (updated + updated_ends)
+    for kind, size in sizes.items():
+        program.buffers.add(rank, size, kind, PERSISTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A stage's actions; ``weight`` computes its gradients, in a whole backward the ``back``."""
+
+    program: Program
+    number: int
+    forward: Placed
+    back: Placed
+    weight: Placed
+
+    @property
+    def shard(self) -> Shard:
+        return self.program.shard
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the backward is done in two actions."""
+        return self.weight is not self.back
+
+    def add(self, size: int, kind: str, filler: Ints, *readers: Ints) -> None:
+        rank = self.forward.template.rank
+        self.program.buffers.add(rank, size, kind, filler, *readers)
+
+    def backward_rows(self, layer: int) -> list[Ints]:
+        """The last rows that read what a layer's forward saved."""
+        actions = (self.back, self.weight) if self.is_split else (self.back,)
+        return [placed.base + placed.template.visits[layer].last for placed in actions]
+
+
+def _stage(program: Program, number: int) -> _Stage:
+    kinds = FORWARD, program.backward(number), program.gradient(number)
+    return _Stage(program, number, *(program.placed[number, kind] for kind in kinds))
+
+
+def add_activations(program: Program, number: int) -> None:
+    """What a stage keeps of each microbatch, and what passes through it."""
+    stage = _stage(program, number)
+    received = _received(program, number)
+    visits = list(stage.forward.template.visits.values())
+    for visit in visits:
+        _add_layer(stage, visit, received is not None and visit is visits[0])
+    back = stage.back.template
+    space = max(footprint(stage.shard, layer).workspace for layer in back.visits)
+    first, last = back.computing
+    readers = [stage.back.base + last] if first < last else []
+    stage.add(space, "workspace", stage.back.base + first, *readers)
+    if received is not None:
+        _add_received(stage, visits[0], received)
+    _add_ends(stage)
+    _add_transfers(stage)
+
+
+def _received(program: Program, number: int) -> Ints | None:
+    """The rows that bring a stage its input; None where no other rank sends it."""
+    sender = program.placed.get((number - 1, FORWARD))
+    if sender is None or sender.template.transfer == NONE:
+        return None
+    return sender.base + sender.template.transfer
+
+
+def _add_received(stage: _Stage, visit: Visit, received: Ints) -> None:
+    """The input of a stage: there for the backward, too, unless it is offloaded."""
+    kept, readers = footprint(stage.shard, visit.layer), stage.backward_rows(visit.layer)
+    if visit.send != NONE and kept.moved == kept.entry:
+        readers = [stage.forward.base + row for row in (visit.last, visit.send)]
+    stage.add(stage.shard.rows_bytes, "received copies", received, *readers)
+
+
+def _add_ends(stage: _Stage) -> None:
+    """What the embedding and the classifier keep."""
+    shard, forward, back, weight = stage.shard, stage.forward, stage.back, stage.weight
+    ends = forward.template.ends
+    if "embedding" in ends:
+        reader = weight.base + weight.template.ends["embedding"]
+        stage.add(embedding_saved(shard), "activations", forward.base + ends["embedding"], reader)
+    if "classifier" in ends:
+        filler = forward.base + ends["classifier"]
+        reader = back.base + back.template.ends["classifier"]
+        stage.add(classifier_saved(shard), "activations", filler, reader)
+        stage.add(classifier_workspace(shard), "workspace", reader)
+        if stage.is_split:  # its input, and the gradient of its output
+            kept = shard.rows_bytes + 2 * shard.words * shard.vocabulary
+            last = weight.base + weight.template.ends["classifier"]
+            stage.add(kept, "activations", reader, last)
+
+
+def _add_transfers(stage: _Stage) -> None:
+    """The output until it has been sent, and its gradient from its arrival on."""
+    size, program = stage.shard.rows_bytes, stage.program
+    for placed in (stage.forward, stage.back):
+        template = placed.template
+        if template.transfer != NONE:
+            filler, sent = placed.base + template.computing[1], placed.base + template.transfer
+            stage.add(size, "activations", filler, sent)
+    if stage.forward.template.transfer != NONE:
+        after = program.placed[stage.number + 1, program.backward(stage.number + 1)]
+        reader = stage.back.base + stage.back.template.computing[0]
+        stage.add(size, "received copies", after.base + after.template.transfer, reader)
+
+
+def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
+    """What a layer's forward saves (but for a received input), and what the backward repeats.
+
+    What is offloaded is freed when it has been sent, and there again from when it is fetched.
+    """
+    kept, forward, back = footprint(stage.shard, visit.layer), stage.forward.base, stage.back.base
+    filler, readers = forward + visit.last, stage.backward_rows(visit.layer)
+    here = stage.back.template.visits[visit.layer]
+    if visit.send != NONE:
+        rest = kept.saved - kept.moved
+        if not is_received or rest:  # else it is the input that was received
+            stage.add(kept.moved, "activations", filler, forward + visit.send)
+        stage.add(kept.moved, "activations", back + here.fetch, *readers)
+        if not is_received:
+            stage.add(rest, "activations", filler, *readers)
+    else:
+        stage.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
+    if here.first == here.last:
+        stage.add(kept.again, "workspace", back + here.last)
+    else:
+        stage.add(kept.again, "activations", back + here.first, *readers)
+    if stage.program.parallelism.zero >= 2:
+        _add_shared(stage, visit.layer)
+
+
+def _add_shared(stage: _Stage, layer: int) -> None:
+    """Parameters gathered for one use, whole gradients until they are reduced (ZeRO 2 and 3)."""
+    program, rank = stage.program, stage.forward.template.rank
+    buckets = zip(program.bucket(rank, layer), program.replicas, strict=True)
+    sizes = [size for size, count in buckets if size and count > 1]
+    each = program.parallelism.gradient_bytes
+    for placed in (stage.forward, stage.back, *([stage.weight] if stage.is_split else [])):
+        visit, base = placed.template.visits[layer], placed.base
+        for size, row in zip(sizes, visit.gathers, strict=False):
+            stage.add(2 * size, "parameters", base + row, base + visit.last)
+        for size, row in zip(sizes, visit.reduced, strict=False):
+            stage.add(each * size, "gradients", base + visit.last, base + row)

@@ -1,0 +1,172 @@
+"""How long the tasks of a large model's step take: layers by the roofline, collectives by model.
+
+Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
+long, and the model of collectives is asked once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+
+from ...collectives import CollectiveModel, flows_wire
+from ...costs.roofline import (
+    DeviceSpec,
+    Load,
+    Scalars,
+    datasheet_scalars,
+    ideal_seconds,
+    rounded,
+)
+from ...errors import InputError
+from ...strategy.parallelism import Parallelism
+from ...taskgraph import Ints
+from ...units import MAX_PS, picoseconds
+from .alike import Alike, Flow
+from .grid import rank_grid
+
+Place = tuple[Hashable, list[tuple[int, ...]]]
+"""The pattern of a group, and the group with those of its class that may share its links."""
+
+
+class Durations:
+    """Durations (ps) by number: each an array with one for each group of its class.
+
+    ``columns`` hold them, ``lags`` the latencies behind them. Raises InputError where ``specs``
+    lack a kind of device, or a task takes too long.
+    """
+
+    def __init__(
+        self, parallelism: Parallelism, model: CollectiveModel, specs: Mapping[str, DeviceSpec]
+    ) -> None:
+        self.model, self.cluster, self.specs = model, model.cluster, specs
+        self.parallelism = parallelism
+        self.grid = rank_grid(model.cluster, parallelism)
+        self.columns: list[Ints] = []
+        self.lags: list[Ints] = []
+        self._alike = Alike(model.cluster)
+        self._by_pattern: dict[Hashable, int] = {}
+        self._sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
+        # Each is asked for by every layer and stage, with few different arguments.
+        self.compute, self.host = cache(self._compute), cache(self._host)
+        self.collective, self.transfer = cache(self._collective), cache(self._transfer)
+        self._load_ps, self._places = cache(self._roofline_ps), cache(self._places_of)
+        self._scalars = cache(self._datasheet_scalars)
+        kinds = {self._kind(d) for devices in self.grid.devices for d in devices}
+        unknown = sorted(kinds - specs.keys())
+        if unknown:
+            raise InputError(f'no datasheet tells of devices of kind "{kind}"' for kind in unknown)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all groups of every class take equally long."""
+        return all(bool((column == column[0]).all()) for column in (*self.columns, *self.lags))
+
+    def _kind(self, device: int) -> str:
+        return self.cluster.devices[device].kind
+
+    def _compute(self, rank: int, loads: tuple[Load, ...]) -> int:
+        """The number of what a device of a rank takes for these loads."""
+        return self._add([self._load_ps(self._kind(d), loads) for d in self.grid.devices[rank]])
+
+    def _roofline_ps(self, kind: str, loads: tuple[Load, ...]) -> int:
+        spec, total = self.specs[kind], 0.0
+        for load in loads:
+            total += self._scalars(kind, load.op_class).seconds(ideal_seconds(load, spec))
+        return _checked(picoseconds(rounded(total)) if loads else 0)
+
+    def _datasheet_scalars(self, kind: str, op_class: str) -> Scalars:
+        return datasheet_scalars(self.specs[kind], op_class)
+
+    def _host(self, size: int) -> int:
+        """The number of a copy to or from host memory."""
+        seconds = Fraction(size) / self.parallelism.host_rate
+        return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)
+
+    def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
+        """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
+        durations = []
+        for pattern, (group, *beside) in self._places(kind, rank):
+            key = name, size, pattern
+            if key not in self._by_pattern:
+                self._by_pattern[key] = _checked(self.model.cost(name, group, size, beside).ps)
+            durations.append(self._by_pattern[key])
+        return self._add(durations)
+
+    def _places_of(self, kind: int, rank: int) -> list[Place]:
+        members = self.grid.members(kind, rank)
+        homes = [dict.fromkeys(map(self._alike.neighbourhood, devices)) for devices in members]
+        by_home: dict[int, dict[int, None]] = {}
+        for group, home in ((group, home) for group, near in enumerate(homes) for home in near):
+            by_home.setdefault(home, {})[group] = None
+        places: list[Place] = []
+        for group, near in enumerate(homes):
+            # The group itself first, then those beside it in their order.
+            beside = {group: None}
+            for home in near:
+                beside |= by_home[home]
+            groups = [members[other] for other in beside]
+            flows = [[(d, d) for d in devices] for devices in groups]
+            places.append((self._alike.pattern(flows), groups))
+        return places
+
+    def _transfer(self, source: int, destination: int, size: int) -> int:
+        """The number of a transfer between ranks: all parts of all replicas send at once."""
+        tp, dp = self.parallelism.tp, self.parallelism.dp
+        devices = self.grid.devices
+        pairs = list(zip(devices[source], devices[destination], strict=True))
+        replicas = [pairs[d * tp : (d + 1) * tp] for d in range(dp)]
+        sent: dict[int, tuple[int, int]] = {}
+        for numbers in self._neighbours(replicas):
+            near = [replicas[d] for d in numbers]
+            key = size, self._alike.pattern(near)
+            if key not in self._sent_by_pattern:
+                self._sent_by_pattern[key] = self._sent(near, size)
+            sent |= zip(numbers, self._sent_by_pattern[key], strict=True)
+        durations, lags = zip(*(sent[d] for d in range(dp) for _ in range(tp)), strict=True)
+        return self._add(durations, lags)
+
+    def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> list[list[int]]:
+        """The numbers of groups of flows, together where they share nodes, directly or not."""
+        parts: list[tuple[set[int], list[int]]] = []
+        for number, flows in enumerate(groups):
+            homes = {self._alike.neighbourhood(device) for flow in flows for device in flow}
+            numbers = [number]
+            for part in [part for part in parts if part[0] & homes]:
+                homes, numbers = homes | part[0], part[1] + numbers
+                parts.remove(part)
+            parts.append((homes, numbers))
+        return [sorted(numbers) for _, numbers in parts]
+
+    def _sent(self, groups: Sequence[Sequence[Flow]], size: int) -> list[tuple[int, int]]:
+        """How long (ps) the flows of each group take, and their latency.
+
+        They share bandwidth with the groups that cross the same half-links.
+        """
+        crossed = [self._crossed(flows) for flows in groups]
+        sent = []
+        for links in crossed:
+            near = (flows for flows, others in zip(groups, crossed, strict=True) if links & others)
+            wire = flows_wire(self.model.fabric, [flow for flows in near for flow in flows])
+            length = _checked(picoseconds(Fraction(size) / wire.bandwidth))
+            sent.append((length, _checked(picoseconds(wire.latency))))
+        return sent
+
+    def _crossed(self, flows: Sequence[Flow]) -> set[int]:
+        """The half-links of flows."""
+        routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
+        return {link for pieces in routes for piece in pieces for link in piece.half_links}
+
+    def _add(self, durations: Sequence[int], lags: Sequence[int] = (0,)) -> int:
+        self.columns.append(np.array(durations, np.int64))
+        self.lags.append(np.array(lags, np.int64))
+        return len(self.columns) - 1
+
+
+def _checked(ps: int, field: str = "microbatch") -> int:
+    if ps > MAX_PS:
+        raise InputError(f"{field}: a task of the step takes more than 53 days")
+    return ps

@@ -1,0 +1,68 @@
+"""Which device has which rank, and the groups in which ranks communicate.
+
+The devices of one pipeline rank are numbered g = d tp + t by replica d and part t. A *class* of
+tasks says how the g are grouped: each by itself, or those that share a task, as a collective is
+shared by all that take part in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...cluster import Cluster
+from ...errors import InputError
+from ...strategy.parallelism import Parallelism
+from ...taskgraph import Ints
+
+SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA = range(5)
+CLASSES = 5
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """``devices[rank][g]`` are indices into the cluster."""
+
+    devices: tuple[tuple[int, ...], ...]
+    dp: int
+    tp: int
+    ep: int
+
+    @property
+    def copies(self) -> int:
+        """Devices of each rank of the pipeline."""
+        return self.dp * self.tp
+
+    @cached_property
+    def groups(self) -> tuple[Ints, ...]:
+        """By class, the number of the group of each g."""
+        g = np.arange(self.copies, dtype=np.int64)
+        d, t = np.divmod(g, self.tp)
+        return g, d, t, d // self.ep * self.tp + t, d % self.ep * self.tp + t
+
+    def count(self, kind: int) -> int:
+        """How many groups a class has."""
+        return int(self.groups[kind][-1]) + 1
+
+    def members(self, kind: int, rank: int) -> list[tuple[int, ...]]:
+        """The devices of each group of a class, by group."""
+        devices, groups = np.array(self.devices[rank]), self.groups[kind]
+        return [tuple(devices[groups == n].tolist()) for n in range(self.count(kind))]
+
+    @cached_property
+    def collapsed(self) -> RankGrid:
+        """One device for each rank of the pipeline, in groups by itself."""
+        return RankGrid(tuple(devices[:1] for devices in self.devices), 1, 1, 1)
+
+
+def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
+    """The cluster's workers in their order, dealt out. Raises InputError where counts differ."""
+    usable = cluster.workers
+    if len(usable) != p.devices:
+        degrees = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"
+        raise InputError(f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}')
+    each = p.dp * p.tp
+    ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
+    return RankGrid(ranks, p.dp, p.tp, p.ep)

@@ -1,0 +1,171 @@
+"""What a rank does for one action of the schedule: a template for each stage and kind of action."""
+
+from __future__ import annotations
+
+from ...costs.roofline import Load
+from ...models.large import Block, classifier, embedding, footprint, layer, roles
+from ...models.large.roles import NO_LAYER
+from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from .program import (
+    DATA_QUEUE,
+    EXPERT_DATA_QUEUE,
+    EXPERT_QUEUE,
+    FROM_HOST,
+    NONE,
+    TENSOR_QUEUE,
+    TO_HOST,
+    TO_NEXT,
+    TO_PREVIOUS,
+    Program,
+    Template,
+    Visit,
+)
+
+ROLES = {
+    FORWARD: roles.FORWARD,
+    BACKWARD: roles.BACKWARD,
+    INPUT: roles.BACKWARD,
+    WEIGHT: roles.WEIGHT,
+}
+
+
+def template_of(program: Program, stage: int, kind: str) -> Template:
+    """What the rank of a stage does for an action."""
+    template = Template(program.schedule.rank_of[stage], program.durations)
+    first, last = stage == 0, stage == program.schedule.stages - 1
+    forward = kind == FORWARD
+    layers = program.stage_layers[stage]
+    if first and forward:
+        _add_end(program, template, "embedding", kind)
+    if last and not forward:
+        _add_end(program, template, "classifier", kind)
+    for number in layers if forward else reversed(layers):
+        _add_visit(program, template, number, kind)
+    if last and forward:
+        _add_end(program, template, "classifier", kind)
+    # The gradient of the embedding's input has no reader: there is only that of its weights.
+    if first and kind in (BACKWARD, WEIGHT):
+        _add_end(program, template, "embedding", kind)
+    if kind != WEIGHT:
+        _add_send(program, template, stage + 1 if forward else stage - 1)
+    return template
+
+
+def _block_loads(block: Block, kind: str) -> tuple[Load, ...]:
+    """The loads of an action; a backward starts with what selective recomputation repeats."""
+    return {
+        FORWARD: block.forward,
+        BACKWARD: block.again + block.backward + block.weight,
+        INPUT: block.again + block.backward,
+        WEIGHT: block.weight,
+    }[kind]
+
+
+def _add_end(program: Program, template: Template, end: str, kind: str) -> None:
+    """The embedding or the classifier, with what joins the parts that the ranks of tp have."""
+    shard, p = program.shard, program.parallelism
+    is_classifier = end == "classifier"
+    # A split sequence is gathered for the classifier, and its gradient for that of the embedding.
+    gathers = kind == FORWARD if is_classifier else kind in (BACKWARD, WEIGHT)
+    if gathers and p.sequence_parallel:
+        _add_tensor(program, template, [("all_gather", shard.words_bytes)])
+    loads = _block_loads(classifier(shard) if is_classifier else embedding(shard), kind)
+    template.ends[end] = template.compute(ROLES[kind], loads)
+    if kind in ((BACKWARD, INPUT) if is_classifier else (FORWARD,)):
+        name = "reduce_scatter" if p.sequence_parallel else "all_reduce"
+        _add_tensor(program, template, [(name, shard.words_bytes)])
+
+
+def _add_tensor(
+    program: Program, template: Template, calls: list[tuple[str, int]], number: int = NO_LAYER
+) -> None:
+    if program.parallelism.tp > 1:
+        for name, size in calls:
+            template.collective(TENSOR_QUEUE, name, size, number)
+
+
+def _add_exchanges(program: Program, template: Template, number: int) -> None:
+    """Collectives of tp in a layer, one way, and of experts: words to their experts and back.
+
+    Of tp there is one for each of the two parts, two where the sequence is split; between the
+    experts each word is there top_k times.
+    """
+    shard, model, p = program.shard, program.shard.model, program.parallelism
+    is_moe, size = model.is_moe(number), shard.words_bytes
+    calls = [("all_reduce", size)] * 2
+    if p.sequence_parallel:
+        second = size * (model.top_k + (model.shared_experts > 0)) if is_moe else size
+        parts = [(name, size) for name in ("all_gather", "reduce_scatter")]
+        calls = [*parts, *((name, second) for name, _ in parts)]
+    _add_tensor(program, template, calls, number)
+    if p.ep > 1 and is_moe:
+        for _ in range(2):
+            template.collective(EXPERT_QUEUE, "all_to_all", shard.rows_bytes * model.top_k, number)
+
+
+def _add_visit(program: Program, template: Template, number: int, kind: str) -> None:
+    """A layer's turn."""
+    p, is_moe = program.parallelism, program.shard.model.is_moe(number)
+    if is_moe not in program.blocks:  # layers of one kind have one block
+        program.blocks[is_moe] = layer(program.shard, number)
+    block, back = program.blocks[is_moe], kind in (BACKWARD, INPUT)
+    gathers = _gather(program, template, number) if p.zero == 3 and kind != WEIGHT else ()
+    fetch = send = NONE
+    moved = footprint(program.shard, number).moved if "activations" in p.offload else 0
+    if moved and back:
+        fetch = template.copy(FROM_HOST, moved, number)
+    first = len(template.rows)
+    if back and p.recompute == "full":
+        template.compute(roles.RECOMPUTE, block.forward, number)
+        _add_exchanges(program, template, number)
+    last = template.compute(ROLES[kind], _block_loads(block, kind), number)
+    if kind != WEIGHT:
+        _add_exchanges(program, template, number)
+    if moved and kind == FORWARD:
+        send = template.copy(TO_HOST, moved, number)
+        template.edges.append((last, send))
+    template.edges += [(before, first) for before in (*gathers, fetch) if before != NONE]
+    sums = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
+    reduced = reduce(program, template, number) if sums else ()
+    template.edges += [(last, row) for row in reduced]
+    template.visits[number] = Visit(number, first, last, gathers, fetch, send, reduced)
+
+
+def _gather(program: Program, template: Template, number: int) -> tuple[int, ...]:
+    """The parameters of a layer, of 2 bytes each, from all replicas (ZeRO 3)."""
+    return _shared(program, template, number, "all_gather", 2)
+
+
+def reduce(program: Program, template: Template, number: int) -> tuple[int, ...]:
+    """The gradients of a layer, over all replicas; each keeps its share from ZeRO 1 on."""
+    name = "reduce_scatter" if program.parallelism.zero else "all_reduce"
+    return _shared(program, template, number, name, program.parallelism.gradient_bytes)
+
+
+def publish(program: Program, template: Template, number: int) -> tuple[int, ...]:
+    """Parameters that each replica has updated; ZeRO 3 gathers a layer's when it uses them."""
+    zero = program.parallelism.zero
+    wanted = zero in (1, 2) or (zero == 3 and number == NO_LAYER)
+    return _gather(program, template, number) if wanted else ()
+
+
+def _shared(
+    program: Program, template: Template, number: int, name: str, each: int
+) -> tuple[int, ...]:
+    """Rows of collectives over the replicas of a layer, and over those of its experts."""
+    sizes = program.bucket(template.rank, number)
+    queues = DATA_QUEUE, EXPERT_DATA_QUEUE
+    return tuple(
+        template.collective(queue, name, size * each, number)
+        for queue, size, count in zip(queues, sizes, program.replicas, strict=True)
+        if size and count > 1
+    )
+
+
+def _add_send(program: Program, template: Template, other: int) -> None:
+    """To the stage after or before, where it runs on another rank."""
+    schedule, rank = program.schedule, template.rank
+    if 0 <= other < schedule.stages and schedule.rank_of[other] != rank:
+        destination = schedule.rank_of[other]
+        queue = TO_NEXT if destination == (rank + 1) % schedule.ranks else TO_PREVIOUS
+        template.send(queue, destination, program.shard.rows_bytes)
