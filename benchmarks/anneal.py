@@ -25,7 +25,7 @@ from simdev.engine import simulate
 from simdev.graph import Graph
 from simdev.lowering import lower
 from simdev.oracle import Oracle
-from simdev.oracle.session import Session
+from simdev.oracle.placements import PlacementSession
 from simdev.strategy import Strategy
 from simdev.taskgraph import Ints
 
@@ -104,7 +104,7 @@ def anneal(oracle: Oracle, start: Ints, schedule: Schedule) -> Search:
 
 
 def cool(
-    session: Session,
+    session: PlacementSession,
     near: Sequence[Sequence[int]],
     rng: np.random.Generator,
     schedule: Schedule,
@@ -115,8 +115,8 @@ def cool(
 
     Returns the best step time in ps and its placement, the moves tried and the moves accepted.
     """
-    placement, devices = session.placement, len(session.oracle.cluster.devices)
-    where = [int(placement[members[0]]) for members in session.oracle.groups]
+    placement, devices = session.placement, len(session.cluster.devices)
+    where = [int(placement[members[0]]) for members in session.groups]
     current = best = session.cost.step_ps
     tried, taken, begin = 0, 0, time.process_time()
     while (now := time.process_time()) < end:

@@ -41,8 +41,8 @@ from simdev.engine import simulate
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
 from simdev.oracle import Oracle
-from simdev.oracle.question import question_of, work_for
-from simdev.oracle.session import Session
+from simdev.oracle.placements import PlacementSession
+from simdev.oracle.placements.problem import placement_problem, work_for
 from simdev.taskgraph import Ints, TaskGraph
 
 DEVICES = 8  # of the layered graphs that grow
@@ -139,7 +139,7 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
         Oracle(prepared.graph, prepared.cluster, cache=0),
         random_placements(prepared),
     )
-    short, targets = oracle._short, prepared.cluster.queues == "half-duplex"
+    short, targets = oracle.evaluator("fifo"), prepared.cluster.queues == "half-duplex"
     assert short is not None
     for column in placements[:4]:
         record = short.starts(column)
@@ -215,10 +215,10 @@ def both_cores(repeats: int = 3) -> float:
     return 2 * min(walls[1]) / min(walls[2])
 
 
-def descend(session: Session, evaluations: int, seed: int = 0) -> None:
+def descend(session: PlacementSession, evaluations: int, seed: int = 0) -> None:
     """Converge: single-op moves that make it no worse are accepted."""
-    rng, devices = np.random.default_rng(seed), len(session.oracle.cluster.devices)
-    groups = rng.integers(0, len(session.oracle.groups), evaluations).tolist()
+    rng, devices = np.random.default_rng(seed), len(session.cluster.devices)
+    groups = rng.integers(0, len(session.groups), evaluations).tolist()
     for group, device in zip(groups, rng.integers(0, devices, evaluations).tolist(), strict=True):
         before = session.cost.step_ps
         if session.propose(group, device).step_ps <= before:
@@ -227,7 +227,9 @@ def descend(session: Session, evaluations: int, seed: int = 0) -> None:
             session.reject()
 
 
-def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
+def move_ratios(
+    oracle: Oracle, session: PlacementSession, count: int, seed: int = 1
+) -> list[float]:
     """Full simulation over a move, for random single-op moves.
 
     Raises AssertionError where an answer differs.
@@ -235,7 +237,7 @@ def move_ratios(session: Session, count: int, seed: int = 1) -> list[float]:
     All moves run in one loop and all full simulations in another: right after its twin either would
     find the branch predictor prepared.
     """
-    oracle, placement, rng = session.oracle, session.placement, np.random.default_rng(seed)
+    placement, rng = session.placement, np.random.default_rng(seed)
     devices = len(oracle.cluster.devices)
     ops = rng.integers(0, len(placement), count).tolist()
     shifts = rng.integers(1, devices, count).tolist()
@@ -275,7 +277,7 @@ def moves(prepared: Prepared, size: Size) -> list[Figure]:
         session = oracle.session(placement)
         before = session.cost.step_ps
         seconds, _ = timed(descend, session, evaluations)
-        ratios = move_ratios(session, size.moves)
+        ratios = move_ratios(oracle, session, size.moves)
         target = {"random": 1.8, "converged from random": 3.0}.get(name)
         found.append(Figure(part, f"full / move, {name}: median", median(ratios), "x", target))
         found.append(Figure(part, f"full / move, {name}: mean", sum(ratios) / len(ratios), "x"))
@@ -344,7 +346,7 @@ def rate_of(prepared: Prepared, passes: int, most: int) -> tuple[float, bool]:
     """
     oracle = Oracle(prepared.graph, prepared.cluster, cache=0)
     placements = random_placements(prepared)
-    is_short = oracle._short is not None
+    is_short = oracle.evaluator("fifo") is not None
     if not is_short:
         placements = placements[:most]
     tasks = len(prepared.graph.ops) + sum(sent(prepared, column) for column in placements) / len(
@@ -363,8 +365,9 @@ def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGra
     """Bytes per task: of the prepared question with the room for one evaluation, and of the task
     graph with names.
     """
-    question = question_of(prepared)
-    mine = nbytes(question) + nbytes(work_for(question))
+    problem = placement_problem(prepared)
+    assert problem is not None
+    prepared_bytes = nbytes(problem) + nbytes(work_for(problem))
     # what is prepared once is not counted; there it is nothing, and takes long
     if len(prepared.graph.ops) < 10**6:
         build(prepared, placement.tolist())
@@ -375,7 +378,7 @@ def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGra
     gc.collect()
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    return mine / len(task_graph.tasks), held / len(task_graph.tasks), task_graph
+    return prepared_bytes / len(task_graph.tasks), held / len(task_graph.tasks), task_graph
 
 
 def growth(size: Size, say: Callable[[str], None]) -> list[Figure]:

@@ -42,7 +42,7 @@ from simdev.files.device import read_device
 from simdev.graph import Graph
 from simdev.models import build
 from simdev.oracle import Oracle
-from simdev.oracle.soap import SoapSession
+from simdev.oracle.splits import SplitSession
 from simdev.semantics import op_semantics, traits_of
 from simdev.strategy import Configuration, Strategy
 from simdev.structure import op_splits, weights_of
@@ -166,14 +166,14 @@ def move_of(graph: Graph, i: int, degrees: dict[str, int], devices: tuple[str, .
     return found
 
 
-def start_of(oracle: Oracle, gpus: tuple[str, ...], sync: str) -> SoapSession:
+def start_of(oracle: Oracle, gpus: tuple[str, ...], sync: str) -> SplitSession:
     """Data parallelism, every op with a configuration of its own."""
     return oracle.session(Strategy(short="data-parallel", devices=gpus, sync=sync)).pinned(
         "forward", "backward"
     )
 
 
-def evaluate(session: SoapSession, moves: list[Move]) -> float:
+def evaluate(session: SplitSession, moves: list[Move]) -> float:
     """Mean CPU milliseconds of a proposal, taken back again."""
     begin = time.process_time()
     for move in moves:
@@ -221,7 +221,7 @@ def measure(model: str, operators: bool, gpus: int, count: int, passes: int) -> 
     )
 
 
-def full_ms(oracle: Oracle, session: SoapSession, move: Move) -> float:
+def full_ms(oracle: Oracle, session: SplitSession, move: Move) -> float:
     """CPU milliseconds of one full rebuild, whose answer must be the same."""
     cost = session.propose(move)
     strategy = replace(session.strategy, partition={**session.strategy.partition, **move})

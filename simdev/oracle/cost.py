@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from ..cluster import Cluster
+from ..trace import Trace
 
 # What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
 # cannot be.
@@ -23,3 +27,27 @@ class Cost:
     memory_excess: int
     step_ps: int
     peaks: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, step_ps: int, peaks: Iterable[int] = (), limits: Sequence[tuple[int, int]] = ()
+    ) -> Cost:
+        """The cost of a step in ps, with peaks held against ``limits`` (see ``limits_of``)."""
+        peaks, excess = tuple(peaks), 0
+        for device, limit in limits:
+            excess = max(excess, peaks[device] - limit)
+        return cls(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
+
+
+def limits_of(cluster: Cluster) -> list[tuple[int, int]]:
+    """Index and capacity in bytes of each device that has one."""
+    memories = enumerate(device.memory for device in cluster.devices)
+    return [(device, int(memory)) for device, memory in memories if memory is not None]
+
+
+def cost_of(trace: Trace) -> Cost:
+    """The cost that a whole trace shows."""
+    from ..analysis import step_time_ps  # what the compiled paths never ask need not be loaded
+
+    peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
+    return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)

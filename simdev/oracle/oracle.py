@@ -36,13 +36,13 @@ from ..strategy import (
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
-from .cost import Cost
+from .cost import Cost, cost_of, limits_of
+from .placements import PlacementSession
+from .splits import SplitSession
 
-if TYPE_CHECKING:
-    from .session import Session
-    from .short import Short
-    from .soap import SoapSession
-    from .soap.fast import Splits
+if TYPE_CHECKING:  # importing evaluators imports numba
+    from .placements.evaluator import PlacementEvaluator
+    from .splits.evaluator import SplitEvaluator, SplitStrategy
 
 CACHE_BYTES = 2**28  # the most that answers remembered take
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
@@ -79,20 +79,17 @@ class Oracle:
             order=order, sync=sync, collectives=collectives, accumulate=accumulate
         )
         self.steps, self._sync = steps, sync
-        self.prepared = Prepared(graph, cluster, costs, memory)
         self.evaluations, self.cpu_seconds = 0, 0.0
         # The placement, its peaks, and the rest.
         answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400
-        most = max(min(cache, CACHE_BYTES // answer_bytes), 0)
-        self._cache_size, self._cache = most, OrderedDict[bytes, Cost]()
-        self._lock = threading.Lock()
+        self._cache_size = max(min(cache, CACHE_BYTES // answer_bytes), 0)
+        self.__setstate__({})
 
     def on(self, graph: Graph, cache: int = 10_000) -> Oracle:
-        """The same question of another graph, with nothing remembered."""
+        """An oracle of another graph in every other way like this one, with nothing remembered."""
         under = self.under
-        told = {name: getattr(under, name) for name in ("collectives", "accumulate")}
-        nouns = graph, self.cluster, self.costs, under.order
-        return Oracle(*nouns, cache, self.memory, self._sync, steps=self.steps, **told)
+        nouns = graph, self.cluster, self.costs, under.order, cache, self.memory, self._sync
+        return Oracle(*nouns, under.collectives, under.accumulate, self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
         names = "graph", "cluster", "costs", "memory", "under", "steps", "_sync", "_cache_size"
@@ -102,6 +99,7 @@ class Oracle:
         vars(self).update(state)
         self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
         self._cache, self._lock = OrderedDict[bytes, Cost](), threading.Lock()
+        self._evaluators: dict[str, PlacementEvaluator | None] = {}
 
     @property
     def order(self) -> Order:
@@ -136,38 +134,34 @@ class Oracle:
     def _group_of(self) -> Ints:
         return np.array(unit_of(self.graph), np.int64)
 
-    @cached_property
-    def _short(self) -> Short | None:
-        """The compiled short path, where it applies and numba is installed."""
-        if find_spec("numba") is None:
-            return None
-        from .short import Short, applies
+    def evaluator(self, policy: str) -> PlacementEvaluator | None:
+        """The compiled path of placements under an order's policy, where it applies and numba is
+        installed.
+        """
+        if policy not in self._evaluators:
+            compiled = None
+            if find_spec("numba") is not None:
+                from .placements.evaluator import evaluator_of
 
-        return Short(self.prepared) if applies(self.prepared) else None
-
-    @cached_property
-    def _short_in_order(self) -> Short | None:
-        """The compiled short path under program order."""
-        if self._short is None:
-            return None
-        from .short import Short, in_file_order
-
-        return Short(self.prepared, program=True) if in_file_order(self.prepared) else None
-
-    def _short_under(self, order: Order) -> Short | None:
-        """The short path under an order; None where there is none."""
-        if order.policy == "program":
-            return self._short_in_order
-        return self._short if order.policy == "fifo" else None
+                compiled = evaluator_of(self.prepared, policy)
+            self._evaluators[policy] = compiled
+        return self._evaluators[policy]
 
     @cached_property
-    def _splits(self) -> Splits | None:
+    def _splits(self) -> SplitEvaluator | None:
         """The compiled path of strategies that split ops, where numba is installed."""
         if find_spec("numba") is None:
             return None
-        from .soap.fast import Splits
+        from .splits.evaluator import SplitEvaluator
 
-        return Splits(self.prepared)
+        return SplitEvaluator(self.prepared)
+
+    def _start_of(self, strategy: Strategy) -> SplitStrategy | None:
+        """A strategy (no short form) on the compiled path of splits; None where that has none, as
+        for one that splits nothing.
+        """
+        covered = strategy.splits and self._runs_once(strategy) and self._splits is not None
+        return self._splits.start(strategy) if covered and self._splits is not None else None
 
     def placement(self, placement: Placement) -> Ints:
         """Device indices by op. Raises InputError for wrong lengths, devices or split groups."""
@@ -227,9 +221,9 @@ class Oracle:
         Not counted, not cached.
         """
         column = self.placement(placement)
-        short = self._short_under(self.under.order) if self._plain else None
-        step_ps = None if short is None else short.step_ps(column)
-        return cost_of(self._trace(self.strategy(column))).step_ps if step_ps is None else step_ps
+        compiled = self.evaluator(self.under.order.policy) if self._plain else None
+        step_ps = None if compiled is None else compiled.step_ps(column)
+        return self.in_full(self.strategy(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
         if not self._runs_once(strategy):
@@ -273,9 +267,9 @@ class Oracle:
         return cost
 
     def _answer(self, column: Ints, order: Order) -> Cost:
-        short = self._short_under(order)
-        cost = None if short is None else short.cost(column)
-        return cost_of(self._trace(Strategy(self.named(column), order))) if cost is None else cost
+        compiled = self.evaluator(order.policy)
+        cost = None if compiled is None else compiled.cost(column)
+        return self.in_full(Strategy(self.named(column), order)) if cost is None else cost
 
     def strategy(self, placement: Placement) -> Strategy:
         """The placement as a Strategy, under the oracle's order, synchronisation and
@@ -285,17 +279,16 @@ class Oracle:
 
     def named(self, placement: Placement) -> dict[str, str]:
         """The placement by op and device name. Raises InputError for a device that is not there."""
-        column, names = self.placement(placement), [device.name for device in self.cluster.devices]
-        for op, device in enumerate(column.tolist()):
-            if not 0 <= device < len(names):
-                raise InputError(
-                    f'placement: device {device} of "{self.graph.ops[op].name}" is not '
-                    f"in 0..{len(names) - 1}"
-                )
-        return {
-            op.name: names[device]
-            for op, device in zip(self.graph.ops, column.tolist(), strict=True)
-        }
+        column = self.placement(placement).tolist()
+        ops, names = self.graph.ops, [device.name for device in self.cluster.devices]
+        problems = [
+            f'placement[{i}]: device {device} of "{ops[i].name}" is not in 0..{len(names) - 1}'
+            for i, device in enumerate(column)
+            if not 0 <= device < len(names)
+        ]
+        if problems:
+            raise InputError(problems)
+        return {op.name: names[device] for op, device in zip(ops, column, strict=True)}
 
     def _trace(self, strategy: Strategy) -> Trace:
         engine = "simpy" if find_spec("numba") is None else "compiled"
@@ -334,21 +327,23 @@ class Oracle:
             ]
 
     @overload
-    def session(self, start: Strategy | str) -> SoapSession: ...
+    def session(self, start: Strategy | str) -> SplitSession: ...
 
     @overload
-    def session(self, start: Placement) -> Session: ...
+    def session(self, start: Placement) -> PlacementSession: ...
 
-    def session(self, start: Strategy | Placement | str) -> SoapSession | Session:
+    def session(self, start: Strategy | Placement | str) -> SplitSession | PlacementSession:
         """A session of local search: from a placement, over placements; from a strategy, over how
         ops are split.
         """
-        from .session import Session
-        from .soap import SoapSession
-
         if isinstance(start, str):
             start = self._short_form(start)
-        return SoapSession(self, start) if isinstance(start, Strategy) else Session(self, start)
+        if isinstance(start, Strategy):
+            return SplitSession(self.prepared, start, self._start_of, self.in_full)
+        simple = self._plain and self.order.policy == "fifo" and not limits_of(self.cluster)
+        compiled = self.evaluator("fifo") if simple else None
+        column = self.placement(start)
+        return PlacementSession(self.graph, self.cluster, column, self, compiled)
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
@@ -370,11 +365,3 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
         sync,
         own.collectives, microbatches, scenario.steps,
     )  # fmt: skip
-
-
-def cost_of(trace: Trace) -> Cost:
-    """The cost that a whole trace shows."""
-    from ..analysis import step_time_ps  # what the compiled paths never ask need not be loaded
-
-    peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
-    return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)

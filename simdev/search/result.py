@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..check import Violation, check
-from ..oracle import Cost, Oracle
-from ..oracle.oracle import cost_of
+from ..oracle import Cost, Oracle, cost_of
 from ..steps import simulate_strategy
 from ..strategy import Strategy
 from .space import capacities, unavoidable

@@ -19,7 +19,7 @@ from ..files import preset_names
 from ..files.reading import read_json
 from ..files.scenario import named_files
 from ..oracle import Oracle, oracle_of
-from ..oracle.session import Session
+from ..oracle.placements import PlacementSession
 from ..scenario import Scenario, fingerprint, graph_of, load_scenario
 from ..strategy import SHORT_FORMS
 from .errors import RequestError
@@ -55,7 +55,7 @@ class OpenSession:
     """A session of a scenario, and the lock under which it is used."""
 
     handle: str
-    session: Session
+    session: PlacementSession
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -111,7 +111,7 @@ class ServerState:
             self._scenarios.move_to_end(handle)
             return self._scenarios[handle]
 
-    def open(self, loaded: Loaded, session: Session) -> str:
+    def open(self, loaded: Loaded, session: PlacementSession) -> str:
         """Remember a session; returns its name."""
         with self._lock:
             self._opened += 1

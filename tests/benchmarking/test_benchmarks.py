@@ -178,19 +178,18 @@ def test_the_oracle_is_measured_part_by_part(
 def test_moves_that_differ_from_a_full_simulation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
     session = asked.session([0] * OPS)
-    assert len(oracle.move_ratios(session, 10)) == 10
+    assert len(oracle.move_ratios(asked, session, 10)) == 10
     monkeypatch.setattr(asked, "step_ps", lambda column: 1)
     with pytest.raises(AssertionError, match="differ"):
-        oracle.move_ratios(session, 10)
+        oracle.move_ratios(asked, session, 10)
 
 
 def test_a_descent_never_climbs() -> None:
-    session = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "half-duplex")).session(
-        [0, 1, 2, 3] * 50
-    )
+    scores = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "half-duplex"))
+    session = scores.session([0, 1, 2, 3] * 50)
     before = session.cost.step_ps
     oracle.descend(session, 300)
-    assert session.cost.step_ps == session.oracle.step_ps(session.placement) < before
+    assert session.cost.step_ps == scores.step_ps(session.placement) < before
 
 
 @pytest.mark.parametrize("devices", [1, 2, 8])

@@ -702,7 +702,7 @@ def test_a_view_keeps_its_base_alive() -> None:
     assert [memory.peak for memory in trace.memory] == [8, 4]
     assert trace.memory[0].time.tolist() == [0, 6 * 10**12]
     oracle = Oracle(Graph("views", tuple(ops)), on)
-    assert oracle._short is not None
+    assert oracle.evaluator("fifo") is not None
     assert oracle(strategy).peaks == (8, 4)
 
 

@@ -15,7 +15,7 @@ from simdev.check import check
 from simdev.cluster import QUEUES, TRANSFERS
 from simdev.engine import simulate
 from simdev.lowering import lower
-from simdev.oracle.oracle import cost_of
+from simdev.oracle import cost_of
 from simdev.taskgraph import COLLECTIVE
 from strategies import Tape, drawn
 
@@ -83,5 +83,5 @@ def test_the_short_path_knows_views(case: Case) -> None:
     """
     oracle = Oracle(case.found.graph, case.cluster, COSTS)
     has_rings = any(op.kind == "all_reduce" for op in case.found.graph.ops)
-    assert (oracle._short is None) == has_rings
+    assert (oracle.evaluator("fifo") is None) == has_rings
     assert oracle(case.found.placement) == cost_of(simulate(case.task_graph, "simpy"))

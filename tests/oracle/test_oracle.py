@@ -144,7 +144,7 @@ def test_the_oracle_equals_lower_and_simulate(questions):
 def test_starts_and_finishes_equal_those_of_the_trace(world):
     oracle = oracle_of(world)
     staged = any(device.staging for device in world.cluster.devices)
-    short = oracle._short_under(world.strategy.order)
+    short = oracle.evaluator(world.strategy.order.policy)
     assert (short is None) == (staged or world.cluster.queues == "fair")
     if short is not None:
         ops = len(world.graph.ops)
@@ -158,8 +158,8 @@ def test_program_order_of_a_file_that_is_not_sorted_is_simulated():
     gpus = [Device(f"gpu:{i}") for i in range(2)]
     cluster = Cluster.all_to_all("two", gpus, bandwidth="1 GB/s")
     oracle = Oracle(Graph("backwards", ops), cluster, order=Order("program"))
-    assert oracle._short is not None
-    assert oracle._short_in_order is None
+    assert oracle.evaluator("fifo") is not None
+    assert oracle.evaluator("program") is None
     assert oracle([0, 1]).step_ps == 2 * 10**9 + 8000
     with pytest.raises(DeadlockError):
         oracle([0, 0])
@@ -210,8 +210,9 @@ def test_instants_beyond_a_key_are_counted_from_later_on():
     cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
     world = World.of(ops, cluster, [0, 1] * 500)
     oracle = oracle_of(world)
-    assert oracle._short is not None
-    assert oracle._short.cost(np.array(column(world))) == expected(world)
+    compiled = oracle.evaluator("fifo")
+    assert compiled is not None
+    assert compiled.cost(np.array(column(world))) == expected(world)
     assert oracle.step_ps(column(world)) == expected(world).step_ps
 
 
@@ -223,9 +224,10 @@ def test_what_waits_too_far_apart_for_keys_is_simulated():
     cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
     world = World.of(ops, cluster, [0, *[1] * 999, 0])
     oracle = oracle_of(world)
-    assert oracle._short is not None
-    assert oracle._short.cost(np.array(column(world))) is None
-    assert oracle._short.starts(np.array(column(world))) is None
+    compiled = oracle.evaluator("fifo")
+    assert compiled is not None
+    assert compiled.cost(np.array(column(world))) is None
+    assert compiled.starts(np.array(column(world))) is None
     assert oracle(column(world)) == expected(world)
     assert oracle.step_ps(column(world)) == expected(world).step_ps
 
@@ -441,7 +443,7 @@ def random_placements(count: int, seed: int = 0) -> list[np.ndarray]:
 def test_the_cache_knows_contents(monkeypatch):
     oracle = oracle_of(grouped())
     first = oracle([0, 1, 2])
-    monkeypatch.setattr(oracle._short, "cost", None)  # whoever is asked again would fail
+    monkeypatch.setattr(oracle.evaluator("fifo"), "cost", None)  # whoever is asked again would fail
     by_name = {"a": "g0", "b": "g1", "c": "g2"}
     for form in (np.array([0, 1, 0, 1, 2], "int8"), by_name, Strategy(by_name)):
         assert oracle(form) is first
@@ -552,7 +554,7 @@ def test_eight_threads_at_once_equal_serial_calls():
 def test_without_numba_everything_is_simulated(monkeypatch):
     monkeypatch.setattr("simdev.oracle.oracle.find_spec", lambda name: None)
     oracle = oracle_of(grouped())
-    assert oracle._short is None
+    assert oracle.evaluator("fifo") is None
     assert oracle([0, 1, 2]) == expected(grouped())
     assert oracle.trace([0, 1, 2]).engine == "simpy"
 

@@ -17,6 +17,7 @@ from simdev.cluster import QUEUES, Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
+from simdev.oracle.placements.problem import work_for
 from strategies import World, worlds
 
 
@@ -154,8 +155,8 @@ def test_instants_beyond_a_key():
     ops = tuple(replace(one, time=one.seconds_on("") * 400_000) for one in prepared.graph.ops)
     oracle = Oracle(Graph("hours", ops), prepared.cluster)
     start = np.random.default_rng(3).integers(0, 3, 300)
-    session, short = oracle.session(start), oracle._short
+    session, short = oracle.session(start), oracle.evaluator("fifo")
     assert session._moves is not None
     assert short is not None
-    assert session.cost.step_ps > short.question.columns.horizon
+    assert session.cost.step_ps > work_for(short.problem.columns).horizon
     walk(oracle, start.tolist(), 60, 4)

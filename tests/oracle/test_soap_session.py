@@ -4,6 +4,7 @@ rebuild.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -30,9 +31,9 @@ from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.memory import MemoryModel
 from simdev.models import build
-from simdev.oracle.oracle import cost_of
-from simdev.oracle.soap import SoapSession
-from simdev.oracle.soap.fast import Splits
+from simdev.oracle import Cost, cost_of
+from simdev.oracle.splits import SplitSession
+from simdev.oracle.splits.evaluator import SplitEvaluator
 from simdev.semantics.traits import LEAF_ROLES as LEAVES
 from simdev.strategy import Collectives, Configuration, Order, Strategy
 from strategies import Tape, drawn
@@ -75,7 +76,7 @@ def covered(tape: Tape) -> Case:
 @given(drawn(covered))
 def test_the_short_way_is_the_long_way(case: Case) -> None:
     oracle = Oracle(case.graph, case.cluster, COSTS)
-    split = Splits(oracle.prepared).start(case.strategy)
+    split = SplitEvaluator(oracle.prepared).start(case.strategy)
     assert split is not None
     full = oracle.trace(case.strategy)
     assert split.cost() == cost_of(full)
@@ -109,15 +110,15 @@ def make_walk(tape: Tape) -> tuple[Case, list[tuple[dict[str, Any], int]]]:
     return case, moves
 
 
-def rebuilt(oracle: Oracle, strategy: Strategy) -> Any:
+def rebuilt(simulate: Callable[[Strategy], Cost], strategy: Strategy) -> Any:
     """The cost of a strategy by a full rebuild; the problems where there is none."""
     try:
-        return oracle.in_full(strategy)
+        return simulate(strategy)
     except InputError as error:
         return error.problems
 
 
-def full(session: SoapSession, changes: dict[str, Any]) -> Any:
+def full(session: SplitSession, changes: dict[str, Any]) -> Any:
     """The same of a session's strategy with changes."""
     partition = {
         name: one for name, one in session.strategy.partition.items() if name not in changes
@@ -127,7 +128,7 @@ def full(session: SoapSession, changes: dict[str, Any]) -> Any:
         name: one for name, one in session.strategy.placement.items() if name not in changes
     }
     return rebuilt(
-        session.oracle, replace(session.strategy, partition=partition, placement=placement)
+        session.simulate, replace(session.strategy, partition=partition, placement=placement)
     )
 
 
@@ -149,7 +150,7 @@ def test_moves_equal_full_rebuilds(walk: tuple[Case, list[tuple[dict[str, Any], 
             assert session.accept() == found
         elif fate == 1:
             session.reject()
-    assert replace(session.oracle.in_full(session.strategy), peaks=()) == session.cost
+    assert replace(session.simulate(session.strategy), peaks=()) == session.cost
 
 
 def limited(case: Case, memory: int) -> Cluster:
@@ -188,7 +189,7 @@ def test_oracles_know_the_last_strategy(
             **{name: one for name, one in changes.items() if one is not None},
         }
         strategy = replace(strategy, partition=partition)
-        expected = rebuilt(oracle, strategy)
+        expected = rebuilt(oracle.in_full, strategy)
         if isinstance(expected, tuple):
             with pytest.raises(InputError) as error:
                 oracle(strategy)
@@ -241,7 +242,7 @@ def test_a_whole_model(inception: Graph, sync: str) -> None:
 def test_what_the_short_way_does_not_know_goes_the_long_one(other: Any, told: Any) -> None:
     oracle = Oracle(convolutions(), replace(cluster(), **other), COSTS)
     strategy = Strategy(partition={"x": Configuration({"sample": 4})}, **told)
-    assert Splits(oracle.prepared).start(strategy) is None
+    assert SplitEvaluator(oracle.prepared).start(strategy) is None
     session = oracle.session(strategy)
     assert session.tasks is None
     assert session.propose("conv2", Configuration({"sample": 2})) == replace(oracle.in_full(
@@ -292,8 +293,8 @@ def test_sessions_share_what_they_know() -> None:
     assert second.propose("fc3", move) != first.cost
 
 
-def full_of(session: SoapSession) -> Any:
-    return replace(session.oracle.in_full(session.strategy), peaks=())
+def full_of(session: SplitSession) -> Any:
+    return replace(session.simulate(session.strategy), peaks=())
 
 
 @pytest.mark.parametrize("queues", ["link", "fair"])

@@ -17,7 +17,7 @@ from ...graph import Graph
 from ...strategy import Order, Origin, Strategy
 from .emit import emitted, ops_of
 from .problem import SplitProblem
-from .sharding import Sharding
+from .sharding import sharding_of
 from .short import expanded, short_form, without_short, written_out
 
 __all__ = [
@@ -51,7 +51,7 @@ def partition(
     """
     strategy = expanded(graph, cluster, strategy, costs)
     _require_tensors(graph, strategy)
-    drafts = emitted(Sharding(SplitProblem(graph, cluster, strategy)), costs)
+    drafts = emitted(sharding_of(SplitProblem(graph, cluster, strategy)), costs)
     try:
         sharded = Graph(graph.name, tuple(ops_of(drafts)))
     except InputError as error:

@@ -4,7 +4,7 @@ handed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...errors import InputError
 from ...semantics import Region, is_linear, statistics_of, traits_of
@@ -24,57 +24,49 @@ from .problem import (
 from .sums import stored_grid, summed
 from .writer import ShardWriter
 
+AddUp = Callable[[TensorOf, Grid, int | None], Grid]
+
 
 class Sharding(ShardWriter):
-    """The rules of splitting, with their answers for one problem.
+    """The rules of splitting, op by op, with their answers for one problem (``sharding_of`` applies
+    them to all ops).
 
     ``parts`` are those of every op, ``divided`` how long a part takes where its configuration says
-    so, ``sums`` how the values lie of tensors that lie in partial results.
+    so, ``sums`` how the values lie of tensors that lie in partial results. ``layouts`` and
+    ``divided`` may be handed in, for who takes changes back; ``add_up`` tells how the values of a
+    tensor in partial results lie, cut along a dimension: by default as ``summed`` does, once for
+    each tensor.
     """
 
-    def __init__(self, problem: SplitProblem) -> None:
-        self._start(problem)
-        self._plan()
-        self._on_demand()
-
-    def _start(self, problem: SplitProblem) -> None:
+    def __init__(
+        self,
+        problem: SplitProblem,
+        layouts: dict[TensorOf, Grid | Local] | None = None,
+        divided: dict[int, str | None] | None = None,
+        add_up: AddUp | None = None,
+    ) -> None:
         super().__init__(problem)
         self.parts: dict[int, list[Placed]] = {}
-        self.divided: dict[int, str | None] = {}
+        self.layouts = self.layouts if layouts is None else layouts
+        self.divided = {} if divided is None else divided
         self.sums: dict[TensorOf, Grid] = {}
+        self._add_up = add_up or self._add_up_once
 
     # Who runs what
 
-    def _plan(self) -> None:
-        """Parts of every op that is not there on demand, producers first."""
-        problem, problems = self.problem, list[str]()
-        for i in problem.order:
-            if i in problem.on_demand or i in problem.updates:
-                continue
-            parts = self._parts(i)
-            if parts is None:
-                problems.append(
-                    f'placement: op "{self.graph.ops[i].name}" has no device, is not split, and '
-                    "reads nothing to follow"
-                )
-                # Placed somewhere all the same, so that every problem is told at once.
-                parts = [Placed(part(problem.readings[i], ()), 0)]
-            self.parts[i] = parts
-            self._sum_up(i)
-            self._lay(i)
-        if problems:
-            raise InputError(problems)
-
-    def _parts(self, i: int) -> list[Placed] | None:
+    def parts_of(self, i: int) -> list[Placed] | None:
+        """The parts of an op that is configured, placed, or follows; None where there is nothing to
+        follow.
+        """
         problem, op = self.problem, self.problem.readings[i]
         if i in problem.configured:
             self.divided[i] = problem.configured[i].time
             return configured_parts(op, problem.configured[i])
         if not problem.free[i]:
             return [Placed(part(op, ()), problem.placed[i])]
-        return self._following(i)
+        return self.following(i)
 
-    def _following(self, i: int) -> list[Placed] | None:
+    def following(self, i: int) -> list[Placed] | None:
         """Parts like those of the first operand that is split; None where there is nothing to
         follow.
 
@@ -124,12 +116,17 @@ class Sharding(ShardWriter):
             goes_on = is_linear(op) and len(grids) == len(op.inputs) and together
         return operand if goes_on else None
 
-    def _sum_up(self, i: int) -> None:
-        """Partial results that the parts of an op need as values: best added up as the parts read
-        them.
+    def sum_up(self, i: int) -> None:
+        """Add up what the parts of an op need as values, at best as the parts read it."""
+        for tensor, cut in self.needed_sums(i, self.parts[i]):
+            self.whole(tensor, cut)
+
+    def needed_sums(self, i: int, parts: Sequence[Placed]) -> Iterator[tuple[TensorOf, int | None]]:
+        """The operands in partial results that parts of an op need as values, and the dimension
+        along which they read them cut.
         """
         for operand, tensor in enumerate(self.problem.read[i]):
-            layout, parts = self.layouts.get(tensor), self.parts[i]
+            layout = self.layouts.get(tensor)
             partial = isinstance(layout, Grid) and layout.addends > 1
             if not partial or parts[0].addend is not None:
                 continue
@@ -139,7 +136,7 @@ class Sharding(ShardWriter):
             if regions and None in statistics:
                 axes = zip(*regions, strict=True)
                 cuts = (d for d, intervals in enumerate(axes) if len(set(intervals)) > 1)
-                self.whole(tensor, next(cuts, None))
+                yield tensor, next(cuts, None)
 
     def whole(self, tensor: TensorOf, cut: int | None = None) -> Grid:
         """How the values of a tensor lie, partial results added up, in chunks along the dimension
@@ -147,15 +144,16 @@ class Sharding(ShardWriter):
         """
         layout = self.layouts[tensor]
         assert isinstance(layout, Grid)
-        if layout.addends == 1:
-            return layout
+        return layout if layout.addends == 1 else self._add_up(tensor, layout, cut)
+
+    def _add_up_once(self, tensor: TensorOf, layout: Grid, cut: int | None) -> Grid:
         if tensor not in self.sums:
             self.sums[tensor] = summed(self, tensor, layout, cut)
         return self.sums[tensor]
 
     # What is there
 
-    def _lay(self, i: int) -> None:
+    def lay(self, i: int) -> None:
         """Drafts of the parts of an op, and how its outputs lie."""
         op, parts, stored = self.graph.ops[i], self.parts[i], self.problem.strategy.tensors
         self.drafts[i] = self._drafts(i, "shard")
@@ -218,15 +216,7 @@ class Sharding(ShardWriter):
             )
         return drafts
 
-    def _on_demand(self) -> None:
-        """Leaves and what is computed from them alone, where they are read; then the updates of
-        these copies.
-        """
-        for i, copies in Demand(self.problem, self.parts).run().items():
-            self.parts[i] = copies
-            self._lay_copies(i)
-
-    def _lay_copies(self, i: int) -> None:
+    def lay_copies(self, i: int) -> None:
         """Drafts of the copies of an op that is there on demand, and where its outputs lie."""
         self.drafts[i] = self._drafts(i, "copy")
         for k in range(len(self.graph.ops[i].outputs)):
@@ -271,3 +261,31 @@ class Sharding(ShardWriter):
             if copies[0].device == placed.device
         ]
         return min(here)[1] if here and layout.addends > 1 else None
+
+
+def sharding_of(problem: SplitProblem) -> Sharding:
+    """The parts, drafts and layouts of every op: of those in the plan, producers first; then of
+    leaves and what is computed from them alone, where they are read, and of the updates of these
+    copies. Raises InputError.
+    """
+    sharding, problems = Sharding(problem), list[str]()
+    for i in problem.order:
+        if i in problem.on_demand or i in problem.updates:
+            continue
+        parts = sharding.parts_of(i)
+        if parts is None:
+            problems.append(
+                f'placement: op "{problem.graph.ops[i].name}" has no device, is not split, and '
+                "reads nothing to follow"
+            )
+            # Placed somewhere all the same, so that every problem is told at once.
+            parts = [Placed(part(problem.readings[i], ()), 0)]
+        sharding.parts[i] = parts
+        sharding.sum_up(i)
+        sharding.lay(i)
+    if problems:
+        raise InputError(problems)
+    for i, copies in Demand(problem, sharding.parts).run().items():
+        sharding.parts[i] = copies
+        sharding.lay_copies(i)
+    return sharding

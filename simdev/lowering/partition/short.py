@@ -28,7 +28,7 @@ from ...strategy.named import named
 from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
 from .geometry import parts
 from .problem import Placed, SplitProblem
-from .sharding import Sharding
+from .sharding import sharding_of
 
 
 def short_form(
@@ -130,7 +130,7 @@ def written_out(
     """
     strategy = expanded(graph, cluster, strategy, costs)
     problem = SplitProblem(graph, cluster, strategy)
-    sharding = Sharding(problem)
+    sharding = sharding_of(problem)
     written = {}
     for i, op in enumerate(graph.ops):
         followed = problem.free[i] and i not in problem.on_demand and i not in problem.updates
@@ -242,7 +242,7 @@ class _ShortForm:
         stages = self._stages(nodes[0][: min(map(len, nodes))])
         configs = self.inputs(tuple(names[0] for names in nodes))
         samples = SplitProblem(self.graph, cluster, Strategy(partition=configs))
-        sharding = Sharding(samples)
+        sharding = sharding_of(samples)
         for i, stage in sorted(stages.items()):
             parts = sharding.parts[i]
             if all(placed.addend is None for placed in parts):

@@ -1,64 +1,54 @@
-"""SoapSession: local search over how ops are split, one change of configurations at a time."""
+"""Local search over how ops are split, one change of configurations at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...lowering import without_short, written_out
+from ...lowering import Prepared, without_short, written_out
 from ...strategy import Configuration, Resolved, Resolver, Strategy
-from ..cost import Cost
+from ..cost import Cost, limits_of
 
-if TYPE_CHECKING:
-    from ..oracle import Oracle
-    from .fast import Split
+if TYPE_CHECKING:  # importing it imports numba
+    from .evaluator import SplitStrategy
 
 Changes = Mapping[str, Configuration | None]
 
 
-class SoapSession:
+class SplitSession:
     """A current strategy, and proposals to configure ops in another way; not for several threads at
     once.
 
     ``cost`` is that of the current strategy. Every answer equals that of a full rebuild: only what
-    a change reaches is built anew where the compiled path applies, all is elsewhere. Where some
-    device has a capacity, memory is computed for each proposal too; elsewhere ``peaks`` is empty,
-    since nothing can exceed anything.
+    a change reaches is built anew where the compiled path applies (``start`` puts a strategy on it;
+    None: it does not), all is elsewhere (``simulate``). Where some device has a capacity, memory is
+    computed for each proposal too; elsewhere ``peaks`` is empty, since nothing can exceed anything.
     """
 
-    def __init__(self, oracle: Oracle, strategy: Strategy) -> None:
-        self.oracle = oracle
-        self._strategy = without_short(oracle.graph, oracle.cluster, strategy, oracle.costs)
-        self._limited = any(device.memory is not None for device in oracle.cluster.devices)
-        self._resolver = Resolver(oracle.graph, oracle.cluster, {})
+    def __init__(
+        self,
+        prepared: Prepared,
+        strategy: Strategy,
+        start: Callable[[Strategy], SplitStrategy | None],
+        simulate: Callable[[Strategy], Cost],
+    ) -> None:
+        self._nouns = graph, cluster, costs = prepared.graph, prepared.cluster, prepared.costs
+        self._prepared, self._start, self.simulate = prepared, start, simulate
+        self._strategy = without_short(graph, cluster, strategy, costs)
+        self._limited = bool(limits_of(cluster))
+        self._resolver = Resolver(graph, cluster, {})
         self._known: dict[Any, Resolved] = {}
         named = *self._strategy.partition, *self._strategy.placement
-        groups = oracle.graph.groups
-        self._has_patterns = any(name not in oracle.graph.index or name in groups for name in named)
+        self._has_patterns = any(name not in graph.index or name in graph.groups for name in named)
         # since the strategy was last written out
         self._accepted: dict[str, Configuration | None] = {}
         self._proposed: tuple[Changes, Cost] | None = None
-        self._pending: Split | None = None  # what answered the last proposal
-        self._split = self._started(self._strategy)
-        self.cost = self._start()
-
-    def _started(self, strategy: Strategy) -> Split | None:
-        """The compiled path's; None where it has none.
-
-        A strategy that splits nothing is placed op by op instead.
-        """
-        splits, once = self.oracle._splits, self.oracle._runs_once(strategy)
-        return splits.start(strategy) if splits is not None and strategy.splits and once else None
-
-    def _start(self) -> Cost:
-        if self._split is not None:
-            cost = self._answer(self._split)
-            if cost is not None:
-                return cost
-            self._split = None
-        return self._in_full(self._strategy)
+        self._pending: SplitStrategy | None = None  # what answered the last proposal
+        self.cost = self._rebuilt(self._strategy)
+        self._split: SplitStrategy | None = self._pending
+        self._pending = None
 
     @property
     def strategy(self) -> Strategy:
@@ -75,18 +65,17 @@ class SoapSession:
         split = self._pending or self._split
         return None if split is None else split.tasks
 
-    def pinned(self, *phases: str) -> SoapSession:
+    def pinned(self, *phases: str) -> SplitSession:
         """A session from the same strategy, where the ops of these phases (none: forward) do not
         follow others.
 
         Each has a configuration of its own then, so that a change of one op leaves the others as
-        they are: what a move means in FlexFlow. The cost is the same. Raises InputError.
+        they are: what a move means in FlexFlow. The cost is unchanged. Raises InputError.
         """
-        oracle = self.oracle
-        own: Sequence[str] = phases or ("forward",)
-        return SoapSession(
-            oracle, written_out(oracle.graph, oracle.cluster, self.strategy, oracle.costs, own)
-        )
+        graph, cluster, costs = self._nouns
+        pinned: Sequence[str] = phases or ("forward",)
+        strategy = written_out(graph, cluster, self.strategy, costs, pinned)
+        return SplitSession(self._prepared, strategy, self._start, self.simulate)
 
     def propose(self, op: str | Changes, configuration: Configuration | None = None) -> Cost:
         """The cost with one op, or several in a mapping, in another configuration (None: it follows
@@ -98,8 +87,8 @@ class SoapSession:
         changes: Changes = {op: configuration} if isinstance(op, str) else dict(op)
         if self._proposed is not None:
             self.reject()
-        if not changes.keys() <= self.oracle.graph.index.keys():
-            unknown = [name for name in changes if name not in self.oracle.graph.index]
+        unknown = [name for name in changes if name not in self._prepared.graph.index]
+        if unknown:
             raise InputError([f'session: no op named "{name}"' for name in unknown])
         cost = self._changed(changes)
         if cost is None:
@@ -109,52 +98,50 @@ class SoapSession:
 
     def _changed(self, changes: Changes) -> Cost | None:
         """The answer of the compiled path; None where it has none."""
-        split, index = self._split, self.oracle.graph.index
-        if split is None or not changes.keys().isdisjoint(self.oracle.graph.groups):
+        split, graph = self._split, self._prepared.graph
+        if split is None or not changes.keys().isdisjoint(graph.groups):
             return None
         if None in changes.values() and (
             self._has_patterns or not changed(self.strategy, changes).splits
         ):
             return None
         try:
-            found = {index[name]: self._resolved(index[name], one) for name, one in changes.items()}
+            resolved = {graph.index[name]: self._resolved(name, changes[name]) for name in changes}
         except InputError:
             return None  # lowering says what is wrong
         try:
-            cost = self._answer(split) if split.change(found) else None
+            cost = self._answer(split) if split.change(resolved) else None
             self._pending = None if cost is None else split
         finally:
             if self._pending is None:
                 split.back()
         return cost
 
-    def _resolved(self, i: int, one: Configuration | None) -> Resolved | None:
-        if one is None:
+    def _resolved(self, name: str, configuration: Configuration | None) -> Resolved | None:
+        if configuration is None:
             return None
         # 2.0 and True are no degrees, though they equal some
-        key = i, repr(one.split), one.devices, one.time
+        key = name, repr(configuration.split), configuration.devices, configuration.time
         if key not in self._known:
-            self._known[key] = self._resolver.resolved(i, one)
+            i = self._prepared.graph.index[name]
+            self._known[key] = self._resolver.resolved(i, configuration)
         return self._known[key]
 
     def _rebuilt(self, strategy: Strategy) -> Cost:
-        """The answer for a change that moves more than ops of the plan."""
-        split = self._started(strategy)
+        """The answer for a strategy that is no change of the current one."""
+        split = self._start(strategy)
         cost = None if split is None else self._answer(split)
         if cost is not None:
             self._pending = split
             return cost
-        return self._in_full(strategy)
+        cost = self.simulate(strategy)
+        return cost if self._limited else replace(cost, peaks=())
 
-    def _answer(self, split: Split) -> Cost | None:
+    def _answer(self, split: SplitStrategy) -> Cost | None:
         if self._limited:
             return split.cost()
         step_ps = split.step_ps()
-        return None if step_ps is None else Cost(step_ps / 1e12, True, 0, step_ps, ())
-
-    def _in_full(self, strategy: Strategy) -> Cost:
-        cost = self.oracle.in_full(strategy)
-        return cost if self._limited else replace(cost, peaks=())
+        return None if step_ps is None else Cost.of(step_ps)
 
     def accept(self) -> Cost:
         """Make the last proposal the current strategy. Raises InputError where there is none."""
@@ -181,6 +168,6 @@ class SoapSession:
 def changed(strategy: Strategy, changes: Changes) -> Strategy:
     """The strategy with other configurations of ops (None: none of its own)."""
     placement = {name: device for name, device in strategy.placement.items() if name not in changes}
-    partition = {name: one for name, one in strategy.partition.items() if name not in changes}
-    partition.update({name: one for name, one in changes.items() if one is not None})
+    partition = {name: entry for name, entry in strategy.partition.items() if name not in changes}
+    partition |= {name: entry for name, entry in changes.items() if entry is not None}
     return replace(strategy, placement=placement, partition=partition)

@@ -1,4 +1,4 @@
-"""Split: one strategy ready to be evaluated, and to be changed op by op, by compiled kernels."""
+"""The compiled path of strategies that split ops: one ready to be evaluated, changed op by op."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ from ...jit import Table
 from ...lowering import Prepared
 from ...lowering.partition.layout import Grid
 from ...lowering.partition.problem import SplitProblem
+from ...semantics import statistics_of
 from ...strategy import Collectives, Resolved, Strategy
+from ...structure import TensorOf
 from ...taskgraph import Ints
-from ..cost import Cost
-from ..memory import Events
-from .blocks import Blocks, goes_on
-from .columns import Columns, FanWork, Record, Work
+from ..cost import Cost, limits_of
+from ..peaks import Events, events_for
+from .blocks import MOST_BASES, Blocks
+from .buffers import cost
+from .columns import (
+    BITS,
+    ROWS,
+    SENT,
+    Columns,
+    NotCoveredError,
+    Record,
+    fan_work_for,
+    record_for,
+    rules_of,
+    work_for,
+)
 from .fan import fans
-from .heap import BITS, CELLS, FULL, LONG, ROUND_BITS, ROWS, SENT
-from .peaks import cost, events_for
 from .pieces import FULL as NO_ROOM
-from .plan import NotCoveredError, Plan, take_back
-from .rules import rules_of
-from .run import step
+from .program import SplitProgram, take_back
+from .run import FULL, LONG, step
 
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
@@ -46,28 +57,32 @@ OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
 
 
 def require_covered(prepared: Prepared, strategy: Strategy) -> None:
-    """Raise NotCoveredError where the strategy, or the question, is one for the long way."""
-    cluster, own, ops = prepared.cluster, Strategy(), prepared.graph.ops
-    rest = _alike(strategy, own, FREE) and _alike(
-        strategy.collectives, own.collectives, FREE_OF_COLLECTIVES
+    """Raise NotCoveredError where lowering has to answer for the strategy, or the question."""
+    cluster, default, ops = prepared.cluster, Strategy(), prepared.graph.ops
+    covered = (
+        strategy.sync in COVERED
+        and _equal(strategy, default, FREE)
+        and _equal(strategy.collectives, default.collectives, FREE_OF_COLLECTIVES)
+        and cluster.transfer == "once-per-device"
+        and prepared.memory.model == "full"
+        and not any(device.staging for device in cluster.devices)
+        and not prepared.fabric.shares_rates
+        and not prepared.rings
     )
-    plain = cluster.transfer == "once-per-device" and prepared.memory.model == "full"
-    staged = any(device.staging for device in cluster.devices)
-    plain = plain and not (staged or prepared.fabric.shares_rates)
     named = not any(
         op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops
     )
-    if not (rest and plain and named and ops) or strategy.sync not in COVERED or prepared.rings:
+    if not (covered and named and ops):
         raise NotCoveredError
 
 
-def _alike(one: Any, other: Any, but: Sequence[str]) -> bool:
-    """Whether two values of a dataclass have the same fields, some left out."""
+def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
+    """Whether two values of a dataclass have equal fields, some left out."""
     names = (field.name for field in fields(other) if field.name not in but)
-    return all(getattr(one, name) == getattr(other, name) for name in names)
+    return all(getattr(value, name) == getattr(other, name) for name in names)
 
 
-class Split:
+class SplitStrategy:
     """A strategy as columns. ``change`` makes it another one, until ``keep`` or ``back``."""
 
     def __init__(self, blocks: Blocks, strategy: Strategy) -> None:
@@ -75,19 +90,17 @@ class Split:
         prepared = blocks.prepared
         require_covered(prepared, strategy)
         self.prepared, self.strategy, self.blocks = prepared, strategy, blocks
-        self.question = SplitProblem(prepared.graph, prepared.cluster, strategy)
-        self.plan = Plan(self.question)
+        self.problem = SplitProblem(prepared.graph, prepared.cluster, strategy)
+        self.program = SplitProgram(self.problem)
         self._every_sum, self._rounds = False, ROUNDS[0]
-        self._rules = Table.of(rules_of(prepared, ROUND_BITS))
+        self._rules = Table.of(rules_of(prepared))
         self._fans, self._end = np.zeros(1 << 16, np.int64), 1
         self._read(prepared.graph)
-        self._work = self._room_for_work(1 << 12)
-        self._room = self._room_for_asks(1 << 12)
+        self._make_work(1 << 12)
+        self._make_fan_work(1 << 12)
         self._memory: tuple[int, Table[Record], Table[Events]] | None = None
         self._reserved = np.array([sum(sizes) for sizes in prepared.reserves], np.int64)
-        self._found = self._reserved.copy()
-        limits = ((device, one.memory) for device, one in enumerate(prepared.cluster.devices))
-        self._capacity = [(device, int(limit)) for device, limit in limits if limit is not None]
+        self._peaks, self._limits = self._reserved.copy(), limits_of(prepared.cluster)
         self._place_columns()
         self._fill_all()
         self.keep()
@@ -95,77 +108,63 @@ class Split:
     def _read(self, graph: Graph) -> None:
         """Columns of what reads what."""
         groups: list[list[tuple[int, list[tuple[int, int]]]]] = [[] for _ in graph.ops]
-        for reader, tensors in enumerate(self.question.read):
+        for reader, tensors in enumerate(self.problem.read):
             for operand, (producer, output) in enumerate(tensors):
                 if not groups[producer] or groups[producer][-1][0] != reader:
                     groups[producer].append((reader, []))
                 groups[producer][-1][1].append((operand, output))
-        self._readers = [[reader for reader, _ in own] for own in groups]
+        self._readers = [[reader for reader, _ in group] for group in groups]
         self._producers = [
-            list(dict.fromkeys(producer for producer, _ in one)) for one in self.question.read
+            list(dict.fromkeys(producer for producer, _ in read)) for read in self.problem.read
         ]
         self._tensor_ptr = list(accumulate((len(op.outputs) for op in graph.ops), initial=0))
-        flat = [(op, reader, own) for op, those in enumerate(groups) for reader, own in those]
-        entries = [(op, reader, *entry) for op, reader, own in flat for entry in own]
+        flat = [(op, *group) for op, those in enumerate(groups) for group in those]
+        entries = [(op, reader, *entry) for op, reader, those in flat for entry in those]
         feeds: list[list[tuple[int, int]]] = [[] for _ in graph.ops]
         for group, (op, reader, _) in enumerate(flat):
             feeds[reader].append((op, group))
         self._slots = np.zeros((OF_SLOT, len(graph.ops) + self._tensor_ptr[-1]), np.int64)
-        self._block, self._state, self._count, _, _, self._first = self._slots
+        self._block, self._devices, self._count, _, _, self._first = self._slots
         self._given = np.zeros(len(graph.ops), np.int64)
         self._active = np.zeros(self._slots.shape[1] + 1, np.int64)
         self._ever_active: set[int] = set()
-        self._fixed = [
-            _ints(self._tensor_ptr),
-            _ints(accumulate(map(len, groups), initial=0)),
-            _ints(reader for _, reader, _ in flat),
-            _ints(accumulate((len(own) for _, _, own in flat), initial=0)),
-            _ints(operand for _, _, operand, _ in entries),
-            _ints(output for *_, output in entries),
-            _ints(goes_on(self.plan, reader, (op, output)) for op, reader, _, output in entries),
-            _ints(accumulate(map(len, feeds), initial=0)),
-            _ints(op for own in feeds for op, _ in own),
-            _ints(group for own in feeds for _, group in own),
-        ]
+        columns: tuple[Iterable[int], ...] = (
+            self._tensor_ptr,
+            accumulate(map(len, groups), initial=0),
+            (reader for _, reader, _ in flat),
+            accumulate((len(those) for *_, those in flat), initial=0),
+            (operand for _, _, operand, _ in entries),
+            (output for *_, output in entries),
+            (self._goes_on(reader, (op, output)) for op, reader, _, output in entries),
+            accumulate(map(len, feeds), initial=0),
+            (op for feed in feeds for op, _ in feed),
+            (group for feed in feeds for _, group in feed),
+        )
+        self._fixed = list(map(_ints, columns))
+
+    def _goes_on(self, reader: int, tensor: TensorOf) -> bool:
+        """Whether an op takes the statistics of its own part from a tensor."""
+        ops = self.prepared.graph.ops
+        return statistics_of(ops[reader].kind) == ops[tensor[0]].kind
 
     # Room
 
     def _place_columns(self) -> None:
         """The columns as kernels take them; again where one has moved."""
         self._arena = self.blocks.arena.data
-        sizes = (
-            len(self.prepared.graph.ops),
-            self._slots.shape[1],
-            len(self.prepared.cluster.devices),
-        )
-        columns = (
-            *sizes,
-            self._arena,
-            self._fans,
-            self._active,
-            *self._slots,
-            self._given,
-            *self._fixed,
-        )
-        self._columns = Table.of(Columns._make(columns))
+        ops, devices = len(self.prepared.graph.ops), len(self.prepared.cluster.devices)
+        sizes = ops, self._slots.shape[1], devices
+        columns = self._arena, self._fans, self._active, *self._slots, self._given, *self._fixed
+        self._columns = Table.of(Columns(*sizes, *columns))
 
-    def _room_for_asks(self, most: int) -> Table[FanWork]:
+    def _make_fan_work(self, most: int) -> None:
         outputs = max(len(op.outputs) for op in self.prepared.graph.ops)
-        sizes = [outputs, *[most] * 6, *[most] * 11, 40 * most, 8, 8, 8, 16]
-        rest = [len(self.prepared.cluster.devices), most, 4 * most]
-        return Table.of(
-            FanWork(most, most, *(np.zeros(size, np.int64) for size in [8, *sizes, *rest]))
-        )
+        devices = len(self.prepared.cluster.devices)
+        self._fan_work = Table.of(fan_work_for(most, outputs, devices))
 
-    def _room_for_work(self, most: int) -> Table[Work]:
-        ops, slots, rules = len(self.prepared.graph.ops), self._slots.shape[1], self._rules.columns
-        sizes = [CELLS, *[most] * 5, slots, slots, most, ops, 3 * most, rules.queues, rules.devices]
-        return Table.of(Work(most, *(np.zeros(size, np.int64) for size in sizes)))
-
-    def _room_for_memory(self, most: int) -> tuple[int, Table[Record], Table[Events]]:
-        sizes, devices = [most, most, most, 4 * most, 4 * most], len(self.prepared.cluster.devices)
-        record = Table.of(Record(4 * most, *(np.zeros(size, np.int64) for size in sizes)))
-        return most, record, Table.of(events_for(8 * most, devices))
+    def _make_work(self, most: int) -> None:
+        ops, slots = len(self.prepared.graph.ops), self._slots.shape[1]
+        self._work = Table.of(work_for(most, ops, slots, self._rules.columns))
 
     # Blocks and fans
 
@@ -178,18 +177,15 @@ class Split:
 
     def _fill(self, changed: Iterable[int], dirty: Iterable[int]) -> None:
         """The blocks of changed ops, and the fans of dirty ones. Raises NotCoveredError."""
-        plan, ops = self.plan, len(self.prepared.graph.ops)
+        program, ops = self.program, len(self.prepared.graph.ops)
         for i in changed:
-            one = plan.states[i]
-            self._block[i], self._state[i] = one.words or self.blocks.state(plan, one)
-            self._count[i] = len(one.placed)
+            split = program.ops[i]
+            self._block[i], self._devices[i] = split.words or self.blocks.op(program, split)
+            self._count[i] = len(split.placed)
         for i in dirty:
-            for k, layout in enumerate(plan.states[i].layouts):
-                self._fill_sums(
-                    (i, k),
-                    ops + self._tensor_ptr[i] + k,
-                    isinstance(layout, Grid) and layout.addends > 1,
-                )
+            for k, layout in enumerate(program.ops[i].layouts):
+                partial = isinstance(layout, Grid) and layout.addends > 1
+                self._fill_sums((i, k), ops + self._tensor_ptr[i] + k, partial)
         if self._arena is not self.blocks.arena.data:
             self._place_columns()
         waiting = dict.fromkeys(changed)
@@ -209,10 +205,10 @@ class Split:
             if block[slot]:
                 block[slot], count[slot], self._first[slot] = 0, 0, 0
             return
-        sums = self.plan.summed.get(tensor)
-        if sums is None or sums.made is not self.plan.states[tensor[0]]:
-            sums = self.plan.sums_of(tensor, None)
-        block[slot], count[slot] = self.blocks.sums(self.plan, sums)
+        sums = self.program.sums.get(tensor)
+        if sums is None or sums.made is not self.program.ops[tensor[0]]:
+            sums = self.program.sums_of(tensor, None)
+        block[slot], count[slot] = self.blocks.sums(self.program, sums)
         if slot not in self._ever_active:
             self._ever_active.add(slot)
             self._active[0] += 1
@@ -222,36 +218,35 @@ class Split:
         """Whether some reader may want the values, not the statistics or the partial result of its
         own part.
         """
-        for reader in self._readers[tensor[0]]:
-            reads = tensor in self.question.read[reader] and not goes_on(self.plan, reader, tensor)
-            if reads and self.plan.states[reader].placed[0].addend is None:
-                return True
-        return False
+        return any(
+            tensor in self.problem.read[reader]
+            and not self._goes_on(reader, tensor)
+            and self.program.ops[reader].placed[0].addend is None
+            for reader in self._readers[tensor[0]]
+        )
 
     def _write(self, dirty: Ints, waiting: Ints) -> bool:
         """Let the kernels write; whether nothing was asked for that is not there."""
         while True:
-            end = fans(
-                self._columns.words, self._room.words, dirty, waiting, self._end, len(self._fans)
-            )
+            words, room = (self._columns.words, self._fan_work.words), len(self._fans)
+            end = fans(*words, dirty, waiting, self._end, room)
             if end > 0:
                 self._end = end
                 return True
             if end != -NO_ROOM:
                 return False
-            if self._end + 64 * len(dirty) > len(
-                self._fans
-            ) // 2 or self._room.columns.most_asks > len(self._fans):
-                self._fans = np.concatenate((self._fans, np.zeros(len(self._fans), np.int64)))
+            most = self._fan_work.columns.most_asks
+            if self._end + 64 * len(dirty) > room // 2 or most > room:
+                self._fans = np.concatenate((self._fans, np.zeros(room, np.int64)))
                 self._place_columns()
             else:
-                self._room = self._room_for_asks(2 * self._room.columns.most_asks)
+                self._make_fan_work(2 * most)
 
     # Changes
 
     def change(self, changes: Mapping[int, Resolved | None]) -> bool:
         """Other configurations of ops (None: they follow); where it is False, go ``back``."""
-        if not all(self.plan.takes(i, one) for i, one in changes.items()):
+        if not all(self.program.takes(*change) for change in changes.items()):
             return False
         try:
             self._change(changes)
@@ -260,8 +255,9 @@ class Split:
         return True
 
     def _change(self, changes: Mapping[int, Resolved | None]) -> None:
-        self.plan.change(changes)
-        changed = [i for i, before in self.plan.before.items() if self.plan.states[i] is not before]
+        program = self.program
+        program.change(changes)
+        changed = [i for i, before in program.before.items() if program.ops[i] is not before]
         dirty = dict.fromkeys(changed)
         for i in changed:
             dirty.update(dict.fromkeys(self._producers[i]))
@@ -270,34 +266,34 @@ class Split:
 
     def keep(self) -> None:
         """Make what it is now the one to go back to."""
-        self.plan.log.clear()
-        self.plan.before.clear()
+        self.program.log.clear()
+        self.program.before.clear()
         if self._end > WASTE * self._live:
             self._fill_all()
         self._kept = self._slots.copy(), self._given.copy(), self._end
 
     def back(self) -> None:
         """Undo all changes since it was last kept."""
-        take_back(self.plan.log)
-        self.plan.before.clear()
+        take_back(self.program.log)
+        self.program.before.clear()
         self._slots[:], self._given[:], self._end = self._kept
 
     def become(self, strategy: Strategy) -> bool:
         """Change to another strategy of the same question, where that is a change of some
         configurations.
         """
-        own = {"partition": self.strategy.partition, "placement": self.strategy.placement}
-        if replace(strategy, **own) != self.strategy:  # type: ignore[arg-type]
+        splits = {"partition": self.strategy.partition, "placement": self.strategy.placement}
+        if replace(strategy, **splits) != self.strategy:  # type: ignore[arg-type]
             return False
         other = SplitProblem(self.prepared.graph, self.prepared.cluster, strategy)
         try:
             configured, placed = other.configured, other.placed
         except InputError:
             return False
-        before = self.plan.configured
+        before = self.program.configured
         changes: dict[int, Resolved | None] = {i: None for i in before if i not in configured}
-        changes.update((i, one) for i, one in configured.items() if before.get(i) != one)
-        if placed != self.question.placed or not self.change(changes):
+        changes |= {i: known for i, known in configured.items() if before.get(i) != known}
+        if placed != self.problem.placed or not self.change(changes):
             self.back()
             return False
         self.keep()
@@ -306,42 +302,39 @@ class Split:
     # Answers
 
     def step_ps(self) -> int | None:
-        """The step time in ps; None where the long way must answer."""
+        """The step time in ps; None where lowering has to answer."""
         return self._until_it_fits(
             lambda: step(self._columns.words, self._rules.words, self._work.words)
         )
 
     def cost(self) -> Cost | None:
-        """Step time and memory; None where the long way must answer."""
+        """Step time and memory; None where lowering has to answer."""
         step_ps = self._until_it_fits(self._cost)
-        if step_ps is None:
-            return None
-        peaks, excess = tuple(self._found.tolist()), 0
-        for device, capacity in self._capacity:
-            excess = max(excess, peaks[device] - capacity)
-        return Cost(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
+        return None if step_ps is None else Cost.of(step_ps, self._peaks.tolist(), self._limits)
 
     def _cost(self) -> int:
-        if self._memory is None or self._memory[0] < self._work.columns.most_rows:
-            self._memory = self._room_for_memory(self._work.columns.most_rows)
+        most, devices = self._work.columns.most_rows, len(self._reserved)
+        if self._memory is None or self._memory[0] < most:
+            events = Table.of(events_for(8 * most, devices, MOST_BASES, 0))
+            self._memory = most, Table.of(record_for(most)), events
         most, record, events = self._memory
-        self._found[:] = self._reserved
+        self._peaks[:] = self._reserved
         words = self._columns.words, self._rules.words, self._work.words, record.words, events.words
-        return cost(*words, 8 * most, self._found)
+        return cost(*words, 8 * most, self._peaks)
 
     def _until_it_fits(self, evaluate: Callable[[], int]) -> int | None:
         """The step time in ps, with as much room and as few bits for rounds as it takes."""
         for rounds in dict.fromkeys((self._rounds, *ROUNDS)):
             while True:
                 self._work.columns.cell[BITS] = rounds
-                found = evaluate()
-                if found != -FULL:
+                step_ps = evaluate()
+                if step_ps != -FULL:
                     break
-                self._work = self._room_for_work(2 * self._work.columns.most_rows)
-            if found >= 0:
+                self._make_work(2 * self._work.columns.most_rows)
+            if step_ps >= 0:
                 self._rounds = rounds
-                return found
-            if found == -LONG:
+                return step_ps
+            if step_ps == -LONG:
                 break
         return None
 
@@ -352,37 +345,34 @@ class Split:
         return int(cell[ROWS] + cell[SENT])
 
 
-class Splits:
-    """The strategies of one oracle that the compiled path answers; what they need is made once for
-    all.
-    """
+class SplitEvaluator:
+    """The strategies of one oracle that the compiled path answers; what they need is made once."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self._blocks: list[tuple[Collectives, Blocks]] = []
-        self._last: Split | None = None
+        self._last: SplitStrategy | None = None
         self._lock = threading.Lock()
 
-    def start(self, strategy: Strategy) -> Split | None:
-        """The strategy (no short form), ready to be evaluated; None where the long way must
-        answer.
-        """
+    def _blocks_of(self, collectives: Collectives) -> Blocks:
         with self._lock:
-            blocks = next(
-                (own for collectives, own in self._blocks if collectives == strategy.collectives),
-                None,
-            )
-            if blocks is None:
-                blocks = Blocks(replace(self.prepared, collectives=strategy.collectives))
-                self._blocks.append((strategy.collectives, blocks))
+            for known, blocks in self._blocks:  # a list: tables of collectives have no hash
+                if known == collectives:
+                    return blocks
+            blocks = Blocks(replace(self.prepared, collectives=collectives))
+            self._blocks.append((collectives, blocks))
+            return blocks
+
+    def start(self, strategy: Strategy) -> SplitStrategy | None:
+        """A strategy (no short form), ready to be evaluated; None where lowering has to answer."""
         try:
-            return Split(blocks, strategy)
+            return SplitStrategy(self._blocks_of(strategy.collectives), strategy)
         except (NotCoveredError, InputError):
             return None
 
     def cost(self, strategy: Strategy) -> Cost | None:
-        """The cost of a strategy (no short form), from the last one that was asked for where few
-        ops differ.
+        """The cost of a strategy (no short form), by changing the last one that was evaluated where
+        that can be; None where lowering has to answer.
         """
         with self._lock:
             split, self._last = self._last, None  # another thread starts anew

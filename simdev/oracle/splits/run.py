@@ -1,52 +1,68 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
-As in kernel.py, one heap holds the rows that are ready and those whose transfers are due. Rows
-(tasks that compute, and collectives) are numbered in the order in which ``lowering.partition``
-writes them, so that ties fall alike.
+As for placements (step.py there), one heap holds the rows that are ready and those whose transfers
+are due. Rows (tasks that compute, and collectives) are numbered in the order in which
+``lowering.partition`` writes them, so that ties are decided alike.
+
+An instant has few bits for rounds, as many as this evaluation tries (Work's BITS), but the first
+instant has FIRST of them: there all leaves lie. From FIRST on, instants are ``(ps << bits | round)
++ FIRST``. Where rounds do not fit their bits, the run ends with the fault FAR.
 """
 
 from __future__ import annotations
 
 from ...jit import jit, jitable
 from ...taskgraph import Ints
+from .. import heap
+from ..heap import FAR, FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
 from .blocks import COLLECTIVE, DEVICES, LENGTH, QUEUES, ROW, WHAT
 from .columns import (
+    BITS,
     NONE,
     PART_BITS,
     PART_MASK,
     REF_MASK,
-    Columns,
-    Record,
-    Work,
-    open_columns,
-    open_record,
-    open_work,
-)
-from .heap import (
-    BESIDE,
-    EPOCH,
-    FAULT,
-    FULL,
-    HORIZON,
-    ID_BITS,
-    LAST,
-    LATE,
-    LONG,
-    MOST_TASKS,
-    NOW,
     ROOTS,
-    ROUND_BITS,
     ROWS,
     SENT,
-    SIZE,
-    TAKEN,
-    TOO_LONG,
-    after,
-    later,
-    push,
-    take,
+    Columns,
+    Record,
+    Rules,
+    Work,
+    open_columns,
+    open_rules,
+    open_work,
 )
-from .rules import Rules, open_rules
+
+FIRST = 1 << 16
+LATEST = 1 << 61
+MOST_TASKS = 1 << 20
+FULL, LONG = FAR + 1, FAR + 2
+"""Faults beside FAR: no room; a step or a graph too long."""
+
+
+@jitable
+def after(w: Work, instant: int, length: int) -> int:
+    """The instant ``length`` ps later: the first round of another, or the next round of this."""
+    bits = w.cell[BITS]
+    if length > 0:
+        return (max(instant, FIRST) >> bits << bits) + (length << bits)
+    following = instant + 1
+    if following >= FIRST and following & ((1 << bits) - 1) == 0:
+        w.cell[FAULT] = FAR
+    return following
+
+
+@jitable
+def later(w: Work, instant: int, length: int) -> int:
+    """The instant a lag or gap (ps) later: unchanged where there is none."""
+    return after(w, instant, length) if length > 0 else instant
+
+
+@jitable
+def ps_of(w: Work, instant: int) -> int:
+    """The ps of an instant."""
+    return max(instant - FIRST, 0) >> w.cell[BITS]
 
 
 @jitable
@@ -55,17 +71,6 @@ def row_of(t: Columns, w: Work, ref: int) -> int:
     slot, part = ref >> PART_BITS, ref & PART_MASK
     mapped = w.map[slot]
     return w.base[slot] + part if mapped == NONE else w.rows[mapped + part]
-
-
-@jitable
-def release(w: Work, row: int, instant: int) -> None:
-    """One wait less for a row; the last one makes it ready."""
-    ready = max(w.when[row], instant)
-    w.when[row] = ready
-    missing = w.missing[row] - 1
-    w.missing[row] = missing
-    if missing == 0:
-        push(w, ready, row)
 
 
 @jitable
@@ -97,13 +102,13 @@ def number_sums(t: Columns, w: Work) -> int:
             # Two sums at one place are of one tensor, and stand in its order.
             while link != NONE and w.extra_next[3 * link + 1] <= place:
                 before, link = link, w.extra_next[3 * link]
-            own = used + n
-            w.extra_next[3 * own], w.extra_next[3 * own + 1] = link, place
-            w.extra_next[3 * own + 2] = slot << PART_BITS | t.fans[at]
+            entry = used + n
+            w.extra_next[3 * entry], w.extra_next[3 * entry + 1] = link, place
+            w.extra_next[3 * entry + 2] = slot << PART_BITS | t.fans[at]
             if before == NONE:
-                w.extra[reader] = own
+                w.extra[reader] = entry
             else:
-                w.extra_next[3 * before] = own
+                w.extra_next[3 * before] = entry
         used += t.parts[slot]
     return used
 
@@ -151,23 +156,13 @@ def count_rows(t: Columns) -> int:
 @jitable
 def clear(t: Columns, q: Rules, w: Work) -> None:
     """Nothing has happened yet. Roots do not go through the heap."""
-    w.cell[SIZE], w.cell[BESIDE], w.cell[EPOCH], w.cell[NOW], w.cell[FAULT], w.cell[SENT] = (
-        0,
-        LATE,
-        0,
-        0,
-        0,
-        0,
-    )
+    heap.clear(w)
+    w.cell[SENT] = 0
     for queue in range(q.queues):
         w.free[queue] = 0
     for device in range(q.devices):
         w.line_end[device] = NONE
     number(t, w)
-    w.cell[ID_BITS] = 1
-    while 2 * w.cell[ROWS] >> w.cell[ID_BITS]:
-        w.cell[ID_BITS] += 1
-    w.cell[HORIZON] = 1 << (62 - w.cell[ID_BITS])
 
 
 @jitable
@@ -191,18 +186,17 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
         r.first_sent[row] = w.cell[SENT]
     while at < end:
         route, size, count = t.fans[at], t.fans[at + 1], t.fans[at + 3]
-        start = now
-        if size > q.most_bytes or q.route_class[route] < 0:
-            w.cell[FAULT] = LONG
-            return
-        begin, stop = q.queue_ptr[route], q.queue_ptr[route + 1]
+        start, begin, stop = now, q.queue_ptr[route], q.queue_ptr[route + 1]
         for e in range(begin, stop):
             start = max(start, w.free[q.queue[e]])
-        finish = after(w, start, sending_ps(q, route, size) << ROUND_BITS)
-        free = later(finish, q.route_gap[route])
+        if size > q.most_bytes or q.route_class[route] < 0 or start >= LATEST:
+            w.cell[FAULT] = LONG
+            return
+        finish = after(w, start, sending_ps(q, route, size))
+        free = later(w, finish, q.route_gap[route])
         for e in range(begin, stop):
             w.free[q.queue[e]] = free
-        arrival = later(finish, q.route_lag[route])
+        arrival = later(w, finish, q.route_lag[route])
         for k in range(at + 4, at + 4 + count):
             release(w, row_of(t, w, t.fans[k]), arrival)
         sent = w.cell[SENT]
@@ -211,8 +205,17 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
             if sent >= r.most_sent:
                 w.cell[FAULT] = FULL
                 return
-            r.sent[sent], r.received[sent] = start >> ROUND_BITS, finish >> ROUND_BITS
+            r.sent[sent], r.received[sent] = ps_of(w, start), ps_of(w, finish)
         at += 4 + count
+
+
+@jitable
+def device_of(t: Columns, slot: int, part: int) -> int:
+    """The device that a part or a sum holds; NONE: a collective, which holds queues."""
+    if slot < t.ops:
+        return t.arena[t.devices_of[slot] + part]
+    where = t.arena[t.block[slot] + ROW + part]
+    return NONE if t.arena[where + WHAT] == COLLECTIVE else t.arena[where + DEVICES]
 
 
 @jitable
@@ -221,25 +224,18 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
 
     Its readers where it lies need no transfer.
     """
-    ref = w.of[row]
-    slot, part = ref >> PART_BITS, ref & PART_MASK
-    device, one, start = NONE, 0, now
+    slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
+    device, start = device_of(t, slot, part), now
     if slot < t.ops:
-        at = t.state[slot] + part
-        device = t.arena[at]
-        length = t.arena[at + t.parts[slot]]
+        length = t.arena[t.devices_of[slot] + t.parts[slot] + part]
     else:
-        one = t.arena[t.block[slot] + ROW + part]
-        length = t.arena[one + LENGTH]
-        if t.arena[one + WHAT] != COLLECTIVE:
-            device = t.arena[one + DEVICES]
-    length <<= ROUND_BITS
+        length = t.arena[t.arena[t.block[slot] + ROW + part] + LENGTH]
     if device != NONE:
         start = max(start, w.free[device])
         finish = after(w, start, length)
-        w.free[device] = later(finish, q.device_gap[device]) if length > 0 else finish
+        w.free[device] = later(w, finish, q.device_gap[device]) if length > 0 else finish
     else:
-        queues = t.arena[one + QUEUES]
+        queues = t.arena[t.arena[t.block[slot] + ROW + part] + QUEUES]
         for e in range(queues + 1, queues + 1 + t.arena[queues]):
             start = max(start, w.free[t.arena[e]])
         finish = after(w, start, length)
@@ -247,49 +243,29 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
             w.free[t.arena[e]] = finish
     w.missing[row] = TAKEN
     if r is not None:
-        r.start[row], r.finish[row] = start >> ROUND_BITS, finish >> ROUND_BITS
+        r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
     fan = t.fan[slot] + part
     for e in range(t.fans[fan], t.fans[fan + 1]):
         release(w, row_of(t, w, t.fans[e] & REF_MASK), finish)
     fan += t.parts[slot] + 1
     if t.fans[fan] < t.fans[fan + 1]:
-        wait_in_line(w, row, device, finish)
+        if device != NONE:
+            wait_to_send(w, w.cell[ROWS], row, device, finish)
+        else:  # collectives do not finish in the order in which they are taken up
+            w.when[row], w.missing[row] = finish, LAST
+            push(w, finish, w.cell[ROWS] + row)
     return finish
 
 
 @jitable
-def wait_in_line(w: Work, row: int, device: int, finish: int) -> None:
-    """A row's transfers are due when it finishes.
-
-    Those of a device line up, and only the first is on the heap.
-    """
-    w.when[row], w.missing[row] = finish, LAST
-    last = w.line_end[device] if device != NONE else NONE
-    if last == NONE:
-        push(w, finish, w.cell[ROWS] + row)
-    else:
-        w.missing[last] = LAST - 1 - row
+def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
+    """A row's transfers are due."""
+    now, device = w.when[row], device_of(t, w.of[row] >> PART_BITS, w.of[row] & PART_MASK)
     if device != NONE:
-        w.line_end[device] = row
-
-
-@jitable
-def next_in_line(t: Columns, w: Work, row: int) -> None:
-    """The first of a device's line is dealt with: the one behind it comes to the heap."""
-    ref, other = w.of[row], LAST - 1 - w.missing[row]
-    slot, part = ref >> PART_BITS, ref & PART_MASK
-    w.missing[row] = TAKEN
-    if slot < t.ops:
-        device = t.arena[t.state[slot] + part]
+        next_to_send(w, w.cell[ROWS], row, device)
     else:
-        one = t.arena[t.block[slot] + ROW + part]
-        if t.arena[one + WHAT] == COLLECTIVE:
-            return
-        device = t.arena[one + DEVICES]
-    if other < 0:
-        w.line_end[device] = NONE
-    else:
-        push(w, w.when[other], w.cell[ROWS] + other)
+        w.missing[row] = TAKEN
+    send_all(t, q, w, r, row, now)
 
 
 @jitable
@@ -298,8 +274,7 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
     if count_rows(t) + q.devices + 2 > w.most_rows:
         return -FULL
     clear(t, q, w)
-    last, rows = 0, w.cell[ROWS]
-    mask = (1 << w.cell[ID_BITS]) - 1
+    last, rows, mask = 0, w.cell[ROWS], (1 << w.id_bits) - 1
     turn, roots = 0, w.cell[ROOTS]
     while True:
         if turn < roots:  # ready in the first round, taken up in the order of their rows
@@ -311,28 +286,17 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
             break
         row = key & mask
         if row < rows:
-            now = w.when[row]
-            w.cell[NOW] = now >> ROUND_BITS
-            last = max(last, happen(t, q, w, r, row, now))
+            last = max(last, happen(t, q, w, r, row, w.when[row]))
         else:
-            now = w.when[row - rows]
-            w.cell[NOW] = now >> ROUND_BITS
-            next_in_line(t, w, row - rows)
-            send_all(t, q, w, r, row - rows, now)
-        if last >= TOO_LONG:
+            send(t, q, w, r, row - rows)
+        if last >= LATEST:
             w.cell[FAULT] = LONG
     if rows + w.cell[SENT] >= MOST_TASKS:
         w.cell[FAULT] = LONG
-    return -w.cell[FAULT] if w.cell[FAULT] else last >> ROUND_BITS
+    return -w.cell[FAULT] if w.cell[FAULT] else ps_of(w, last)
 
 
 @jit
 def step(columns: Ints, rules: Ints, work: Ints) -> int:
     """The step time in ps, or minus a fault."""
     return run(open_columns(columns), open_rules(rules), open_work(work), None)
-
-
-@jit
-def step_recorded(columns: Ints, rules: Ints, work: Ints, record: Ints) -> int:
-    """The same, with a record."""
-    return run(open_columns(columns), open_rules(rules), open_work(work), open_record(record))

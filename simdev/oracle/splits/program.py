@@ -1,13 +1,13 @@
-"""The plan of a strategy that changes: who runs what, redone only where a change of configurations
-reaches.
+"""The program of a strategy that changes: who runs what, redone only where a change reaches.
 
-The rules are those of ``lowering.partition``, whose code this runs op by op; what it gives is
-remembered.
+The rules are those of ``lowering.partition``, run op by op over a ``Sharding`` whose tables log
+their changes; what the rules give is remembered, so that an op split as it was before costs a look
+into a dictionary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from ...lowering.partition.sharding import Sharding
 from ...lowering.partition.sums import summed
 from ...strategy import NOWHERE, Resolved
 from ...structure import TensorOf
+from .columns import NotCoveredError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,12 +28,8 @@ Log = list[tuple[dict[Any, Any], Any, Any]]
 _ABSENT = object()
 
 
-class NotCoveredError(Exception):
-    """The strategy is one for the long way."""
-
-
 class Logged(dict[K, V]):
-    """A dict whose changes can be taken back: ``log`` tells what stood there before."""
+    """A dict whose changes can be taken back: ``log`` holds what stood there before."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -53,16 +50,16 @@ class Logged(dict[K, V]):
 
 def take_back(log: Log) -> None:
     """Undo all changes of a log, the last one first."""
-    for found, key, before in reversed(log):
+    for table, key, before in reversed(log):
         if before is _ABSENT:
-            dict.pop(found, key, None)
+            dict.pop(table, key, None)
         else:
-            dict.__setitem__(found, key, before)
+            dict.__setitem__(table, key, before)
     log.clear()
 
 
 @dataclass(eq=False, slots=True)
-class State:
+class SplitOp:
     """The parts of one op on their devices, with how its outputs lie: made once, however often they
     come back.
 
@@ -79,11 +76,12 @@ class State:
 
 @dataclass(eq=False, slots=True)
 class Sums:
-    """How the values of a tensor that lies in partial results are made, cut along a dimension; as
-    ``State``.
+    """How the values of a tensor that lies in partial results are made, cut along a dimension.
+
+    ``words``: see ``SplitOp``; and how many sums there may be.
     """
 
-    made: State
+    made: SplitOp
     output: int
     cut: int | None
     grid: Grid
@@ -95,7 +93,7 @@ class _Copies(Demand):
 
     def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]], log: Log) -> None:
         super().__init__(problem, parts)
-        self.copies = Logged(log)
+        self.copies: Logged[int, list[Placed]] = Logged(log)
         self.unread: set[int] = set()
         self._known: dict[Any, tuple[list[Placed], Any]] = {}
 
@@ -103,15 +101,15 @@ class _Copies(Demand):
         """The copies of one op."""
         if i in self.copies:
             return self.copies[i]
-        if i in self.problem.updates:
-            lists = [self.of(self.problem.updates[i][1])]
+        updates = self.problem.updates
+        if i in updates:
+            lists = [self.of(updates[i][1])]
         else:
             readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
-            own = (
-                reader for reader in readers if self.problem.updates.get(reader, (-1, -1))[1] != i
-            )
             lists = [
-                self.parts[reader] if reader in self.parts else self.of(reader) for reader in own
+                self.parts[reader] if reader in self.parts else self.of(reader)
+                for reader in readers
+                if updates.get(reader, (-1, -1))[1] != i
             ]
             if not lists:
                 self.unread.add(i)
@@ -123,36 +121,48 @@ class _Copies(Demand):
         return self.copies[i]
 
 
-class Plan(Sharding):
+class SplitProgram:
     """The parts of every op of a strategy, and what they become where some configurations change.
 
-    ``log`` takes changes back; ``before`` and ``sums_before`` tell what they changed.
+    ``ops`` by op and ``sums`` by tensor are what stands now; ``log`` takes changes back; ``before``
+    holds what was replaced since it was last cleared. Raises NotCoveredError, InputError.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
-        self._start(problem)
+        self.problem, self.graph = problem, problem.graph
         self.log: Log = []
-        self.planned: Logged[int, list[Placed]] = Logged(self.log)
-        self.states: Logged[int, State] = Logged(self.log)
-        self.summed: Logged[TensorOf, Sums] = Logged(self.log)
-        self.divided, self.layouts = Logged(self.log), Logged(self.log)
+        self.ops: Logged[int, SplitOp] = Logged(self.log)
+        self.sums: Logged[TensorOf, Sums] = Logged(self.log)
         self.configured: Logged[int, Resolved] = Logged(self.log)
         self.configured.update(problem.configured)
-        self.before: dict[int, State] = {}
+        self.before: dict[int, SplitOp] = {}
+        self.sharding = Sharding(problem, Logged(self.log), Logged(self.log), self._add_up)
         self._asking = -1
         self._replanned: dict[int, None] = {}  # by the last change
         self._wholes: Logged[int, bool] = Logged(self.log)  # followers that looked at sums
-        self._known: dict[Any, State] = {}
-        self._by_list: dict[int, State] = {}
+        self._known: dict[Any, SplitOp] = {}
+        self._by_list: dict[int, SplitOp] = {}
         self._known_sums: dict[Any, Sums] = {}
-        self._known_configured: dict[tuple[int, int], tuple[State, Resolved]] = {}
-        self._known_following: dict[Any, State] = {}
+        self._known_configured: dict[tuple[int, int], tuple[SplitOp, Resolved]] = {}
+        self._known_following: dict[Any, SplitOp] = {}
+        self._read_columns()
+        planned: Logged[int, list[Placed]] = Logged(self.log)
+        self._planned, self._copies = planned, _Copies(problem, planned, self.log)
+        self._replan(self._in_plan)
+        for i in self._copies.run():
+            self._lay(i, self._copies.copies[i], self.sharding.lay_copies)
+        self.log.clear()
+        self.before.clear()
+
+    def _read_columns(self) -> None:
+        """Who reads whom: of the ops in the plan, of leaves, of parameters."""
+        problem = self.problem
         self._position = {op: at for at, op in enumerate(problem.order)}
-        self._own = [
+        self._in_plan = [
             i for i in problem.order if i not in problem.on_demand and i not in problem.updates
         ]
         self._plan_readers: dict[int, list[int]] = {}
-        for i in self._own:
+        for i in self._in_plan:
             for producer in dict.fromkeys(producer for producer, _ in problem.read[i]):
                 self._plan_readers.setdefault(producer, []).append(i)
         self._leaves = [
@@ -162,117 +172,94 @@ class Plan(Sharding):
         self._updates_of: dict[int, list[int]] = {}
         for update, (_, parameter) in problem.updates.items():
             self._updates_of.setdefault(parameter, []).append(update)
-        self.demand = _Copies(problem, self.planned, self.log)
-        self._plan()
-        for i in self.demand.run():
-            self._lay_copies(i)
-        self.log.clear()
-        self.before.clear()
 
     # The rules of Sharding, with what they give remembered
 
     def _parts(self, i: int) -> list[Placed] | None:
-        found = self.configured.get(i)
+        resolved = self.configured.get(i)
         self._wholes.forget(i)
-        if found is None:
+        if resolved is None:
             return self._free_parts(i)
-        self.divided[i] = found.time
-        known = self._known_configured.get((i, id(found)))
+        self.sharding.divided[i] = resolved.time
+        known = self._known_configured.get((i, id(resolved)))
         if known is None:
-            state = self._state(i, configured_parts(self.problem.readings[i], found))
+            op = self._op(i, configured_parts(self.problem.readings[i], resolved))
             # what is known by its id must live
-            known = self._known_configured[i, id(found)] = state, found
+            known = self._known_configured[i, id(resolved)] = op, resolved
         return known[0].placed
 
     def _free_parts(self, i: int) -> list[Placed] | None:
         """The parts of an op that is placed, or follows: known by how lie what it reads and the
         sums of that.
         """
-        problem, read = self.problem, self.problem.read[i]
+        problem = self.problem
         if problem.placed[i] != NOWHERE:
-            return self._state(i, [Placed(part(problem.readings[i], ()), problem.placed[i])]).placed
-        key = (
-            i,
-            *(
-                id(self.states[producer])
-                for producer, _ in read
-                if producer not in problem.on_demand
-            ),
-        )
+            whole = Placed(part(problem.readings[i], ()), problem.placed[i])
+            return self._op(i, [whole]).placed
+        producers = (producer for producer, _ in problem.read[i])
+        key = i, *(id(self.ops[p]) for p in producers if p not in problem.on_demand)
         known = self._known_following.get(key)
         if known is not None:
-            self.divided[i] = known.divided
+            self.sharding.divided[i] = known.divided
             return known.placed
-        placed = self._following(i)
-        if placed is None:
-            return None
-        state = self._state(i, placed)
-        if i not in self._wholes:
-            self._known_following[key] = state
-        return state.placed
-
-    def _following(self, i: int) -> list[Placed] | None:
         self._asking = i
         try:
-            return super()._following(i)
+            placed = self.sharding.following(i)
         finally:
             self._asking = -1
+        if placed is None:
+            return None
+        op = self._op(i, placed)
+        if i not in self._wholes:
+            self._known_following[key] = op
+        return op.placed
 
-    def _state(self, i: int, placed: list[Placed]) -> State:
-        """The one state of these parts."""
-        divided = self.divided.get(i)
+    def _op(self, i: int, placed: list[Placed]) -> SplitOp:
+        """The one SplitOp of these parts."""
+        divided = self.sharding.divided.get(i)
         known = self._by_list.get(id(placed))
         if known is not None and known.placed is placed and known.divided == divided:
             return known
-        key = i, divided, tuple((id(one.part), one.device, one.addend) for one in placed)
+        key = i, divided, tuple((id(each.part), each.device, each.addend) for each in placed)
         if key not in self._known:
-            self._known[key] = State(i, placed, divided)
+            self._known[key] = SplitOp(i, placed, divided)
             self._by_list[id(placed)] = self._known[key]
         return self._known[key]
 
-    def _lay(self, i: int) -> None:
-        self.planned[i] = self.parts[i]
-        self._lay_once(i, super()._lay)
-
-    def _lay_copies(self, i: int) -> None:
-        self.parts[i] = self.demand.copies[i]
-        self._lay_once(i, super()._lay_copies)
-
-    def _lay_once(self, i: int, lay: Any) -> None:
-        state = self._state(i, self.parts[i])
-        if not state.drafts:
+    def _lay(self, i: int, placed: list[Placed], lay: Callable[[int], None]) -> None:
+        """Let these be the parts of an op; ``lay`` makes their drafts and layouts, once."""
+        sharding, op = self.sharding, self._op(i, placed)
+        sharding.parts[i] = placed
+        if not op.drafts:
             lay(i)
-            state.drafts = self.drafts[i]
-            state.layouts = [self.layouts[i, k] for k in range(len(self.graph.ops[i].outputs))]
-        if self.states.get(i) is state:
+            op.drafts = sharding.drafts[i]
+            op.layouts = [sharding.layouts[i, k] for k in range(len(self.graph.ops[i].outputs))]
+        if self.ops.get(i) is op:
             return
-        if i in self.states:
-            self.before.setdefault(i, self.states[i])
-        self.states[i] = state
-        for k, layout in enumerate(state.layouts):
-            self.layouts[i, k] = layout
+        if i in self.ops:
+            self.before.setdefault(i, self.ops[i])
+        self.ops[i] = op
+        for k, layout in enumerate(op.layouts):
+            sharding.layouts[i, k] = layout
 
-    def whole(self, tensor: TensorOf, cut: int | None = None) -> Grid:
-        """How the values of a tensor lie, as Sharding tells it."""
-        layout = self.layouts[tensor]
-        assert isinstance(layout, Grid)
-        if layout.addends == 1:
-            return layout
+    def _add_up(self, tensor: TensorOf, layout: Grid, cut: int | None) -> Grid:
+        """How the values of a tensor lie, for Sharding."""
         if self._asking >= 0:
             self._wholes[self._asking] = True
-        if tensor not in self.summed:
-            self.summed[tensor] = self.sums_of(tensor, cut)
-        return self.summed[tensor].grid
+        if tensor not in self.sums:
+            self.sums[tensor] = self.sums_of(tensor, cut)
+        return self.sums[tensor].grid
 
     def sums_of(self, tensor: TensorOf, cut: int | None) -> Sums:
         """How the values of a tensor are added up: one answer for each way in which its op is
         split.
         """
-        state, grid = self.states[tensor[0]], self.layouts[tensor]
+        op, grid = self.ops[tensor[0]], self.sharding.layouts[tensor]
         assert isinstance(grid, Grid)
-        key = id(state), tensor[1], cut
+        key = id(op), tensor[1], cut
         if key not in self._known_sums:
-            self._known_sums[key] = Sums(state, tensor[1], cut, summed(self, tensor, grid, cut))
+            sums = summed(self.sharding, tensor, grid, cut)
+            self._known_sums[key] = Sums(op, tensor[1], cut, sums)
         return self._known_sums[key]
 
     # What changes
@@ -285,7 +272,7 @@ class Plan(Sharding):
         if resolved is not None:
             return i not in problem.on_demand and i not in problem.updates
         producers = {producer for producer, _ in problem.touched[i]}
-        follows = problem.placed[i] == NOWHERE and problem.graph.ops[i].phase != "update"
+        follows = problem.placed[i] == NOWHERE and self.graph.ops[i].phase != "update"
         return follows and not producers <= problem.on_demand
 
     def change(self, changes: Mapping[int, Resolved | None]) -> None:
@@ -293,34 +280,39 @@ class Plan(Sharding):
 
         Raises NotCoveredError, InputError.
         """
-        for i, one in changes.items():
-            if one is None:
+        for i, resolved in changes.items():
+            if resolved is None:
                 self.configured.forget(i)
             else:
-                self.configured[i] = one
+                self.configured[i] = resolved
         self._replanned.clear()
         self._replan(changes)
-        stale = [t for t in self._operands(self._replanned) if self._is_stale(t)]
-        if any(
-            self._wholes.get(reader) for t in stale for reader in self._plan_readers.get(t[0], ())
-        ):
-            for tensor in list(self.summed):
-                self.summed.forget(tensor)
-            self._replan(self._own)
+        stale = self._stale_sums()
+        readers = (reader for t in stale for reader in self._plan_readers.get(t[0], ()))
+        if any(map(self._wholes.get, readers)):
+            # An op followed these sums as they were: then nothing that follows can be trusted.
+            for tensor in list(self.sums):
+                self.sums.forget(tensor)
+            self._replan(self._in_plan)
         else:
-            for tensor in stale:
-                self.summed[tensor] = self.sums_of(tensor, self._first_cut(tensor))
+            for tensor, cut in stale.items():
+                self.sums[tensor] = self.sums_of(tensor, cut)
         self._redo_copies()
 
-    def _operands(self, ops: Iterable[int]) -> dict[TensorOf, None]:
-        """The tensors in partial results that these ops read."""
-        read = (tensor for i in ops for tensor in self.problem.read[i])
-        return dict.fromkeys(
-            t for t in read if isinstance(one := self.layouts.get(t), Grid) and one.addends > 1
-        )
+    def _stale_sums(self) -> dict[TensorOf, int | None]:
+        """Sums that replanned ops read and now want in other chunks, with the cut wanted."""
+        read = (tensor for i in self._replanned for tensor in self.problem.read[i])
+        cuts = {t: self._first_cut(t) for t in dict.fromkeys(read) if t in self.sums}
+        layouts = self.sharding.layouts
+        return {
+            t: cut
+            for t, cut in cuts.items()
+            if _is_partial(layouts.get(t)) and self.sums[t].cut != cut
+        }
 
     def _replan(self, dirty: Iterable[int]) -> None:
-        problem = self.problem
+        """The parts and layouts of ops, then of those that they reach, producers first."""
+        problem, sharding = self.problem, self.sharding
         order, waiting = problem.order, [self._position[i] for i in dirty]
         heapify(waiting)
         done = -1
@@ -330,22 +322,28 @@ class Plan(Sharding):
                 continue
             i, done = order[at], at
             self._replanned[i] = None
-            found = self._parts(i)
-            if found is None:
+            placed = self._parts(i)
+            if placed is None:
                 raise NotCoveredError
-            self.parts[i] = found
-            self._sum_up(i)
-            before = self.states[i]
-            self._lay(i)
-            if self.states[i] is before:
-                continue
-            pairs = enumerate(zip(before.layouts, self.states[i].layouts, strict=True))
-            partial = [k for k, layouts in pairs if _partial(*layouts)]
-            for k in partial:
-                self.summed.forget((i, k))
-            for reader in self._plan_readers.get(i, ()):
-                if partial or (reader not in self.configured and problem.placed[reader] == NOWHERE):
+            sharding.parts[i] = placed
+            sharding.sum_up(i)
+            before, self._planned[i] = self.ops.get(i), placed
+            self._lay(i, placed, sharding.lay)
+            if before is not None and self.ops[i] is not before:
+                for reader in self._reached(i, before):
                     heappush(waiting, self._position[reader])
+
+    def _reached(self, i: int, before: SplitOp) -> list[int]:
+        """The readers whose parts may change since an op lies otherwise than before."""
+        pairs = enumerate(zip(before.layouts, self.ops[i].layouts, strict=True))
+        partial = [k for k, layouts in pairs if any(map(_is_partial, layouts))]
+        for k in partial:
+            self.sums.forget((i, k))
+        return [
+            reader
+            for reader in self._plan_readers.get(i, ())
+            if partial or (reader not in self.configured and self.problem.placed[reader] == NOWHERE)
+        ]
 
     def _first_cut(self, tensor: TensorOf) -> int | None:
         """Along which dimension the first op of the plan that needs the values of a tensor wants
@@ -354,30 +352,14 @@ class Plan(Sharding):
         for reader in self._plan_readers.get(tensor[0], ()):
             if self._wholes.get(reader) and tensor in self.problem.touched[reader]:
                 return None  # it looked for something to follow, before it could want any cut
-            for operand, other in enumerate(self.problem.read[reader]):
-                placed = self.states[reader].placed
-                if other == tensor and placed[0].addend is None:
-                    regions = [
-                        region for one in placed if (region := one.part.needs[operand]) is not None
-                    ]
-                    own = all(
-                        self.own_statistics(reader, tensor, one) is not None for one in placed
-                    )
-                    if regions and not own:
-                        cut = (
-                            d
-                            for d in range(len(regions[0]))
-                            if len({region[d] for region in regions}) > 1
-                        )
-                        return next(cut, None)
+            for needed, cut in self.sharding.needed_sums(reader, self.ops[reader].placed):
+                if needed == tensor:
+                    return cut
         return None
-
-    def _is_stale(self, tensor: TensorOf) -> bool:
-        return tensor in self.summed and self.summed[tensor].cut != self._first_cut(tensor)
 
     def _redo_copies(self) -> None:
         """The copies of leaves that changed ops read, and what follows from these."""
-        closure = dict.fromkeys(self.demand.unread)
+        closure = dict.fromkeys(self._copies.unread)
         waiting = list(self.before)
         while waiting:
             i = waiting.pop()
@@ -386,11 +368,10 @@ class Plan(Sharding):
                     closure[other] = None
                     waiting.append(other)
         for i in closure:
-            self.demand.copies.forget(i)  # type: ignore[attr-defined]
+            self._copies.copies.forget(i)
         for i in closure:
-            self.demand.of(i)
-            self._lay_copies(i)
+            self._lay(i, self._copies.of(i), self.sharding.lay_copies)
 
 
-def _partial(*layouts: Grid | Local) -> bool:
-    return any(isinstance(one, Grid) and one.addends > 1 for one in layouts)
+def _is_partial(layout: Grid | Local | None) -> bool:
+    return isinstance(layout, Grid) and layout.addends > 1

@@ -41,6 +41,12 @@ VIEW = 1 << 20
 
 
 @jitable
+def layout_of(t: Columns, op: int, output: int) -> int:
+    """Where the layout of an output begins."""
+    return t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+
+
+@jitable
 def size_of(t: Columns, layout: int, volume: int) -> int:
     """Bytes of a part of a tensor, rounded up."""
     if t.arena[layout + UNIT] > 0:
@@ -115,11 +121,11 @@ def begin_sum(
     t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
 ) -> None:
     """A sum asks for what it reads, and is written before the part that first reads it."""
-    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
-    one, ref = sum_row(t, op, output, row), (t.ops + t.tensor_ptr[op] + output) << PART_BITS | row
-    inputs, mine = t.arena[one + INPUTS], w.source_ptr[output] + row
+    layout = layout_of(t, op, output)
+    where, slot = sum_row(t, op, output, row), t.ops + t.tensor_ptr[op] + output
+    inputs, summed = t.arena[where + INPUTS], w.source_ptr[output] + row
     count, rank = t.arena[inputs], t.arena[inputs + 1]
-    to = HERE if t.arena[one + WHAT] == COLLECTIVE else t.arena[one + DEVICES]
+    to = HERE if t.arena[where + WHAT] == COLLECTIVE else t.arena[where + DEVICES]
     for n in range(count):
         at = inputs + 2 + n * (3 + 2 * rank)
         source, base = t.arena[at], t.arena[at + 1]
@@ -129,14 +135,25 @@ def begin_sum(
             if w.source_written[source] == 0:
                 w.cell[FAULT] = UNKNOWN
         else:
-            here = t.arena[t.state[op] + source]
+            here = t.arena[t.devices_of[op] + source]
         for d in range(2 * rank):
             w.piece[d] = t.arena[at + 3 + d]
-        w.source_waits[mine] += 1
-        hand(t, w, layout, source, base, t.arena[at + 2] != 0, rank, here, to, ref)
+        w.source_waits[summed] += 1
+        hand(
+            t,
+            w,
+            layout,
+            source,
+            base,
+            t.arena[at + 2] != 0,
+            rank,
+            here,
+            to,
+            slot << PART_BITS | row,
+        )
     n = 4 * w.cell[BEGUN]
     w.cell[BEGUN] += 1
-    w.source_written[mine] = 1
+    w.source_written[summed] = 1
     w.begun[n], w.begun[n + 1], w.begun[n + 2], w.begun[n + 3] = output, row, reader, place
 
 
@@ -145,8 +162,8 @@ def need_sum(
     t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
 ) -> None:
     """Write a sum that is not written yet, and before it those that it reads."""
-    mine = w.source_ptr[output]
-    if w.source_written[mine + row]:
+    first = w.source_ptr[output]
+    if w.source_written[first + row]:
         return
     inputs = t.arena[sum_row(t, op, output, row) + INPUTS]
     count, stride, last = t.arena[inputs], 3 + 2 * t.arena[inputs + 1], NONE
@@ -154,7 +171,7 @@ def need_sum(
         other = row
         if n < count:
             other = t.arena[inputs + 2 + n * stride] - OF_SUMS
-            if other < 0 or w.source_written[mine + other]:
+            if other < 0 or w.source_written[first + other]:
                 continue
         last = other
         begin_sum(t, w, op, output, last, reader, place)
@@ -232,7 +249,7 @@ def lies_on(t: Columns, op: int, output: int, row: int, base: int) -> int:
     """The device of a copy."""
     if row >= OF_SUMS:
         return t.arena[sum_row(t, op, output, row - OF_SUMS) + DEVICES + base]
-    return t.arena[t.state[op] + row]
+    return t.arena[t.devices_of[op] + row]
 
 
 @jitable
@@ -275,11 +292,11 @@ def read_grid(
     """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how
     many pieces.
     """
-    units = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    units = layout_of(t, op, output)
     layout = units
     if addend < 0:
         layout, addend = t.arena[t.block[t.ops + t.tensor_ptr[op] + output] + SUM_GRID], 0
-    rank, found, more = t.arena[layout + RANK], 0, touch(t, w, layout, need)
+    rank, pieces, more = t.arena[layout + RANK], 0, touch(t, w, layout, need)
     while more:
         cell = cell_at(t, w, layout)
         if cell != NONE:
@@ -294,9 +311,9 @@ def read_grid(
                 need_of(t, w, op, output, source - OF_SUMS, rank, reader, place)
                 source += w.source_ptr[output] - OF_SUMS
             hand(t, w, units, source, base, is_base, rank, here, to, reader << PART_BITS | part)
-            found += 1
+            pieces += 1
         more = next_place(w, rank)
-    return found
+    return pieces
 
 
 @jitable
@@ -304,7 +321,7 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
     """Which partial result of a statistic is that of a part with this box on this device, or
     NONE.
     """
-    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    layout = layout_of(t, op, output)
     cells, places, best = t.arena[layout + CELLS], 1, NONE
     for d in range(t.arena[layout + RANK]):
         places *= t.arena[layout + DIMS + 4 * d]
@@ -314,7 +331,7 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
         if cell != NONE:
             for addend in range(t.arena[cell]):
                 row = t.arena[t.arena[cell + 1 + addend] + 1]
-                if t.arena[t.state[op] + row] == device:
+                if t.arena[t.devices_of[op] + row] == device:
                     other = t.arena[boxes + row] != box
                     if (
                         best == NONE
@@ -342,7 +359,7 @@ def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int,
     """A part reads a region of what is there on demand: of the first copy on its device that holds
     it.
     """
-    layout, devices = t.arena[t.arena[t.block[op] + LAYOUTS] + output], t.state[op]
+    layout, devices = layout_of(t, op, output), t.devices_of[op]
     rank, regions, count = t.arena[layout + RANK], t.arena[layout + CELLS], t.parts[op]
     row, source = w.on_device[to], NONE
     while row != NONE and row < count and t.arena[devices + row] == to:
@@ -379,7 +396,7 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
     for device in range(t.devices):
         w.on_device[device] = NONE
     for row in range(t.parts[op] - 1, -1, -1):
-        w.on_device[t.arena[t.state[op] + row]] = row
+        w.on_device[t.arena[t.devices_of[op] + row]] = row
     return sources
 
 
@@ -387,19 +404,19 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
 def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int) -> int:
     """A part of a reader reads one operand; how many pieces."""
     operand, output, block = t.entry_operand[entry], t.entry_output[entry], t.block[reader]
-    need, to = t.arena[t.arena[block + NEEDS] + operand], t.arena[t.state[reader] + part]
+    need, to = t.arena[t.arena[block + NEEDS] + operand], t.arena[t.devices_of[reader] + part]
     rank = t.arena[need]
     need += 1 + part * (1 + 2 * rank)
     if t.arena[need] == 0:
         return 0
-    layout = t.arena[t.arena[t.block[op] + LAYOUTS] + output]
+    layout = layout_of(t, op, output)
     if t.arena[layout + KIND] == LOCAL:
         read_local(t, w, op, output, need + 1, to, reader << PART_BITS | part)
         return 1
     addend = 0
     if t.arena[layout + ADDENDS_OF] > 1:
         addend = t.arena[t.arena[block + ADDENDS] + part]
-        if addend < 0 and t.entry_own[entry]:
+        if addend < 0 and t.entry_statistics[entry]:
             addend = own_addend(t, op, output, t.arena[t.arena[block + BOXES] + part], to)
         if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
             w.cell[FAULT] = UNKNOWN

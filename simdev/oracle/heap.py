@@ -1,0 +1,217 @@
+"""The heap of the oracle's kernels: instants, the keys that order them, and what waits for them.
+
+An instant is ``ps << bits | round``, the pair (instant, round) of the execution contract as one
+integer. A key is an instant, counted from an epoch, with an entry in its low ``id_bits``: a task
+that is ready, or (``tasks`` + its number) a task whose transfers are due. Every kernel has a named
+tuple of its own with the columns of ``Heap`` among others; numba compiles these functions into
+each of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..jit import jitable
+from ..taskgraph import Ints
+
+LATE, NOBODY = 2**63 - 1, -1
+KEY_BITS = 62
+# Cells of a heap: its size, the key beside it, the instant from which keys count, the key taken
+# last, and whether instants were too far apart for keys. A kernel may have more cells.
+SIZE, BESIDE, EPOCH, KEY, FAULT = range(5)
+FAR = 1  # the fault
+# In ``missing``: the task has its start; it is the last of a line; LAST - 1 - task: that task is
+# behind it in the line.
+TAKEN, LAST = -1, -2
+
+
+class Keys(Protocol):
+    """The columns of a heap of keys alone."""
+
+    @property
+    def cell(self) -> Ints:
+        """The scalars."""
+
+    @property
+    def heap(self) -> Ints:
+        """The keys; room for one more than ever wait together."""
+
+
+class Heap(Keys, Protocol):
+    """The columns that the heap of a run's events needs."""
+
+    @property
+    def id_bits(self) -> int:
+        """Bits of a key for the entry."""
+
+    @property
+    def horizon(self) -> int:
+        """How far apart instants may be that wait together: what fits a key beside an entry."""
+
+    @property
+    def missing(self) -> Ints:
+        """By task: waits that it still has, or where it stands by now (TAKEN, LAST)."""
+
+    @property
+    def when(self) -> Ints:
+        """By task: when it is ready, as far as known; its finish while its transfers are due."""
+
+    @property
+    def line_end(self) -> Ints:
+        """By device: the last task whose transfers are due, or NOBODY."""
+
+
+def horizon_of(id_bits: int) -> int:
+    """How far apart instants may be beside entries of so many bits."""
+    return 1 << (KEY_BITS - id_bits)
+
+
+@jitable
+def clear(h: Keys) -> None:
+    """Nothing waits, and no time has passed."""
+    h.cell[SIZE], h.cell[BESIDE], h.cell[EPOCH], h.cell[KEY], h.cell[FAULT] = 0, LATE, 0, 0, 0
+
+
+@jitable
+def rise(h: Keys, at: int, key: int) -> None:
+    """Let a key rise from a hole to its place."""
+    while at > 0:
+        parent = (at - 1) >> 1
+        above = h.heap[parent]
+        if above < key:
+            break
+        h.heap[at] = above
+        at = parent
+    h.heap[at] = key
+
+
+@jitable
+def drop_top(h: Keys) -> None:
+    """Take the first key off: walk the hole down, then the last key up (it belongs near the
+    leaves; Wegener, Theoretical Computer Science 118, 1993).
+    """
+    size = h.cell[SIZE] - 1
+    h.cell[SIZE] = size
+    key = h.heap[size]
+    h.heap[size] = LATE  # so that the hole may look at one child too many
+    at, child = 0, 1
+    while child < size:
+        child += h.heap[child + 1] < h.heap[child]
+        h.heap[at] = h.heap[child]
+        at, child = child, 2 * child + 1
+    rise(h, at, key)
+
+
+@jitable
+def add(h: Keys, key: int) -> None:
+    """Put a key on the heap, or beside it where it is the smallest: often it is the next one taken,
+    and then the heap is not touched at all.
+    """
+    beside = h.cell[BESIDE]
+    if key < beside:
+        h.cell[BESIDE] = key
+        key = beside
+        if key == LATE:
+            return
+    at = h.cell[SIZE]
+    h.cell[SIZE] = at + 1
+    rise(h, at, key)
+
+
+@jitable
+def take(h: Keys) -> int:
+    """The next key, off the heap or from beside it; LATE where nothing is left."""
+    key = h.cell[BESIDE]
+    if h.cell[SIZE] > 0 and h.heap[0] < key:
+        key = h.heap[0]
+        drop_top(h)
+    else:
+        h.cell[BESIDE] = LATE
+    h.cell[KEY] = key
+    return key
+
+
+@jitable
+def recount(h: Heap, instant: int) -> int:
+    """Count instants from that of the key in hand on; returns ``instant``, so counted.
+
+    Where even that is too far, FAULT is set and the run goes on in a wrong order, to an end that is
+    not used: a test in every loop would cost more than the rest of such a run.
+    """
+    shift = h.cell[KEY] >> h.id_bits
+    h.cell[EPOCH], h.cell[KEY] = h.cell[EPOCH] + shift, h.cell[KEY] - (shift << h.id_bits)
+    for at in range(h.cell[SIZE]):
+        h.heap[at] -= shift << h.id_bits
+    if h.cell[BESIDE] != LATE:
+        h.cell[BESIDE] -= shift << h.id_bits
+    since = instant - h.cell[EPOCH]
+    if since >= h.horizon:
+        h.cell[FAULT], since = FAR, h.horizon - 1
+    return since
+
+
+@jitable
+def push(h: Heap, instant: int, entry: int) -> None:
+    """Let an entry wait for an instant."""
+    since = instant - h.cell[EPOCH]
+    if since >= h.horizon:
+        since = recount(h, instant)
+    add(h, since << h.id_bits | entry)
+
+
+@jitable
+def now(h: Heap) -> int:
+    """The instant of the key in hand."""
+    return h.cell[EPOCH] + (h.cell[KEY] >> h.id_bits)
+
+
+@jitable
+def after(instant: int, length: int, inverse: int) -> int:
+    """The instant ``length`` later: the first round of another one, or the next round where no time
+    passes. ``inverse`` masks the bits of rounds out.
+    """
+    return (instant & inverse) + length if length > 0 else instant + 1
+
+
+@jitable
+def later(instant: int, length: int, inverse: int) -> int:
+    """The instant a lag or gap later: unchanged where there is none."""
+    return (instant & inverse) + length if length > 0 else instant
+
+
+@jitable
+def release(h: Heap, task: int, instant: int) -> None:
+    """One wait less for a task; the last one makes it ready."""
+    ready = max(h.when[task], instant)
+    h.when[task] = ready
+    missing = h.missing[task] - 1
+    h.missing[task] = missing
+    if missing == 0:
+        push(h, ready, task)
+
+
+@jitable
+def wait_to_send(h: Heap, tasks: int, task: int, device: int, finish: int) -> None:
+    """A task's transfers are due when it finishes.
+
+    The tasks of a device finish in the order in which they are taken up: they line up, and only the
+    first of the line stands on the heap, which stays small (a graph may have a thousand roots).
+    """
+    h.when[task], h.missing[task] = finish, LAST
+    last = h.line_end[device]
+    if last == NOBODY:
+        push(h, finish, tasks + task)
+    else:
+        h.missing[last] = LAST - 1 - task
+    h.line_end[device] = task
+
+
+@jitable
+def next_to_send(h: Heap, tasks: int, task: int, device: int) -> None:
+    """The first of a device's line is dealt with: the one behind it comes to the heap."""
+    other = LAST - 1 - h.missing[task]
+    h.missing[task] = TAKEN
+    if other < 0:
+        h.line_end[device] = NOBODY
+    else:
+        push(h, h.when[other], tasks + other)

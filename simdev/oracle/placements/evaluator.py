@@ -1,0 +1,75 @@
+"""The compiled path of placements: a problem, room for each thread, and the calls of kernels."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ...jit import Table
+from ...lowering import Prepared
+from ...taskgraph import Ints, Rows
+from ..cost import Cost, limits_of
+from ..peaks import events_for
+from .buffers import cost, sizes_of
+from .moves import Moves
+from .problem import PlacementProblem, in_file_order, placement_problem, record_for, work_for
+from .step import step, step_recorded
+
+
+class _Room(threading.local):
+    """What the evaluations of one thread write to: made anew in each thread that looks at it."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        devices, tensors = problem.devices, problem.tensors
+        buffers = problem.ops + tensors + len(problem.consumer)
+        self.work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
+        self.events = Table.of(events_for(buffers, devices, devices, tensors))
+        self.peaks = np.zeros(devices, np.int64)
+
+
+class PlacementEvaluator:
+    """Evaluates placements (valid or not) of one problem; several threads at once.
+
+    Every answer may be None, where lowering has to answer: the step is too long for the kernels, or
+    the placement cannot be, and lowering tells why.
+    """
+
+    def __init__(self, prepared: Prepared, problem: PlacementProblem) -> None:
+        self.graph, self.limits = prepared.graph, limits_of(prepared.cluster)
+        self.problem, self.sizes = Table.of(problem), Table.of(sizes_of(prepared))
+        self._room = _Room(problem)
+
+    def step_ps(self, placement: Ints) -> int | None:
+        """The step time in ps."""
+        step_ps = step(self.problem.words, self._room.work.words, placement)
+        return step_ps if step_ps >= 0 else None
+
+    def cost(self, placement: Ints) -> Cost | None:
+        """Step time and memory."""
+        room = self._room
+        words = self.problem.words, self.sizes.words, room.work.words, room.record.words
+        step_ps = cost(*words, room.events.words, placement, room.peaks)
+        return Cost.of(step_ps, room.peaks.tolist(), self.limits) if step_ps >= 0 else None
+
+    def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
+        """Start and finish of every op in ps."""
+        room = self._room
+        words = self.problem.words, room.work.words, room.record.words
+        if step_recorded(*words, placement) < 0:
+            return None
+        return room.record.columns.start.copy(), room.record.columns.finish.copy()
+
+    def moves(self) -> Moves:
+        """Room and kernels for moves from one placement to the next; not for several threads."""
+        producers = Rows.of([producer for producer, _ in reads] for reads in self.graph.reads)
+        return Moves(self.problem, producers)
+
+
+def evaluator_of(prepared: Prepared, policy: str) -> PlacementEvaluator | None:
+    """The evaluator under an order's policy; None where there is none."""
+    program = policy == "program"
+    if policy not in ("fifo", "program") or (program and not in_file_order(prepared)):
+        return None
+    problem = placement_problem(prepared, program)
+    return None if problem is None else PlacementEvaluator(prepared, problem)

@@ -1,0 +1,285 @@
+"""The recurrence of the execution contract under fifo, straight from a placement: no task graph is
+built.
+
+start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up
+when it is ready, its transfers when it finishes (they are ready together, numbered by producer,
+then output, then destination); one heap ordered by (instant and round, op) holds both. Entries
+``op`` are ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their
+mutual order is free. Under program order an op also waits for the one before it on its device: then
+nothing is left for its queue to decide.
+"""
+
+from __future__ import annotations
+
+from ...jit import bare, jit, jitable, opener
+from ...lowering.place import destinations
+from ...taskgraph import Ints
+from .. import heap
+from ..cost import FAULT, TOO_LONG
+from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send
+from .problem import MULTICAST, PER_CONSUMER, PlacementProblem, Record, Work
+
+jitable(destinations)
+open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), opener(Record)
+
+
+@jitable
+def send(p: PlacementProblem, w: Work, tensor: int, route: int, now: int) -> tuple[int, int, int]:
+    """One transfer over one route: its start, finish and release."""
+    inverse, start = ~((1 << p.round_bits) - 1), now
+    begin, end = p.queue_ptr[route], p.queue_ptr[route + 1]
+    for e in range(begin, end):
+        start = max(start, w.free[p.queue[e]])
+    finish = after(
+        start, p.sending[tensor * p.classes + p.route_class[route]] + p.route_held[route], inverse
+    )
+    free = later(finish, p.route_gap[route], inverse)
+    for e in range(begin, end):
+        w.free[p.queue[e]] = free
+    return start, finish, later(finish, p.route_lag[route], inverse)
+
+
+@jitable
+def multicast(
+    p: PlacementProblem, w: Work, tensor: int, source: int, now: int, count: int
+) -> tuple[int, int, int]:
+    """One transfer to all devices found: every queue, the smallest bandwidth, the largest latency
+    and gap.
+    """
+    inverse = ~((1 << p.round_bits) - 1)
+    start, sending, held, lag, gap = now, 0, 0, 0, 0
+    for k in range(count):
+        route = source * p.devices + w.targets[k]
+        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
+            start = max(start, w.free[p.queue[e]])
+        sending = max(sending, p.sending[tensor * p.classes + p.route_class[route]])
+        held, lag, gap = (
+            max(held, p.route_held[route]),
+            max(lag, p.route_lag[route]),
+            max(gap, p.route_gap[route]),
+        )
+    finish = after(start, sending + held, inverse)
+    free = later(finish, gap, inverse)
+    for k in range(count):
+        route = source * p.devices + w.targets[k]
+        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
+            w.free[p.queue[e]] = free
+    return start, finish, later(finish, lag, inverse)
+
+
+@jitable
+def send_for(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    e: int,
+    tensor: int,
+    source: int,
+    device: int,
+    now: int,
+) -> None:
+    """A transfer for the one read ``e``."""
+    start, finish, arrival = send(p, w, tensor, source * p.devices + device, now)
+    if r is not None:
+        r.sent[e], r.received[e] = start >> p.round_bits, finish >> p.round_bits
+    release(w, p.consumer[e], arrival)
+
+
+@jitable
+def send_each(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    placement: Ints,
+    tensor: int,
+    source: int,
+    now: int,
+    count: int,
+) -> None:
+    """A transfer for each remote read, by device and then by consumer."""
+    for k in range(count):
+        for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
+            if placement[p.consumer[e]] == w.targets[k]:
+                send_for(p, w, r, e, tensor, source, w.targets[k], now)
+
+
+@jitable
+def send_shared(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    placement: Ints,
+    tensor: int,
+    source: int,
+    now: int,
+    count: int,
+) -> None:
+    """A transfer for each device, or one for all, that serves all reads there."""
+    start, finish, arrival = (
+        multicast(p, w, tensor, source, now, count) if p.mode == MULTICAST else (0, 0, 0)
+    )
+    for k in range(count):
+        device = w.targets[k]
+        if p.mode != MULTICAST:
+            start, finish, arrival = send(p, w, tensor, source * p.devices + device, now)
+        w.arrival[device] = arrival
+        if r is not None:
+            r.sent_to[device], r.received_by[device] = start >> p.round_bits, finish >> p.round_bits
+    for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
+        device = placement[p.consumer[e]]
+        if device != source:
+            if r is not None:
+                r.sent[e], r.received[e] = r.sent_to[device], r.received_by[device]
+            release(w, p.consumer[e], w.arrival[device])
+
+
+@jitable
+def send_all(
+    p: PlacementProblem, w: Work, r: Record | None, placement: Ints, op: int, now: int
+) -> None:
+    """The transfers of a finished producer."""
+    source = placement[op]
+    for tensor in range(p.tensor_ptr[op], p.tensor_ptr[op + 1]):
+        begin, end = p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]
+        if end == begin + 1:  # most tensors have one reader, and every mode is the same for it
+            device = placement[p.consumer[begin]]
+            if device != source:
+                send_for(p, w, r, begin, tensor, source, device, now)
+            continue
+        count = destinations(p.consumer, begin, end, placement, source, w.targets)
+        if count == 0:
+            continue
+        if p.mode == PER_CONSUMER:
+            send_each(p, w, r, placement, tensor, source, now, count)
+        else:
+            send_shared(p, w, r, placement, tensor, source, now, count)
+
+
+@jitable
+def compute(
+    p: PlacementProblem, w: Work, r: Record | None, placement: Ints, op: int, now: int
+) -> int:
+    """A ready op runs when its device is free; returns its finish.
+
+    Its consumers on the device need no transfer.
+    """
+    device = placement[op]
+    inverse = ~((1 << p.round_bits) - 1)
+    start, length = max(now, w.free[device]), p.duration[op * p.devices + device]
+    finish = after(start, length, inverse)
+    w.free[device] = later(finish, p.device_gap[device], inverse) if length > 0 else finish
+    w.missing[op] = TAKEN
+    if r is not None:
+        r.start[op], r.finish[op] = start >> p.round_bits, finish >> p.round_bits
+    away = False
+    for e in range(p.consumer_ptr[p.tensor_ptr[op]], p.consumer_ptr[p.tensor_ptr[op + 1]]):
+        if placement[p.consumer[e]] == device:
+            release(w, p.consumer[e], finish)
+        else:
+            away = True
+    if p.program and w.behind[op] != NOBODY:
+        release(w, w.behind[op], finish)
+    if away:
+        wait_to_send(w, p.ops, op, device, finish)
+    return finish
+
+
+@jitable
+def clear(p: PlacementProblem, w: Work) -> None:
+    """Nothing has happened yet. Roots do not go through the heap: see ``run``."""
+    heap.clear(w)
+    for queue in range(p.queues):
+        w.free[queue] = 0
+    for device in range(p.devices):
+        w.line_end[device] = NOBODY
+    for op in range(p.ops):
+        w.when[op], w.missing[op] = 0, p.waits[op]
+
+
+@jitable
+def line_up(p: PlacementProblem, w: Work, placement: Ints) -> None:
+    """Under program order every op waits for the one before it on its device."""
+    for op in range(p.ops):
+        device = placement[op]
+        before = w.line_end[device]
+        w.behind[op], w.line_end[device] = NOBODY, op
+        if before != NOBODY:
+            w.behind[before] = op
+            w.missing[op] += 1
+    for device in range(p.devices):
+        w.line_end[device] = NOBODY
+
+
+@jitable
+def happen(p: PlacementProblem, w: Work, r: Record | None, placement: Ints, key: int) -> int:
+    """A ready op is taken up (returns its finish), or a finished producer sends (returns 0)."""
+    task = key & ((1 << w.id_bits) - 1)
+    op = task - p.ops
+    if op < 0:
+        return compute(p, w, r, placement, task, w.when[task])
+    now = w.when[op]
+    next_to_send(w, p.ops, op, placement[op])
+    send_all(p, w, r, placement, op, now)
+    return 0
+
+
+@jitable
+def run(p: PlacementProblem, w: Work, r: Record | None, placement: Ints) -> int:
+    """The step time in ps of a placement (device by op; valid); with a record, also when everything
+    happened.
+
+    An op finishes after every release that it waits for, so the last finish of an op is the step
+    time. TOO_LONG where what is pending at one time lies too far apart for the keys of the heap.
+    """
+    last = 0
+    clear(p, w)
+    if p.program:
+        line_up(p, w, placement)
+    for k in range(p.root_count):  # ready in the first round, taken up in the order of their ids
+        root = p.roots[k]
+        # neither behind another op nor released by it
+        if w.missing[root] == 0 and w.when[root] == 0:
+            last = max(last, compute(p, w, r, placement, root, 0))
+    while True:
+        key = take(w)
+        if key == LATE:
+            return TOO_LONG if w.cell[heap.FAULT] else last >> p.round_bits
+        last = max(last, happen(p, w, r, placement, key))
+
+
+@jitable
+def is_valid(p: PlacementProblem, placement: Ints) -> bool:
+    """Whether every op may stand where it does (device, cost, colocation and route)."""
+    for op in range(p.ops):
+        device = placement[op]
+        if device < 0 or device >= p.devices or p.duration[op * p.devices + device] < 0:
+            return False
+        if placement[p.leader[op]] != device:
+            return False
+    if p.all_routes:
+        return True
+    for op in range(p.ops):
+        for e in range(p.consumer_ptr[p.tensor_ptr[op]], p.consumer_ptr[p.tensor_ptr[op + 1]]):
+            other = placement[p.consumer[e]]
+            if other != placement[op] and p.route_class[placement[op] * p.devices + other] < 0:
+                return False
+    return True
+
+
+@jitable
+def run_valid(p: PlacementProblem, w: Work, r: Record | None, placement: Ints) -> int:
+    """The step time in ps of a placement, or FAULT or TOO_LONG."""
+    return run(p, w, r, placement) if is_valid(p, placement) else FAULT
+
+
+@jit
+def step(problem: Ints, work: Ints, devices: Ints) -> int:
+    """``run_valid`` without a record."""
+    return run_valid(open_problem(problem), open_work(work), None, bare(devices))
+
+
+@jit
+def step_recorded(problem: Ints, work: Ints, record: Ints, devices: Ints) -> int:
+    """``run_valid`` with a record."""
+    # A kernel of its own: for a record that may be None, numba would look at types in every call.
+    return run_valid(open_problem(problem), open_work(work), open_record(record), bare(devices))

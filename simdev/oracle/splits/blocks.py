@@ -1,0 +1,279 @@
+"""What the kernels know of split ops and sums: flat blocks of integers, written once for each.
+
+A block is known by its offset in one arena. Ops that compute the same (of one class) share their
+geometry, costs and sizes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...graph import Graph, Op, Tensor
+from ...lowering import Prepared
+from ...lowering.collective import is_collective
+from ...lowering.partition.emit import Shares
+from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, part_of
+from ...lowering.partition.problem import Placed
+from ...semantics import Region
+from ...structure import owns_outputs
+from ...units import picoseconds
+from .columns import MOST_PS, NotCoveredError
+from .program import SplitOp, SplitProgram, Sums
+
+GRID, LOCAL = 0, 1
+COMPUTE, COLLECTIVE = 0, 1
+OF_SUMS = 1 << 20
+"""In a grid: the row is one of the sums of the tensor, not of its op."""
+MOST_PARTS, MOST_BASES = 1 << 20, 1 << 10
+# A block of geometry: parts, and where to find (in the arena) boxes and addends by part, needs by
+# operand, layouts and sizes by output.
+PARTS, BOXES, ADDENDS, NEEDS, LAYOUTS, SIZES, STRIDE = range(7)
+# A layout: grid or local, rank, bytes of an element (0: they do not come out even), bytes,
+# elements, cells (or regions by part), then for each dimension how many intervals, where their
+# starts and stops are, and the stride.
+KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
+# Sums: rows, the grid, and where each row is: what it is, its ps, how many bases, inputs, queues,
+# sizes; then devices.
+ROWS, SUM_GRID, ROW = range(3)
+WHAT, LENGTH, BASES, INPUTS, QUEUES, SUM_SIZES, DEVICES = range(7)
+LIMIT = 1 << 62
+
+
+class Arena:
+    """Integers that only grow; an offset stays what it is, the array may move."""
+
+    def __init__(self, size: int = 1 << 16) -> None:
+        self.data, self.used = np.zeros(size, np.int64), 1
+
+    def put(self, words: Sequence[int]) -> int:
+        """Append integers; returns where they begin."""
+        begin, self.used = self.used, self.used + len(words)
+        if self.used > len(self.data):
+            grown = np.zeros(2 * self.used, np.int64)
+            grown[:begin] = self.data[:begin]
+            self.data = grown
+        self.data[begin : self.used] = words
+        return begin
+
+
+class Blocks:
+    """Writes the ops and sums of a program into an arena."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared, self.arena = prepared, Arena()
+        self.lock = threading.Lock()
+        self.device_kinds = [device.kind for device in prepared.cluster.devices]
+        self._classes: dict[Any, int] = {}
+        self._class_of: dict[int, int] = {}
+        self._kept: list[Any] = []  # what is known by its id must live
+        self._ops: dict[Any, tuple[Op, dict[str, int]]] = {}
+        self._geometries: dict[Any, int] = {}
+        self._boxes: dict[Any, int] = {}
+
+    # What computes the same
+
+    def _class(self, program: SplitProgram, i: int) -> int:
+        """The number of the op's class."""
+        if i not in self._class_of:
+            op, graph = program.graph.ops[i], program.graph
+            attrs = repr(sorted(op.attrs.items()))
+            key = op.kind, op.phase, attrs, repr(op.time), op.outputs, graph.operands[i]
+            sizes = op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes
+            whole = *key, *sizes, program.problem.readings[i]
+            self._class_of[i] = self._classes.setdefault(whole, len(self._classes))
+        return self._class_of[i]
+
+    def _part(
+        self, program: SplitProgram, split: SplitOp, number: int
+    ) -> tuple[Op, dict[str, int]]:
+        """One part as an op, with its training state, and its durations in ps by device kind, as
+        far as they were needed.
+        """
+        placed, i = split.placed[number], split.op
+        key = self._class(program, i), id(placed.part), split.divided
+        if key not in self._ops:
+            self._kept.append(placed.part)
+            fields = Shares(program.sharding, i, self.prepared.costs).fields(placed)
+            outputs = tuple(split.drafts[number].tensors)
+            op = Op("op", program.graph.ops[i].kind, outputs=outputs, **fields)
+            self._ops[key] = replace(self.prepared, graph=Graph("part", (op,))).graph.ops[0], {}
+        return self._ops[key]
+
+    def _ps(self, graph: Graph, position: int, kind: str) -> int:
+        cost = self.prepared.costs.cost(graph, position, kind)
+        ps = MOST_PS if cost is None else picoseconds(cost.seconds)
+        if ps >= MOST_PS:
+            raise NotCoveredError
+        return ps
+
+    # Ops
+
+    def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
+        """Where geometry and devices of a split op are; the latter as devices, then ps, by part."""
+        if split.words is None:
+            if len(split.placed) >= MOST_PARTS:
+                raise NotCoveredError
+            devices, lengths = [placed.device for placed in split.placed], []
+            for number, device in enumerate(devices):
+                op, known = self._part(program, split, number)
+                kind = self.device_kinds[device]
+                if kind not in known:
+                    known[kind] = self._ps(Graph("part", (op,)), 0, kind)
+                lengths.append(known[kind])
+            split.words = self._geometry(program, split), self.arena.put(devices + lengths)
+        return split.words
+
+    def _geometry(self, program: SplitProgram, split: SplitOp) -> int:
+        local = any(isinstance(layout, Local) for layout in split.layouts)
+        # Which copy of a leaf comes first does not depend on devices, but a grid of parts on one
+        # device may.
+        parts = tuple((id(placed.part), placed.addend) for placed in split.placed)
+        key = self._class(program, split.op), split.divided, local, parts
+        if key not in self._geometries:
+            self._kept += [placed.part for placed in split.placed]
+            self._geometries[key] = self._write(program, split)
+        return self._geometries[key]
+
+    def _write(self, program: SplitProgram, split: SplitOp) -> int:
+        put, placed, op = self.arena.put, split.placed, program.graph.ops[split.op]
+        boxes = [self._boxes.setdefault(each.part.box, len(self._boxes)) for each in placed]
+        addends = [-1 if each.addend is None else each.addend for each in placed]
+        needs = [self._needs(placed, operand) for operand in range(len(op.inputs))]
+        rows = {id(draft): number for number, draft in enumerate(split.drafts)}
+        layouts = [
+            self._layout(layout, op.outputs[k], rows, k, split.drafts)
+            for k, layout in enumerate(split.layouts)
+        ]
+        stride, sizes = self._sizes(program, split)
+        columns = map(put, (boxes, addends, needs, layouts, sizes))
+        return put([len(placed), *columns, stride])
+
+    def _needs(self, placed: Sequence[Placed], operand: int) -> int:
+        """The rank, then by part whether it reads anything, and the intervals."""
+        regions = [each.part.needs[operand] for each in placed]
+        rank = max((len(region) for region in regions if region is not None), default=0)
+        words = [rank]
+        for region in regions:
+            words += [int(region is not None), *_flat(region, rank)]
+        return self.arena.put(words)
+
+    def _sizes(self, program: SplitProgram, split: SplitOp) -> tuple[int, list[int]]:
+        """By part: bytes throughout, bytes while it runs, then those of each output made."""
+        rounded = self.prepared.memory.rounded
+        most = max((len(draft.regions) for draft in split.drafts), default=0)
+        if most >= MOST_BASES:
+            raise NotCoveredError
+        words: list[int] = []
+        for number in range(len(split.drafts)):
+            op, _ = self._part(program, split, number)
+            shared = owns_outputs(op)
+            made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
+            words.append(sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes))))
+            words += [rounded(op.workspace_bytes), *made, *[0] * (most - len(made))]
+        return 2 + most, words
+
+    def _layout(
+        self,
+        layout: Grid | Local,
+        tensor: Tensor,
+        rows: Mapping[int, int],
+        output: int,
+        drafts: Sequence[ShardDraft] = (),
+    ) -> int:
+        if isinstance(layout, Local):
+            return self._local(tensor, output, drafts)
+        put, dims = self.arena.put, list[int]()
+        stride = places = prod(map(len, layout.dims))
+        for intervals in layout.dims:
+            stride = stride // len(intervals) if intervals else 0
+            starts, stops = put([a for a, _ in intervals]), put([b for _, b in intervals])
+            dims += [len(intervals), starts, stops, stride]
+        cells = [-1] * places
+        for place, cell in layout.cells.items():
+            at = sum(index * dims[4 * d + 3] for d, index in enumerate(place))
+            cells[at] = put([len(cell), *(put(_copies(copies, rows)) for copies in cell)])
+        head = GRID, len(layout.dims), *self._units(tensor), put(cells), layout.addends
+        return put([*head, *dims])
+
+    def _local(self, tensor: Tensor, output: int, drafts: Sequence[ShardDraft]) -> int:
+        nothing: tuple[int, Region] = (-1, ())
+        regions = [
+            next(((at, r) for at, (k, r) in enumerate(draft.regions) if k == output), nothing)
+            for draft in drafts
+        ]
+        rank = max((len(region) for _, region in regions), default=0)
+        words = [word for base, region in regions for word in (base, *_flat(region, rank))]
+        return self.arena.put([LOCAL, rank, *self._units(tensor), self.arena.put(words), 1])
+
+    def _units(self, tensor: Tensor) -> tuple[int, int, int]:
+        count = prod(tensor.shape or ())
+        uneven = bool(count and tensor.bytes % count)
+        # The kernels multiply bytes with elements where a part's bytes are no whole number.
+        if uneven and tensor.bytes * count >= LIMIT:
+            raise NotCoveredError
+        return tensor.bytes // count if count and not uneven else 0, tensor.bytes, count
+
+    # Sums
+
+    def sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
+        """Where the sums of a tensor are, and how many there may be."""
+        if sums.words is None:
+            parts = {id(draft): number for number, draft in enumerate(sums.made.drafts)}
+            drafts: dict[int, ShardDraft] = {}
+            inputs: dict[int, Sequence[Piece]] = {}
+            cells = sums.grid.cells.values()
+            waiting = [copy.draft for cell in cells for copies in cell for copy in copies]
+            for draft in waiting:  # grows where sums read other sums
+                if id(draft) not in parts and id(draft) not in drafts:
+                    assert draft.pieces is not None
+                    drafts[id(draft)], inputs[id(draft)] = draft, list(draft.pieces())
+                    waiting += [copy.draft for copy, _, _ in inputs[id(draft)]]
+            rows = parts | {key: OF_SUMS + row for row, key in enumerate(drafts)}
+            if len(drafts) >= MOST_PARTS or any(one.role == "stored" for one in drafts.values()):
+                raise NotCoveredError
+            tensor = program.sharding.tensor((sums.made.op, sums.output))
+            words = [self._sum(draft, inputs[key], rows, tensor) for key, draft in drafts.items()]
+            grid = self._layout(sums.grid, tensor, rows, sums.output)
+            self._kept += [*drafts.values(), sums]
+            sums.words = self.arena.put([len(drafts), grid, *words]), len(drafts)
+        return sums.words
+
+    def _sum(
+        self, draft: ShardDraft, inputs: Sequence[Piece], rows: Mapping[int, int], tensor: Tensor
+    ) -> int:
+        words = [len(inputs), max((len(region) for _, _, region in inputs), default=0)]
+        for copy, _, region in inputs:
+            is_base = int(region == copy.draft.regions[copy.base][1])
+            words += [rows[id(copy.draft)], copy.base, is_base, *_flat(region, 0)]
+        read = tuple(part_of(tensor, region) for _, _, region in inputs)
+        names = tuple(f"read:{at}" for at in range(len(read)))
+        op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
+        graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
+        prepared, put = replace(self.prepared, graph=graph), self.arena.put
+        sizes = put([self.prepared.memory.rounded(made.bytes) for made in draft.tensors])
+        where = put(words)
+        if not is_collective(op):
+            length = self._ps(prepared.graph, 1, self.device_kinds[draft.device])
+            devices = [draft.device] * len(draft.regions)
+            return put([COMPUTE, length, len(devices), where, 0, sizes, *devices])
+        ring = prepared.rings[1]
+        if ring.expanded or ring.duration_ps >= MOST_PS:
+            raise NotCoveredError
+        queues = put([len(ring.resources), *ring.resources])
+        on = ring.outputs_on[: len(draft.regions)]
+        return put([COLLECTIVE, ring.duration_ps, len(on), where, queues, sizes, *on])
+
+
+def _flat(region: Region | None, rank: int) -> list[int]:
+    """The starts and stops of a region; zeros of a rank where there is none."""
+    return [border for interval in region or ((0, 0),) * rank for border in interval]
+
+
+def _copies(copies: Sequence[Copy], rows: Mapping[int, int]) -> list[int]:
+    return [len(copies), *(word for copy in copies for word in (rows[id(copy.draft)], copy.base))]

@@ -1,0 +1,107 @@
+"""Step time and memory of a strategy that splits ops: buffers as ``lowering.build`` makes them."""
+
+from __future__ import annotations
+
+from ...jit import bare, jit, jitable
+from ...taskgraph import Ints
+from ..heap import FAULT
+from ..peaks import BUFFERS, Events, add_peaks, buffer, clear, open_events
+from .blocks import BASES, DEVICES, ROW, SIZES, STRIDE, SUM_SIZES
+from .columns import (
+    PART_BITS,
+    PART_MASK,
+    REF_BITS,
+    REF_MASK,
+    ROWS,
+    Columns,
+    Record,
+    Rules,
+    Work,
+    open_columns,
+    open_record,
+    open_rules,
+    open_work,
+)
+from .run import FULL, LONG, device_of, row_of, run
+
+
+@jitable
+def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> None:
+    """One buffer."""
+    n = v.cell[BUFFERS]
+    v.cell[BUFFERS] = n + 1
+    if n < most:
+        buffer(v, n, device, size, begin, end)
+
+
+@jitable
+def read_until(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int
+) -> None:
+    """Until when each output of a row is read, to ``v.end``; and the copies of what is sent."""
+    ref = w.of[row]
+    slot, part = ref >> PART_BITS, ref & PART_MASK
+    for base in range(bases):
+        v.end[base] = r.finish[row]
+    fan = t.fan[slot] + part
+    for e in range(t.fans[fan], t.fans[fan + 1]):
+        base, reader = t.fans[e] >> REF_BITS, row_of(t, w, t.fans[e] & REF_MASK)
+        v.end[base] = max(v.end[base], r.finish[reader])
+    fan += t.parts[slot] + 1
+    at, end, sent = t.fans[fan], t.fans[fan + 1], r.first_sent[row]
+    while at < end:
+        base, count, until = t.fans[at + 2], t.fans[at + 3], 0
+        v.end[base] = max(v.end[base], r.received[sent])
+        for k in range(at + 4, at + 4 + count):
+            until = max(until, r.finish[row_of(t, w, t.fans[k])])
+        size = -(-t.fans[at + 1] // q.unit) * q.unit
+        add(v, most, t.fans[at] % t.devices, size, r.sent[sent], until)
+        at, sent = at + 4 + count, sent + 1
+
+
+@jitable
+def row_buffers(
+    t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints
+) -> None:
+    """The buffers of one row."""
+    slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
+    start, finish = r.start[row], r.finish[row]
+    if slot < t.ops:
+        block, device = t.block[slot], device_of(t, slot, part)
+        bases = t.arena[block + STRIDE] - 2
+        sizes = t.arena[block + SIZES] + part * (bases + 2)
+        peak[device] += t.arena[sizes]
+        add(v, most, device, t.arena[sizes + 1], start, finish)
+        read_until(t, w, r, v, q, most, row, bases)
+        for base in range(bases):
+            add(v, most, device, t.arena[sizes + 2 + base], start, v.end[base])
+        return
+    where = t.arena[t.block[slot] + ROW + part]
+    bases, sizes = t.arena[where + BASES], t.arena[where + SUM_SIZES]
+    read_until(t, w, r, v, q, most, row, bases)
+    for base in range(bases):
+        device = t.arena[where + DEVICES + base]
+        add(v, most, device, t.arena[sizes + base], start, v.end[base])
+
+
+@jit
+def cost(
+    columns: Ints, rules: Ints, work: Ints, record: Ints, events: Ints, most: int, peaks: Ints
+) -> int:
+    """The step time in ps, or minus a fault; raises ``peaks``, the bytes reserved on every device,
+    to its peak. There is room for ``most`` buffers.
+    """
+    t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
+    v, peak = open_events(events), bare(peaks)
+    step_ps = run(t, q, w, r)
+    if step_ps < 0:
+        return step_ps
+    if not clear(v, q.devices, step_ps):
+        return -LONG
+    for row in range(w.cell[ROWS]):
+        row_buffers(t, w, r, v, q, most, row, peak)
+    if v.cell[BUFFERS] > most:
+        w.cell[FAULT] = FULL
+        return -FULL
+    add_peaks(v, q.devices, peak)
+    return step_ps
