@@ -166,10 +166,10 @@ def lower_step(
     if durations is not None:
         prepared = prepared.lasting(durations(prepared))
     placement = resolve_placement(prepared.graph, prepared.cluster, strategy.placement)
-    task_graph, consumers = build(prepared, placement)
-    task_graph = apply_order(task_graph, strategy.order, prepared.graph, consumers)
+    built = build(prepared, placement)
+    task_graph = apply_order(built.task_graph, strategy.order, prepared.graph, built.consumers)
     if isinstance(sync, Sync):
-        step = synchronised(prepared, task_graph, placement, sync, weights)
+        step = synchronised(prepared, task_graph, built.buffer_of, placement, sync, weights)
     elif repeated or microbatches > 1:
         ends = last_ops(prepared.graph, task_graph, placement)
         across = following(prepared.graph, task_graph, placement, ends)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
 from ..fabric import Fabric, Segment, transfer_ps
 from ..graph import Op
-from ..memory import MemoryModel
-from ..structure import owns_outputs
+from ..structure import TensorOf, owns_outputs
 from ..taskgraph import (
-    BUFFER_KINDS,
     COLLECTIVE,
-    MAX_TASKS,
     OUTSIDE,
     PERSISTENT,
     TRANSFER,
-    Buffers,
-    Ints,
     Resource,
     Rows,
     Sharing,
@@ -28,53 +23,21 @@ from ..taskgraph import (
     Tasks,
 )
 from .collective import Ring, add_steps
+from .columns import NONE, Columns
 from .prepare import Prepared
 from .transfer import Transfer, chunks_of, transfers
 
-# of a collective: (output, -1 for a control input; who reads it there)
-Readers = list[tuple[int, list[int]]]
-_KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
-SENT = (TRANSFER, COLLECTIVE)
 
+class Built(NamedTuple):
+    """The task graph of a placement, with fifo queues; its first tasks are the ops.
 
-@dataclass(slots=True)
-class _Columns:
-    """Columns of tasks and buffers while they grow; ``memory`` tells what of a buffer is
-    counted.
+    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer in which each
+    output lies (a view's is that of its base, NONE: none).
     """
 
-    memory: MemoryModel
-    names: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    # op, output, source, destination, duration, lag, gap, bytes
-    numbers: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
-    resources: list[Sequence[int]] = field(default_factory=list)
-    links: list[Sequence[int]] = field(default_factory=list)
-    successors: list[list[int]] = field(default_factory=list)
-    buffer_names: list[str] = field(default_factory=list)
-    # device, bytes counted, kind, filler, bytes requested
-    buffer_numbers: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    readers: list[list[int]] = field(default_factory=list)
-    # of the buffer of (op, output)
-    readers_of: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    consumers: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of the transfer tasks
-    # of an output of an expanded collective: the tasks after which it is there
-    arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-
-    def buffer(
-        self, name: str, device: int, size: int, kind: str, filler: int, readers: list[int]
-    ) -> None:
-        if size:
-            self.buffer_names.append(name)
-            self.buffer_numbers.append(
-                (device, self._counted(size, kind), _KIND[kind], filler, size)
-            )
-            self.readers.append(readers)
-
-    def _counted(self, size: int, kind: str) -> int:
-        if self.memory.model == "outputs_only":
-            return size if kind == "activations" else 0
-        return size if kind in OUTSIDE else self.memory.rounded(size)
+    task_graph: TaskGraph
+    consumers: Mapping[int, tuple[int, ...]]
+    buffer_of: Mapping[TensorOf, int]
 
 
 def resources(fabric: Fabric) -> list[Resource]:
@@ -83,102 +46,19 @@ def resources(fabric: Fabric) -> list[Resource]:
     return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
 
 
-def build(prepared: Prepared, placement: list[int]) -> tuple[TaskGraph, dict[int, tuple[int, ...]]]:
-    """The TaskGraph of a placement, with fifo queues; and the consumers (ops) of each transfer
-    task.
-    """
+def build(prepared: Prepared, placement: list[int]) -> Built:
+    """The task graph of a placement. Raises InputError, MissingCostError."""
     prepared.require_costs(placement)
     _require_ranks(prepared, placement)
-    columns, queues = _Columns(prepared.memory), resources(prepared.fabric)
-    _add_reserves(columns, prepared)
-    expanded = _add_ops(columns, prepared, placement)
+    tasks = _Tasks(prepared, placement)
+    tasks.add_reserves()
+    tasks.add_ops()
     for transfer in transfers(prepared, placement):
-        while expanded and next(iter(expanded)) <= prepared.reads.producer[transfer.tensor]:
-            _expand_first(columns, prepared, expanded, queues)
-        _add_transfer(columns, prepared, transfer, queues)
-        _require_size(columns)
-    while expanded:
-        _expand_first(columns, prepared, expanded, queues)
-    task_graph = _task_graph(columns, prepared, queues)
-    sharing = _sharing(prepared, task_graph)
-    return task_graph if sharing is None else replace(
-        task_graph, sharing=sharing
-    ), columns.consumers
-
-
-def _sharing(prepared: Prepared, task_graph: TaskGraph) -> Sharing | None:
-    """On which devices each task is a collective, where that slows what they compute."""
-    if prepared.collectives.slowdown == 1 or not prepared.rings:
-        return None
-    tasks = task_graph.tasks
-    columns = zip(
-        tasks.kind,
-        tasks.op.tolist(),
-        tasks.source.tolist(),
-        tasks.destination.tolist(),
-        strict=True,
-    )
-    devices = [
-        ()
-        if kind != COLLECTIVE
-        else prepared.rings[op].ranks
-        if op == task
-        else (source, destination)
-        for task, (kind, op, source, destination) in enumerate(columns)
-    ]
-    return Sharing(prepared.collectives.slowdown, Rows.of(devices))
-
-
-def _require_size(columns: _Columns) -> None:
-    if len(columns.names) > MAX_TASKS:
-        raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
-
-
-def _add_reserves(columns: _Columns, prepared: Prepared) -> None:
-    """What the framework and the communication library hold on each device, whatever runs there."""
-    for d, (device, sizes) in enumerate(
-        zip(prepared.cluster.devices, prepared.reserves, strict=True)
-    ):
-        for kind, size in zip(OUTSIDE, sizes, strict=True):
-            columns.buffer(f"{kind} of {device.name}", d, size, kind, PERSISTENT, [])
-
-
-def _add_ops(columns: _Columns, prepared: Prepared, placement: list[int]) -> dict[int, Readers]:
-    """Every op, in rows as its position.
-
-    Returns the expanded collectives, in program order, with their readers.
-    """
-    ops, reads = prepared.graph.ops, prepared.reads
-    outputs_only = prepared.memory.model == "outputs_only"
-    local_readers: dict[tuple[int, int], list[int]] = {}
-    local: list[set[int]] = [set() for _ in ops]
-    keys = zip(reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True)
-    rings = prepared.rings
-    expanded: dict[int, Readers] = {i: [] for i, ring in rings.items() if ring.expanded}
-    for producer, output, consumers in keys:
-        home = prepared.home(producer, output, placement)
-        here = [
-            consumer for consumer in consumers if consumer in rings or placement[consumer] == home
-        ]
-        local[producer].update(here)
-        if producer in expanded:
-            expanded[producer].append((output, here))
-        local_readers[producer, output] = consumers if outputs_only else here
-    durations = prepared.duration[np.arange(len(ops)), placement].tolist() if ops else []
-    for i, op in enumerate(ops):
-        if i in rings:
-            _add_collective(columns, op, i, rings[i], sorted(local[i]), local_readers)
-            continue
-        device = placement[i]
-        gap = int(prepared.gap_ps[device]) if durations[i] > 0 else 0
-        columns.names.append(op.name)
-        columns.kinds.append(op.phase)
-        columns.numbers.append((i, -1, device, device, durations[i], 0, gap, 0))
-        columns.resources.append((device,))
-        columns.links.append(())
-        columns.successors.append(sorted(local[i]))
-        _add_buffers(columns, op, i, device, local_readers)
-    return expanded
+        # Ids follow the producers: the messages of a collective come before what reads it.
+        tasks.expand_until(int(prepared.reads.producer[transfer.tensor]))
+        tasks.add_transfer(transfer)
+    tasks.expand_until(len(placement))
+    return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of)
 
 
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
@@ -197,256 +77,277 @@ def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
         raise InputError(problems)
 
 
-def _add_collective(
-    columns: _Columns,
-    op: Op,
-    position: int,
-    ring: Ring,
-    after: list[int],
-    here: dict[tuple[int, int], list[int]],
-) -> None:
-    """The one task of a collective op, or that which starts its messages, and its outputs on their
-    ranks.
+class _Tasks:
+    """The columns of a placement while they grow.
+
+    ``expanded`` are the collectives whose messages are still to be written, in program order, with
+    who reads their outputs where these lie: (output, -1 for a control input; the readers).
+    ``arrivals`` are the tasks after which an output of an expanded one is there.
     """
-    columns.names.append(op.name)
-    columns.kinds.append(op.phase if ring.expanded else COLLECTIVE)
-    ends = (ring.ranks[0], ring.ranks[0 if ring.expanded else -1])
-    columns.numbers.append(
-        (position, -1, *ends, ring.duration_ps, 0, 0, 0 if ring.expanded else ring.bytes)
-    )
-    columns.resources.append(ring.resources)
-    columns.links.append(ring.half_links)
-    columns.successors.append([] if ring.expanded else after)
-    _add_outputs(columns, op, position, ring.outputs_on, here)
 
+    def __init__(self, prepared: Prepared, placement: Sequence[int]) -> None:
+        self.prepared, self.placement, self.rings = prepared, placement, prepared.rings
+        self.columns = Columns(prepared.memory, resources(prepared.fabric))
+        self.consumers: dict[int, tuple[int, ...]] = {}
+        self.buffer_of: dict[TensorOf, int] = {}
+        self.expanded: dict[int, list[tuple[int, list[int]]]] = {
+            i: [] for i, ring in self.rings.items() if ring.expanded
+        }
+        self.arrivals: dict[TensorOf, list[int]] = {}
+        self._names = [device.name for device in prepared.cluster.devices]
 
-def _expand_first(
-    columns: _Columns, prepared: Prepared, expanded: dict[int, Readers], queues: list[Resource]
-) -> None:
-    """The messages of the first of the collectives; its readers wait until their rank is done, its
-    buffers live on.
-    """
-    position = next(iter(expanded))
-    readers = expanded.pop(position)
-    op, ring, devices = (
-        prepared.graph.ops[position],
-        prepared.rings[position],
-        prepared.cluster.devices,
-    )
+    def add_reserves(self) -> None:
+        """What the framework and the communication library hold on each device, whatever runs
+        there.
+        """
+        for device, sizes in enumerate(self.prepared.reserves):
+            for kind, size in zip(OUTSIDE, sizes, strict=True):
+                name = f"{kind} of {self._names[device]}"
+                self.columns.buffer(name, device, size, kind, PERSISTENT)
 
-    def send(source: int, destination: int, size: int, number: int) -> tuple[list[int], list[int]]:
-        segments = prepared.segments(source, destination)
-        message = Transfer(
-            -1, (destination,), (position,), segments, chunks_of(prepared, size, segments)
+    def add_ops(self) -> None:
+        """Every op, in rows as its position, with the edges that cross no device."""
+        prepared, placement = self.prepared, self.placement
+        readers = self._local_readers()
+        rows = np.arange(len(placement))
+        durations = prepared.duration[rows, placement].tolist() if placement else []
+        gaps = prepared.gap_ps.tolist()
+        for i, op in enumerate(prepared.graph.ops):
+            if i in self.rings:
+                self._add_collective(op, i, self.rings[i], readers)
+                continue
+            device = placement[i]
+            self.columns.task(
+                op.name,
+                op.phase,
+                (device, device),
+                op=i,
+                duration=durations[i],
+                # No gap follows an op that takes no time: nothing was launched.
+                gap=gaps[device] if durations[i] > 0 else 0,
+                held=(device,),
+            )
+            self._add_buffers(op, i, device, readers)
+
+    def _local_readers(self) -> dict[TensorOf, list[int]]:
+        """The readers of each tensor where it lies, as the memory model counts them; their edges
+        are added.
+        """
+        reads, placement = self.prepared.reads, self.placement
+        outputs_only = self.prepared.memory.model == "outputs_only"
+        readers: dict[TensorOf, list[int]] = {}
+        keys = zip(
+            reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True
         )
-        label = f"{op.name}[{number}] {devices[source].name}>{devices[destination].name}"
-        return _add_hops(columns, prepared, message, (position, -1, COLLECTIVE), label, queues)
+        for producer, output, consumers in keys:
+            home = self.prepared.home(producer, output, placement)
+            # A collective op reads each input where it lies.
+            here = [c for c in consumers if c in self.rings or placement[c] == home]
+            if producer in self.expanded:
+                self.expanded[producer].append((output, here))
+            else:
+                self.columns.release(producer, here)
+            readers[producer, output] = consumers if outputs_only else here
+        return readers
 
-    done = add_steps(
-        ring.steps, position, send, lambda first, then: columns.successors[first].append(then)
-    )
-    _require_size(columns)
-    for text, rank in zip(op.inputs, ring.inputs_on, strict=True):
-        columns.readers_of.get(prepared.graph.resolve(text), []).extend(done[rank])
-    for output, rank in enumerate(ring.outputs_on):
-        columns.arrivals[position, output] = done[rank]
-        if op.outputs[output].view_of is None:
-            columns.readers_of[position, output] += done[rank]
-    columns.arrivals[position, -1] = list(
-        dict.fromkeys(task for rank in ring.ranks for task in done[rank])
-    )
-    for output, consumers in readers:
-        for task in columns.arrivals[position, output]:
-            columns.successors[task] = list(dict.fromkeys(columns.successors[task] + consumers))
-
-
-def _add_buffers(
-    columns: _Columns, op: Op, position: int, device: int, here: dict[tuple[int, int], list[int]]
-) -> None:
-    """The buffers of one op; ``here`` lists the readers of each tensor on the producer's own
-    device.
-    """
-    columns.buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT, [])
-    columns.buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT, [])
-    columns.buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT, [])
-    columns.buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", position, [])
-    if owns_outputs(op) and columns.memory.model == "full":
-        return  # What it hands to its readers are the parameters themselves, counted above
-    _add_outputs(columns, op, position, (device,) * len(op.outputs), here)
-
-
-def _add_outputs(
-    columns: _Columns,
-    op: Op,
-    position: int,
-    devices: Sequence[int],
-    here: dict[tuple[int, int], list[int]],
-) -> None:
-    """The buffers of the outputs, by output on these devices; who reads a view reads the buffer of
-    its base.
-    """
-    readers_of = columns.readers_of
-    for output, tensor in enumerate(op.outputs):
-        readers = list(here.get((position, output), ()))
-        if tensor.view_of is not None:
-            base = readers_of[position, tensor.view_of]
-            base += [reader for reader in readers if reader not in base]
-            readers_of[position, output] = base
-            continue
-        columns.buffer(
-            f"{op.name}:{output}", devices[output], tensor.bytes, "activations", position, readers
+    def _add_collective(
+        self, op: Op, i: int, ring: Ring, readers: Mapping[TensorOf, list[int]]
+    ) -> None:
+        """The one task of a collective op, or that which starts its messages, and its outputs on
+        their ranks.
+        """
+        self.columns.task(
+            op.name,
+            op.phase if ring.expanded else COLLECTIVE,
+            (ring.ranks[0], ring.ranks[0 if ring.expanded else -1]),
+            op=i,
+            duration=ring.duration_ps,
+            size=0 if ring.expanded else ring.bytes,
+            held=ring.resources,
+            links=ring.half_links,
+            flow=self.prepared.fabric.shares_rates and not ring.expanded,
         )
-        readers_of[position, output] = readers  # transfers that read the buffer join them
+        self._add_outputs(op, i, ring.outputs_on, readers)
 
+    def _add_buffers(
+        self, op: Op, i: int, device: int, readers: Mapping[TensorOf, list[int]]
+    ) -> None:
+        buffer = self.columns.buffer
+        buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT)
+        buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
+        buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
+        buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", i)
+        # What a parameter hands to its readers is counted above already.
+        if not (owns_outputs(op) and self.prepared.memory.model == "full"):
+            self._add_outputs(op, i, (device,) * len(op.outputs), readers)
 
-def _add_transfer(
-    columns: _Columns, prepared: Prepared, transfer: Transfer, queues: list[Resource]
-) -> None:
-    """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they
-    fill.
-    """
-    reads = prepared.reads
-    producer, output = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
-    label = _label(prepared, transfer, producer, output)
-    begins, arrives = _add_hops(
-        columns, prepared, transfer, (producer, output, TRANSFER), label, queues
-    )
-    for before in columns.arrivals.get((producer, output), (producer,)):
-        columns.successors[before].extend(begins)
-    columns.readers_of.get((producer, output), []).extend(begins)
-    for task in arrives:
-        columns.successors[task].extend(transfer.consumers)
-    _add_copies(columns, transfer, label, arrives[0], int(reads.bytes[transfer.tensor]), prepared)
-
-
-def _add_hops(
-    columns: _Columns,
-    prepared: Prepared,
-    transfer: Transfer,
-    what: tuple[int, int, str],
-    label: str,
-    queues: list[Resource],
-) -> tuple[list[int], list[int]]:
-    """Piece by piece of the route. ``what`` is sent: op, output, kind.
-
-    Returns first and last piece's tasks.
-    """
-    begins: list[int] = []
-    before: list[int] = []
-    for hop, segment in enumerate(transfer.segments):
-        last = hop == len(transfer.segments) - 1
-        stage = segment.route.devices[-1]
-        name = label if last else f"{label}@{prepared.cluster.devices[stage].name}"
-        tasks = _add_hop(columns, prepared, transfer, segment, name, what, queues)
-        begins = begins or tasks
-        for earlier, task in zip(before, tasks, strict=False):
-            columns.successors[earlier].append(task)
-        if not last:
-            first = len(columns.names)
-            for task, size in zip(tasks, transfer.chunks, strict=True):
-                columns.buffer(
-                    columns.names[task], stage, size, "staging", task, [task - tasks[0] + first]
+    def _add_outputs(
+        self, op: Op, i: int, devices: Sequence[int], readers: Mapping[TensorOf, list[int]]
+    ) -> None:
+        """The buffers of the outputs, by output on these devices; who reads a view reads the buffer
+        of its base.
+        """
+        for output, tensor in enumerate(op.outputs):
+            if tensor.view_of is None:
+                row = self.columns.buffer(
+                    f"{op.name}:{output}", devices[output], tensor.bytes, "activations", i
                 )
-        before = tasks
-    return begins, before
+            else:
+                row = self.buffer_of[i, tensor.view_of]
+            self.buffer_of[i, output] = row
+            self.columns.read(row, readers.get((i, output), ()))
 
+    # What is sent
 
-def _add_hop(
-    columns: _Columns,
-    prepared: Prepared,
-    transfer: Transfer,
-    segment: Segment,
-    name: str,
-    what: tuple[int, int, str],
-    queues: list[Resource],
-) -> list[int]:
-    """One task a chunk over one segment. Returns their rows."""
-    op, output, kind = what
-    flows, chunks, held = bool(segment.flow_links), transfer.chunks, segment.resources
-    if len(chunks) > 1 and not segment.waits:
-        # Chunks of one transfer follow one another even where transfers never wait: a queue of
-        # their own.
-        held = (len(queues),)
-        queues.append(Resource(f"lane {name}"))
-    first = len(columns.names)
-    ends = segment.route.devices[0], segment.route.devices[-1]
-    for c, size in enumerate(chunks):
-        task = len(columns.names)
-        duration = segment.held_ps if flows else transfer_ps(size, segment)
-        columns.names.append(name if len(chunks) == 1 else f"{name}#{c}")
-        columns.kinds.append(kind)
-        columns.numbers.append((op, output, *ends, duration, segment.lag_ps, segment.gap_ps, size))
-        columns.resources.append(held)
-        columns.links.append(segment.flow_links)
-        # Flows of one transfer that shared a link would all end together: they too follow one
-        # another.
-        columns.successors.append([task + 1] if flows and c < len(chunks) - 1 else [])
-        columns.consumers[task] = transfer.consumers
-    return list(range(first, len(columns.names)))
+    def expand_until(self, producer: int) -> None:
+        """Write the messages of the collectives up to this op (position); their readers wait until
+        their rank is done, their buffers live on.
+        """
+        while self.expanded and next(iter(self.expanded)) <= producer:
+            position = next(iter(self.expanded))
+            self._expand(position, self.expanded.pop(position))
 
+    def _expand(self, position: int, readers: Iterable[tuple[int, list[int]]]) -> None:
+        op, ring, columns = self.prepared.graph.ops[position], self.rings[position], self.columns
 
-def _label(prepared: Prepared, transfer: Transfer, producer: int, output: int) -> str:
-    """``op:output>device``, and ``/consumer`` where every consumer has a transfer of its own."""
-    names = ",".join(prepared.cluster.devices[d].name for d in transfer.destinations)
-    label = f"{prepared.graph.ops[producer].name}:{output}>{names}"
-    if prepared.cluster.transfer == "per-consumer":
-        label += f"/{prepared.graph.ops[transfer.consumers[0]].name}"
-    return label
+        def send(
+            source: int, destination: int, size: int, number: int
+        ) -> tuple[list[int], list[int]]:
+            segments = self.prepared.segments(source, destination)
+            chunks = chunks_of(self.prepared, size, segments)
+            message = Transfer(-1, (destination,), (position,), segments, chunks)
+            label = f"{op.name}[{number}] {self._names[source]}>{self._names[destination]}"
+            return self._add_hops(message, (position, NONE, COLLECTIVE), label)
 
+        done = add_steps(ring.steps, position, send, columns.wait)
+        for text, rank in zip(op.inputs, ring.inputs_on, strict=True):
+            columns.read(self.buffer_of.get(self.prepared.graph.resolve(text), NONE), done[rank])
+        for output, rank in enumerate(ring.outputs_on):
+            self.arrivals[position, output] = done[rank]
+            if op.outputs[output].view_of is None:
+                columns.read(self.buffer_of[position, output], done[rank])
+        everything = dict.fromkeys(task for rank in ring.ranks for task in done[rank])
+        self.arrivals[position, NONE] = list(everything)
+        for output, consumers in readers:
+            for task in self.arrivals[position, output]:
+                columns.release(task, consumers)
 
-def _add_copies(
-    columns: _Columns, transfer: Transfer, label: str, filler: int, size: int, prepared: Prepared
-) -> None:
-    for destination in transfer.destinations:
-        readers = [c for c in transfer.consumers if columns.numbers[c][2] == destination]
-        name = (
-            label
-            if len(transfer.destinations) == 1
-            else f"{label} on {prepared.cluster.devices[destination].name}"
+    def add_transfer(self, transfer: Transfer) -> None:
+        """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they
+        fill.
+        """
+        reads, columns = self.prepared.reads, self.columns
+        tensor = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
+        label = self._label(transfer, *tensor)
+        begins, arrives = self._add_hops(transfer, (*tensor, TRANSFER), label)
+        for before in self.arrivals.get(tensor, tensor[:1]):
+            columns.release(before, begins)
+        for task in arrives:
+            columns.release(task, transfer.consumers)
+        columns.read(self.buffer_of.get(tensor, NONE), begins)
+        size, several = int(reads.bytes[transfer.tensor]), len(transfer.destinations) > 1
+        for device in transfer.destinations:
+            readers = [c for c in transfer.consumers if self.placement[c] == device]
+            name = f"{label} on {self._names[device]}" if several else label
+            columns.buffer(name, device, size, "received copies", arrives[0], readers)
+
+    def _label(self, transfer: Transfer, producer: int, output: int) -> str:
+        """``op:output>device``, and ``/consumer`` where every consumer has a transfer to itself."""
+        ops, names = (
+            self.prepared.graph.ops,
+            ",".join(self._names[d] for d in transfer.destinations),
         )
-        columns.buffer(name, destination, size, "received copies", filler, readers)
+        consumer = ""
+        if self.prepared.cluster.transfer == "per-consumer":
+            consumer = f"/{ops[transfer.consumers[0]].name}"
+        return f"{ops[producer].name}:{output}>{names}{consumer}"
 
+    def _add_hops(
+        self, transfer: Transfer, sent: tuple[int, int, str], label: str
+    ) -> tuple[list[int], list[int]]:
+        """Piece by piece of the route; ``sent`` are op, output and kind. Returns the tasks of the
+        first and of the last piece.
+        """
+        begins, tasks = list[int](), list[int]()
+        for hop, segment in enumerate(transfer.segments, 1):
+            stage, last = segment.route.destination, hop == len(transfer.segments)
+            name = label if last else f"{label}@{self._names[stage]}"
+            names = [name]
+            if len(transfer.chunks) > 1:
+                names = [f"{name}#{c}" for c in range(len(transfer.chunks))]
+            tasks = self._add_hop(transfer, segment, name, names, sent)
+            begins = begins or tasks
+            for task, chunk, size in zip(tasks, names, transfer.chunks, strict=True):
+                if not last:
+                    # The tasks of the next hop follow these, chunk by chunk.
+                    onward = [task + len(tasks)]
+                    self.columns.release(task, onward)
+                    self.columns.buffer(chunk, stage, size, "staging", task, onward)
+        return begins, tasks
 
-def _task_graph(columns: _Columns, prepared: Prepared, queues: list[Resource]) -> TaskGraph:
-    cluster = prepared.cluster
-    op, output, source, destination, duration, lag, gap, size = _split(columns.numbers, 8)
-    where, held, kind, filler, asked = _split(columns.buffer_numbers, 5)
-    flows, half_links = prepared.fabric.shares_rates, prepared.fabric.flow_links
-    tasks = Tasks(
-        name=tuple(columns.names),
-        kind=tuple(columns.kinds),
-        op=op,
-        output=output,
-        source=source,
-        destination=destination,
-        duration=duration,
-        lag=lag,
-        gap=gap,
-        priority=np.zeros(len(op), np.int64),
-        bytes=size,
-        flow=np.array([flows and kind in SENT for kind in columns.kinds], np.bool_),
-        resources=Rows.of(columns.resources),
-        links=Rows.of(columns.links),
-        successors=Rows.of(columns.successors),
-    )
-    requested = None if (held == asked).all() else asked
-    buffers = Buffers(
-        tuple(columns.buffer_names), where, held, kind, filler, Rows.of(columns.readers), requested
-    )
-    return TaskGraph(
-        tasks,
-        tuple(queues),
-        buffers,
-        tuple(device.name for device in cluster.devices),
-        np.array(
-            [-1 if device.memory is None else device.memory for device in cluster.devices], np.int64
-        ),
-        tuple(half_link.name for half_link in half_links),
-        np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
-    )
+    def _add_hop(
+        self,
+        transfer: Transfer,
+        segment: Segment,
+        name: str,
+        names: Sequence[str],
+        sent: tuple[int, int, str],
+    ) -> list[int]:
+        """A task a chunk over one segment. Returns their rows."""
+        op, output, kind = sent
+        flow, held, tasks = bool(segment.flow_links), segment.resources, list[int]()
+        if len(names) > 1 and not segment.waits:
+            # Chunks follow one another even where transfers never wait: a queue for them alone.
+            held = (self.columns.queue(f"lane {name}"),)
+        for chunk, size in zip(names, transfer.chunks, strict=True):
+            task = self.columns.task(
+                chunk,
+                kind,
+                (segment.route.source, segment.route.destination),
+                op=op,
+                output=output,
+                duration=segment.held_ps if flow else transfer_ps(size, segment),
+                lag=segment.lag_ps,
+                gap=segment.gap_ps,
+                size=size,
+                held=held,
+                links=segment.flow_links,
+                flow=self.prepared.fabric.shares_rates,
+            )
+            self.consumers[task] = transfer.consumers
+            tasks.append(task)
+        if flow:
+            # Flows of one transfer share a link and would end together: they too follow one
+            # another.
+            self.columns.chain(tasks)
+        return tasks
 
+    def task_graph(self) -> TaskGraph:
+        """What was written."""
+        tasks, cluster = self.columns.task_columns(), self.prepared.cluster
+        half_links = self.prepared.fabric.flow_links
+        capacity = [NONE if d.memory is None else d.memory for d in cluster.devices]
+        return TaskGraph(
+            tasks,
+            tuple(self.columns.resources),
+            self.columns.buffer_columns(),
+            tuple(self._names),
+            np.array(capacity, np.int64),
+            tuple(half_link.name for half_link in half_links),
+            np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
+            self._sharing(tasks),
+        )
 
-def _split(rows: Sequence[tuple[int, ...]], width: int) -> list[Ints]:
-    """The columns of a list of rows."""
-    table = np.array(rows, np.int64).reshape(-1, width)
-    return [table[:, column].copy() for column in range(width)]
+    def _sharing(self, tasks: Tasks) -> Sharing | None:
+        """On which devices each task is a collective (all ranks of an op, two of a message), where
+        that slows what they compute.
+        """
+        slowdown = self.prepared.collectives.slowdown
+        if slowdown == 1 or not self.rings:
+            return None
+        devices: list[tuple[int, ...]] = []
+        for row, kind in enumerate(tasks.kind):
+            ends = int(tasks.source[row]), int(tasks.destination[row])
+            ranks = self.rings[row].ranks if row in self.rings else ends
+            devices.append(ranks if kind == COLLECTIVE else ())
+        return Sharing(slowdown, Rows.of(devices))

@@ -1,4 +1,5 @@
-"""The pass that turns a pipeline schedule and the times of its stages into tasks.
+"""The schedule of a strategy's pipeline, and the pass that turns a schedule and the times of its
+stages into tasks.
 
 Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that
 goes to a stage of another rank is a transfer that takes the latency between the two and holds
@@ -7,13 +8,13 @@ nothing: transfers never wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from ..errors import InputError
+from ..memory import MemoryModel
 from ..schedules import (
     BACKWARD,
     FORWARD,
@@ -22,56 +23,57 @@ from ..schedules import (
     Action,
     Schedule,
     StageTimes,
+    named_schedule,
+    read_csv,
     weight_versions,
 )
-from ..taskgraph import (
-    BUFFER_KINDS,
-    PERSISTENT,
-    TRANSFER,
-    Buffers,
-    Ints,
-    Resource,
-    Rows,
-    TaskGraph,
-    Tasks,
-)
+from ..strategy.parallelism import Parallelism
+from ..taskgraph import PERSISTENT, TRANSFER, Resource, TaskGraph
 from ..units import picoseconds
+from .columns import Columns
 
 # By kind of action; a whole backward is a backward too.
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
+# The actions that wait for one of a kind: how many stages on, and of which kind.
+WAITING = {
+    FORWARD: ((1, FORWARD), (0, BACKWARD), (0, INPUT)),
+    BACKWARD: ((-1, BACKWARD), (-1, INPUT)),
+    INPUT: ((-1, BACKWARD), (-1, INPUT), (0, WEIGHT)),
+    WEIGHT: (),
+}
 
 
-@dataclass(slots=True)
-class _Columns:
-    """Columns of tasks and buffers while they grow."""
+def schedule_of(p: Parallelism) -> Schedule:
+    """The schedule that a parallelism names or holds. Raises InputError."""
+    if p.table is None:
+        schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks)
+    else:
+        try:
+            schedule = read_csv(p.table)
+        except InputError as error:
+            raise InputError(f"table: {problem}" for problem in error.problems) from None
+    problems = list(_schedule_problems(schedule, p))
+    if problems:
+        raise InputError(problems)
+    return schedule
 
-    names: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    # op, output, source, destination, duration
-    numbers: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    successors: list[list[int]] = field(default_factory=list)
-    buffer_names: list[str] = field(default_factory=list)
-    # device, bytes, kind, filler
-    buffer_numbers: list[tuple[int, int, int, int]] = field(default_factory=list)
-    readers: list[Sequence[int]] = field(default_factory=list)
 
-    def task(self, name: str, kind: str, *numbers: int) -> int:
-        """A new row; ``numbers`` are op, output, source, destination and duration."""
-        op, output, source, destination, duration = numbers
-        self.names.append(name)
-        self.kinds.append(kind)
-        self.numbers.append((op, output, source, destination, duration))
-        self.successors.append([])
-        return len(self.names) - 1
-
-    def buffer(
-        self, name: str, device: int, size: int, kind: str, filler: int, readers: Sequence[int]
-    ) -> None:
-        """A buffer, where it has bytes."""
-        if size:
-            self.buffer_names.append(name)
-            self.buffer_numbers.append((device, size, BUFFER_KINDS.index(kind), filler))
-            self.readers.append(readers)
+def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
+    if schedule.asynchronous:
+        yield (
+            f"schedule: {schedule.name} has no step whose time could be told; `simdev pipeline` "
+            "runs it"
+        )
+    for name in ("pp", "microbatches"):
+        given, count = getattr(p, name), getattr(schedule, "ranks" if name == "pp" else name)
+        if given != count:
+            yield f"{name}: is {given}, but the table has {count}"
+    kinds: dict[int, set[str]] = {}
+    for action in schedule.actions:
+        kinds.setdefault(action.stage, set()).add(action.kind)
+    for stage in sorted(kinds):
+        if {BACKWARD, INPUT} <= kinds[stage]:
+            yield f"table: stage {stage} does some backwards whole and some in two; do all alike"
 
 
 def pipeline_task_graph(schedule: Schedule, times: StageTimes) -> TaskGraph:
@@ -84,122 +86,81 @@ def pipeline_task_graph(schedule: Schedule, times: StageTimes) -> TaskGraph:
         raise InputError(
             f"times: are of {len(times.forward)} stages, the schedule has {schedule.stages}"
         )
-    columns = _Columns()
-    row = {action: i for i, action in enumerate(schedule.actions)}
+    names = tuple(f"rank {rank}" for rank in range(schedule.ranks))
+    starts = [0, *accumulate(sum(action is not None for action in row) for row in schedule.rows)]
+    resources = [
+        Resource(name, "fixed", tuple(range(starts[rank], starts[rank + 1])), rank)
+        for rank, name in enumerate(names)
+    ]
+    columns = Columns(MemoryModel(), resources)
+    rows = {action: row for row, action in enumerate(schedule.actions)}
     durations = _durations(times)
-    for i, action in enumerate(schedule.actions):
-        rank = schedule.rank_of[action.stage]
-        columns.task(
-            str(action), KINDS[action.kind], i, -1, rank, rank, durations[action.kind][action.stage]
-        )
+    for action, row in rows.items():
+        rank, duration = schedule.rank_of[action.stage], durations[action.kind][action.stage]
+        kind = KINDS[action.kind]
+        columns.task(str(action), kind, (rank, rank), op=row, duration=duration, held=(rank,))
     comm = [picoseconds(seconds) for seconds in times.comm]
-    for i, action in enumerate(schedule.actions):
-        _connect(columns, schedule, row, comm, i, action)
+    for action in rows:
+        _connect(columns, schedule, rows, comm, action)
     _add_parameters(columns, schedule, times)
-    for i, action in enumerate(schedule.actions):
+    for action in rows:
         if action.kind == FORWARD:
-            _add_activations(columns, schedule.rank_of[action.stage], row, times, i, action)
-    return _task_graph(columns, schedule)
+            _add_activations(columns, schedule.rank_of[action.stage], rows, times, action)
+    capacity = np.full(schedule.ranks, -1, np.int64)
+    tasks, buffers = columns.task_columns(), columns.buffer_columns()
+    return TaskGraph(tasks, tuple(resources), buffers, names, capacity)
 
 
 def _durations(times: StageTimes) -> dict[str, list[int]]:
     """Ps by kind of action and stage."""
     whole = [b + w for b, w in zip(times.backward, times.weight, strict=True)]
     seconds = {FORWARD: times.forward, BACKWARD: whole, INPUT: times.backward, WEIGHT: times.weight}
-    return {kind: [picoseconds(one) for one in column] for kind, column in seconds.items()}
+    return {kind: list(map(picoseconds, column)) for kind, column in seconds.items()}
 
 
 def _connect(
-    columns: _Columns,
+    columns: Columns,
     schedule: Schedule,
-    row: dict[Action, int],
-    comm: list[int],
-    i: int,
+    rows: Mapping[Action, int],
+    comm: Sequence[int],
     action: Action,
 ) -> None:
-    """What waits for this action: on its own rank directly, on another one behind a transfer."""
-    stage, microbatch = action.stage, action.microbatch
-    match action.kind:
-        case "F":
-            wanted = [(stage + 1, FORWARD), (stage, BACKWARD), (stage, INPUT)]
-        case "W":
-            wanted = []
-        case "I":
-            wanted = [(stage - 1, BACKWARD), (stage - 1, INPUT), (stage, WEIGHT)]
-        case _:
-            wanted = [(stage - 1, BACKWARD), (stage - 1, INPUT)]
-    source = schedule.rank_of[stage]
-    for other, kind in wanted:
-        after = row.get(Action(other, kind, microbatch))
-        if after is None:
+    """What waits for this action: on the same rank directly, on another one behind a transfer."""
+    source, before = schedule.rank_of[action.stage], rows[action]
+    for step, kind in WAITING[action.kind]:
+        waiting = Action(action.stage + step, kind, action.microbatch)
+        if waiting not in rows:
             continue
-        destination = schedule.rank_of[other]
-        if destination != source:
-            name, latency = f"{action}:0>{_rank(destination)}", comm[min(stage, other)]
-            send = columns.task(name, TRANSFER, i, 0, source, destination, latency)
-            columns.successors[i].append(send)
-            columns.successors[send].append(after)
-        else:
-            columns.successors[i].append(after)
+        after, destination = rows[waiting], schedule.rank_of[waiting.stage]
+        if destination == source:
+            columns.release(before, [after])
+            continue
+        latency = comm[min(action.stage, waiting.stage)]
+        name, ends = f"{action}:0>rank {destination}", (source, destination)
+        send = columns.task(name, TRANSFER, ends, op=before, output=0, duration=latency)
+        columns.chain((before, send, after))
 
 
-def _add_parameters(columns: _Columns, schedule: Schedule, times: StageTimes) -> None:
+def _add_parameters(columns: Columns, schedule: Schedule, times: StageTimes) -> None:
     """The weights of every stage; asynchronous schedules stash several versions of them."""
     for stage, versions in enumerate(weight_versions(schedule)):
         rank, size = schedule.rank_of[stage], times.parameters[stage]
-        columns.buffer(f"weights of stage {stage}", rank, size, "parameters", PERSISTENT, [])
-        columns.buffer(
-            f"stash of stage {stage}", rank, size * (versions - 1), "parameters", PERSISTENT, []
-        )
+        stash = size * (versions - 1)
+        columns.buffer(f"weights of stage {stage}", rank, size, "parameters", PERSISTENT)
+        columns.buffer(f"stash of stage {stage}", rank, stash, "parameters", PERSISTENT)
 
 
 def _add_activations(
-    columns: _Columns, rank: int, row: dict[Action, int], times: StageTimes, i: int, action: Action
+    columns: Columns, rank: int, rows: Mapping[Action, int], times: StageTimes, action: Action
 ) -> None:
     """What a forward leaves behind: until the whole backward, or one part until each half of it."""
-    stage, microbatch = action.stage, action.microbatch
-    size, kept = times.activation[stage], times.kept[stage]
+    size, kept, filler = times.activation[action.stage], times.kept[action.stage], rows[action]
     whole, half, rest = (
-        row.get(Action(stage, kind, microbatch)) for kind in (BACKWARD, INPUT, WEIGHT)
+        rows.get(Action(action.stage, kind, action.microbatch))
+        for kind in (BACKWARD, INPUT, WEIGHT)
     )
     if whole is not None:
-        columns.buffer(f"{action}:0", rank, size, "activations", i, [whole])
+        columns.buffer(f"{action}:0", rank, size, "activations", filler, [whole])
     elif half is not None and rest is not None:
-        columns.buffer(f"{action}:0", rank, size - kept, "activations", i, [half])
-        columns.buffer(f"{action}:1", rank, kept, "activations", i, [half, rest])
-
-
-def _task_graph(columns: _Columns, schedule: Schedule) -> TaskGraph:
-    op, output, source, destination, duration = _split(columns.numbers, 5)
-    device, size, kind, filler = _split(columns.buffer_numbers, 4)
-    count, computes = len(columns.names), len(schedule.actions)
-    zero = np.zeros(count, np.int64)
-    nothing: list[list[int]] = [[] for _ in range(count)]
-    tasks = Tasks(
-        name=tuple(columns.names), kind=tuple(columns.kinds), op=op, output=output, source=source,
-        destination=destination, duration=duration, lag=zero, gap=zero, priority=zero, bytes=zero,
-        flow=np.zeros(count, np.bool_),
-        resources=Rows.of([[rank] for rank in source[:computes].tolist()] + nothing[computes:]),
-        links=Rows.of(nothing), successors=Rows.of(columns.successors),
-    )  # fmt: skip
-    buffers = Buffers(
-        tuple(columns.buffer_names), device, size, kind, filler, Rows.of(columns.readers)
-    )
-    names = tuple(_rank(rank) for rank in range(schedule.ranks))
-    lengths = [sum(action is not None for action in row) for row in schedule.rows]
-    starts = [0, *accumulate(lengths)]
-    resources = tuple(
-        Resource(name, "fixed", tuple(range(start, start + length)), rank)
-        for rank, (name, start, length) in enumerate(zip(names, starts, lengths, strict=False))
-    )
-    return TaskGraph(tasks, resources, buffers, names, np.full(schedule.ranks, -1, np.int64))
-
-
-def _rank(rank: int) -> str:
-    return f"rank {rank}"
-
-
-def _split(rows: Sequence[tuple[int, ...]], width: int) -> list[Ints]:
-    """The columns of a list of rows."""
-    table = np.array(rows, np.int64).reshape(-1, width)
-    return [table[:, column].copy() for column in range(width)]
+        columns.buffer(f"{action}:0", rank, size - kept, "activations", filler, [half])
+        columns.buffer(f"{action}:1", rank, kept, "activations", filler, [half, rest])

@@ -19,8 +19,8 @@ Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
 """Adds the tasks of a message (source, destination, bytes, round): those that begin it, those with
 which it arrives.
 """
-Link = Callable[[int, int], None]
-"""Makes the first task release the second."""
+Wait = Callable[[int, Sequence[int]], None]
+"""Lets a task wait for others."""
 
 
 Arrived = list[tuple[int, list[int]]]
@@ -66,7 +66,7 @@ class _Ranks:
             self.held[rank] += tasks
 
 
-def add_steps(steps: Iterable[Phase], start: int, send: Send, link: Link) -> dict[int, list[int]]:
+def add_steps(steps: Iterable[Phase], start: int, send: Send, wait: Wait) -> dict[int, list[int]]:
     """Add the messages after the task ``start``, by round and by the order of the phase.
 
     Returns when ranks are done.
@@ -81,9 +81,8 @@ def add_steps(steps: Iterable[Phase], start: int, send: Send, link: Link) -> dic
             arrived: Arrived = []
             for source, destination in messages:
                 first, last = send(source, destination, phase.size, number)
-                for before in ranks.before(source, destination) or (start,):
-                    for task in first:
-                        link(before, task)
+                for task in first:
+                    wait(task, ranks.before(source, destination) or (start,))
                 sent.append((source, last))
                 arrived.append((destination, last))
             ranks.advance(sent, arrived)

@@ -20,7 +20,7 @@ from ...models.large import Transformer, shard_of
 from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, TaskGraph
-from ..scheduled import schedule_of
+from ..pipeline import schedule_of
 from .actions import add_actions, add_sends
 from .buffers import add_activations, add_parameters
 from .durations import Durations

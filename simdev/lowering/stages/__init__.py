@@ -23,8 +23,8 @@ from ..build import build
 from ..following import following
 from ..iterations import Step
 from ..microbatches import Copies, microbatched, once_a_step
+from ..pipeline import schedule_of
 from ..prepare import Prepared
-from ..scheduled import schedule_of
 from .assign import stages_of
 from .cut import even_cut
 
@@ -47,7 +47,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
     except InputError as error:
         raise InputError([f"strategy.pipeline.{problem}" for problem in error.problems]) from None
     placement = _placement(prepared, [homes[number] for number in stage])
-    task_graph, _ = build(prepared, placement)
+    task_graph = build(prepared, placement).task_graph
     once = once_a_step(graph, {})
     copies = Copies.of(task_graph, len(graph.ops), once, schedule.microbatches)
     acts = _Acts(graph, once, stage, schedule)

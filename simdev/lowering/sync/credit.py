@@ -2,21 +2,21 @@
 some arrive.
 
 Which message an arrival lets go is decided while the step runs: no edge of a task graph says it
-beforehand. Told the schedule, the decisions follow, and told the decisions, the schedule does. So
-both are repeated until they agree: from a trace the rule is replayed (when is each message ready,
-how long is it on its way), what waited gets an edge from the message whose arrival let it go, and
-the graph is run again. A decision hangs on earlier ones only, so each round settles the earliest
-that was wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine
-runs it, and the checker judges it, as it does every task graph. The first guess comes from an
-engine that knows the rule (``engine.credit``) and is right but for ties: one round then confirms
-it.
+beforehand. The decisions follow from the schedule, and the schedule from the decisions. So both are
+repeated until they agree: from a trace the rule is replayed (when is each message ready, how long
+is it on its way), what waited gets an edge from the message whose arrival let it go, and the graph
+is run again. A decision hangs on earlier ones only, so each round settles the earliest that was
+wrong, and what the rounds agree on is the one schedule that obeys the rule. Any engine runs it, and
+the checker judges it, as it does every task graph. The first guess comes from an engine that knows
+the rule (``engine.credit``) and is right but for ties: one round then confirms it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,22 +24,20 @@ from ...errors import InputError
 from ...strategy import Sync
 from ...taskgraph import Ints, TaskGraph
 from ...trace import Trace
+from ..columns import with_pairs
 from ..iterations import Push, Step
-from .draft import with_edges
 
 MOST_ROUNDS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A message of the replay: when it is ready, how long it is on its way once it may go (ps), and
-    what it costs.
+class _Waiting(NamedTuple):
+    """A message of the replay: when it is ready but for its credit, and how long it is on its way
+    once it may go (ps).
     """
 
-    row: int
+    push: Push
     ready: int
     way: int
-    push: Push
 
 
 Edges = frozenset[tuple[int, int]]
@@ -56,120 +54,99 @@ def credited(
     schedule obeys the rule after 200 rounds.
     """
     pushes = _pushes(step, graph)
-    told = [
-        (one.first, one.last, one.size, one.rank, worker)
-        for worker, own in pushes.items()
-        for one in own
-    ]
-    edges = guess(graph, told)
+    edges = guess(
+        graph,
+        [
+            (push.first, push.last, push.size, push.rank, worker)
+            for worker, sent in pushes.items()
+            for push in sent
+        ],
+    )
     for _ in range(MOST_ROUNDS):
         trace = run(_with(graph, edges))
-        found = frozenset(_decisions(graph, trace, pushes, sync))
-        if found == edges:
+        decisions = frozenset(_decisions(graph, trace, pushes, sync))
+        if decisions == edges:
             return trace
-        edges = found
+        edges = decisions
     raise InputError(f"sync.credit: no schedule obeys the rule after {MOST_ROUNDS} rounds")
 
 
 def _with(graph: TaskGraph, edges: Edges) -> TaskGraph:
     if not edges:
         return graph
-    successors = with_edges(
-        graph.tasks.successors, np.array(sorted(edges), np.int64).reshape(-1, 2), 0
-    )
+    before, after = zip(*edges, strict=True)
+    successors = with_pairs([graph.tasks.successors], before, after, len(graph.tasks))
     return replace(graph, tasks=replace(graph.tasks, successors=successors))
 
 
 def _pushes(step: Step, graph: TaskGraph) -> dict[int, list[Push]]:
     """The messages that credit counts by worker, of all steps."""
-    rows = len(step.task_graph.tasks)
-    source = step.task_graph.tasks.source
-    found: dict[int, list[Push]] = {}
-    for k in range(len(graph.tasks) // rows):
-        for one in step.pushes:
-            rank = one.rank + k * one.later
-            told = Push(one.first + k * rows, one.size, one.last + k * rows, rank)
-            found.setdefault(int(source[one.first]), []).append(told)
-    return found
+    rows, source = len(step.task_graph.tasks), step.task_graph.tasks.source.tolist()
+    pushes: dict[int, list[Push]] = {}
+    for first in range(0, len(graph.tasks), rows):
+        for push in step.pushes:
+            rank = push.rank + first // rows * push.later
+            sent = replace(push, first=push.first + first, last=push.last + first, rank=rank)
+            pushes.setdefault(source[push.first], []).append(sent)
+    return pushes
 
 
 def _decisions(
-    graph: TaskGraph, trace: Trace, pushes: dict[int, list[Push]], sync: Sync
+    graph: TaskGraph, trace: Trace, pushes: Mapping[int, Sequence[Push]], sync: Sync
 ) -> Iterator[tuple[int, int]]:
     """What the rule says to this schedule: (task that arrives, task that it lets go)."""
-    ready = _release(graph, trace, [push.first for own in pushes.values() for push in own])
-    arrival = trace.finish + graph.tasks.lag
-    for own in pushes.values():
-        # Until it may go a message waits for its credit alone; from then on its way does not hang
-        # on the credit.
-        went = _went(trace, own, ready)
-        told = [
-            _Ready(push.first, ready[push.first], int(arrival[push.last]) - went[push.first], push)
-            for push in own
+    arrival = (trace.finish + graph.tasks.lag).tolist()
+    # Until it may go a message waits for its credit alone; from then on its way does not hang on
+    # the credit. So the way is the same in any trace, however wrong its decisions are.
+    ready, went = _released(graph, trace), _released(trace.task_graph, trace)
+    for sent in pushes.values():
+        waiting = [
+            _Waiting(push, ready[push.first], arrival[push.last] - went[push.first])
+            for push in sent
         ]
-        yield from _replay(told, int(sync.credit or 0), sync.credit_rule == "skip")
+        yield from _replay(waiting, int(sync.credit or 0), sync.credit_rule == "skip")
 
 
-def _release(graph: TaskGraph, trace: Trace, rows: Sequence[int]) -> dict[int, int]:
-    """When each of these tasks would be ready but for its credit."""
-    wanted = np.zeros(len(graph.tasks), np.bool_)
-    wanted[list(rows)] = True
+def _released(graph: TaskGraph, trace: Trace) -> list[int]:
+    """When the last predecessor in this graph releases each task (0: it has none)."""
     successors = graph.tasks.successors
-    into = wanted[successors.ids]
-    found = np.zeros(len(graph.tasks), np.int64)
-    release: Ints = trace.finish + graph.tasks.lag
-    np.maximum.at(found, successors.ids[into], release[successors.owners()[into]])
-    return {row: int(found[row]) for row in rows}
+    release: Ints = (trace.finish + graph.tasks.lag)[successors.owners()]
+    latest = np.zeros(len(graph.tasks), np.int64)
+    np.maximum.at(latest, successors.ids, release)
+    return latest.tolist()
 
 
-def _went(trace: Trace, own: Sequence[Push], ready: dict[int, int]) -> dict[int, int]:
-    """When each message was let go in this trace: when it was ready, or when the last edge of its
-    credit was.
-    """
-    tasks = trace.task_graph.tasks
-    release: Ints = trace.finish + tasks.lag
-    predecessors = trace.task_graph.predecessors
-    return {
-        push.first: max(
-            (int(release[row]) for row in predecessors[push.first]), default=ready[push.first]
-        )
-        for push in own
-    }
-
-
-def _replay(messages: Sequence[_Ready], limit: int, skip: bool) -> Iterator[tuple[int, int]]:
+def _replay(messages: Sequence[_Waiting], limit: int, skip: bool) -> Iterator[tuple[int, int]]:
     """The rule: what arrives gives its bytes back, then of those ready the first by priority goes
     while it may.
 
     ``wait``: it may while any credit is left, and may overdraw it. ``skip``: where it fits, the
     next one where not; what never fits goes when nothing else is under way.
     """
-    events = [(one.ready, 1, one.row, k) for k, one in enumerate(messages)]
+    # Arrivals (0) of an instant come before what becomes ready in it (1).
+    events = [(message.ready, 1, message.push.first, k) for k, message in enumerate(messages)]
     heapify(events)
     waiting: list[tuple[int, int, int, int]] = []
     credit, under_way, last = limit, 0, -1
     while events:
         now = events[0][0]
         while events and events[0][0] == now:
-            _, comes, _, k = heappop(events)
-            if comes:
-                heappush(waiting, (messages[k].push.rank, messages[k].ready, messages[k].row, k))
+            _, ready, row, k = heappop(events)
+            push = messages[k].push
+            if ready:
+                heappush(waiting, (push.rank, now, row, k))
             else:
-                credit, under_way, last = (
-                    credit + messages[k].push.size,
-                    under_way - 1,
-                    messages[k].push.last,
-                )
+                credit, under_way, last = credit + push.size, under_way - 1, push.last
         passed = []
         while waiting and (skip or credit > 0):
             entry = heappop(waiting)
-            one = messages[entry[3]]
-            if skip and one.push.size > credit and under_way:
+            push, ready_at, way = messages[entry[3]]
+            if skip and push.size > credit and under_way:
                 passed.append(entry)
                 continue
-            credit, under_way = credit - one.push.size, under_way + 1
-            if now > one.ready:
-                yield last, one.row
-            heappush(events, (now + one.way, 0, one.row, entry[3]))
+            credit, under_way = credit - push.size, under_way + 1
+            if now > ready_at:
+                yield last, push.first
+            heappush(events, (now + way, 0, push.first, entry[3]))
         for entry in passed:
             heappush(waiting, entry)

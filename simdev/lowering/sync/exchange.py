@@ -4,61 +4,51 @@ server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import cached_property
 
 from ...errors import InputError
 from ...strategy import Sync
-from ...taskgraph import COLLECTIVE, SYNC
+from ...structure import TensorOf
+from ...taskgraph import COLLECTIVE, PERSISTENT, SYNC
 from ...units import transmission_ps
-from ..collective import ALL_REDUCE, Ring
+from ..collective import ALL_REDUCE
+from ..columns import NONE, Columns
 from ..iterations import Push
 from ..prepare import Prepared
-from .draft import Draft
-from .messages import NOTE, Message, Post
+from .messages import NOTE, Message, MessageWriter
 from .parcels import Parcel
 from .weights import Weight
 
-# priority of parcels where there is none: behind other transfers, in the order in which they come
-ANY = 1
+ANY = 1  # priority of parcels where there is none: behind other transfers, as they come
 FIRST = 2  # priority of the first parcel where there is one
 
 
-@dataclass(frozen=True)
 class Exchange:
-    """Writes the tasks of parcels into a draft.
+    """Writes the tasks of parcels into columns.
 
-    ``made`` tells by worker what a parcel waits for beside its gradients; ``buffers`` the buffer of
-    the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
+    ``ready`` tells by worker what a parcel waits for beside its gradients; ``buffer_of`` the buffer
+    of the base graph that holds a gradient. ``pushed`` collects the pushes, for the credit of their
     senders.
     """
 
-    draft: Draft
-    prepared: Prepared
-    sync: Sync
-    weights: Sequence[Weight]
-    made: Mapping[int, Sequence[int]]
-    buffers: Mapping[tuple[int, int], int]
-    pushed: list[Push] = field(default_factory=list)
-
-    @cached_property
-    def post(self) -> Post:
-        """What writes messages."""
-        return Post(self.draft, self.prepared, self.sync)
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return [device.name for device in self.prepared.cluster.devices]
-
-    @cached_property
-    def _adders(self) -> dict[int, int]:
-        return {}
-
-    @cached_property
-    def _served(self) -> dict[int, int]:
-        return {}
+    def __init__(
+        self,
+        columns: Columns,
+        prepared: Prepared,
+        sync: Sync,
+        weights: Sequence[Weight],
+        ready: Mapping[int, Sequence[int]],
+        buffer_of: Mapping[TensorOf, int],
+    ) -> None:
+        self.columns, self.prepared, self.sync, self.weights = columns, prepared, sync, weights
+        self.ready, self.buffer_of = ready, buffer_of
+        self.pushed: list[Push] = []
+        self._messages = MessageWriter(columns, prepared, sync)
+        self._names = [device.name for device in prepared.cluster.devices]
+        self._adders: dict[int, int] = {}  # the queue in which a server adds up
+        self._served: Counter[int] = Counter()  # bytes of the sums that a server holds
 
     def add(self, together: Sequence[Parcel]) -> None:
         """The tasks of parcels of one weight, at most one a server.
@@ -70,23 +60,25 @@ class Exchange:
             for parcel in together:
                 self._all_reduce(parcel)
             return
-        workers = self._workers(together[0])
+        workers = self.weights[together[0].parts[0]].ranks
         count, totals = len(workers), [self._total(parcel) for parcel in together]
         places = [
             workers.index(p.server) if p.server in workers else k for k, p in enumerate(together)
         ]
-        pairs = [
-            ((places[k] - at) % count, at, k) for k in range(len(together)) for at in range(count)
+        turns = [
+            ((place - at) % count, at, k) for k, place in enumerate(places) for at in range(count)
         ]
-        for _, at, k in sorted(pairs):
+        for _, at, k in sorted(turns):
             self._push(together[k], workers[at], totals[k])
-        for step, k in ((step, k) for step in range(1, count + 1) for k in range(len(together))):
-            self._answer(together[k], workers[(places[k] + step) % count], totals[k])
+        for step in range(1, count + 1):
+            for parcel, place, total in zip(together, places, totals, strict=True):
+                self._answer(parcel, workers[(place + step) % count], total)
 
     def finish(self) -> None:
         """What servers hold throughout: the sums that they serve."""
         for device, size in sorted(self._served.items()):
-            self.draft.buffer(f"sums on {self._names[device]}", device, size, "gradients", -1, [])
+            name = f"sums on {self._names[device]}"
+            self.columns.buffer(name, device, size, "gradients", PERSISTENT)
 
     def _rank(self, parcel: Parcel) -> int:
         return FIRST + parcel.rank if self.sync.priority != "none" else ANY
@@ -101,44 +93,43 @@ class Exchange:
     def _server_rank(self, parcel: Parcel) -> int:
         return self._rank(parcel) if self.sync.server_order == "priority" else ANY
 
-    def _waits(self, parcel: Parcel, worker: int) -> list[int]:
-        """What has to be done on a worker before its share goes: the gradients, and what ``made``
-        says.
-        """
-        own = []
+    def _shares(self, parcel: Parcel, worker: int) -> Iterator[tuple[TensorOf, int]]:
+        """The gradients of a parcel that a worker makes, each with its gate."""
         for row in parcel.parts:
             weight = self.weights[row]
-            own += [weight.gradients[k][0] for k, rank in enumerate(weight.ranks) if rank == worker]
-        return [*dict.fromkeys([*own, *self.made.get(worker, ())])]
+            for rank, gradient, gate in zip(
+                weight.ranks, weight.gradients, weight.gates, strict=True
+            ):
+                if rank == worker:
+                    yield gradient, gate
+
+    def _wait(self, parcel: Parcel, worker: int, task: int) -> None:
+        """Let a task wait for what has to be done on a worker before its share goes."""
+        made = [op for (op, _), _ in self._shares(parcel, worker)]
+        self.columns.wait(task, [*made, *self.ready.get(worker, ())])
 
     def _gates(self, parcel: Parcel, worker: int) -> list[int]:
-        found = []
-        for row in parcel.parts:
-            weight = self.weights[row]
-            found += [weight.gates[k] for k, rank in enumerate(weight.ranks) if rank == worker]
-        return found
+        return [gate for _, gate in self._shares(parcel, worker)]
 
     def _read(self, parcel: Parcel, worker: int, readers: Sequence[int]) -> None:
-        """These tasks read the gradients of a worker."""
-        for row in parcel.parts:
-            weight = self.weights[row]
-            for k, rank in enumerate(weight.ranks):
-                buffer = self.buffers.get(weight.gradients[k])
-                if rank == worker and buffer is not None:
-                    self.draft.reads += [(buffer, reader) for reader in readers]
-
-    def _workers(self, parcel: Parcel) -> tuple[int, ...]:
-        return self.weights[parcel.parts[0]].ranks
+        """Let these tasks read the gradients of a worker."""
+        for gradient, _ in self._shares(parcel, worker):
+            self.columns.read(self.buffer_of.get(gradient, NONE), readers)
 
     def _all_reduce(self, parcel: Parcel) -> None:
-        workers, draft = self._workers(parcel), self.draft
-        ring = self._ring(workers, parcel.size)
-        row = draft.task(
+        if self.prepared.collectives.cost == "expanded":
+            raise InputError(
+                'collectives.cost: a synchronisation policy has no use for "expanded" all-reduces; '
+                '"closed" or "table"'
+            )
+        workers, columns = self.weights[parcel.parts[0]].ranks, self.columns
+        ring = self.prepared.collective(ALL_REDUCE, workers, parcel.size)
+        row = columns.task(
             parcel.name,
             COLLECTIVE,
             (ring.ranks[0], ring.ranks[-1]),
             op=self._gates(parcel, workers[0])[0],
-            duration=ring.duration_ps + self.post.message_ps,
+            duration=ring.duration_ps + self._messages.message_ps,
             priority=self._rank(parcel),
             size=ring.bytes,
             held=ring.resources,
@@ -146,86 +137,83 @@ class Exchange:
             flow=self.prepared.fabric.shares_rates,
         )
         for worker in workers:
-            gates = self._gates(parcel, worker)
-            draft.edges += [(one, row) for one in self._waits(parcel, worker)]
-            draft.edges += [(row, gate) for gate in gates]
+            gates, name = self._gates(parcel, worker), f"{parcel.name} on {self._names[worker]}"
+            self._wait(parcel, worker, row)
+            columns.release(row, gates)
             self._read(parcel, worker, [row])
-            draft.buffer(
-                f"{parcel.name} on {self._names[worker]}",
-                worker,
-                parcel.size,
-                "activations",
-                row,
-                gates,
-            )
-
-    def _ring(self, ranks: tuple[int, ...], size: int) -> Ring:
-        if self.prepared.collectives.cost == "expanded":
-            raise InputError(
-                'collectives.cost: a synchronisation policy has no use for "expanded" '
-                'all-reduces; "closed" or "table"'
-            )
-        return self.prepared.collective(ALL_REDUCE, ranks, size)
+            columns.buffer(name, worker, parcel.size, "activations", row, gates)
 
     def _total(self, parcel: Parcel) -> int:
         """The point at which a server has the sum of all workers."""
-        self._served[parcel.server] = self._served.get(parcel.server, 0) + parcel.size
-        return self.draft.task(f"{parcel.name} sum", SYNC, (parcel.server, parcel.server))
+        self._served[parcel.server] += parcel.size
+        return self.columns.task(f"{parcel.name} sum", SYNC, (parcel.server, parcel.server))
 
-    def _adding(self, parcel: Parcel) -> tuple[int, int] | None:
-        """(queue, ps) of adding one push up; None where it takes no time."""
-        if self.sync.aggregation is None:
-            return None
-        if parcel.server not in self._adders:
-            self._adders[parcel.server] = self.draft.queue(
-                f"sum {self._names[parcel.server]}", parcel.server
-            )
-        rate = Fraction(self.sync.aggregation)
-        return self._adders[parcel.server], transmission_ps(parcel.size, rate)
+    def _adder(self, server: int) -> int:
+        """The queue in which a server adds up."""
+        if server not in self._adders:
+            name = f"sum {self._names[server]}"
+            self._adders[server] = self.columns.queue(name, "priority", server)
+        return self._adders[server]
 
     def _push(self, parcel: Parcel, worker: int, total: int) -> None:
         """The share of one worker, sent and added up."""
-        server, draft, arrived = parcel.server, self.draft, self._waits(parcel, worker)
-        name, adding = f"{parcel.name} {self._names[worker]}", self._adding(parcel)
+        server, columns, name = parcel.server, self.columns, f"{parcel.name} {self._names[worker]}"
+        # The queue stands where the first parcel of its server does, before the tasks that use it.
+        adder = None if self.sync.aggregation is None else self._adder(server)
         message: Message | None = None
         if worker != server:
-            told, op = f"{name}>{self._names[server]}", self._gates(parcel, worker)[0]
-            rank = self._rank(parcel)
-            message = self.post.send(told, worker, server, parcel.size, self._sent_rank(parcel), op)
-            later = len(self.weights) if rank >= FIRST else 0
-            self.pushed.append(Push(message.first, parcel.size, message.last, rank, later))
-            draft.edges += [(one, message.first) for one in arrived]
-            arrived = [message.last]
+            message = self._send_share(parcel, worker, name)
         reader = total
-        if adding is not None:
-            queue, length = adding
-            rank = self._server_rank(parcel)
-            reader = draft.task(
-                f"{name} +", SYNC, (server, server), duration=length, priority=rank, held=(queue,)
+        if adder is not None and self.sync.aggregation is not None:
+            reader = columns.task(
+                f"{name} +",
+                SYNC,
+                (server, server),
+                duration=transmission_ps(parcel.size, Fraction(self.sync.aggregation)),
+                priority=self._server_rank(parcel),
+                held=(adder,),
             )
-            draft.edges.append((reader, total))
-        draft.edges += [(one, reader) for one in arrived]
-        if message is not None:
-            draft.buffer(
-                f"{name} received", server, parcel.size, "received copies", message.fills, [reader]
-            )
-        self._read(parcel, worker, [reader] if message is None else message.reads)
+            columns.release(reader, [total])
+        if message is None:
+            self._wait(parcel, worker, reader)
+            self._read(parcel, worker, [reader])
+            return
+        columns.release(message.last, [reader])
+        received = f"{name} received"
+        columns.buffer(received, server, parcel.size, "received copies", message.fills, [reader])
+        self._read(parcel, worker, message.reads)
+
+    def _send_share(self, parcel: Parcel, worker: int, name: str) -> Message:
+        server, rank, op = parcel.server, self._rank(parcel), self._gates(parcel, worker)[0]
+        message = self._messages.send(
+            f"{name}>{self._names[server]}",
+            worker,
+            server,
+            parcel.size,
+            self._sent_rank(parcel),
+            op,
+        )
+        # Only ranks that are an order rise from step to step, each by the whole order.
+        later = len(self.weights) if rank >= FIRST else 0
+        self.pushed.append(Push(message.first, parcel.size, message.last, rank, later))
+        self._wait(parcel, worker, message.first)
+        return message
 
     def _answer(self, parcel: Parcel, worker: int, total: int) -> None:
-        server, draft, gates = parcel.server, self.draft, self._gates(parcel, worker)
+        server, columns, gates = parcel.server, self.columns, self._gates(parcel, worker)
         before = total
         if worker != server:
-            rank, op, post = self._server_rank(parcel), gates[0], self.post
+            rank, op, send = self._server_rank(parcel), gates[0], self._messages.send
             name = f"{parcel.name}>{self._names[worker]}"
             if self.sync.reply == "pull":
-                note = post.send(f"{name} ready", server, worker, NOTE, rank, op, tensor=False)
-                ask = post.send(
-                    f"{name} ask", worker, server, NOTE, self._sent_rank(parcel), op, tensor=False
-                )
-                draft.edges += [(before, note.first), (note.last, ask.first)]
+                note = send(f"{name} ready", server, worker, NOTE, rank, op, False)
+                rank_back = self._sent_rank(parcel)
+                ask = send(f"{name} ask", worker, server, NOTE, rank_back, op, False)
+                columns.release(before, [note.first])
+                columns.release(note.last, [ask.first])
                 before = ask.last
-            message = post.send(name, server, worker, parcel.size, rank, op)
-            draft.edges.append((before, message.first))
-            draft.buffer(name, worker, parcel.size, "received copies", message.fills, gates)
+            message = send(name, server, worker, parcel.size, rank, op)
+            columns.release(before, [message.first])
+            columns.buffer(name, worker, parcel.size, "received copies", message.fills, gates)
             before = message.last
-        draft.edges += [(before, gate) for gate in gates]
+        columns.release(before, gates)

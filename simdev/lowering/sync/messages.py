@@ -11,9 +11,9 @@ transfer does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from itertools import pairwise
 
 from ...errors import InputError
@@ -21,9 +21,9 @@ from ...fabric import Segment
 from ...strategy import Sync
 from ...taskgraph import TRANSFER
 from ...units import MAX_PS, picoseconds, transmission_ps
+from ..columns import NONE, Columns
 from ..prepare import Prepared
 from ..transfer import chunks_of
-from .draft import Draft
 
 GOING_ON = -1  # priority of a message that has begun
 ARRIVING = 0  # priority of what is on its way, and of all other transfers
@@ -31,11 +31,11 @@ NOTE = 100  # bytes of a message without a tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class Stage:
     """One stage of a message: the queues held, or for a flow the half-links crossed.
 
-    ``before_ps`` is the latency held when the message begins, ``lag_ps`` that at its end,
-    ``gap_ps`` the pause after.
+    ``ends`` are the devices (indices) that its piece of the route joins, ``before_ps`` is the
+    latency held when the message begins, ``lag_ps`` that at its end, ``gap_ps`` the pause after.
     """
 
     held: tuple[int, ...]
@@ -67,10 +67,10 @@ class _Crossing:
     the others.
 
     ``cost_ps`` is what the message costs when it enters, ``tasks`` those with which its segments
-    have entered.
+    have entered; ``op`` and ``output`` are what is sent.
     """
 
-    hops: tuple[Hop, ...]
+    stages: tuple[Stage, ...]
     ranks: tuple[int, int]
     cost_ps: int
     op: int
@@ -78,44 +78,40 @@ class _Crossing:
     tasks: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Post:
-    """Writes messages into a draft, as the policy sends them over the cluster."""
+class MessageWriter:
+    """Writes messages into columns, as the policy sends them over the cluster."""
 
-    draft: Draft
-    prepared: Prepared
-    sync: Sync
+    def __init__(self, columns: Columns, prepared: Prepared, sync: Sync) -> None:
+        self.columns, self.prepared, self.sync = columns, prepared, sync
+        self.message_ps = picoseconds(sync.message)  # type: ignore[arg-type]
+        self._segment = int(sync.segment)
+        self._stages: dict[tuple[int, int], tuple[tuple[Stage, ...], ...]] = {}
 
-    @cached_property
-    def _known(self) -> dict[tuple[int, int], tuple[tuple[Hop, ...], ...]]:
-        return {}
-
-    def pieces(self, source: int, destination: int) -> tuple[tuple[Hop, ...], ...]:
+    def stages(self, source: int, destination: int) -> tuple[tuple[Stage, ...], ...]:
         """The stages of a message between two devices, by piece of its route: from one staging
         device to the next.
 
         Raises InputError where no route joins them.
         """
-        key = source, destination
-        if key not in self._known:
+        ends = source, destination
+        if ends not in self._stages:
             try:
                 pieces = self.prepared.segments(source, destination)
             except InputError:
-                names = [self.prepared.cluster.devices[d].name for d in key]
-                raise InputError(f'sync: no route joins "{names[0]}" to "{names[1]}"') from None
-            self._known[key] = tuple(tuple(self._stages(piece)) for piece in pieces)
-        return self._known[key]
+                first, last = (self.prepared.cluster.devices[device].name for device in ends)
+                raise InputError(f'sync: no route joins "{first}" to "{last}"') from None
+            self._stages[ends] = tuple(tuple(self._stages_of(piece)) for piece in pieces)
+        return self._stages[ends]
 
-    def _stages(self, piece: Segment) -> list[Hop]:
+    def _stages_of(self, piece: Segment) -> Iterator[Stage]:
         route = piece.route
-        stages = [(piece.resources, route.bandwidth)]
+        passed = [(piece.resources, route.bandwidth)]
         if self.sync.hold != "together" and len(piece.resources) > 1:
-            stages = [((queue,), rate) for queue, rate in self.prepared.fabric.in_turn(piece)]
-        hops, ends = [], (route.source, route.destination)
-        for k, (queues, rate) in enumerate(stages, 1):
-            before, lag = piece.held_ps if k == 1 else 0, piece.lag_ps if k == len(stages) else 0
-            hops.append(Hop(queues, piece.flow_links, rate, ends, before, lag, piece.gap_ps))
-        return hops
+            passed = [((queue,), rate) for queue, rate in self.prepared.fabric.in_turn(piece)]
+        ends = route.source, route.destination
+        for k, (queues, rate) in enumerate(passed, 1):
+            before, lag = piece.held_ps if k == 1 else 0, piece.lag_ps if k == len(passed) else 0
+            yield Stage(queues, piece.flow_links, rate, ends, before, lag, piece.gap_ps)
 
     def send(
         self,
@@ -130,85 +126,86 @@ class Post:
         """One message of ``size`` bytes; ``op`` is the gate of the worker that it comes from or
         goes to.
         """
-        pieces, output = self.pieces(source, destination), 0 if tensor else -1
+        pieces, output = self.stages(source, destination), 0 if tensor else NONE
         chunks = chunks_of(self.prepared, size, self.prepared.segments(source, destination))
         cut = [self._segments(chunk, pieces) for chunk in chunks]
         count = sum(map(len, cut))
         names = iter([name] if count == 1 else [f"{name} {j + 1}/{count}" for j in range(count)])
-        ways = [_Crossing(pieces[0], (priority, GOING_ON), self.message_ps, op, output)]
-        ways += [_Crossing(hops, (ARRIVING, ARRIVING), 0, op, output) for hops in pieces[1:]]
-        arrived = -1
+        first = _Crossing(pieces[0], (priority, GOING_ON), self.message_ps, op, output)
+        further = (_Crossing(piece, (ARRIVING, ARRIVING), 0, op, output) for piece in pieces[1:])
+        crossings = [first, *further]
+        arrived = NONE
         for chunk, sizes in zip(chunks, cut, strict=True):
-            parts = [(next(names), part) for part in sizes]
-            arrived = self._cross(ways[0], parts)
-            for before, way in pairwise(ways):
-                filler, after, entered = before.tasks[-len(parts)], arrived, len(way.tasks)
-                arrived = self._cross(way, parts)
-                self.draft.edges.append((after, way.tasks[entered]))
+            segments = [(next(names), size) for size in sizes]
+            arrived = self._cross(first, segments)
+            for before, crossing in pairwise(crossings):
+                filler, after = before.tasks[-len(segments)], arrived
+                arrived = self._cross(crossing, segments)
+                entering = crossing.tasks[-len(segments) :]
+                self.columns.release(after, entering[:1])
                 if tensor:
-                    stage, readers = way.hops[0].ends[0], way.tasks[entered:]
-                    self.draft.buffer(f"{name} staged", stage, chunk, "staging", filler, readers)
-        return Message(ways[0].tasks[0], tuple(ways[0].tasks), arrived, ways[-1].tasks[0])
+                    stage = crossing.stages[0].ends[0]
+                    name_of_copy = f"{name} staged"
+                    self.columns.buffer(name_of_copy, stage, chunk, "staging", filler, entering)
+        return Message(first.tasks[0], tuple(first.tasks), arrived, crossings[-1].tasks[0])
 
-    def _cross(self, way: _Crossing, parts: list[tuple[str, int]]) -> int:
-        """The segments (name, bytes) of one chunk, one after another.
-
-        Returns the task that arrives last.
+    def _cross(self, crossing: _Crossing, segments: Sequence[tuple[str, int]]) -> int:
+        """The segments (name, bytes) of one chunk, one after another. Returns the task that arrives
+        last.
         """
-        arrived = -1
-        for j, (name, part) in enumerate(parts):
-            rank = way.ranks[1 if way.tasks else 0]
-            fixed = (way.hops[0].before_ps if j == 0 else 0) + (0 if way.tasks else way.cost_ps)
+        rows: list[int] = []
+        for j, (name, size) in enumerate(segments):
+            rank, before = crossing.ranks[1 if crossing.tasks else 0], 0
+            if j == 0:
+                before = crossing.stages[0].before_ps
+            if not crossing.tasks:
+                before += crossing.cost_ps
             rows = []
-            for h, hop in enumerate(way.hops):
-                costs = 0 if h else fixed, hop.gap_ps if j == len(parts) - 1 else 0
-                rank, output = (rank, way.output) if h == 0 else (ARRIVING, -1)
-                rows.append(self._task(name, hop, part, costs, rank, way.op, output))
-            self.draft.edges += [*pairwise(rows), *[(before, rows[0]) for before in way.tasks[-1:]]]
-            way.tasks.append(rows[0])
-            arrived = rows[-1]
-        return arrived
+            for stage in crossing.stages:
+                after = stage.gap_ps if j == len(segments) - 1 else 0
+                # What a worker sends is told by its first stage; the others only pass it on.
+                sent = (ARRIVING, NONE, 0) if rows else (rank, crossing.output, before)
+                rows.append(self._task(name, stage, size, crossing.op, sent, after))
+            self.columns.wait(rows[0], crossing.tasks[-1:])
+            self.columns.chain(rows)
+            crossing.tasks.append(rows[0])
+        return rows[-1]
 
     def _task(
         self,
         name: str,
-        hop: Hop,
+        stage: Stage,
         size: int,
-        fixed: tuple[int, int],
-        rank: int,
         op: int,
-        output: int,
+        sent: tuple[int, int, int],
+        gap: int,
     ) -> int:
-        """One segment in one stage; ``fixed`` are the ps that it costs beside its bytes, before and
-        after.
+        """One segment in one stage; ``sent`` are its priority, the output, and the ps that it costs
+        beside its bytes.
         """
-        duration = fixed[0] + (0 if hop.links else transmission_ps(size, hop.bandwidth))
+        priority, output, before = sent
+        duration = before + (0 if stage.links else transmission_ps(size, stage.bandwidth))
         if duration > MAX_PS:
             raise InputError(f"sync: a message of {size} bytes takes more than 53 days")
-        return self.draft.task(
+        return self.columns.task(
             name,
             TRANSFER,
-            hop.ends,
+            stage.ends,
             op=op,
             output=output,
             duration=duration,
-            lag=hop.lag_ps,
-            gap=fixed[1],
-            priority=rank,
+            lag=stage.lag_ps,
+            gap=gap,
+            priority=priority,
             size=size,
-            held=hop.held,
-            links=hop.links,
-            flow=bool(hop.links),
+            held=stage.held,
+            links=stage.links,
+            flow=bool(stage.links),
         )
 
-    @cached_property
-    def message_ps(self) -> int:
-        """What a message costs in the queue that sends it, in ps."""
-        return picoseconds(self.sync.message)  # type: ignore[arg-type]
-
-    def _segments(self, size: int, pieces: tuple[tuple[Hop, ...], ...]) -> list[int]:
+    def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> list[int]:
         """What passes queue after queue is cut, so that it can be in all of them."""
-        limit = int(self.sync.segment)
+        limit = self._segment
         if max(map(len, pieces)) < 2 or size <= limit:
             return [size]
         return [limit] * (size // limit) + ([size % limit] if size % limit else [])

@@ -1,4 +1,4 @@
-"""The slice function, the servers and the priorities: from weights to the parcels that are sent."""
+"""The slice function and the servers: from weights to the parcels that are sent."""
 
 from __future__ import annotations
 
@@ -33,36 +33,40 @@ class Parcel:
 def parcels(
     weights: Sequence[Weight], sync: Sync, machines: tuple[int, ...] | None, ranks: Sequence[int]
 ) -> list[Parcel]:
-    """The parcels in the order in which gradients are made; ``ranks`` are the priorities of the
+    """The parcels in the order in which gradients are made.
+
+    ``machines`` are the devices that serve (None: workers do), ``ranks`` the priorities of the
     weights.
     """
     made = sorted(range(len(weights)), key=lambda row: weights[row].made)
     if sync.bucket is not None:
         return list(_buckets(weights, made, sync, machines, ranks))
-    return [one for row in made for one in _slices(weights[row], row, sync, machines, ranks[row])]
+    return [
+        parcel for row in made for parcel in _slices(weights[row], row, sync, machines, ranks[row])
+    ]
 
 
 def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
     """Raises InputError where a step sends more than a million slices and segments.
 
-    They are counted before they are written. ``several``: messages may pass one queue after
-    another; only these go in segments.
+    They are counted before they are written. ``several``: messages may pass several queues, one
+    after another; only these go in segments.
     """
     if sync.transport != "server":
         return
-    segment = int(sync.segment) if several and sync.hold == "in-turn" else None
-    total = 0
+    in_segments, total = several and sync.hold == "in-turn", 0
     for weight in weights:
-        slices = (
-            -(-weight.parameters // sync.slice_parameters)
-            if sync.slice_parameters is not None
-            else 1
-        )
-        segments = 1 if segment is None else -(-weight.size // segment)
+        slices = 1
+        if sync.slice_parameters is not None:
+            slices = -(-weight.parameters // sync.slice_parameters)
+        segments = -(-weight.size // int(sync.segment)) if in_segments else 1
+        # Each goes to its server and comes back, but for the worker that serves itself.
         total += 2 * max(slices, segments) * max(1, len(weight.ranks) - 1)
     if total > MAX_SENT:
-        told = f"sync: slice_parameters and segment cut what a step sends into {total} parts"
-        raise InputError(f"{told}; at most {MAX_SENT} are simulated")
+        raise InputError(
+            "sync: slice_parameters and segment cut what a step sends into "
+            f"{total} parts; at most {MAX_SENT} are simulated"
+        )
 
 
 def _servers(weight: Weight, sync: Sync, machines: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -78,19 +82,20 @@ def _slices(
     weight: Weight, row: int, sync: Sync, machines: tuple[int, ...] | None, rank: int
 ) -> Iterator[Parcel]:
     servers, count = _servers(weight, sync, machines), weight.parameters
+    even = sync.even_parameters is not None and count >= sync.even_parameters
     borders = [0, count]
     if sync.slice_parameters is not None and count > sync.slice_parameters:
         borders = [*range(0, count, sync.slice_parameters), count]
-    elif sync.even_parameters is not None and count >= sync.even_parameters:
+    elif even:
         borders = [count * i // len(servers) for i in range(len(servers) + 1)]
-    cut = len(borders) > 2 or (sync.even_parameters is not None and count >= sync.even_parameters)
+    several = len(borders) > 2
+    # A whole gradient goes by its key in any case, as in MXNet.
+    begin = 0 if (several or even) and sync.spread == "first" else weight.order * HASH
     for i, (first, last) in enumerate(pairwise(borders)):
+        # By the difference of rounded ends, so that the slices add up to the whole.
         size = weight.size * last // count - weight.size * first // count if count else weight.size
-        begin = 0 if cut and sync.spread == "first" else weight.order * HASH
-        server = servers[(begin + i) % len(servers)]
-        yield Parcel(
-            f"{weight.name}[{i}]" if len(borders) > 2 else weight.name, (row,), size, server, rank
-        )
+        name = f"{weight.name}[{i}]" if several else weight.name
+        yield Parcel(name, (row,), size, servers[(begin + i) % len(servers)], rank)
 
 
 def _buckets(
@@ -101,31 +106,29 @@ def _buckets(
     ranks: Sequence[int],
 ) -> Iterator[Parcel]:
     """A bucket is closed once it holds ``sync.bucket`` bytes; each group of workers fills its
-    own.
+    buckets alone.
     """
     limit = int(sync.bucket or 0)
     filled: dict[tuple[int, ...], list[int]] = {}
     closed: list[list[int]] = []
     for row in made:
-        own = filled.setdefault(weights[row].ranks, [])
-        own.append(row)
-        if sum(weights[one].size for one in own) >= limit:
-            closed.append(filled.pop(weights[row].ranks))
-    closed += filled.values()
-    for number, parts in enumerate(closed):
+        workers = weights[row].ranks
+        bucket = filled.setdefault(workers, [])
+        bucket.append(row)
+        if sum(weights[part].size for part in bucket) >= limit:
+            closed.append(filled.pop(workers))
+    for number, parts in enumerate([*closed, *filled.values()]):
         servers = _servers(weights[parts[0]], sync, machines)
-        size = sum(weights[row].size for row in parts)
-        rank = min(ranks[row] for row in parts)
+        size, rank = sum(weights[row].size for row in parts), min(ranks[row] for row in parts)
         yield Parcel(f"bucket {number}", tuple(parts), size, servers[number % len(servers)], rank)
 
 
-def rounds(found: Sequence[Parcel]) -> Iterator[list[Parcel]]:
+def rounds(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
     """The parcels in groups of one weight, in each of which a server stands once."""
     group: list[Parcel] = []
-    for parcel in found:
-        if group and (
-            parcel.parts != group[0].parts or parcel.server in {one.server for one in group}
-        ):
+    for parcel in parcels:
+        servers = {other.server for other in group}
+        if group and (parcel.parts != group[0].parts or parcel.server in servers):
             yield group
             group = []
         group.append(parcel)

@@ -9,18 +9,20 @@ policy decides (messages.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any, NamedTuple
 
 from ...cluster import Cluster
 from ...errors import InputError
 from ...graph import Graph, Op, Tensor
 from ...strategy import Order, Origin, Strategy, Sync, resolve_placement
-from ...structure import updated
+from ...structure import TensorOf, updated
 from ..collective import ALL_REDUCE, collective_problems, is_collective
 
-ELEMENT = 4  # bytes of a parameter whose shape nobody tells
+ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers' models
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Weight:
     size: int
     parameters: int
     ranks: tuple[int, ...]
-    gradients: tuple[tuple[int, int], ...]
+    gradients: tuple[TensorOf, ...]
     gates: tuple[int, ...]
     order: int
     made: int
@@ -58,24 +60,20 @@ class Gated:
 def gated(
     graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync
 ) -> Gated:
-    """The question with gates in place of its synchronisations. Raises InputError."""
+    """A split graph with gates in place of its synchronisations. Raises InputError."""
     taken = dict(_reduced_gradients(graph, cluster, origins))
-    alone = dict(_lone_gradients(graph, cluster, strategy, sync, set(taken)))
+    alone = dict(_lone_gradients(graph, cluster, strategy, sync, taken))
     gates = _Gates(graph, cluster, taken, alone)
-    placement = {
-        name: device for name, device in strategy.placement.items() if name not in gates.removed
-    }
-    placement |= gates.placement
-    more = {name: replace(origins[old]) for name, old in gates.made_for.items() if old in origins}
-    own = {name: origin for name, origin in origins.items() if name not in gates.removed} | more
-    found = Graph(graph.name, tuple(gates.ops))
-    order = _order(strategy.order, gates)
-    return Gated(
-        found,
-        replace(strategy, placement=placement, order=order),
-        own,
-        tuple(_weights(graph, found, gates)),
-    )
+    kept = {op.name for i, op in enumerate(graph.ops) if i not in taken}
+    placement = {name: device for name, device in strategy.placement.items() if name in kept}
+    origin_of = {name: origin for name, origin in origins.items() if name in kept}
+    for gate, op in gates.made_for.items():
+        if op in origins:
+            origin_of[gate] = origins[op]
+    opened = Graph(graph.name, tuple(gates.ops))
+    order = _order(strategy.order, gates.made_for, kept)
+    strategy = replace(strategy, placement=placement | gates.placement, order=order)
+    return Gated(opened, strategy, origin_of, tuple(_weights(opened, gates.sums)))
 
 
 def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
@@ -96,176 +94,181 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
 def _reduced_gradients(
     graph: Graph, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """All-reduces of gradients: those that the partition calls so, else those that only updates
-    read.
+    """All-reduces of gradients, with their ranks: those that the partition calls so, else those
+    that only updates read.
     """
-    readers: dict[int, set[str]] = {}
+    phases: defaultdict[int, set[str]] = defaultdict(set)
     for op, reads in zip(graph.ops, graph.reads, strict=True):
         for producer, _ in reads:
-            readers.setdefault(producer, set()).add(op.phase)
+            phases[producer].add(op.phase)
     problems: list[str] = []
     for i, op in enumerate(graph.ops):
         if op.kind != ALL_REDUCE or not is_collective(op):
             continue
         origin = origins.get(op.name)
-        if origin.role == "sync" if origin is not None else readers.get(i) == {"update"}:
-            wrong = list(collective_problems(graph, cluster, i))
-            problems += [f"ops[{i}].{problem}" for problem in wrong]
+        if origin.role == "sync" if origin is not None else phases[i] == {"update"}:
+            wrong = [f"ops[{i}].{text}" for text in collective_problems(graph, cluster, i)]
+            problems += wrong
             yield i, () if wrong else tuple(cluster.index[name] for name in op.attrs["ranks"])
     if problems:
         raise InputError(problems)
 
 
 def _lone_gradients(
-    graph: Graph, cluster: Cluster, strategy: Strategy, sync: Sync, taken: set[int]
-) -> Iterator[tuple[tuple[int, int], int]]:
-    """Gradients that one worker alone makes: (op, output) -> device.
-
-    Only a server elsewhere takes them.
+    graph: Graph,
+    cluster: Cluster,
+    strategy: Strategy,
+    sync: Sync,
+    taken: Mapping[int, tuple[int, ...]],
+) -> Iterator[tuple[TensorOf, int]]:
+    """Gradients that a single worker makes: (op, output) -> device. Only a server elsewhere takes
+    them.
     """
     machines = server_devices(sync, cluster)
     if machines is None or sync.transport != "server":
         return
     placement = resolve_placement(graph, cluster, strategy.placement)
     for i, op in enumerate(graph.ops):
-        if op.phase != "update":
+        if op.phase != "update" or placement[i] in machines:
             continue
         for producer, output in graph.reads[i]:
             made = producer not in taken and output >= 0 and graph.ops[producer].phase == "backward"
-            if made and placement[producer] == placement[i] and placement[i] not in machines:
+            if made and placement[producer] == placement[i]:
                 yield (producer, output), placement[i]
 
 
+class _Sum(NamedTuple):
+    """A gradient to synchronise by names: its workers, what they make (inputs), and the gates."""
+
+    name: str
+    ranks: tuple[int, ...]
+    gradients: Sequence[str]
+    gates: Sequence[str]
+
+
 class _Gates:
-    """The ops of the gated graph, while they are written."""
+    """The ops of the gated graph, while they are written.
+
+    ``made_for`` is by gate the op whose origin, priority and place it has.
+    """
 
     def __init__(
         self,
         graph: Graph,
         cluster: Cluster,
         taken: Mapping[int, tuple[int, ...]],
-        alone: Mapping[tuple[int, int], int],
+        alone: Mapping[TensorOf, int],
     ) -> None:
-        self.names = set(graph.index)
-        self.removed = {graph.ops[i].name for i in taken}
         self.ops: list[Op] = []
         self.placement: dict[str, str] = {}
-        self.made_for: dict[str, str] = {}  # gate -> the op whose origin is its own
-        # (name, workers, gradients as texts, gates)
-        self.found: list[tuple[str, tuple[int, ...], list[str], list[str]]] = []
-        self._devices = [device.name for device in cluster.devices]
-        # Readers may stand before what they read: every gate is there before the first op is
-        # written.
-        self._instead: dict[tuple[int, int], str] = {}
-        # gates, by the op in whose place or before which they stand
-        self._standing: dict[int, list[Op]] = {}
+        self.made_for: dict[str, str] = {}
+        self.sums: list[_Sum] = []
+        self._graph, self._cluster, self._taken = graph, cluster, taken
+        # Readers may stand before what they read: every gate is there before any op is written.
+        self._instead: dict[TensorOf, str] = {}
+        self._gates_at: defaultdict[int, list[Op]] = defaultdict(list)  # before which op they stand
         for i, ranks in taken.items():
-            self._open(graph, i, ranks)
+            self._open(i, ranks)
         for i, op in enumerate(graph.ops):
             for key in graph.reads[i] if op.phase == "update" else ():
                 if key in alone and key not in self._instead:
-                    self._open_alone(graph, i, key, alone[key])
+                    self._open_alone(i, key, alone[key])
         for i in range(len(graph.ops)):
-            self.ops += self._standing.get(i, ())
+            self.ops += self._gates_at[i]
             if i not in taken:
-                self.ops.append(_reading(graph, i, self._instead, set(taken)))
+                self.ops.append(self._reading(i))
 
-    def _open(self, graph: Graph, i: int, ranks: tuple[int, ...]) -> None:
+    def _open(self, i: int, ranks: tuple[int, ...]) -> None:
         """Gates in place of an all-reduce."""
-        op = graph.ops[i]
+        op = self._graph.ops[i]
         outputs = [k for k, tensor in enumerate(op.outputs) if tensor.view_of is None]
-        gates = [
-            self._gate(i, op.name, op, k, rank) for k, rank in zip(outputs, ranks, strict=True)
-        ]
-        self._instead |= {(i, k): gate for k, gate in zip(outputs, gates, strict=True)}
-        self.found.append((op.name, ranks, list(op.inputs), gates))
+        gates = []
+        for k, rank in zip(outputs, ranks, strict=True):
+            gates.append(self._gate(i, op.name, (i, k), rank))
+        self.sums.append(_Sum(op.name, ranks, op.inputs, gates))
 
-    def _open_alone(self, graph: Graph, i: int, key: tuple[int, int], device: int) -> None:
-        """A gate for a gradient that one worker alone makes, before the update that reads it."""
-        op, output = graph.ops[key[0]], key[1]
-        gate = self._gate(i, f"{op.name}#sync{output}", op, output, device)
-        self._instead[key] = gate
-        self.found.append((gate, (device,), [f"{op.name}:{output}"], [gate]))
+    def _open_alone(self, update: int, gradient: TensorOf, device: int) -> None:
+        """A gate for a gradient that a single worker makes, before the update that reads it."""
+        name, output = self._graph.ops[gradient[0]].name, gradient[1]
+        gate = self._gate(update, f"{name}#sync{output}", gradient, device)
+        self.sums.append(_Sum(gate, (device,), [f"{name}:{output}"], [gate]))
 
-    def _gate(self, before: int, name: str, op: Op, output: int, device: int) -> str:
-        tensor = op.outputs[output]
-        gate = f"{name}.{output}"
-        while gate in self.names:
+    def _gate(self, before: int, name: str, gradient: TensorOf, device: int) -> str:
+        op = self._graph.ops[gradient[0]]
+        tensor, gate = op.outputs[gradient[1]], f"{name}.{gradient[1]}"
+        while gate in self._graph.index or gate in self.placement:
             gate += "'"
-        self.names.add(gate)
         whole = Tensor(tensor.bytes, tensor.shape, tensor.dtype)
-        self._standing.setdefault(before, []).append(
-            Op(gate, "input", "update", outputs=(whole,), time=0)
-        )
-        self.placement[gate] = self._devices[device]
+        self._gates_at[before].append(Op(gate, "input", "update", outputs=(whole,), time=0))
+        self._instead[gradient] = gate
+        self.placement[gate] = self._cluster.devices[device].name
         self.made_for[gate] = op.name
         return gate
 
+    def _reading(self, i: int) -> Op:
+        """An op that reads gates in place of what was taken out."""
+        graph, taken, op = self._graph, self._taken, self._graph.ops[i]
+        if op.phase != "update" and not any(producer in taken for producer, _ in graph.reads[i]):
+            return op
+        inputs = []
+        for text in op.inputs:
+            producer, output = graph.resolve(text)
+            base = graph.ops[producer].outputs[output].view_of
+            key = producer, output if base is None or producer not in taken else base
+            inputs.append(self._instead.get(key, text))
+        waits = ((name, graph.index[name.removeprefix("^")]) for name in op.control_inputs)
+        kept = tuple(name for name, producer in waits if producer not in taken)
+        return replace(op, inputs=tuple(inputs), control_inputs=kept)
 
-def _reading(graph: Graph, i: int, instead: Mapping[tuple[int, int], str], taken: set[int]) -> Op:
-    """An op that reads gates in place of what was taken out."""
-    op = graph.ops[i]
-    if op.phase != "update" and not any(producer in taken for producer, _ in graph.reads[i]):
-        return op
-    inputs = []
-    for text in op.inputs:
-        producer, output = graph.resolve(text)
-        base = graph.ops[producer].outputs[output].view_of
-        inputs.append(
-            instead.get((producer, output if base is None or producer not in taken else base), text)
-        )
-    waits = [name for name in op.control_inputs if graph.index[name.removeprefix("^")] not in taken]
-    return replace(op, inputs=tuple(inputs), control_inputs=tuple(waits))
 
-
-def _order(order: Order, gates: _Gates) -> Order:
+def _order(order: Order, made_for: Mapping[str, str], kept: set[str]) -> Order:
     """A priority of what was taken out is that of its gates."""
     if not order.priority:
         return order
-    given = {name: value for name, value in order.priority.items() if name not in gates.removed}
-    given |= {
-        gate: order.priority[old] for gate, old in gates.made_for.items() if order.priority.get(old)
-    }
-    return replace(order, priority=given)
+    taken = set(made_for.values()) - kept
+    priority = {name: value for name, value in order.priority.items() if name not in taken}
+    for gate, op in made_for.items():
+        if order.priority.get(op):
+            priority[gate] = order.priority[op]
+    return replace(order, priority=priority)
 
 
-def _weights(graph: Graph, found: Graph, gates: _Gates) -> Iterator[Weight]:
-    needed = _first_needed(found)
-    never = len(found.ops)
-    rows = []
-    for name, ranks, gradients, own in gates.found:
-        places = tuple(found.index[gate] for gate in own)
-        made = tuple(found.resolve(text) for text in gradients)
-        first = min(
-            (needed.get(place, (never, -made[0][0])) for place in places), default=(never, 0)
-        )
-        rows.append((name, ranks, made, places, first))
-    by_need = sorted(range(len(rows)), key=lambda k: (rows[k][4], k))
-    by_making = sorted(
-        range(len(rows)), key=lambda k: (max(op for op, _ in rows[k][2]), rows[k][2])
-    )
-    order, making = ({k: place for place, k in enumerate(one)} for one in (by_need, by_making))
-    for k, (name, ranks, made, places, _) in enumerate(rows):
-        tensor = found.ops[places[0]].outputs[0]
+def _weights(graph: Graph, sums: Sequence[_Sum]) -> Iterator[Weight]:
+    needed, never = _first_needed(graph), len(graph.ops)
+    gates = [tuple(graph.index[gate] for gate in each.gates) for each in sums]
+    made = [tuple(map(graph.resolve, each.gradients)) for each in sums]
+    # What no forward op reads comes last, what is made last first: as the others, backwards.
+    first = [
+        min(needed.get(gate, (never, -gradients[0][0])) for gate in places)
+        for places, gradients in zip(gates, made, strict=True)
+    ]
+    order = _places([(need, k) for k, need in enumerate(first)])
+    making = _places([(max(op for op, _ in gradients), gradients) for gradients in made])
+    for k, (name, ranks, _, _) in enumerate(sums):
+        tensor = graph.ops[gates[k][0]].outputs[0]
         parameters = prod(tensor.shape) if tensor.shape is not None else -(-tensor.bytes // ELEMENT)
-        yield Weight(name, tensor.bytes, parameters, ranks, made, places, order[k], making[k])
+        yield Weight(name, tensor.bytes, parameters, ranks, made[k], gates[k], order[k], making[k])
+
+
+def _places(keys: Sequence[Any]) -> list[int]:
+    """The place of each row in the order of these keys."""
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return sorted(range(len(keys)), key=order.__getitem__)
 
 
 def _first_needed(graph: Graph) -> dict[int, tuple[int, int]]:
-    """By gate when its parameter is first read: (the first forward op that reads it, the parameter
-    itself).
+    """By gradient when its parameter is first read: (the first forward op that reads it, the
+    parameter itself).
     """
     first: dict[int, int] = {}
     for i, op in enumerate(graph.ops):
-        if op.phase == "forward":
-            for producer, _ in graph.reads[i]:
-                first.setdefault(producer, i)
-    found: dict[int, tuple[int, int]] = {}
+        for producer, _ in graph.reads[i] if op.phase == "forward" else ():
+            first.setdefault(producer, i)
+    needed: dict[int, tuple[int, int]] = {}
     for update, leaves in updated(graph).items():
-        for leaf in leaves:
+        for leaf in first.keys() & leaves:
             for producer, _ in graph.reads[update]:
-                if producer not in leaves and leaf in first:
-                    found[producer] = min(
-                        found.get(producer, (len(graph.ops), 0)), (first[leaf], leaf)
-                    )
-    return found
+                if producer not in leaves:
+                    need = first[leaf], leaf
+                    needed[producer] = min(needed.get(producer, need), need)
+    return needed

@@ -1,0 +1,212 @@
+"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..memory import MemoryModel
+from ..taskgraph import (
+    BUFFER_KINDS,
+    MAX_TASKS,
+    NUMBERS,
+    OUTSIDE,
+    Buffers,
+    Ints,
+    Resource,
+    Rows,
+    TaskGraph,
+    Tasks,
+)
+
+NONE = -1
+_KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
+
+
+class Columns:
+    """Rows that a pass writes, behind those of ``base`` where there is one.
+
+    ``memory`` says how many bytes of a buffer are counted.
+    """
+
+    def __init__(
+        self, memory: MemoryModel, resources: Sequence[Resource] = (), base: TaskGraph | None = None
+    ) -> None:
+        self.memory, self.resources, self.base = memory, list(resources), base
+        # One tuple a row, and flat lists of what they release and are read by: thousands of small
+        # lists and pairs would have the garbage collector walk the heap while a pass writes.
+        self._tasks: list[tuple[Any, ...]] = []
+        self._buffers: list[tuple[Any, ...]] = []
+        self._edges: tuple[list[int], list[int]] = [], []
+        self._reads: tuple[list[int], list[int]] = [], []
+        self._first_task = 0 if base is None else len(base.tasks)
+        self._first_buffer = 0 if base is None else len(base.buffers)
+
+    @property
+    def next_task(self) -> int:
+        """The row of the task that is written next."""
+        return self._first_task + len(self._tasks)
+
+    def task(
+        self,
+        name: str,
+        kind: str,
+        ends: tuple[int, int],
+        *,
+        op: int = NONE,
+        output: int = NONE,
+        duration: int = 0,
+        lag: int = 0,
+        gap: int = 0,
+        priority: int = 0,
+        size: int = 0,
+        held: Sequence[int] = (),
+        links: Sequence[int] = (),
+        flow: bool = False,
+    ) -> int:
+        """Write a task, as ``Tasks`` has it; ``ends`` are source and destination, ``held`` the
+        queues. Returns its row.
+
+        Raises InputError for more than ten million tasks.
+        """
+        row = self._first_task + len(self._tasks)
+        if row >= MAX_TASKS:
+            raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
+        numbers = (op, output, *ends, duration, lag, gap, priority, size)
+        self._tasks.append((name, kind, flow, held, links, *numbers))
+        return row
+
+    def release(self, before: int, after: Sequence[int]) -> None:
+        """Let a task release others, in any order; once is as good as twice."""
+        self._edges[0].extend([before] * len(after))
+        self._edges[1].extend(after)
+
+    def wait(self, after: int, before: Sequence[int]) -> None:
+        """Let a task wait for others."""
+        self._edges[0].extend(before)
+        self._edges[1].extend([after] * len(before))
+
+    def chain(self, tasks: Sequence[int]) -> None:
+        """Let each task release the next one."""
+        self._edges[0].extend(tasks[:-1])
+        self._edges[1].extend(tasks[1:])
+
+    def queue(self, name: str, policy: str = "fifo", device: int = NONE) -> int:
+        """Add a queue. Returns its row."""
+        self.resources.append(Resource(name, policy, device=device))
+        return len(self.resources) - 1
+
+    def buffer(
+        self,
+        name: str,
+        device: int,
+        size: int,
+        kind: str,
+        filler: int,
+        readers: Sequence[int] = (),
+    ) -> int:
+        """Write a buffer of so many bytes. Returns its row; NONE where it has no bytes."""
+        if not size:
+            return NONE
+        row = self._first_buffer + len(self._buffers)
+        self._buffers.append((name, device, size, _KIND[kind], filler))
+        self.read(row, readers)
+        return row
+
+    def read(self, buffer: int, readers: Sequence[int]) -> None:
+        """Let these tasks read a buffer (NONE: there is none)."""
+        if buffer != NONE:
+            self._reads[0].extend([buffer] * len(readers))
+            self._reads[1].extend(readers)
+
+    def _counted(self, size: Ints, kind: Ints) -> Ints:
+        if self.memory.model == "outputs_only":
+            # What a pass adds to a task graph is no output of an op.
+            outputs = (kind == _KIND["activations"]) & (self.base is None)
+            return np.where(outputs, size, 0)
+        outside = np.isin(kind, [_KIND[name] for name in OUTSIDE])
+        return np.where(outside, size, -(-size // self.memory.unit) * self.memory.unit)
+
+    def task_columns(self) -> Tasks:
+        """The tasks, those of the base first."""
+        base = [] if self.base is None else [self.base.tasks]
+        name, kind, flow, held, links, *numbers = _transposed(self._tasks, 5 + len(NUMBERS))
+        columns = {
+            column: np.concatenate(
+                [*(getattr(tasks, column) for tasks in base), np.array(values, np.int64)]
+            )
+            for column, values in zip(NUMBERS, numbers, strict=True)
+        }
+        return Tasks(
+            name=tuple(chain(*(tasks.name for tasks in base), name)),
+            kind=tuple(chain(*(tasks.kind for tasks in base), kind)),
+            flow=np.concatenate([*(tasks.flow for tasks in base), np.array(flow, np.bool_)]),
+            resources=_stacked([tasks.resources for tasks in base], held),
+            links=_stacked([tasks.links for tasks in base], links),
+            successors=with_pairs(
+                [tasks.successors for tasks in base], *self._edges, self.next_task
+            ),
+            **columns,
+        )
+
+    def buffer_columns(self) -> Buffers:
+        """The buffers, those of the base first."""
+        base = [] if self.base is None else [self.base.buffers]
+        name, *numbers = _transposed(self._buffers, 5)
+        device, size, kind, filler = (np.array(values, np.int64) for values in numbers)
+        columns = zip(
+            ("device", "bytes", "asked", "kind", "filler"),
+            (device, self._counted(size, kind), size, kind, filler),
+            strict=True,
+        )
+        device, counted, asked, kind, filler = (
+            np.concatenate([*(getattr(buffers, column) for buffers in base), values])
+            for column, values in columns
+        )
+        return Buffers(
+            tuple(chain(*(buffers.name for buffers in base), name)),
+            device,
+            counted,
+            kind,
+            filler,
+            with_pairs([buffers.readers for buffers in base], *self._reads, len(device)),
+            None if (asked == counted).all() else asked,
+        )
+
+    def on_base(self) -> TaskGraph:
+        """The base with all that was written."""
+        assert self.base is not None
+        return replace(
+            self.base,
+            tasks=self.task_columns(),
+            resources=tuple(self.resources),
+            buffers=self.buffer_columns(),
+        )
+
+
+def _transposed(rows: Sequence[tuple[Any, ...]], width: int) -> Iterable[Sequence[Any]]:
+    return zip(*rows, strict=True) if rows else [()] * width
+
+
+def _stacked(base: Sequence[Rows], lists: Sequence[Sequence[int]]) -> Rows:
+    rows = Rows.of(lists)
+    for above in base:
+        ptr = np.concatenate((above.ptr, rows.ptr[1:] + above.ptr[-1]))
+        rows = Rows(ptr, np.concatenate((above.ids, rows.ids)))
+    return rows
+
+
+def with_pairs(
+    base: Sequence[Rows], rows: Sequence[int], entries: Sequence[int], count: int
+) -> Rows:
+    """``count`` lists: those of the base with further entries, told by row and entry."""
+    return Rows.of_pairs(
+        np.concatenate([*(lists.owners() for lists in base), np.array(rows, np.int64)]),
+        np.concatenate([*(lists.ids for lists in base), np.array(entries, np.int64)]),
+        count,
+    )
