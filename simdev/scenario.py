@@ -24,7 +24,7 @@ from .units import picoseconds
 if TYPE_CHECKING:
     from .analysis import Outcome, Report, SplitCost
     from .files import Parts
-    from .lowering import Prepared, Step
+    from .lowering import LoweredStep, Prepared
     from .taskgraph import TaskGraph
     from .trace import Trace
 
@@ -202,7 +202,7 @@ def _in_pipeline(problem: str) -> str:
     )
 
 
-def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Step) -> Outcome:
+def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: LoweredStep) -> Outcome:
     """A trace of a strategy's ``step``, with where its op times come from."""
     from .analysis import Outcome
     from .lowering import split

@@ -5,7 +5,7 @@ repeat.
 from __future__ import annotations
 
 from .engine import simulate
-from .lowering import Prepared, Step, credited, iterated, lower_step, most_steps
+from .lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_steps
 from .strategy import Strategy, Sync
 from .taskgraph import TaskGraph
 from .trace import Trace
@@ -21,7 +21,7 @@ def follow_one_another(strategy: Strategy, steps: str) -> bool:
 
 def simulate_strategy(
     prepared: Prepared, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
-) -> tuple[Trace, Step]:
+) -> tuple[Trace, LoweredStep]:
     """The trace of a strategy, and the step that it executes, once or several times (STEPS).
 
     Raises InputError, MissingCostError, DeadlockError.
@@ -31,7 +31,7 @@ def simulate_strategy(
 
 
 def simulate_lowered(
-    step: Step, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+    step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
 ) -> Trace:
     """The trace of a step as a strategy lowers to it, once or several times (STEPS).
 
@@ -42,7 +42,7 @@ def simulate_lowered(
     return simulate_steps(step, engine, strategy.sync if isinstance(strategy.sync, Sync) else None)
 
 
-def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
+def simulate_steps(step: LoweredStep, engine: str, sync: Sync | None = None) -> Trace:
     """The trace of several steps: as many as it takes until they repeat, or as there may be.
 
     How many are tried ``analysis.COUNTS`` tells, their period ``analysis.steady_state``. ``sync``
@@ -64,7 +64,7 @@ def simulate_steps(step: Step, engine: str, sync: Sync | None = None) -> Trace:
     return trace
 
 
-def _under_credit(step: Step, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
+def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
     """The trace of several steps whose workers have a credit."""
     from .engine.credit import Sent, decisions
 

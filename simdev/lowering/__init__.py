@@ -16,8 +16,6 @@ from ..memory import MemoryModel
 from ..strategy import SYNCS, Order, Origin, Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
-from .following import following, last_ops
-from .iterations import Step, iterated, most_steps
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import (
@@ -31,13 +29,14 @@ from .partition import (
 )
 from .prepare import Prepared
 from .stages import staged
+from .steps import LoweredStep, following, iterated, last_ops, most_steps
 from .sync import Weight, credited, gated, synchronised
 
 __all__ = [
+    "LoweredStep",
     "Partitioned",
     "Prepared",
     "Split",
-    "Step",
     "credited",
     "expanded",
     "iterated",
@@ -147,7 +146,7 @@ def lower_step(
     strategy: Strategy,
     repeated: bool = False,
     durations: Callable[[Prepared], Ints] | None = None,
-) -> Step:
+) -> LoweredStep:
     """One step of a strategy, with what it releases in the next one where that is asked
     (``repeated``).
 
@@ -173,9 +172,9 @@ def lower_step(
     elif repeated or microbatches > 1:
         ends = last_ops(prepared.graph, task_graph, placement)
         across = following(prepared.graph, task_graph, placement, ends)
-        step = Step(task_graph, tuple(across))
+        step = LoweredStep(task_graph, tuple(across))
     else:
-        return Step(task_graph)
+        return LoweredStep(task_graph)
     if microbatches == 1:
         return step
     once = once_a_step(prepared.graph, origins)

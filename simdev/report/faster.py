@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..analysis import step_time_ps
 from ..graph import Graph, Op
-from ..lowering import Prepared, Step, lower_step, without_short
+from ..lowering import LoweredStep, Prepared, lower_step, without_short
 from ..scenario import Scenario, prepare
 from ..steps import follow_one_another, simulate_lowered
 from ..strategy import Strategy, Sync
@@ -42,7 +42,7 @@ class Question:
 
     scenario: Scenario
     prepared: Prepared
-    step: Step
+    step: LoweredStep
     repeated: bool
     factor: int
     kinds: Mapping[str, str]
@@ -60,7 +60,7 @@ class Question:
             step = replace(self.step, task_graph=replace(graph, tasks=tasks))
         return step_time_ps(self.trace(step, engine))
 
-    def trace(self, step: Step, engine: str) -> Trace:
+    def trace(self, step: LoweredStep, engine: str) -> Trace:
         """The trace of a step that the scenario's strategy lowers to.
 
         Raises InputError, DeadlockError.
@@ -86,7 +86,7 @@ class Question:
         balanced = pipeline is not None and not pipeline.stages
         return timed or balanced or strategy.short in BALANCED
 
-    def _lowered(self, ops: Ops) -> Step:
+    def _lowered(self, ops: Ops) -> LoweredStep:
         strategy = self._strategy(ops)
         return lower_step(
             self.prepared, strategy, self.repeated, lambda own: self._durations(own, ops)

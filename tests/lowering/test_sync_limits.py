@@ -211,13 +211,13 @@ def test_large_steps_are_simulated_fewer_times(monkeypatch: pytest.MonkeyPatch) 
     outcome = execute(scenario)
     assert outcome.trace.task_graph.steps == 8
     step = len(outcome.trace.start) // 8
-    monkeypatch.setattr("simdev.lowering.iterations.MAX_TASKS", 5 * step)
+    monkeypatch.setattr("simdev.lowering.steps.MAX_TASKS", 5 * step)
     found = run(scenario)
     assert found.steady is not None
     assert found.steady.steps == 4
     assert not found.steady.repeats
     assert "NOT STEADY after 4 steps" in "".join(found.steady.lines())
-    monkeypatch.setattr("simdev.lowering.iterations.MAX_TASKS", 3 * step)
+    monkeypatch.setattr("simdev.lowering.steps.MAX_TASKS", 3 * step)
     with pytest.raises(InputError, match="4 steps lower to more than"):
         execute(scenario)
 

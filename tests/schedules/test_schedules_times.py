@@ -406,7 +406,7 @@ def test_task_graph_by_hand() -> None:
     assert tasks.name == ("0F0", "0B0", "1F0", "1B0", "0F0:0>rank 1", "1B0:0>rank 0")
     assert tasks.kind == ("forward", "backward") * 2 + (TRANSFER,) * 2
     assert (tasks.duration // PS).tolist() == [1, 5, 1, 5, 4, 4]
-    assert tasks.successors.lists() == [[4, 1], [], [3], [5], [2], [1]]
+    assert tasks.successors.lists() == [[1, 4], [], [3], [5], [2], [1]]
     assert [(r.name, r.policy, r.sequence) for r in task_graph.resources] == [
         ("rank 0", "fixed", (0, 1)),
         ("rank 1", "fixed", (2, 3)),

@@ -20,18 +20,18 @@ from ...strategy import Parallelism, resolve_placement
 from ...structure import order_of, readers_of
 from ...taskgraph import TaskGraph
 from ..build import build
-from ..following import following
-from ..iterations import Step
-from ..microbatches import Copies, microbatched, once_a_step
+from ..copies import Copies, copied
+from ..microbatches import microbatches, once_a_step
 from ..pipeline import schedule_of
 from ..prepare import Prepared
+from ..steps import LoweredStep, following
 from .assign import stages_of
 from .cut import even_cut
 
 __all__ = ["even_cut", "staged", "stages_of"]
 
 
-def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
+def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     """One step of a pipeline over a graph, with what it releases in the next one.
 
     Raises InputError, MissingCostError.
@@ -49,7 +49,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
     placement = _placement(prepared, [homes[number] for number in stage])
     task_graph = build(prepared, placement).task_graph
     once = once_a_step(graph, {})
-    copies = Copies.of(task_graph, len(graph.ops), once, schedule.microbatches)
+    copies = microbatches(task_graph, len(graph.ops), once, schedule.microbatches)
     acts = _Acts(graph, once, stage, schedule)
     sequences = {
         ranks[rank]: acts.sequence(rank, copies, task_graph.tasks.resources.lists(), ranks[rank])
@@ -60,9 +60,9 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> Step:
         for queue, resource in enumerate(task_graph.resources)
     )
     task_graph = replace(task_graph, resources=resources)
-    whole = microbatched(task_graph, copies, np.zeros((0, 2), np.int64), sequences, acts.turns)
+    whole = copied(task_graph, copies, copies.joins(()), sequences, acts.turns)
     across = _across(graph, task_graph, placement, copies, sequences)
-    return Step(whole, tuple(across), microbatch=task_graph)
+    return LoweredStep(whole, tuple(across), microbatch=task_graph)
 
 
 def _across(
@@ -168,9 +168,10 @@ class _Acts:
         for action in schedule.actions:
             self._turns[action.stage, action.kind].append(action.microbatch)
 
-    def turns(self, row: int, count: int) -> Sequence[int]:
+    def turns(self, row: int) -> Sequence[int]:
         """The microbatches in the order in which an op runs for them."""
-        return self._turns.get(self._kind_of.get(row, (-1, "")), range(count))
+        key = self._kind_of.get(row, (-1, ""))
+        return self._turns.get(key, range(self.schedule.microbatches))
 
     def sequence(
         self, rank: int, copies: Copies, held: Sequence[Sequence[int]], queue: int

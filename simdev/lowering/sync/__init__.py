@@ -18,9 +18,8 @@ from ...strategy import Sync
 from ...structure import TensorOf, updated
 from ...taskgraph import SYNC, Rows, TaskGraph
 from ..columns import Columns
-from ..following import following, last_ops
-from ..iterations import Step
 from ..prepare import Prepared
+from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
 from .layers import Layer, layer_graph
@@ -51,7 +50,7 @@ def synchronised(
     placement: Sequence[int],
     sync: Sync,
     weights: Sequence[Weight],
-) -> Step:
+) -> LoweredStep:
     """The step with its weights synchronised, ready to be followed by others.
 
     ``prepared`` holds the gated graph, ``task_graph`` what it was lowered to, ``buffer_of`` the
@@ -84,7 +83,7 @@ def synchronised(
     later = np.where(added & (whole.tasks.priority >= FIRST), len(weights), 0)
     pushes = tuple(exchange.pushed) if sync.credit else ()
     across = tuple(following(graph, base, placement, ends, gates))
-    return Step(whole, across, later, pushes, len(weights))
+    return LoweredStep(whole, across, later, pushes, len(weights))
 
 
 def _require_possible(

@@ -25,7 +25,7 @@ from ...strategy import Sync
 from ...taskgraph import Ints, TaskGraph
 from ...trace import Trace
 from ..columns import with_pairs
-from ..iterations import Push, Step
+from ..steps import LoweredStep, Push
 
 MOST_ROUNDS = 200
 
@@ -45,7 +45,7 @@ Guess = Callable[[TaskGraph, list[tuple[int, int, int, int, int]]], Edges]
 
 
 def credited(
-    step: Step, graph: TaskGraph, sync: Sync, run: Callable[[TaskGraph], Trace], guess: Guess
+    step: LoweredStep, graph: TaskGraph, sync: Sync, run: Callable[[TaskGraph], Trace], guess: Guess
 ) -> Trace:
     """The trace of a graph of several ``step``s under the credit of ``sync``.
 
@@ -79,7 +79,7 @@ def _with(graph: TaskGraph, edges: Edges) -> TaskGraph:
     return replace(graph, tasks=replace(graph.tasks, successors=successors))
 
 
-def _pushes(step: Step, graph: TaskGraph) -> dict[int, list[Push]]:
+def _pushes(step: LoweredStep, graph: TaskGraph) -> dict[int, list[Push]]:
     """The messages that credit counts by worker, of all steps."""
     rows, source = len(step.task_graph.tasks), step.task_graph.tasks.source.tolist()
     pushes: dict[int, list[Push]] = {}

@@ -15,8 +15,8 @@ from ...taskgraph import COLLECTIVE, PERSISTENT, SYNC
 from ...units import transmission_ps
 from ..collective import ALL_REDUCE
 from ..columns import NONE, Columns
-from ..iterations import Push
 from ..prepare import Prepared
+from ..steps import Push
 from .messages import NOTE, Message, MessageWriter
 from .parcels import Parcel
 from .weights import Weight

@@ -1,0 +1,122 @@
+"""Steps that follow one another: what a step releases in the next one, and the task graph of
+several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import InputError
+from ..graph import Graph
+from ..structure import readers_of, updated
+from ..taskgraph import MAX_TASKS, Ints, TaskGraph
+from .collective import is_collective
+from .copies import Copies, copied, in_order
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A message of a worker that its credit counts: its first task, its bytes, and the task that
+    arrives last.
+
+    ``rank`` is its priority, which rises by ``later`` from step to step.
+    """
+
+    first: int
+    size: int
+    last: int
+    rank: int
+    later: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredStep:
+    """The task graph of one step, and how others follow it.
+
+    ``across`` are pairs (task, task of the next step that waits for it). ``later`` is by how much
+    the priority of each task rises from step to step (None: none does), so that what belongs to an
+    earlier step can go first. ``pushes`` are the messages that a credit counts, where there is one.
+    ``synchronised`` counts the gradients that a policy synchronises (None: there is no policy).
+    ``microbatch`` is the task graph of one microbatch with all that is done once a step, where a
+    step holds several.
+    """
+
+    task_graph: TaskGraph
+    across: tuple[tuple[int, int], ...] = ()
+    later: Ints | None = None
+    pushes: tuple[Push, ...] = ()
+    synchronised: int | None = None
+    microbatch: TaskGraph | None = None
+
+
+def most_steps(step: LoweredStep) -> int:
+    """How many steps may follow one another at most (MAX_TASKS)."""
+    return MAX_TASKS // max(len(step.task_graph.tasks), 1)
+
+
+def iterated(step: LoweredStep, count: int) -> TaskGraph:
+    """``count`` steps, one after another.
+
+    Task r of step k is row k * len(step) + r and is named ``name~k`` from the second step on;
+    ``op`` stays the row of the first. Raises InputError for more than 10 million tasks.
+    """
+    if count > most_steps(step):
+        raise InputError(f"{count} steps lower to more than {MAX_TASKS} tasks")
+    never = np.zeros(len(step.task_graph.tasks), np.bool_)
+    copies = Copies(~never, never, count, "~")
+    sequences = in_order(step.task_graph, copies, never)
+    edges = copies.joins(step.across)
+    return copied(step.task_graph, copies, edges, sequences, later=step.later, steps=count)
+
+
+def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> dict[int, list[int]]:
+    """By device its forward and backward ops that none of its others waits for.
+
+    Collectives are none of them: a device computes on while it takes part in one.
+    """
+    count = len(graph.ops)
+    computes = [op.phase != "update" and not is_collective(op) for op in graph.ops]
+    ends: dict[int, list[int]] = {}
+    successors = task_graph.tasks.successors
+    for i, device in enumerate(placement):
+        if computes[i]:
+            ops = (int(j) for j in successors[i] if j < count)
+            if not any(computes[j] and placement[j] == device for j in ops):
+                ends.setdefault(device, []).append(i)
+    return ends
+
+
+def following(
+    graph: Graph,
+    task_graph: TaskGraph,
+    placement: Sequence[int],
+    ends: Mapping[int, list[int]],
+    gates: Collection[int] = (),
+) -> list[tuple[int, int]]:
+    """Pairs (op, op of the next step that waits for it), as positions in the graph.
+
+    A parameter waits for its updates. What waits for nothing in its step (the batch) waits for the
+    last forward and backward ops of its device (``ends``), as the ops of an in-order stream do, and
+    for updates that name no parameter there; on a device that holds nothing but such ops, for the
+    ops that read it: a loader keeps one batch. ``gates`` wait for what is no op.
+    """
+    edges, unnamed = list[tuple[int, int]](), dict[int, list[int]]()
+    waiting = set(gates)
+    for update, leaves in updated(graph).items():
+        here = [leaf for leaf in leaves if placement[leaf] == placement[update]]
+        edges += [(update, leaf) for leaf in here]
+        waiting.update(here)
+        if not here:
+            unnamed.setdefault(placement[update], []).append(update)
+    count = task_graph.predecessor_count
+    roots = {i for i in range(len(graph.ops)) if not count[i]} - waiting
+    readers = readers_of(graph)
+    for i in roots:
+        device = placement[i]
+        before = [*ends.get(device, ()), *unnamed.get(device, ())]
+        before += readers[i] if roots.issuperset(before) else []
+        edges += [(op, i) for op in before if op != i]
+    return sorted(edges)
