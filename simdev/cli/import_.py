@@ -124,7 +124,7 @@ def _program(args: argparse.Namespace, source: Source, name: str) -> Any:
 def _trace(args: argparse.Namespace, source: Source) -> Any:
     """A trace of PyTorch as a profile."""
     from ..importers import provenance_of
-    from ..measure.traces import trace_profile
+    from ..measure import trace_profile
 
     wrong = [
         f"--{name}: a trace becomes a profile, which knows no machine"

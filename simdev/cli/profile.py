@@ -161,7 +161,7 @@ def _grid(args: argparse.Namespace) -> None:
 
 
 def _links(path: str) -> None:
-    from ..measure.links import write_measured_cluster
+    from ..measure import write_measured_cluster
     from ..units import format_bandwidth, format_seconds
 
     fit = write_measured_cluster(path)

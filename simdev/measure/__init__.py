@@ -1,15 +1,35 @@
 """Measuring the operators of PyTorch training steps, and reading what PyTorch wrote itself.
 
-``profile_model`` is the front door: it captures a step as a graph, measures its operators and the
-step itself, and writes both files. ``import_program`` makes a graph of an exported program,
-``import_trace`` a profile of a profiler's trace. PyTorch is imported when something is measured or
-read, not before.
+``profile_model`` captures a step as a graph, measures its operators and the step itself, and writes
+both files. ``import_program`` makes a graph of an exported program, ``import_trace`` a profile of a
+profiler's trace. PyTorch is imported when one of these names is first used, not before; without it
+that raises InputError.
 """
 
-from .exported import Program, import_program
-from .front import model_names, profile_grid, profile_model
-from .traces import TraceProfile, import_trace
+from __future__ import annotations
 
+from importlib import import_module, util
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from .profiles import model_names, profile_grid, profile_model
+    from .programs import Program, import_program
+    from .traces import TraceProfile, import_trace, trace_profile
+    from .transfers import write_measured_cluster
+
+_HOMES = {
+    "Program": "programs",
+    "TraceProfile": "traces",
+    "import_program": "programs",
+    "import_trace": "traces",
+    "model_names": "profiles",
+    "profile_grid": "profiles",
+    "profile_model": "profiles",
+    "trace_profile": "traces",
+    "write_measured_cluster": "transfers",
+}
 __all__ = [
     "Program",
     "TraceProfile",
@@ -18,4 +38,14 @@ __all__ = [
     "model_names",
     "profile_grid",
     "profile_model",
+    "trace_profile",
+    "write_measured_cluster",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if util.find_spec("torch") is None:
+        raise InputError('measuring needs PyTorch: install the extra "simdev[torch]"')
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from torch._subclasses.fake_tensor import (
 from ..costs import PHASE_CODES, profile_key
 from ..errors import InputError
 from ..semantics import traits_of
+from .optimizers import Optimizer, optimizer_named
 from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
-from .updates import optimizer as optimizer_named
 
 Loss = Callable[..., torch.Tensor]
 Gradient = tuple[tuple[int, int], TensorSpec]
@@ -84,7 +85,7 @@ def capture(
     writer = Writer(recorder, leaves)
     writer.write_step()
     for parameter, gradient in gradients.items():
-        writer.write_update(parameter, gradient, update.kind, update.states, update.update)
+        writer.write_update(parameter, gradient, update)
     return writer.captured(name)
 
 
@@ -116,8 +117,13 @@ def _record(
     """
     step = _Step(module, loss)
     mode = FakeTensorMode()
+    # Parameters, then buffers, each once: the order of the leaves, and of the updates.
+    tensors: dict[str, torch.Tensor] = {
+        **dict(step.named_parameters()),
+        **dict(step.named_buffers()),
+    }
     state: dict[str, torch.Tensor] = {
-        key: mode.from_tensor(value) for key, value in _state(step).items()
+        key: mode.from_tensor(tensor) for key, tensor in tensors.items()
     }
     batch = [mode.from_tensor(tensor) for tensor in inputs]
     recorder = Recorder(Scopes({id(child): key for key, child in module.named_modules()}))
@@ -126,7 +132,7 @@ def _record(
         recorder.add_leaf("input", tensor): key
         for key, tensor in zip(_input_names(loss), batch, strict=False)
     }
-    wanted = {key: tensor for key, tensor in state.items() if training and tensor.requires_grad}
+    trained = {key: tensor for key, tensor in state.items() if tensor.requires_grad}
     try:
         with torch.set_grad_enabled(training), mode, recorder, recorder.scopes.watching():
             value = torch.func.functional_call(step, state, tuple(batch))
@@ -134,7 +140,7 @@ def _record(
                 return recorder, leaves, {}
             recorder.note_saved(value)
             recorder.phase = "backward"
-            found = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+            made = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise InputError(
             f"the step depends on the values of tensors and cannot be captured: {error}"
@@ -143,20 +149,15 @@ def _record(
         raise InputError(f"the step cannot be captured: {error}") from None
     gradients = {
         key: (recorder.source_of(gradient), TensorSpec.of(gradient))
-        for key, gradient in zip(wanted, found, strict=True)
+        for key, gradient in zip(trained, made, strict=True)
         if gradient is not None
     }
     return recorder, leaves, gradients
 
 
-def _state(step: _Step) -> dict[str, torch.Tensor]:
-    """Parameters, then buffers, each once, by name."""
-    return {**dict(step.named_parameters()), **dict(step.named_buffers())}
-
-
 def _input_names(loss: Loss) -> list[str]:
-    """Names of the batch's tensors: those of the loss's own arguments after the module, else
-    input_0, input_1, ...
+    """Names of the batch's tensors: those of the loss's arguments after the module, else input_0,
+    input_1, ...
     """
     try:
         parameters = list(inspect.signature(loss).parameters.values())[1:]
@@ -192,42 +193,32 @@ class Writer:
 
     def write_step(self) -> None:
         """Leaves, forward and backward."""
-        self._repeated = {
-            name for (_, name), count in self.recorder.scopes.counts.items() if count > 1
-        }
+        calls = self.recorder.scopes.counts
+        self._repeated = {name for (_, name), times in calls.items() if times > 1}
         for index, record in enumerate(self.recorder.records):
             if traits_of(record.kind).leaf:
                 self._write_leaf(index, record)
             else:
                 self._write_record(index, record)
 
-    def write_update(
-        self, parameter: str, gradient: Gradient, kind: str, states: int, update: Any
-    ) -> None:
+    def write_update(self, parameter: str, gradient: Gradient, optimizer: Optimizer) -> None:
         """The update of a parameter, which stays where the parameter is."""
         index = next(i for i, name in self.leaves.items() if name == parameter)
-        path = _path(parameter)
-        own = self.recorder.records[index].outputs[0]
-        slots = tuple(Slot(i) for i in range(2 + states))
-        call = Call(update, slots, {}, (own, gradient[1], *(own,) * states), ())
-        record = Record(kind, "update", {}, call, (0, 1), ((index, 0), gradient[0]), (), ())
+        path, states = _path(parameter), optimizer.states
+        spec = self.recorder.records[index].outputs[0]
+        slots = tuple(map(Slot, range(2 + states)))
+        call = Call(optimizer.update, slots, {}, (spec, gradient[1], *(spec,) * states), ())
+        sources = (index, 0), gradient[0]
+        record = Record(optimizer.kind, "update", {}, call, (0, 1), sources, (), ())
         self._op(self._unique(f"update/{path}"), record)
         self.ops[-1]["colocate"] = path
-        self.ops[self._position(path)]["state_bytes"] = states * own.bytes
-
-    def _position(self, name: str) -> int:
-        return next(i for i, op in enumerate(self.ops) if op["name"] == name)
+        owner = next(op for op in self.ops if op["name"] == path)
+        owner["state_bytes"] = states * spec.bytes
 
     def _write_leaf(self, index: int, record: Record) -> None:
-        name = self._unique(_path(self.leaves.get(index, "constant")))
-        self._names[index] = name
-        op: dict[str, Any] = {
-            "name": name,
-            "kind": record.kind,
-            "phase": "forward",
-            "time": 0,
-            "outputs": [_output(record.outputs[0])],
-        }
+        name = self._names[index] = self._unique(_path(self.leaves.get(index, "constant")))
+        outputs = [_output(record.outputs[0])]
+        op = {"name": name, "kind": record.kind, "phase": "forward", "time": 0, "outputs": outputs}
         if traits_of(record.kind).leaf == "parameter":
             op |= {"param_bytes": record.outputs[0].bytes, "colocate": name}
         self.ops.append(op)
@@ -244,6 +235,7 @@ class Writer:
         shapes, attrs = _operands(record)
         dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
+        # Views are folded away: where the op sees another shape or dtype than was made, it says so.
         folded: dict[str, Any] = {}
         if shapes != [list(spec.shape) for spec in made]:
             folded["in"] = shapes
@@ -279,24 +271,19 @@ class Writer:
 
     def _scope(self, instance: Instance) -> str:
         """Path of a module, with @n behind each part that is called several times."""
-        parts = instance[-1][0].split(".")
+        path = instance[-1][0]
+        parts = path.split(".")
         for name, call in instance:
-            depth = len(name.split("."))
-            if (
-                name in self._repeated
-                and name
-                and name.split(".") == instance[-1][0].split(".")[:depth]
-            ):
-                parts[depth - 1] += f"@{call}"
+            # A module that calls a sibling's is no part of the path of what the sibling does.
+            if name in self._repeated and name and f"{path}.".startswith(f"{name}."):
+                parts[name.count(".")] += f"@{call}"
         return "/".join(parts)
 
     def _unique(self, name: str) -> str:
-        found, count = name, 0
-        while found in self._taken:
-            count += 1
-            found = f"{name}_{count}"
-        self._taken.add(found)
-        return found
+        numbered = (f"{name}_{i}" for i in count(1))
+        free = next(text for text in chain([name], numbered) if text not in self._taken)
+        self._taken.add(free)
+        return free
 
 
 def row_key(row: Mapping[str, Any], device: str = "") -> str:

@@ -12,6 +12,8 @@ from typing import Any
 from ..cluster import Cluster, Device
 from ..costs import CostModel
 from ..errors import InputError
+from ..files.graph import read_graph
+from ..files.profile import read_profile
 from ..scenario import Scenario, run
 from ..strategy import Order, Strategy
 from ..units import PS_PER_SECOND
@@ -46,15 +48,12 @@ def compare(
 ) -> Comparison:
     """Simulates the step of a profile's model on one device of its kind, ops in program order.
 
-    ``graph`` is the file that the profile's header names, unless told. Raises InputError: a profile
-    without a measured step, or without its graph.
+    ``graph`` is the file of the model's graph (None: the profile's header names it). Raises
+    InputError: a profile without a measured step, or without its graph.
     """
-    from ..files.graph import read_graph
-    from ..files.profile import read_profile
-
     rows, file = read_profile(profile), os.fspath(profile)
     header = rows.header.get("header", {})
-    if not _tells_step(header):
+    if not _has_step(header):
         raise InputError(
             "header: tells no measured step of a device (step.measured_step_s, device.kind)", file
         )
@@ -82,12 +81,10 @@ def compare(
 
 def has_step(profile: str | os.PathLike[str]) -> bool:
     """Whether a profile tells a measured step. Raises InputError for a file that is no profile."""
-    from ..files.profile import read_profile
-
-    return _tells_step(read_profile(profile).header.get("header", {}))
+    return _has_step(read_profile(profile).header.get("header", {}))
 
 
-def _tells_step(header: Any) -> bool:
+def _has_step(header: Any) -> bool:
     try:
         measured, kind = header["step"]["measured_step_s"], header["device"]["kind"]
     except (TypeError, KeyError):

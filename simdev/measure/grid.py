@@ -9,11 +9,11 @@ limit of work a point.
 from __future__ import annotations
 
 import random
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from math import exp, log, prod
-from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ..errors import InputError
 from .capture import Capture, Writer
-from .record import Call, Recorder, Scopes
+from .record import Recorder, Scopes
 from .torch_models.attention import attend
 
 Shape = tuple[int, ...]
@@ -39,9 +39,9 @@ class Limit:
 
 LIMITS = {"cpu": Limit(2e9, 2**23), "cuda": Limit(2e12, 2**28)}
 POINTS = {"cpu": 24, "cuda": 150}
-"""Points a class, where nothing else is asked for."""
+"""Points a class, where no other number is given."""
+# So many times fewer points of a class whose points have a dozen ops each.
 SHARE = {"attention": 3}
-"""So many times fewer points of a class whose points have a dozen ops each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def points(name: str, limit: Limit, seed: int = 0) -> Iterator[Point]:
         raise InputError(f'grid: must be among {", ".join(CLASSES)}, copies, got "{name}"')
     draw = random.Random(f"{name} {seed}")
     for number in count():
-        found = CLASSES[name](draw, number)
-        while found.flops > limit.flops or max(map(prod, found.shapes)) > limit.elements:
-            found = CLASSES[name](draw, number)
-        yield found
+        point = CLASSES[name](draw, number)
+        while point.flops > limit.flops or max(map(prod, point.shapes)) > limit.elements:
+            point = CLASSES[name](draw, number)
+        yield point
 
 
 def capture_grid(
@@ -188,15 +188,16 @@ def capture_grid(
     number_type = getattr(torch, dtype, None)
     if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
         raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
-    calls: dict[str, Call] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    counts: dict[str, int] = {}
-    saved: dict[str, int] = {}
-    for name in names:
-        for point in islice(points(name, LIMITS[device], seed), -(-each // SHARE.get(name, 1))):
-            one = capture_point(point, device, number_type)
-            calls, rows = {**one.calls, **calls}, {**one.rows, **rows}
-            counts, saved = {**one.counts, **counts}, {**one.saved, **saved}
+    captures = [
+        capture_point(point, device, number_type)
+        for name in names
+        for point in islice(points(name, LIMITS[device], seed), -(-each // SHARE.get(name, 1)))
+    ]
+    # Of calls with one key the first is kept.
+    calls, rows, counts, saved = (
+        dict(ChainMap(*(getattr(captured, name) for captured in captures)))
+        for name in ("calls", "rows", "counts", "saved")
+    )
     return Capture({}, calls, rows, counts, saved)
 
 

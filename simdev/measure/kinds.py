@@ -95,14 +95,14 @@ def attributes(func: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The non-tensor arguments that matter to the time, as plain JSON values."""
     defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
     keep_floats = aten_name(func) in _FLOAT_MATTERS
-    found = {}
+    kept = {}
     for name, value in arguments.items():
         plain = _plain(value, keep_floats)
         trivial = plain is None or plain is False or name in _SILENT or plain == _TRIVIAL.get(name)
         unpadded = name == "output_padding" and not any(value)
         if not trivial and not unpadded and not (name in defaults and value == defaults[name]):
-            found[name] = plain
-    return found
+            kept[name] = plain
+    return kept
 
 
 def _plain(value: Any, keep_floats: bool) -> Any:

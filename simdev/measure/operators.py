@@ -2,8 +2,8 @@
 
 Each distinct operator runs alone on preallocated random inputs, at least three sets in turn, after
 warm-ups; its time is the median of the samples. Updates run in turns, as a step runs them: each
-parameter is touched once a step, so one that is updated again and again would be found in a cache
-where no step finds it.
+parameter is touched once a step, so an update that is repeated alone would meet it in a cache where
+no step meets it.
 """
 
 from __future__ import annotations
@@ -17,48 +17,65 @@ from typing import Any
 
 import torch
 
-from ..semantics import work
+from ..semantics import traits_of, work
 from .capture import Capture
-from .inputs import make_inputs
-from .record import Call
-from .timers import LEAST_SAMPLE_NS, Samples, Thunk, Timer, median, quantile
-from .workspace import cuda_kernels, workspace_bytes
+from .kinds import aten_name, named_arguments
+from .record import Call, Slot, TensorSpec
+from .timers import (
+    LEAST_SAMPLE_NS,
+    Samples,
+    Thunk,
+    Timer,
+    cuda_kernels,
+    median,
+    timing_fields,
+    workspace_bytes,
+)
 
 Progress = Callable[[int, int, str], None]
-"""Called as (done, total, what was measured)."""
+"""Called as (done, total, kind of the op that was measured)."""
 
 INPUT_SETS = 3
 PASSES = 2
 WARM_UPS, WARM_UPS_LONG = 5, 1
-LONG_S = 0.5
-"""What lasts longer is warm after one call."""
+LONG_S = 0.5  # what lasts longer is warm after one call
 MOST_REPS, LEAST_REPS = 200, 10
 IDLE_REPEATS, IDLE_REPS = 20, 15
 NOISE_LIMIT = 0.05
 TURN_WARM_UPS, MOST_TURNS = 2, 20
-ONE_SET_BYTES = 64 * 2**20
-"""Inputs of this size push themselves out of the caches: one set of them is enough."""
+# Inputs of this size push themselves out of the caches: one set of them is enough.
+SINGLE_SET_BYTES = 64 * 2**20
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a capture is measured.
+
+    On ``device`` ("cpu" or "cuda"), whose kind the rows bear; within about ``seconds``; with the
+    caches emptied before each sample where ``flush``; telling ``progress``.
+    """
+
+    device: str
+    kind: str
+    seconds: float
+    flush: bool = False
+    progress: Progress | None = None
+
+
 class Noise:
-    """The same operator again and again through the run: how far an idle repeat strays."""
+    """A reference operator, repeated through the run: how far its medians stray."""
 
-    timer: Timer
-    thunks: list[Thunk]
-    medians: list[int]
-    wall_per_cpu: list[float]
-
-    @classmethod
-    def watch(cls, timer: Timer, device: str) -> Noise:
-        """Over a product of a size that all devices take at their pace."""
+    def __init__(self, timer: Timer) -> None:
         generator = torch.Generator().manual_seed(0)
+        # A product of a size that all devices take at their pace.
         x, weight = (
-            torch.randn(extent, 512, generator=generator).to(device) for extent in (256, 512)
+            torch.randn(extent, 512, generator=generator).to(timer.device) for extent in (256, 512)
         )
-        found = cls(timer, [partial(torch.nn.functional.linear, x, weight)], [], [])
-        timer.sample(found.thunks, WARM_UPS, 1)
-        return found
+        self.timer = timer
+        self.thunks = [partial(torch.nn.functional.linear, x, weight)]
+        self.medians: list[int] = []
+        self.wall_per_cpu: list[float] = []
+        timer.sample(self.thunks, WARM_UPS, 1)
 
     def repeat(self) -> None:
         """One more median of the reference operator."""
@@ -81,7 +98,7 @@ class Noise:
 
 
 @dataclass
-class _Plan:
+class _Budget:
     """How the time is spent: units done and to do, each of equal right to what is left."""
 
     end: float
@@ -96,78 +113,70 @@ class _Plan:
             self.noise.repeat()
         return max(0.0, self.end - time.monotonic()) * units / (self.total - self.done)
 
-    def finish(self, what: str) -> None:
-        """One unit is done."""
+    def finish(self, kind: str) -> None:
+        """A unit is done."""
         self.done += 1
         if self.progress is not None:
-            self.progress(self.done, self.total, what)
+            self.progress(self.done, self.total, kind)
 
 
 def measure_operators(
-    captured: Capture,
-    timer: Timer,
-    noise: Noise,
-    device: str,
-    kind: str,
-    seconds: float,
-    progress: Progress | None,
+    captured: Capture, timer: Timer, noise: Noise, conditions: Conditions, seconds: float
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of all operators within about ``seconds``, and those that could not be run.
 
     The operators are gone through several times: a slow spell of the machine then touches a part of
     each median, and not the whole of a few.
     """
-    found: dict[str, list[Samples]] = {key: [] for key in captured.calls}
+    calls, rows = captured.calls, captured.rows
+    samples: dict[str, list[Samples]] = {key: [] for key in calls}
     failed: dict[str, str] = {}
-    updates = [key for key in captured.calls if captured.rows[key]["phase"] == "opt"]
-    others = [key for key in captured.calls if captured.rows[key]["phase"] != "opt"]
-    plan = _Plan(time.monotonic() + seconds, PASSES * len(captured.calls), noise, progress)
+    updates = [key for key in calls if rows[key]["phase"] == "opt"]
+    end = time.monotonic() + seconds
+    budget = _Budget(end, PASSES * len(calls), noise, conditions.progress)
     for _ in range(PASSES):
-        for key in others:
-            share, row = plan.share(), captured.rows[key]
+        for key in calls:
+            if rows[key]["phase"] == "opt":
+                continue
+            share, row = budget.share(), rows[key]
             try:
-                found[key].append(measure_call(captured.calls[key], timer, device, share))
+                samples[key].append(measure_call(calls[key], timer, share))
             except (RuntimeError, IndexError, ValueError) as error:
                 # Values that only a real step has (an index structure, say): the header names the
                 # op, nobody guesses.
                 failed[key] = f"{row['op']} {row['in']}: {str(error).splitlines()[0]}"
-            plan.finish(str(row["op"]))
+            budget.finish(row["op"])
         if updates:
-            samples = measure_in_turns(
-                [captured.calls[key] for key in updates], timer, device, plan.share(len(updates))
-            )
-            for key, of_one in zip(updates, samples, strict=True):
-                found[key].append(of_one)
-                plan.finish(str(captured.rows[key]["op"]))
-    rows = [
-        _row(captured, key, joined(parts), kind, timer, device)
-        for key, parts in found.items()
-        if key not in failed
-    ]
-    return rows, list(failed.values())
+            share = budget.share(len(updates))
+            turns = measure_in_turns([calls[key] for key in updates], timer, share)
+            for key, of_update in zip(updates, turns, strict=True):
+                samples[key].append(of_update)
+                budget.finish(rows[key]["op"])
+    measured = [key for key in calls if key not in failed]
+    made = [_row(captured, key, joined(samples[key]), conditions.kind, timer) for key in measured]
+    return made, list(failed.values())
 
 
-def measure_call(call: Call, timer: Timer, device: str, seconds: float) -> Samples:
+def measure_call(call: Call, timer: Timer, seconds: float) -> Samples:
     """Samples of one call in one pass, within about ``seconds``; warm-ups and the least repetitions
     in any case.
     """
-    thunks = _thunks(call, device)
+    thunks = _thunks(call, timer.device)
     with torch.no_grad():
         warm = timer.sample(thunks, WARM_UPS_LONG, 1)
         if min(warm.device) < LONG_S * 1e9:
             warm = timer.sample(thunks, WARM_UPS - WARM_UPS_LONG, 1)
         each = max(1, min(warm.device))
-        batch = max(1, min(64, LEAST_SAMPLE_NS // each)) if device == "cpu" else 1
+        # Only on a CPU: a GPU's events cost no system call, and its filler hides one launch.
+        batch = max(1, min(64, LEAST_SAMPLE_NS // each)) if timer.device == "cpu" else 1
         cost = max(1, min(warm.wall)) * batch / 1e9
         reps = max(LEAST_REPS // PASSES, min(MOST_REPS // PASSES, int(seconds / cost)))
         return timer.sample(thunks, reps, batch)
 
 
-def measure_in_turns(
-    calls: Sequence[Call], timer: Timer, device: str, seconds: float
-) -> list[Samples]:
+def measure_in_turns(calls: Sequence[Call], timer: Timer, seconds: float) -> list[Samples]:
     """Samples of each of the calls, a turn running each of them once, within about ``seconds``."""
-    thunks = [_thunks(call, device) for call in calls]
+    thunks = [_thunks(call, timer.device) for call in calls]
     turns: list[list[Samples]] = []
     reps, begin = LEAST_REPS // PASSES, time.monotonic()
     with torch.no_grad():
@@ -177,70 +186,120 @@ def measure_in_turns(
             if turn + 1 == TURN_WARM_UPS:
                 each = max(1e-9, (time.monotonic() - begin) / TURN_WARM_UPS)
                 reps = max(reps, min(MOST_TURNS, int(seconds / each) - TURN_WARM_UPS))
-    return [joined(of_one) for of_one in zip(*turns[TURN_WARM_UPS:], strict=True)]
+    return [joined(of_call) for of_call in zip(*turns[TURN_WARM_UPS:], strict=True)]
 
 
-def joined(parts: Sequence[Samples]) -> Samples:
-    """The samples of several passes as one."""
+def joined(passes: Sequence[Samples]) -> Samples:
+    """The samples of several passes together."""
     device, wall, host = (
-        [time for part in parts for time in getattr(part, name)]
+        [sample for part in passes for sample in getattr(part, name)]
         for name in ("device", "wall", "host")
     )
-    return Samples(device, wall, host, parts[0].batch)
+    return Samples(device, wall, host, passes[0].batch)
 
 
 def _thunks(call: Call, device: str) -> list[Thunk]:
-    sets = INPUT_SETS if sum(spec.bytes for spec in call.specs) < ONE_SET_BYTES else 1
-    return [_thunk(call, make_inputs(call, device, seed)) for seed in range(sets)]
+    sets = INPUT_SETS if sum(spec.bytes for spec in call.specs) < SINGLE_SET_BYTES else 1
+    return [_thunk(call, device, seed) for seed in range(sets)]
 
 
-def _thunk(call: Call, tensors: Sequence[torch.Tensor]) -> Thunk:
-    args, kwargs = call.bind(tensors)
+def _thunk(call: Call, device: str, seed: int) -> Thunk:
+    args, kwargs = call.bind(make_inputs(call, device, seed))
     return partial(call.func, *args, **kwargs)
 
 
-def _row(
-    captured: Capture, key: str, samples: Samples, kind: str, timer: Timer, device: str
-) -> dict[str, Any]:
+def _row(captured: Capture, key: str, samples: Samples, kind: str, timer: Timer) -> dict[str, Any]:
     """A profile row of schema v1."""
     row, call = captured.rows[key], captured.calls[key]
-    p10, p50, p90 = (
-        quantile(samples.device, 0.1),
-        median(samples.device),
-        quantile(samples.device, 0.9),
-    )
-    written = sum(spec.bytes for spec in call.made) or call.specs[0].bytes * (len(call.specs) - 1)
-    done = work(row["op"], row["attrs"], row["in"], row["out"], row["dt"])
+    made = sum(spec.bytes for spec in call.made)
+    amount = work(row["op"], row["attrs"], row["in"], row["out"], row["dt"])
+    timing = timing_fields(samples.device)
+    timing["t_ns"]["wall"] = median(samples.wall)
+    # What running the call once more shows.
+    thunk = _thunk(call, timer.device, 0)
+    shown = {"ws": workspace_bytes(thunk, timer.device), "launches": 1}
+    if timer.device == "cuda":
+        shown["launches"], shown["kernel_ns"] = cuda_kernels(thunk)
     return {
         "v": 1,
         **row,
         "dev": kind,
-        "t_ns": {
-            "p10": p10,
-            "p50": p50,
-            "p90": p90,
-            "min": min(samples.device),
-            "n": len(samples.device),
-            "wall": median(samples.wall),
-        },
-        "host_ns": median(samples.host) if samples.host else median(samples.wall),
+        **timing,
+        "host_ns": median(samples.host or samples.wall),
         "batch": samples.batch,
-        "flops": 0 if done is None else done.flops,
-        "br": sum(spec.bytes for spec in call.specs) if done is None else done.bytes_read,
-        "bw": written if done is None else done.bytes_written,
-        "out_bytes": sum(spec.bytes for spec in call.made),
+        "flops": 0 if amount is None else amount.flops,
+        "br": sum(spec.bytes for spec in call.specs) if amount is None else amount.bytes_read,
+        # An update makes nothing: it writes all that it reads but the gradient.
+        "bw": (made or call.specs[0].bytes * (len(call.specs) - 1))
+        if amount is None
+        else amount.bytes_written,
+        "out_bytes": made,
         "saved": captured.saved.get(key, 0),
-        **_seen(call, device),
+        **shown,
         "src": "measured",
         "meth": timer.method + ("+in-turns" if row["phase"] == "opt" else ""),
-        "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4),
     }
 
 
-def _seen(call: Call, device: str) -> dict[str, int]:
-    """What running the call once more shows: its workspace and, on a GPU, its kernels."""
-    thunk = _thunk(call, make_inputs(call, device, 0))
-    found = {"ws": workspace_bytes(thunk, device), "launches": 1}
-    if device == "cuda":
-        found["launches"], found["kernel_ns"] = cuda_kernels(thunk)
-    return found
+def make_inputs(call: Call, device: str, seed: int) -> list[torch.Tensor]:
+    """One set of tensors for a call, on a device; the same seed makes the same values.
+
+    Random normal floats, and whole numbers within the range that the call can take. Zeros would
+    flatter: random values draw more power, and an index that repeats stays in the cache.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    bound, positive = _index_bound(call), traits_of(_name(call)).positive
+    tensors = [_make(spec, bound, positive, generator, device) for spec in call.specs]
+    if _name(call) == "max_pool2d_with_indices_backward":
+        _true_indices(call, tensors)
+    return tensors
+
+
+def _make(
+    spec: TensorSpec, bound: int, positive: bool, generator: torch.Generator, device: str
+) -> torch.Tensor:
+    # The memory behind the tensor: with stride 0 smaller than the tensor, with gaps larger.
+    extent = 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
+    extent = extent if 0 not in spec.shape else 0
+    if spec.dtype == torch.bool:
+        memory = torch.rand(extent, generator=generator) < 0.5
+    elif spec.dtype.is_floating_point or spec.dtype.is_complex:
+        memory = torch.randn(extent, generator=generator)
+        # A root of a negative number takes a path of its own, fifteen times slower, that no real
+        # step takes.
+        memory = (memory.abs() if positive else memory).to(spec.dtype)
+    else:
+        memory = torch.randint(bound, (extent,), generator=generator).to(spec.dtype)
+    # The move comes first: it would pack a tensor with gaps.
+    return memory.to(device).as_strided(spec.shape, spec.stride)
+
+
+def _index_bound(call: Call) -> int:
+    """Indices run from 0 to this, exclusive."""
+    name = _name(call)
+    if name in ("nll_loss_forward", "nll_loss_backward"):
+        # The scores are the operand of two extents, the classes its last; the backward reads the
+        # loss's gradient first.
+        return max(1, next(spec.shape for spec in call.specs if len(spec.shape) >= 2)[1])
+    if name == "embedding_dense_backward":
+        return max(1, int(named_arguments(call.func, call.args, call.kwargs)["num_weights"]))
+    floats = (spec.shape for spec in call.specs if spec.dtype.is_floating_point and spec.shape)
+    shape = next(floats, (1,))
+    return max(1, shape[0] if name == "embedding" else min(shape))
+
+
+def _true_indices(call: Call, tensors: list[torch.Tensor]) -> None:
+    """Where the maxima really are: random places would be scattered as no pooling scatters them."""
+    arguments = named_arguments(call.func, call.args, call.kwargs)
+    pooled = arguments["self"]
+    _, indices = torch.ops.aten.max_pool2d_with_indices(
+        tensors[pooled.index] if isinstance(pooled, Slot) else pooled,
+        *(arguments[n] for n in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
+    )
+    tensors[arguments["indices"].index] = indices
+
+
+def _name(call: Call) -> str:
+    if hasattr(call.func, "_schema"):
+        return aten_name(call.func)
+    return str(getattr(call.func, "__name__", ""))

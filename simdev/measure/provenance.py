@@ -12,6 +12,10 @@ import re
 import subprocess
 from typing import Any
 
+import torch
+
+from ..version import __version__
+
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 FAMILIES = ("epyc", "xeon", "ryzen", "threadripper", "core", "apple", "graviton", "neoverse")
 
@@ -20,10 +24,10 @@ def cpu_model() -> str:
     """The model of the CPU as the operating system names it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            found = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+            line = re.search(r"^model name\s*:\s*(.+)$", file.read(), re.MULTILINE)
+    except OSError:  # no Linux
+        line = None
+    return line[1].strip() if line else platform.processor() or platform.machine()
 
 
 def memory_bytes() -> int:
@@ -63,8 +67,6 @@ def device_kind(device: str) -> str:
     its driver's.
     """
     if device == "cuda":
-        import torch
-
         return gpu_kind(torch.cuda.get_device_name())
     model = cpu_model().lower()
     family = next((name for name in FAMILIES if name in model), "cpu")
@@ -80,10 +82,6 @@ def gpu_kind(name: str) -> str:
 
 def describe(device: str) -> dict[str, Any]:
     """Host, device and versions."""
-    import torch
-
-    from ..version import __version__
-
     return {
         "created": datetime.date.today().isoformat(),
         "tool": f"simdev {__version__}",
@@ -94,7 +92,7 @@ def describe(device: str) -> dict[str, Any]:
             "system": platform.system(),
             "python": platform.python_version(),
         },
-        "device": _describe_device(device, torch),
+        "device": _describe_device(device),
         "flags": {
             "tf32": torch.backends.cuda.matmul.allow_tf32,
             "cudnn_tf32": torch.backends.cudnn.allow_tf32,
@@ -105,12 +103,12 @@ def describe(device: str) -> dict[str, Any]:
     }
 
 
-def _describe_device(device: str, torch: Any) -> dict[str, Any]:
-    found = {"kind": device_kind(device), "torch": torch.__version__}
+def _describe_device(device: str) -> dict[str, Any]:
+    common = {"kind": device_kind(device), "torch": torch.__version__}
     if device == "cpu":
         # One thread of PyTorch runs every op, so the device is one core.
         return {
-            **found,
+            **common,
             "name": cpu_model(),
             "threads": 1,
             "mkldnn": torch.backends.mkldnn.is_available(),
@@ -118,7 +116,7 @@ def _describe_device(device: str, torch: Any) -> dict[str, Any]:
         }
     properties = torch.cuda.get_device_properties(0)
     return {
-        **found,
+        **common,
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "multiprocessors": properties.multi_processor_count,
@@ -138,25 +136,18 @@ DRIVER_FIELDS = {
     "pcie.link.gen.max": "pcie_gen",
     "pcie.link.width.max": "pcie_width",
 }
-"""What is asked of the driver -> its name in a header."""
+"""Field of nvidia-smi -> its name in a header."""
 
 
 def _ask_driver() -> str:
-    """The driver's answer, one line of values by comma; empty where there is no tool to ask
-    with.
-    """
-    command = [
-        "nvidia-smi",
-        f"--query-gpu={','.join(DRIVER_FIELDS)}",
-        "--format=csv,noheader,nounits",
-        "--id=0",
-    ]
+    """The driver's answer, a line of values by comma; empty where there is no tool to ask with."""
+    query = f"--query-gpu={','.join(DRIVER_FIELDS)}"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0"]
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=10, check=True
-        ).stdout
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
+    return done.stdout
 
 
 def driver_fields(answer: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..semantics import traits_of
 from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
-from .saved import saved_tensors
 
 Instance = tuple[tuple[str, int], ...]
 """Modules entered, outermost first: qualified name and which call of it this is, within the call
@@ -169,7 +168,8 @@ class Recorder(TorchDispatchMode):
         self.saved: dict[int, int] = {}
         self._sources: dict[int, tuple[int, int] | None] = {}
         self._of_node: dict[int, int] = {}
-        self._alive: list[Any] = []  # a freed storage would give its number to another one
+        # A freed storage would give its number to another.
+        self._alive: list[Any] = []
 
     def add_leaf(self, kind: str, tensor: torch.Tensor) -> int:
         """A tensor that the step is given (kind ``parameter`` or ``input``); returns its record."""
@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):
         self.records.append(
             Record(kind, "forward", {}, Call(None, (), {}, (), ()), (), (), (spec,), ())
         )
-        self._own(tensor, (len(self.records) - 1, 0))
+        self._note_source(tensor, (len(self.records) - 1, 0))
         return len(self.records) - 1
 
     def note_saved(self, value: torch.Tensor) -> None:
@@ -195,16 +195,16 @@ class Recorder(TorchDispatchMode):
             ):
                 # An expanded tensor has fewer bytes behind it than elements.
                 size = min(TensorSpec.of(tensor).bytes, tensor.untyped_storage().nbytes())
-                of_one = kept.setdefault(index, {})
-                of_one[storage] = max(of_one.get(storage, 0), size)
+                sizes = kept.setdefault(index, {})
+                sizes[storage] = max(sizes.get(storage, 0), size)
         self.saved = {index: sum(sizes.values()) for index, sizes in kept.items()}
 
     def source_of(self, tensor: torch.Tensor) -> tuple[int, int]:
         """(record, output) that made a tensor; one never seen before becomes an input of the
         step.
         """
-        found = self._sources.get(_storage(tensor))
-        return found if found is not None else (self.add_leaf("input", tensor), 0)
+        source = self._sources.get(_storage(tensor))
+        return source if source is not None else (self.add_leaf("input", tensor), 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator and records it."""
@@ -223,7 +223,7 @@ class Recorder(TorchDispatchMode):
         ]
         if aten_name(func) in ALLOCATIONS:
             for output in outputs:
-                self._own(output, None)
+                self._note_source(output, None)
         elif outputs and not _is_view(func, inputs, outputs):
             if aten_name(func) == "convolution_backward":
                 self._record_conv_backward(func, arguments, inputs, result, instance)
@@ -255,7 +255,7 @@ class Recorder(TorchDispatchMode):
             Record(kind, self.phase, attrs, call, chosen, sources, call.made, instance)
         )
         for index, output in enumerate(outputs):
-            self._own(output, (len(self.records) - 1, index))
+            self._note_source(output, (len(self.records) - 1, index))
 
     def _record_conv_backward(
         self,
@@ -286,7 +286,7 @@ class Recorder(TorchDispatchMode):
                     f"{kind}_{part}", func, part_arguments, inputs, outputs, instance, operands
                 )
 
-    def _own(self, tensor: torch.Tensor, source: tuple[int, int] | None) -> None:
+    def _note_source(self, tensor: torch.Tensor, source: tuple[int, int] | None) -> None:
         self._sources[_storage(tensor)] = source
         self._alive.append(tensor.untyped_storage())
 
@@ -326,3 +326,22 @@ def _is_view(func: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def saved_tensors(value: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """(number of the autograd node, tensor that it keeps) of all nodes behind a value."""
+    stack, seen = [value.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        # Nodes of PyTorch's C++ keep each tensor under a name; those of a Function written in
+        # Python keep one tuple.
+        names = [
+            name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"
+        ]
+        for leaf in tree_leaves([getattr(node, name) for name in names]):
+            if isinstance(leaf, torch.Tensor):
+                yield node._sequence_nr(), leaf
+        stack.extend(before for before, _ in node.next_functions)

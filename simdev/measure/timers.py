@@ -1,4 +1,5 @@
-"""Clocks that time a call on a device, one sample at a time.
+"""Clocks that time a call on a device, one sample at a time, and what else a call shows when it
+runs: its workspace and, on a GPU, its kernels.
 
 On a CPU the reference is the CPU time of the one thread that runs: wall time measures the
 neighbours too. On a GPU events bracket the call behind a filler that keeps the device busy while
@@ -8,30 +9,34 @@ the host catches up, so that launches hide.
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
+
+import torch
+from torch.profiler import ProfilerActivity, profile
 
 from ..errors import InputError
 
 Thunk = Callable[[], Any]
+# Calls shorter than this are timed several at once: reading a thread's clock costs a system call.
 LEAST_SAMPLE_NS = 50_000
-"""Calls shorter than this are timed several at once: reading a thread's clock costs a system call.
-"""
-FLUSH_BYTES = 256 * 2**20
-CPU_FLUSH_BYTES = 64 * 2**20
+# What is written to empty the caches: more than the L2 of any GPU, than a core's share of an L3.
+FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
+# What the host is taken to need for a call: at first, at least (100 us of filler), at most.
 FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
-"""What the host is taken to need for a call: before it was seen, at least (100 us of filler), and
-at most.
-"""
+CUDA_WARM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Times of one call in ns: of the device, by the wall, of the host alone; ``batch`` calls make
-    a sample.
+    """Times of one call in ns: of the device, by the wall, of the host alone (empty where the host
+    is the device); ``batch`` calls make a sample.
     """
 
     device: list[int]
@@ -41,10 +46,10 @@ class Samples:
 
 
 class Timer(Protocol):
-    """Times the calls of ``thunks``, taken in turn."""
+    """Times the calls of ``thunks``, taken in turn, on a ``device`` ("cpu" or "cuda")."""
 
+    device: str
     method: str
-    statistic: str
 
     def sample(self, thunks: Sequence[Thunk], reps: int, batch: int) -> Samples:
         """``reps`` samples of ``batch`` calls each."""
@@ -54,18 +59,14 @@ class Timer(Protocol):
 class CpuTimer:
     """CPU time of the calling thread; ``flush`` empties the caches before each sample."""
 
-    statistic = "median"
+    device = "cpu"
 
     def __init__(self, flush: bool = False) -> None:
-        import torch
-
         self.method = "thread-cpu-time+rotate" + ("+flush" if flush else "")
-        self._buffer = torch.zeros(CPU_FLUSH_BYTES // 4) if flush else None
+        self._buffer = torch.zeros(FLUSH_BYTES["cpu"] // 4) if flush else None
 
     def sample(self, thunks: Sequence[Thunk], reps: int, batch: int) -> Samples:
-        """``reps`` samples of ``batch`` calls each; the host is the device, so ``host`` stays
-        empty.
-        """
+        """``reps`` samples of ``batch`` calls each."""
         device, wall = [], []
         count = len(thunks)
         for rep in range(reps):
@@ -81,6 +82,27 @@ class CpuTimer:
         return Samples(device, wall, [], batch)
 
 
+class WallTimer:
+    """Wall time until the GPU is done: for copies of pageable memory, which keep the host busy too,
+    so that nothing hides it.
+    """
+
+    device = "cuda"
+    method = "wall+synchronize+rotate"
+
+    def sample(self, thunks: Sequence[Thunk], reps: int, batch: int) -> Samples:
+        """``reps`` samples of ``batch`` calls each."""
+        times = []
+        for rep in range(reps):
+            torch.cuda.synchronize()
+            start = time.perf_counter_ns()
+            for i in range(batch):
+                thunks[(rep * batch + i) % len(thunks)]()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter_ns() - start) // batch)
+        return Samples(times, times, [], batch)
+
+
 class CudaTimer:
     """Events around each call, behind a filler that hides the launch: a write that empties the L2,
     then a spin.
@@ -91,23 +113,15 @@ class CudaTimer:
     second call on its outputs are preallocated. Needs a CUDA device.
     """
 
-    statistic = "median"
+    device = "cuda"
 
     def __init__(self, flush: bool = True) -> None:
-        import torch
-
-        require_cuda()
         self.method = "events+filler+rotate" + ("+flush" if flush else "")
-        self._buffer = torch.empty(FLUSH_BYTES // 4, device="cuda") if flush else None
+        self._buffer = torch.empty(FLUSH_BYTES["cuda"] // 4, device="cuda") if flush else None
 
     def sample(self, thunks: Sequence[Thunk], reps: int, batch: int) -> Samples:
         """``reps`` samples of ``batch`` calls each; ``host`` is the time to enqueue a call."""
-        import torch
-
-        marks = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            for _ in range(reps)
-        ]
+        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(reps)]
         host: list[int] = []
         count, longest = len(thunks), FIRST_HOST_NS
         torch.cuda.synchronize()
@@ -142,27 +156,45 @@ def spin_cycles(host_ns: int) -> int:
 
 
 def make_timer(device: str, flush: bool) -> Timer:
-    """The clock of a device, "cpu" or "cuda". Raises InputError."""
-    if device == "cuda":
-        return CudaTimer(flush)
-    if device != "cpu":
+    """The clock of a device, "cpu" or "cuda"."""
+    return CudaTimer(flush) if device == "cuda" else CpuTimer(flush)
+
+
+def require_device(device: str) -> None:
+    """Raises InputError for anything but "cpu" and "cuda", and for a GPU that is not there."""
+    if device not in ("cpu", "cuda"):
         raise InputError(f'device: must be cpu or cuda, got "{device}"')
-    return CpuTimer(flush)
-
-
-def require_cuda() -> None:
-    """Raises InputError where there is no CUDA device."""
-    import torch
-
-    if not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise InputError(
             'device: "cuda" was asked for, but this machine has no CUDA device that PyTorch can use'
         )
 
 
+@contextmanager
+def quiet(device: str) -> Iterator[bool]:
+    """One thread, and freed memory kept (yields whether it is); on a GPU the clocks are brought up
+    first.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if device == "cuda":
+            _warm_up()
+        yield device == "cuda" or keep_freed_memory()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _warm_up() -> None:
+    x = torch.randn(2048, 2048, device="cuda")
+    end = time.monotonic() + CUDA_WARM_S
+    while time.monotonic() < end:
+        x @ x
+        torch.cuda.synchronize()
+
+
 def keep_freed_memory() -> bool:
-    """Lets the allocator keep what is freed, as caching allocators do; False where it cannot be
-    told so.
+    """Lets the allocator keep what is freed, as caching allocators do; False where it cannot.
 
     Otherwise every large output costs page faults, more in a whole step than in a loop over one
     call.
@@ -177,10 +209,82 @@ def keep_freed_memory() -> bool:
 
 def quantile(values: Sequence[int], share: float) -> int:
     """The value below which this share of the values lies (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def median(values: Sequence[int]) -> int:
     """The median, as a whole number."""
     return round(statistics.median(values))
+
+
+def timing_fields(times: Sequence[int]) -> dict[str, Any]:
+    """The fields ``t_ns`` and ``rel_err`` of a profile row, of samples in ns."""
+    p10, p50, p90 = quantile(times, 0.1), median(times), quantile(times, 0.9)
+    quantiles = {"p10": p10, "p50": p50, "p90": p90, "min": min(times), "n": len(times)}
+    return {"t_ns": quantiles, "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4)}
+
+
+def workspace_bytes(thunk: Thunk, device: str) -> int:
+    """Bytes that a call holds at its peak beyond what it returns ("cpu" or "cuda").
+
+    As PyTorch's allocator counts them: scratch memory that a library takes from the system itself
+    is not seen.
+    """
+    return _cuda_workspace(thunk) if device == "cuda" else peak_beyond(_cpu_allocations(thunk))
+
+
+def peak_beyond(changes: Sequence[int]) -> int:
+    """The most that was held beyond what is held in the end, of allocations (positive) and frees
+    (negative) in turn.
+    """
+    held = [0, *accumulate(changes)]
+    return max(held) - max(0, held[-1])
+
+
+def _cpu_allocations(thunk: Thunk) -> list[int]:
+    """Bytes taken (positive) and given back (negative) during a call, in turn."""
+    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        result = thunk()
+    roots = trace.profiler.kineto_results.experimental_event_tree()
+    changes = [size for _, size in sorted(_allocations(roots))]
+    del result  # held until here: what the call returns is no workspace, but stays in the end
+    return changes
+
+
+def _allocations(events: Iterable[Any]) -> Iterable[tuple[int, int]]:
+    for event in events:
+        if event.name == "[memory]":
+            yield event.start_time_ns, event.extra_fields.alloc_size
+        yield from _allocations(event.children)
+
+
+def _cuda_workspace(thunk: Thunk) -> int:
+    with torch.no_grad():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        result = thunk()
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated()
+        del result
+    return max(0, torch.cuda.max_memory_allocated() - max(before, held))
+
+
+def cuda_kernels(thunk: Thunk) -> tuple[int, int]:
+    """Kernels and copies that a call launches, and their time in ns together, as CUPTI saw them.
+
+    One call with whatever the caches hold: a cross-check of the events, not a measurement. Needs a
+    CUDA device.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    torch.cuda.synchronize()
+    with (
+        torch.no_grad(),
+        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace,
+    ):
+        thunk()
+        torch.cuda.synchronize()
+    ran = [event for event in trace.events() or () if event.device_type.name == "CUDA"]
+    return len(ran), round(sum(event.time_range.elapsed_us() for event in ran) * 1000)

@@ -15,8 +15,7 @@ from simdev import load_scenario
 from simdev.errors import InputError
 from simdev.files import read_profile
 from simdev.importers import Machine, graph_scenario, write_imported
-from simdev.measure import import_program, import_trace
-from simdev.measure.traces import trace_profile
+from simdev.measure import import_program, import_trace, trace_profile
 from simdev.measure.traces.events import parse_events
 from simdev.scenario import run
 

@@ -26,21 +26,24 @@ from simdev.graph import Graph, Op, Tensor  # noqa: E402
 from simdev.measure import model_names, profile_grid, profile_model  # noqa: E402
 from simdev.measure.capture import Capture, capture, row_key  # noqa: E402
 from simdev.measure.compare import compare, has_step  # noqa: E402
-from simdev.measure.copies import measure_copies  # noqa: E402
 from simdev.measure.grid import CLASSES, LIMITS, Limit, Point, capture_grid, capture_point, points  # noqa: E402
-from simdev.measure.links import LinkTimes, cluster_object, fit_line  # noqa: E402
-from simdev.measure.measure import Measured, measure  # noqa: E402
-from simdev.measure.operators import measure_call, measure_in_turns  # noqa: E402
+from simdev.measure.operators import Conditions, measure_call, measure_in_turns  # noqa: E402
 from simdev.measure.provenance import driver_fields, gpu_kind  # noqa: E402
 from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
-from simdev.measure.steps import Steps  # noqa: E402
-from simdev.measure.timers import CudaTimer, Samples, spin_cycles  # noqa: E402
+from simdev.measure.steps import Measured, StepTimer, measure  # noqa: E402
+from simdev.measure.timers import (  # noqa: E402
+    CudaTimer,
+    Samples,
+    peak_beyond,
+    spin_cycles,
+    workspace_bytes,
+)
 from simdev.measure.torch_models import MODELS  # noqa: E402
 from simdev.measure.torch_models.batches import image_step  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.measure.torch_models.nasnet import NasNet  # noqa: E402
 from simdev.measure.torch_models.recurrent import gnmt  # noqa: E402
-from simdev.measure.workspace import peak_beyond, workspace_bytes  # noqa: E402
+from simdev.measure.transfers import LinkTimes, cluster_object, fit_line, measure_copies  # noqa: E402
 
 Step = tuple[nn.Module, tuple[Any, ...], Callable[..., Any]]
 ROW_FIELDS = {
@@ -124,7 +127,7 @@ def ops_of(captured: Capture, kind: str) -> list[dict[str, Any]]:
 
 def measured(step: Step, optimizer: str = "adam") -> tuple[Capture, Measured]:
     captured = capture(*step, optimizer=optimizer)
-    return captured, measure(captured, *step, optimizer, "cpu", "test-1core", seconds=0.5)
+    return captured, measure(captured, *step, optimizer, Conditions("cpu", "test-1core", 0.5))
 
 
 @pytest.mark.parametrize("build", STEPS)
@@ -469,7 +472,7 @@ def test_workspace_of_real_calls() -> None:
 class FakeTimer:
     """Counts what is run; every call takes as many ns as it says."""
 
-    method, statistic = "fake+rotate", "median"
+    device, method = "cpu", "fake+rotate"
 
     def __init__(self) -> None:
         self.ran: list[int] = []
@@ -487,25 +490,25 @@ def constant(value: int, elements: int = 4) -> Call:
 
 def test_updates_run_in_turns() -> None:
     timer = FakeTimer()
-    found = measure_in_turns([constant(7), constant(9)], timer, "cpu", seconds=0.0)
+    found = measure_in_turns([constant(7), constant(9)], timer, seconds=0.0)
     assert timer.ran == [7, 9] * (len(timer.ran) // 2)
     assert [samples.device for samples in found] == [[7] * 5, [9] * 5]  # warm-ups are left out
 
 
 def test_a_call_gets_its_least_repetitions_without_any_time_left() -> None:
-    samples = measure_call(constant(80_000), FakeTimer(), "cpu", seconds=0.0)
+    samples = measure_call(constant(80_000), FakeTimer(), seconds=0.0)
     assert samples.device == [80_000] * 5
     assert samples.batch == 1
 
 
 def test_a_long_call_is_warm_after_one_call() -> None:
     timer = FakeTimer()
-    measure_call(constant(900_000_000), timer, "cpu", seconds=0.0)
+    measure_call(constant(900_000_000), timer, seconds=0.0)
     assert len(timer.ran) == 1 + 5
 
 
 def test_short_calls_are_timed_several_at_once() -> None:
-    assert measure_call(constant(10_000), FakeTimer(), "cpu", seconds=0.0).batch == 5
+    assert measure_call(constant(10_000), FakeTimer(), seconds=0.0).batch == 5
 
 
 # The clock of a GPU, on a device that only counts.
@@ -595,11 +598,11 @@ def test_steps_on_a_gpu_are_timed_by_events(
     fake_cuda: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, inputs, loss = mlp(batch=2, width=4, layers=1)
-    steps = Steps(module, inputs, loss, "sgd-momentum", "cpu")
+    steps = StepTimer(module, inputs, loss, "sgd-momentum", "cpu")
     steps.device = "cuda"
     costs = iter([5, 7, 11] * 2)
     monkeypatch.setattr(
-        Steps,
+        StepTimer,
         "_phases",
         lambda _: (fake_cuda.work(cost) for cost in [next(costs) for _ in range(3)]),
     )

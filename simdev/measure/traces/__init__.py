@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .rows import TraceProfile, import_trace, trace_profile
+from .reading import TraceProfile, import_trace, trace_profile
 
 __all__ = ["TraceProfile", "import_trace", "trace_profile"]

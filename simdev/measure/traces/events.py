@@ -9,10 +9,13 @@ display); here they are whole nanoseconds. A kernel runs long after its launch: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from itertools import compress
+from operator import not_
+from typing import Any, NamedTuple
 
 from ...errors import InputError
 from ...files.reading import parse_json
@@ -22,9 +25,18 @@ ANNOTATIONS = frozenset({"user_annotation"})
 LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "runtime"})
 KERNELS = frozenset({"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"})
 STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
-OPTIMIZER, BACKWARD = "Optimizer.step", "autograd::engine::evaluate_function"
+BACKWARD = "autograd::engine::evaluate_function"
 MOST_NS = 2**62
 MOST_EXTENT = 2**62  # of a dimension: PyTorch counts in 64 bits
+
+
+class Argument(NamedTuple):
+    """An argument of an operator as the trace writes it; ``text`` is its value, "" for a tensor."""
+
+    type: str
+    shape: Any
+    stride: Any
+    text: str
 
 
 @dataclass(slots=True, eq=False)
@@ -49,69 +61,119 @@ class Event:
 
     def above(self) -> Iterator[Event]:
         """The spans that it lies in, innermost first."""
-        one = self.parent
-        while one is not None:
-            yield one
-            one = one.parent
+        span = self.parent
+        while span is not None:
+            yield span
+            span = span.parent
 
     def inside(self) -> Iterator[Event]:
         """It and all spans inside it."""
         stack = [self]
         while stack:
-            one = stack.pop()
-            yield one
-            stack.extend(reversed(one.children))
+            span = stack.pop()
+            yield span
+            stack.extend(reversed(span.children))
 
     @property
     def phase(self) -> str:
         """Forward or backward, by whether it lies in a span of autograd's engine."""
-        return (
-            "backward" if any(one.name.startswith(BACKWARD) for one in self.above()) else "forward"
+        in_engine = any(span.name.startswith(BACKWARD) for span in self.above())
+        # The gradient of the loss with respect to itself is made before autograd's spans begin.
+        seed = self.name == "aten::ones_like" and [a.shape for a in self.arguments()[:1]] == [[]]
+        return "backward" if in_engine or seed else "forward"
+
+    def arguments(self) -> list[Argument]:
+        """Its arguments; none where the trace does not hold their shapes and types."""
+        shapes, types = self.args.get("Input Dims"), self.args.get("Input type")
+        if not isinstance(shapes, list) or not isinstance(types, list) or len(shapes) != len(types):
+            return []
+        strides, values = (
+            [*(listed if isinstance(listed, list) else []), *[missing] * len(shapes)]
+            for listed, missing in (
+                (self.args.get("Input Strides"), None),
+                (self.args.get("Concrete Inputs"), ""),
+            )
         )
+        rows = zip(map(str, types), shapes, strides, map(str, values), strict=False)
+        return [Argument(*row) for row in rows]
+
+    def number(self, name: str) -> int | None:
+        """An entry of ``args`` that is a whole number; None where it is anything else."""
+        value = self.args.get(name)
+        return value if isinstance(value, int) else None
+
+
+Groups = Mapping[int | None, Sequence[Event]]
+"""Kernels by a number that what launched them bears too."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """A trace: outermost spans of all threads by their starts, steps by number, kernels by what
-    launched them.
+    """A trace: outermost spans of all threads by their starts, steps in their order, kernels by
+    what launched them.
 
-    ``devices`` are the names of the GPUs, ``has_kernels`` tells whether any ran.
+    ``devices`` are the names of the GPUs.
     """
 
     roots: tuple[Event, ...]
-    steps: tuple[tuple[int, Event], ...]
-    by_correlation: Mapping[int, tuple[Event, ...]]
-    by_operator: Mapping[int, tuple[Event, ...]]
+    steps: tuple[Event, ...]
+    by_correlation: Groups
+    by_operator: Groups
     devices: tuple[str, ...]
 
     @property
-    def has_kernels(self) -> bool:
-        """Whether anything ran on a GPU."""
-        return bool(self.by_correlation or self.by_operator)
+    def kernels(self) -> list[Event]:
+        """All that ran on a GPU."""
+        groups = (*self.by_correlation.values(), *self.by_operator.values())
+        return [kernel for group in groups for kernel in group]
 
-    def kernels(self, operator: Event) -> list[Event]:
+    def launched_by(self, operator: Event) -> list[Event]:
         """What an operator, and all inside it, ran on a GPU."""
-        found: dict[int, Event] = {}
-        for one in operator.inside():
-            key = _number(one, "correlation") if one.category in LAUNCHES else None
-            ran = self.by_correlation.get(key, ()) if key is not None else ()
-            if not ran and one.category in OPERATORS:
-                ran = self.by_operator.get(_id(one), ())
-            found |= {id(kernel): kernel for kernel in ran}
-        return list(found.values())
+        kernels: dict[int, Event] = {}
+        for span in operator.inside():
+            ran: Sequence[Event] = ()
+            if span.category in LAUNCHES:
+                ran = self.by_correlation.get(span.number("correlation"), ())
+            elif span.category in OPERATORS:
+                # Written in lower case by PyTorch before 1.10.
+                old = "External id" not in span.args
+                ran = self.by_operator.get(span.number("external id" if old else "External id"), ())
+            kernels |= {id(kernel): kernel for kernel in ran}
+        return list(kernels.values())
 
 
 def parse_events(text: str) -> Events:
     """The events of a trace's text. Raises InputError with every problem."""
     value = parse_json(text)
-    told: Mapping[str, Any] = value if isinstance(value, dict) else {"traceEvents": value}
-    listed = told.get("traceEvents")
-    if not isinstance(listed, list):
+    trace: Mapping[str, Any] = value if isinstance(value, dict) else {"traceEvents": value}
+    entries = trace.get("traceEvents")
+    if not isinstance(entries, list):
         raise InputError("not a trace: needs a list of traceEvents")
+    events = _parsed(entries)
+    steps = [
+        (int(match[1]), event.start, event)
+        for event in events
+        if event.category in ANNOTATIONS and (match := STEP.match(event.name))
+    ]
+    kernels = [event for event in events if event.category in KERNELS]
+    launches = {event.number("correlation") for event in events if event.category in LAUNCHES}
+    launched = [kernel.number("correlation") in launches - {None} for kernel in kernels]
+    return Events(
+        tuple(_nested([event for event in events if event.category not in KERNELS])),
+        tuple(event for _, _, event in sorted(steps, key=lambda step: step[:2])),
+        _grouped(compress(kernels, launched), "correlation"),
+        # A kernel whose launch the trace lacks (that of a CUDA graph) may still name its operator.
+        _grouped(compress(kernels, map(not_, launched)), "External id"),
+        _devices(trace.get("deviceProperties")),
+    )
+
+
+def _parsed(entries: Sequence[object]) -> list[Event]:
+    """The spans among a trace's entries. Raises InputError with every problem."""
     events, problems = [], []
-    for i, one in enumerate(listed):
+    for i, entry in enumerate(entries):
         try:
-            event = _event(one)
+            event = _event(entry)
         except InputError as error:
             problems += [f"traceEvents[{i}]{problem}" for problem in error.problems]
             continue
@@ -124,63 +186,45 @@ def parse_events(text: str) -> Events:
         )
     if problems:
         raise InputError(problems)
-    steps = [
-        (int(found[1]), one)
-        for one in events
-        if (found := STEP.match(one.name)) and one.category in ANNOTATIONS
-    ]
-    kernels = [one for one in events if one.category in KERNELS]
-    launched = {_number(one, "correlation") for one in events if one.category in LAUNCHES} - {None}
-    return Events(
-        tuple(_nested([one for one in events if one.category not in KERNELS])),
-        tuple(sorted(steps, key=lambda step: (step[0], step[1].start))),
-        _by(kernels, "correlation", launched),
-        _by(
-            [one for one in kernels if _number(one, "correlation") not in launched],
-            "External id",
-            None,
-        ),
-        _devices(told),
-    )
+    return events
 
 
-def _event(one: object) -> Event | None:
+def _event(entry: object) -> Event | None:
     """A complete span (``ph`` X); None for anything else. Raises InputError."""
-    if not isinstance(one, dict):
+    if not isinstance(entry, dict):
         raise InputError(": must be an object")
-    category = one.get("cat")
+    category = entry.get("cat")
     known = OPERATORS | ANNOTATIONS | LAUNCHES | KERNELS
-    if one.get("ph") != "X" or not isinstance(category, str) or category not in known:
+    if entry.get("ph") != "X" or not isinstance(category, str) or category not in known:
         return None
-    times = [
-        _nanoseconds(name, one.get(name, 0 if name == "dur" else None)) for name in ("ts", "dur")
-    ]
-    name, args = one.get("name"), one.get("args", {})
+    start, duration = (
+        _nanoseconds(name, entry.get(name, default)) for name, default in (("ts", None), ("dur", 0))
+    )
+    name, args = entry.get("name"), entry.get("args", {})
     if not isinstance(name, str) or not isinstance(args, dict):
         raise InputError(".name: must be a text, with an object of args")
-    thread = str(one.get("pid")), str(one.get("tid"))
-    return Event(name, category, times[0], times[0] + times[1], thread, args)
+    thread = str(entry.get("pid")), str(entry.get("tid"))
+    return Event(name, category, start, start + duration, thread, args)
 
 
 def _nanoseconds(name: str, value: Any) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, Decimal))
-        or not 0 <= value <= MOST_NS // 1000
-    ):
+    is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MOST_NS // 1000:
         raise InputError(f".{name}: must be a number of us >= 0, got {value!r}")
-    return round(value * 1000)
+    nanoseconds: int = round(value * 1000)
+    return nanoseconds
 
 
 def _nested(events: Sequence[Event]) -> Iterator[Event]:
-    """Puts every span into the innermost one of its thread that holds it; yields those that none
+    """Puts every span into the innermost span of its thread that holds it; yields those that none
     holds, by start.
     """
     stacks: dict[tuple[str, str], list[Event]] = {}
-    for event in sorted(events, key=lambda one: (one.start, -one.end)):
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
         stack = stacks.setdefault(event.thread, [])
         while stack and stack[-1].end < event.end:
             stack.pop()
+        # Spans that only touch are not nested.
         if stack and stack[-1].end > event.start:
             event.parent = stack[-1]
             stack[-1].children.append(event)
@@ -189,21 +233,13 @@ def _nested(events: Sequence[Event]) -> Iterator[Event]:
         stack.append(event)
 
 
-def _by(
-    kernels: Sequence[Event], name: str, known: set[Any] | None
-) -> dict[int, tuple[Event, ...]]:
-    found: dict[int, list[Event]] = {}
+def _grouped(kernels: Iterable[Event], name: str) -> Groups:
+    """Kernels by a number in their ``args``; those without it are left out."""
+    groups: defaultdict[int | None, list[Event]] = defaultdict(list)
     for kernel in kernels:
-        key = _number(kernel, name)
-        if key is not None and (known is None or key in known):
-            found.setdefault(key, []).append(kernel)
-    return {key: tuple(ran) for key, ran in found.items()}
-
-
-def _number(event: Event, name: str) -> int | None:
-    """An argument that is a whole number; None where it is something else, or not told."""
-    found = event.args.get(name)
-    return found if isinstance(found, int) else None
+        groups[kernel.number(name)].append(kernel)
+    groups.pop(None, None)
+    return dict(groups)
 
 
 def is_shape(value: object) -> bool:
@@ -213,26 +249,17 @@ def is_shape(value: object) -> bool:
     )
 
 
-def _id(event: Event) -> int:
-    found = event.args.get("External id", event.args.get("external id"))
-    return found if isinstance(found, int) else -1
-
-
-def _devices(told: Mapping[str, Any]) -> tuple[str, ...]:
+def _devices(properties: object) -> tuple[str, ...]:
     """The names of the GPUs that ran something, each once."""
-    listed = told.get("deviceProperties")
-    names = (
-        [one.get("name") for one in listed if isinstance(one, dict)]
-        if isinstance(listed, list)
-        else []
-    )
+    entries = properties if isinstance(properties, list) else []
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
 def busy(kernels: Sequence[Event]) -> int:
     """Nanoseconds in which any of the kernels runs: those of several streams at once count once."""
     total, end = 0, 0
-    for one in sorted(kernels, key=lambda kernel: kernel.start):
-        total += max(0, one.end - max(one.start, end))
-        end = max(end, one.end)
+    for kernel in sorted(kernels, key=lambda kernel: kernel.start):
+        total += max(0, kernel.end - max(kernel.start, end))
+        end = max(end, kernel.end)
     return total

@@ -5,24 +5,34 @@ A trace with ``record_shapes`` holds the shapes, strides and types of an operato
 values of its other arguments, but not what it made. Run once more on tensors without data, the
 recorder that captures modules writes the row that it would write for this call in a step: one
 mapping for both.
+
+Updates of parameters are made from the operators of an optimizer's step. An update of simdev is one
+op a parameter; PyTorch runs several operators over one parameter, or one over all. What they take
+together is divided over the parameters by their elements.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from ...semantics import work
 from ..capture import Writer
 from ..kinds import ALLOCATIONS
 from ..record import Recorder, Scopes
-from .events import Event, is_shape
+from .events import Argument, Event, is_shape
 
 ATEN = "aten::"
+Types = Mapping[tuple[int, ...], torch.dtype]
+"""The type of elements of every shape that the trace has with one type only."""
+
 DTYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -42,14 +52,13 @@ DTYPES = {
 }
 """How a trace writes the types of elements."""
 
-SCALAR_TYPES = (
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
-    torch.float64,
-    torch.complex32, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8,
-    torch.qint32,
-    torch.bfloat16,
-)  # fmt: skip
-"""By their numbers in PyTorch (c10/core/ScalarType.h), as arguments of type ScalarType are written.
+_SCALAR_NAMES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+    "qint8 quint8 qint32 bfloat16"
+)
+SCALAR_TYPES: list[torch.dtype] = [getattr(torch, name) for name in _SCALAR_NAMES.split()]
+"""By their numbers in PyTorch (c10/core/ScalarType.h), as arguments of type ScalarType are
+written.
 """
 
 OVERWRITES = frozenset(
@@ -57,11 +66,27 @@ OVERWRITES = frozenset(
 )
 """Operators that write their first tensor without reading it."""
 
-_ABSENT = object()
+TOUCH_EACH_ONCE = (
+    *("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"),
+    *("_foreach_addcdiv_", "addcdiv_", "_foreach_mul_", "mul_", "_foreach_add_", "add_"),
+)
+"""Operators of which the first that there is touches every parameter once, as its first tensor or
+list of them.
+"""
+
+UPDATE_KINDS = {
+    "Adam": "adam_update",
+    "AdamW": "adamw_update",
+    "Adagrad": "adagrad_update",
+    "RMSprop": "rmsprop_update",
+}
+
+_NO_OVERLOAD = "its arguments fit no overload"
+_DEFAULT = object()
 
 
 class UnknownError(Exception):
-    """The call cannot be put together from what the trace tells."""
+    """The call cannot be put together from what the trace holds."""
 
 
 def is_composite(name: str) -> bool:
@@ -69,9 +94,7 @@ def is_composite(name: str) -> bool:
     count.
     """
     packet = getattr(torch.ops.aten, name.removeprefix(ATEN), None)
-    if packet is None:
-        return False
-    for overload in packet.overloads():
+    for overload in packet.overloads() if packet is not None else ():
         full = name if overload == "default" else f"{name}.{overload}"
         try:
             if torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd"):
@@ -81,32 +104,32 @@ def is_composite(name: str) -> bool:
     return False
 
 
-def rows_of(event: Event, types: Mapping[tuple[int, ...], torch.dtype]) -> list[dict[str, Any]]:
+def rows_of(event: Event, types: Types) -> list[dict[str, Any]]:
     """The parts of the keys of the rows that an operator is: none for a view, two for the backward
     of a convolution.
 
-    ``types`` are the types of elements by shape where the trace tells but one; lists of tensors are
-    told without. Raises UnknownError.
+    ``types`` serve lists of tensors, which a trace writes without types. Raises UnknownError.
     """
     packet = getattr(torch.ops.aten, event.name.removeprefix(ATEN), None)
     if packet is None:
         raise UnknownError("not an operator of this PyTorch")
-    told = list(_arguments(event))
+    arguments = event.arguments()
+    if not arguments:
+        raise UnknownError("the trace tells no shapes of it")
     reasons: list[str] = []
     with FakeTensorMode() as mode:
         for name in packet.overloads():
-            overload = getattr(packet, name)
-            if "out" in name.split("_") or name.endswith("_out"):
+            if "out" in name.split("_"):
                 continue
+            overload = getattr(packet, name)
             try:
-                args, kwargs = _bound(overload, told, types)
+                args, kwargs = _bound(overload, arguments, types)
             except UnknownError as error:
                 reasons.append(str(error))
                 continue
-            return _recorded(overload, args, kwargs, _phase(event), mode, fills_new_memory(event))
-    raise UnknownError(
-        next((one for one in reasons if "value" in one), "its arguments fit no overload")
-    )
+            return _recorded(overload, args, kwargs, event, mode)
+    # Where an overload fits but for a value, that is the reason to tell.
+    raise UnknownError(next((reason for reason in reasons if "value" in reason), _NO_OVERLOAD))
 
 
 def fills_new_memory(event: Event) -> bool:
@@ -115,131 +138,96 @@ def fills_new_memory(event: Event) -> bool:
     """
     if event.parent is None or event.name.removeprefix(ATEN) not in OVERWRITES:
         return False
-    before = None
-    for sibling in event.parent.children:
-        if sibling is event:
-            break
-        before = sibling
-    return before is not None and before.name.removeprefix(ATEN) in ALLOCATIONS
-
-
-def _phase(event: Event) -> str:
-    # The gradient of the loss with respect to itself is made before autograd's own spans begin.
-    shapes = event.args.get("Input Dims")
-    first = event.name == "aten::ones_like" and isinstance(shapes, list) and shapes[:1] == [[]]
-    return "backward" if first else event.phase
-
-
-def _arguments(event: Event) -> Iterator[tuple[str, Any, Any, str]]:
-    """(type, shape, strides, value as text) of every argument."""
-    shapes, kinds = event.args.get("Input Dims"), event.args.get("Input type")
-    if not isinstance(shapes, list) or not isinstance(kinds, list) or len(shapes) != len(kinds):
-        raise UnknownError("the trace tells no shapes of it")
-    strides = event.args.get("Input Strides")
-    values = event.args.get("Concrete Inputs")
-    for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True)):
-        stride = strides[i] if isinstance(strides, list) and i < len(strides) else None
-        value = values[i] if isinstance(values, list) and i < len(values) else ""
-        yield str(kind), shape, stride, str(value)
+    return any(
+        event is after and before.name.removeprefix(ATEN) in ALLOCATIONS
+        for before, after in pairwise(event.parent.children)
+    )
 
 
 def _bound(
-    overload: Any,
-    told: Sequence[tuple[str, Any, Any, str]],
-    types: Mapping[tuple[int, ...], torch.dtype],
+    overload: Any, arguments: Sequence[Argument], types: Types
 ) -> tuple[list[Any], dict[str, Any]]:
     """Arguments and keywords of an overload. Raises UnknownError where they do not fit it."""
     schema = overload._schema.arguments
-    if len(told) > len(schema):
-        raise UnknownError("its arguments fit no overload")
-    others = {kind for kind, shape, _, _ in told if kind in DTYPES and shape}
-    if (
-        overload._schema.name == "aten::add_"
-        and [one[0] for one in told[:2]] == ["long int"] * 2
-        and not others
-    ):
+    if len(arguments) > len(schema):
+        raise UnknownError(_NO_OVERLOAD)
+    others = {argument.type for argument in arguments if argument.type in DTYPES and argument.shape}
+    counts_batches = [argument.type for argument in arguments[:2]] == ["long int"] * 2
+    if overload._schema.name == "aten::add_" and counts_batches and not others:
         # A batch norm counts its batches; nothing else of a step adds to one whole number.
-        told = [told[0], ("Scalar", [], None, "1"), *told[2:]]
+        arguments = [arguments[0], Argument("Scalar", [], None, "1"), *arguments[2:]]
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for i, argument in enumerate(schema):
-        value = _value(str(argument.type), told[i], others, types) if i < len(told) else _ABSENT
-        if value is _ABSENT:
-            if not argument.has_default_value():
-                raise UnknownError(f"the trace does not tell the value of {argument.name}")
-            value = argument.default_value
-        if argument.kwarg_only:
-            kwargs[argument.name] = value
+    for i, parameter in enumerate(schema):
+        value = _DEFAULT
+        if i < len(arguments):
+            value = _value(str(parameter.type), arguments[i], others, types)
+        if value is _DEFAULT:
+            if not parameter.has_default_value():
+                raise UnknownError(f"the trace does not tell the value of {parameter.name}")
+            value = parameter.default_value
+        if parameter.kwarg_only:
+            kwargs[parameter.name] = value
         else:
             args.append(value)
     return args, kwargs
 
 
-def _value(
-    kind: str,
-    told: tuple[str, Any, Any, str],
-    others: set[str],
-    types: Mapping[tuple[int, ...], torch.dtype],
-) -> Any:
-    """One argument of the schema's type; _ABSENT where its default has to do.
+def _value(type_: str, argument: Argument, others: set[str], types: Types) -> Any:
+    """An argument of the schema's type; _DEFAULT where its default has to do.
 
-    Raises UnknownError.
+    ``others`` are the types of the operands that have a shape. Raises UnknownError.
     """
-    written, shape, stride, text = told
-    plain = (
-        kind.removeprefix("Optional[").removesuffix("]") if kind.startswith("Optional[") else kind
-    )
+    optional = type_.startswith("Optional[")
+    plain = type_.removeprefix("Optional[").removesuffix("]") if optional else type_
     if plain == "Tensor":
-        return _tensor(written, shape, stride, others, optional=plain != kind)
+        return None if argument.type == "" and optional else _tensor(argument, others)
     if plain in ("List[Tensor]", "List[Optional[Tensor]]"):
-        return _tensors(written, shape, stride, types)
-    if written in DTYPES:
-        raise UnknownError("its arguments fit no overload")
-    if not text or plain in ("Device", "Layout", "MemoryFormat", "Generator"):
-        return None if plain != kind else _ABSENT
+        return _tensors(argument, types)
+    if argument.type in DTYPES:
+        raise UnknownError(_NO_OVERLOAD)
+    if not argument.text or plain in ("Device", "Layout", "MemoryFormat", "Generator"):
+        return None if optional else _DEFAULT
     if plain in ("str", "string"):
-        return text.strip("\"'")
+        return argument.text.strip("\"'")
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(argument.text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise UnknownError("its arguments fit no overload") from None
+        raise UnknownError(_NO_OVERLOAD) from None
     if plain == "ScalarType" and isinstance(value, int) and 0 <= value < len(SCALAR_TYPES):
         return SCALAR_TYPES[value]
     if isinstance(value, list) != plain.startswith("List["):
-        raise UnknownError("its arguments fit no overload")
+        raise UnknownError(_NO_OVERLOAD)
     return value
 
 
-def _tensor(written: str, shape: Any, stride: Any, others: set[str], optional: bool) -> Any:
-    if written == "" and optional:
-        return None
-    if written not in DTYPES:
-        raise UnknownError("its arguments fit no overload")
-    if not shape and others and written in ("double", "long int") and written not in others:
+def _tensor(argument: Argument, others: set[str]) -> Any:
+    if argument.type not in DTYPES:
+        raise UnknownError(_NO_OVERLOAD)
+    is_number = argument.type in ("double", "long int") and argument.type not in others
+    if not argument.shape and others and is_number:
         # A number of Python's that stands where a tensor could: the kernel takes it as a number.
-        if written == "double":
+        if argument.type == "double":
             return 1.0
         raise UnknownError("the trace does not tell the value of a number")
-    return _empty(shape, stride, DTYPES[written])
+    return _empty(argument.shape, argument.stride, DTYPES[argument.type])
 
 
-def _tensors(
-    written: str, shapes: Any, strides: Any, types: Mapping[tuple[int, ...], torch.dtype]
-) -> list[torch.Tensor | None]:
-    if written not in ("TensorList", "GenericList", "OptionalTensorList") or not isinstance(
-        shapes, list
-    ):
-        raise UnknownError("its arguments fit no overload")
+def _tensors(argument: Argument, types: Types) -> list[torch.Tensor]:
+    shapes, strides = argument.shape, argument.stride
+    listed = argument.type in ("TensorList", "GenericList", "OptionalTensorList")
+    if not listed or not isinstance(shapes, list):
+        raise UnknownError(_NO_OVERLOAD)
     if not shapes or not all(isinstance(shape, list) for shape in shapes):
         raise UnknownError("the trace does not tell the values of a list")
-    found: list[torch.Tensor | None] = []
+    tensors = []
     for i, shape in enumerate(shapes):
         dtype = types.get(tuple(shape)) if is_shape(shape) else None
         if dtype is None:
             raise UnknownError("the trace does not tell the value types of a list of tensors")
-        own = strides[i] if isinstance(strides, list) and i < len(strides) else None
-        found.append(_empty(shape, own, dtype))
-    return found
+        stride = strides[i] if isinstance(strides, list) and i < len(strides) else None
+        tensors.append(_empty(shape, stride, dtype))
+    return tensors
 
 
 def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -254,29 +242,24 @@ def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _recorded(
-    overload: Any,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    phase: str,
-    mode: FakeTensorMode,
-    fills: bool,
+    overload: Any, args: list[Any], kwargs: dict[str, Any], event: Event, mode: FakeTensorMode
 ) -> list[dict[str, Any]]:
-    """The rows that the recorder writes of a call; ``fills``: its first tensor is reserved, not yet
-    written.
-    """
+    """The rows that the recorder writes of a call."""
     recorder = Recorder(Scopes({}))
-    if fills and args and isinstance(args[0], torch.Tensor):
+    fills = fills_new_memory(event) and isinstance(args[0], torch.Tensor)
+    if fills:
+        # Reserved under the recorder, so that it knows the memory as not yet written.
         with mode, recorder:
             args[0] = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype)
-    for leaf in torch.utils._pytree.tree_leaves((args, kwargs)):
+    for leaf in tree_leaves((args, kwargs)):
         if isinstance(leaf, torch.Tensor) and not (fills and leaf is args[0]):
             recorder.add_leaf("input", leaf)
-    recorder.phase = phase
+    recorder.phase = event.phase
     try:
         with torch.no_grad(), mode, recorder:
             overload(*args, **kwargs)
     except Exception as error:
-        # Any kernel may refuse what the trace tells of a call, each in its own way.
+        # Any kernel may refuse what the trace tells of a call, each in its way.
         raise UnknownError(f"cannot be run without data: {type(error).__name__}") from None
     writer = Writer(recorder, {})
     writer.write_step()
@@ -285,7 +268,51 @@ def _recorded(
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Which part of an operator's time each of its rows has: by their operations, else alike."""
-    done = [work(row["op"], row["attrs"], row["in"], row["out"], row["dt"]) for row in rows]
-    flops = [0 if one is None else one.flops for one in done]
+    amounts = [work(row["op"], row["attrs"], row["in"], row["out"], row["dt"]) for row in rows]
+    flops = [0 if amount is None else amount.flops for amount in amounts]
     total = sum(flops)
-    return [one / total for one in flops] if all(flops) else [1 / len(rows)] * len(rows)
+    return [count / total for count in flops] if all(flops) else [1 / len(rows)] * len(rows)
+
+
+def update_rows(
+    step: Event, operators: Sequence[Event], present: set[str], types: Types
+) -> list[tuple[dict[str, Any], float]]:
+    """(row, its share of the step's time) of every parameter that the operators of an optimizer's
+    step update; none for an optimizer that is not known.
+
+    ``present`` are the names of operators of all steps, which tell the kind of optimizer.
+    """
+    kind = _update_kind(step.name, present)
+    names = {event.name for event in operators}
+    chosen = next((name for name in TOUCH_EACH_ONCE if ATEN + name in names), None)
+    if chosen is None or kind is None:
+        return []
+    parameters: list[tuple[tuple[int, ...], str]] = []
+    for event in operators:
+        for argument in event.arguments()[:1] if event.name == ATEN + chosen else ():
+            shapes = argument.shape if argument.type == "TensorList" else [argument.shape]
+            for shape in shapes:
+                if not is_shape(shape):
+                    return []
+                dtype = DTYPES.get(argument.type) or types.get(tuple(shape), torch.float32)
+                parameters.append((tuple(shape), str(dtype).removeprefix("torch.")))
+    total = sum(prod(shape) for shape, _ in parameters)
+    return [
+        (_update_row(kind, shape, dtype), prod(shape) / total)
+        for shape, dtype in dict.fromkeys(parameters)
+        if total
+    ]
+
+
+def _update_kind(step: str, present: set[str]) -> str | None:
+    """The kind of update by the step's name (``Optimizer.step#SGD.step``)."""
+    name = step.partition("#")[2].partition(".")[0]
+    if name == "SGD":
+        momentum = any("mul_" in operator or "sgd_" in operator for operator in present)
+        return "sgd_momentum_update" if momentum else "sgd_update"
+    return UPDATE_KINDS.get(name)
+
+
+def _update_row(kind: str, shape: Sequence[int], dtype: str) -> dict[str, Any]:
+    operands, dtypes = [list(shape)] * 2, [dtype] * 2
+    return {"op": kind, "attrs": {}, "in": operands, "dt": dtypes, "out": [], "phase": "opt"}

@@ -1,44 +1,47 @@
-"""Graphs of exported PyTorch programs (``torch.export``), by the recorder that captures modules:
-one mapping for both.
+"""Graphs of exported PyTorch programs (``torch.export``), by the recorder that captures modules.
 
 A program is run once on fake tensors, as its modules were before they were exported, so that its
-ops have the names, kinds and attributes of a captured module, and a profile measured of the one
-answers for the other.
+ops have the names, kinds and attributes of a captured module, and a profile that was measured of
+the module answers for the program.
 """
 
 from __future__ import annotations
 
+import inspect
+import io
 import json
 import os
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, BinaryIO
+from functools import wraps
+from typing import Any, BinaryIO
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..errors import InputError
 from ..files.graph import read_graph
 from ..graph import Graph
+from .capture import capture, capture_forward
 
-if TYPE_CHECKING:
-    import torch
-    from torch.export import ExportedProgram
-
-OBJECTS = ("custom_obj", "opaque_obj")
+ProgramSource = str | os.PathLike[str] | BinaryIO
+PICKLED = ("custom_obj", "opaque_obj")
 """How names of pickled objects in an archive begin."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A graph made of PyTorch code, and what has to be known of it, a line each."""
+    """A graph made of PyTorch code, and what a user has to know of it, a line each."""
 
     graph: Graph
     notes: tuple[str, ...] = ()
 
 
 def import_program(
-    source: str | os.PathLike[str] | BinaryIO | ExportedProgram | torch.nn.Module,
+    source: ProgramSource | ExportedProgram | torch.nn.Module,
     inputs: Sequence[Any] | None = None,
     optimizer: str | None = None,
     name: str = "model",
@@ -52,15 +55,12 @@ def import_program(
     which can run code: read those of people whom you trust. Files that hold pickled objects are
     refused. Raises InputError.
     """
-    _require_torch()
-    import torch
-    from torch.export import ExportedProgram
-
-    notes: list[str] = []
     if isinstance(source, torch.nn.Module):
         if inputs is None:
             raise InputError("inputs: a module needs those that it is called with")
-        return Program(_graph(source, tuple(inputs), {}, _argument_names(source), optimizer, name))
+        names = _positional(inspect.signature(source.forward))
+        return Program(_graph(source, tuple(inputs), {}, names, optimizer, name))
+    notes: list[str] = []
     program = source if isinstance(source, ExportedProgram) else load_program(source)
     example = program.example_inputs
     if inputs is None and example is None:
@@ -71,18 +71,15 @@ def import_program(
     module = _with_modules(program, notes)
     if optimizer is None:
         notes.append(
-            "the forward pass alone: an --optimizer makes the whole step of a program that "
-            "returns its loss"
+            "the forward pass alone: an --optimizer makes the whole step of a program that returns "
+            "its loss"
         )
-    names = [one for one in program.graph_signature.user_inputs if isinstance(one, str)]
+    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     return Program(_graph(module, args, kwargs, names, optimizer, name), tuple(notes))
 
 
-def load_program(source: str | os.PathLike[str] | BinaryIO) -> ExportedProgram:
+def load_program(source: ProgramSource) -> ExportedProgram:
     """The program of a .pt2 file. Raises InputError."""
-    _require_torch()
-    import torch
-
     _refuse_pickles(source)
     try:
         with warnings.catch_warnings():
@@ -96,7 +93,7 @@ def load_program(source: str | os.PathLike[str] | BinaryIO) -> ExportedProgram:
         ) from None
 
 
-def _refuse_pickles(source: str | os.PathLike[str] | BinaryIO) -> None:
+def _refuse_pickles(source: ProgramSource) -> None:
     """Raises InputError for an archive that is none of torch.export's, or that holds objects to
     unpickle.
     """
@@ -119,9 +116,10 @@ def _refuse_pickles(source: str | os.PathLike[str] | BinaryIO) -> None:
         raise InputError(f"cannot be read: {error.strerror or error}") from None
     for config in configs:
         entries = config.get("config", {}) if isinstance(config, dict) else {}
-        for key, told in entries.items() if isinstance(entries, dict) else ():
-            file = str(told.get("path_name", "")) if isinstance(told, Mapping) else ""
-            if file.startswith(OBJECTS) or (isinstance(told, Mapping) and told.get("use_pickle")):
+        for key, entry in entries.items() if isinstance(entries, dict) else ():
+            if isinstance(entry, Mapping) and (
+                str(entry.get("path_name", "")).startswith(PICKLED) or entry.get("use_pickle")
+            ):
                 raise InputError(f"{key}: a pickled object, which could run code: refused")
     if not isinstance(source, (str, os.PathLike)):
         source.seek(0)
@@ -129,10 +127,6 @@ def _refuse_pickles(source: str | os.PathLike[str] | BinaryIO) -> None:
 
 def _refuse_sample(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
     """Raises InputError where example inputs are more than tensors and plain values."""
-    import io
-
-    import torch
-
     for name in names:
         if "/sample_inputs/" in f"/{name}":
             try:
@@ -147,8 +141,6 @@ def _with_modules(program: ExportedProgram, notes: list[str]) -> torch.nn.Module
     """The program as the modules that it was exported from, where PyTorch can tell them, else as
     one.
     """
-    import torch
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -170,11 +162,6 @@ def _graph(
     optimizer: str | None,
     name: str,
 ) -> Graph:
-    import torch
-    from torch.utils._pytree import tree_flatten, tree_unflatten
-
-    from .capture import capture, capture_forward
-
     leaves, spec = tree_flatten((args, dict(kwargs)))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -182,13 +169,14 @@ def _graph(
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
-        own, named = tree_unflatten(filled, spec)
-        return module(*own, **named)
+        positional, named = tree_unflatten(filled, spec)
+        return module(*positional, **named)
 
     if len(names) == len(places):
         # The recorder names the inputs of a step by the arguments of what it calls.
-        kinds = [Parameter(one, Parameter.POSITIONAL_OR_KEYWORD) for one in ("_", *names)]
-        call.__signature__ = Signature(kinds)  # type: ignore[attr-defined]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [inspect.Parameter(argument, kind) for argument in ("_", *names)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     tensors = [leaves[place] for place in places]
     if optimizer is None:
         return read_graph(capture_forward(module, tensors, call, name).graph)
@@ -197,14 +185,11 @@ def _graph(
 
 def _scalar(call: Callable[..., Any]) -> Callable[..., Any]:
     """The call's first output, which must be a loss."""
-    from functools import wraps
-
-    import torch
 
     @wraps(call)
     def loss(module: torch.nn.Module, *tensors: torch.Tensor) -> torch.Tensor:
-        found = call(module, *tensors)
-        first = found[0] if isinstance(found, (tuple, list)) and found else found
+        outputs = call(module, *tensors)
+        first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
         if (
             not isinstance(first, torch.Tensor)
             or first.numel() != 1
@@ -218,18 +203,7 @@ def _scalar(call: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
-def _argument_names(module: torch.nn.Module) -> list[str]:
-    """The names of the arguments that a module is called with."""
-    import inspect
-
-    known = inspect.signature(module.forward).parameters.values()
-    return [
-        one.name for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-
-
-def _require_torch() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise InputError('a program of PyTorch needs PyTorch: install the extra "simdev[torch]"')
+def _positional(signature: inspect.Signature) -> list[str]:
+    """The names of the arguments that may be given by place."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [name for name, p in signature.parameters.items() if p.kind in kinds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import json
@@ -10,13 +9,21 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from .capture import Capture
-    from .measure import Measured
+from ..files.writing import write_text
+from .capture import Capture, capture
+from .grid import CLASSES, POINTS, capture_grid
+from .operators import Conditions, Progress
+from .optimizers import optimizer_named
+from .provenance import describe, device_kind
+from .steps import Measured, measure, measure_alone, profile_text
+from .timers import require_device
+from .torch_models import MODELS
+from .transfers import measure_copies
 
 Builder = Callable[..., Any]
 GZIP_FROM = 10**6
@@ -24,9 +31,6 @@ GZIP_FROM = 10**6
 
 def model_names() -> list[tuple[str, int, str]]:
     """(name, batch on a CPU, optimizer) of the models that are ready to be measured."""
-    _require_torch()
-    from .torch_models import MODELS
-
     return [
         (name, _sizes(model.build, model.cpu)["batch"], model.optimizer)
         for name, model in MODELS.items()
@@ -39,7 +43,7 @@ def profile_model(
     batch: int | None = None,
     seconds: float = 240.0,
     out_dir: str | os.PathLike[str] = "profiles",
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
     optimizer: str | None = None,
     flush: bool | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -54,41 +58,27 @@ def profile_model(
     op). ``flush`` empties the caches before each sample (default: on CUDA only). Files of over 1 MB
     are gzipped. Raises InputError.
     """
-    _require_torch()
-    import torch
-
-    from .capture import capture
-    from .measure import measure
-    from .provenance import describe, device_kind
-
-    _require_device(device)
-    model = _resolve(
-        name, device, {**(sizes or {}), **({} if batch is None else {"batch": batch})}, optimizer
-    )
+    conditions = _conditions(device, seconds, flush, progress)
+    chosen = {**(sizes or {}), **({} if batch is None else {"batch": batch})}
+    model = _resolve(name, device, chosen, optimizer)
     torch.manual_seed(0)
     module, inputs, loss = _built(model, name)
     module, inputs = module.to(device).train(), tuple(tensor.to(device) for tensor in inputs)
     graph_name = model.graph_name + ("" if device == "cpu" else f"-{device}")
     captured = capture(module, inputs, loss, model.optimizer, graph_name)
-    kind = device_kind(device)
-    flush = device == "cuda" if flush is None else flush
-    measured = measure(
-        captured, module, inputs, loss, model.optimizer, device, kind, seconds, flush, progress
-    )
+    measured = measure(captured, module, inputs, loss, model.optimizer, conditions)
     all_sizes = _sizes(model.build, model.sizes)
     about = {
         "model": model.title,
         "batch": all_sizes.get("batch"),
         "sizes": all_sizes,
         "optimizer": model.optimizer,
+        **describe(device),
     }
-    about |= describe(device)
     folder = Path(out_dir)
     graph = write_packed(folder / "graphs" / f"{graph_name}.json", _graph_text(captured, about))
-    about["graph"] = f"graphs/{graph.name}"
-    return graph, write_packed(
-        folder / f"{model.title}.{kind}.jsonl", profile_text(measured, about)
-    )
+    text = profile_text(measured, about | {"graph": f"graphs/{graph.name}"})
+    return graph, write_packed(folder / f"{model.title}.{conditions.kind}.jsonl", text)
 
 
 def profile_grid(
@@ -99,44 +89,43 @@ def profile_grid(
     points: int | None = None,
     dtype: str = "float32",
     flush: bool | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Path:
     """Measures random shapes of op classes (``grid.CLASSES``, or all: ``copies`` are by size);
     returns the profile.
 
     ``points`` a class and dtype (default: the device's). Copies stand alone. Raises InputError.
     """
-    _require_torch()
-    from .grid import CLASSES, POINTS, capture_grid
-    from .measure import Measured, measure_alone
-    from .provenance import describe, device_kind
-
-    _require_device(device)
+    conditions = _conditions(device, seconds, flush, progress)
     names = list(dict.fromkeys(classes)) or list(CLASSES)
-    kind = device_kind(device)
-    flush = device == "cuda" if flush is None else flush
     about: dict[str, Any] = {"grid": names, **describe(device)}
     if names == ["copies"]:
-        from .copies import measure_copies
-
-        rows, method, noise = measure_copies(device, kind, progress=progress)
+        rows, method, noise = measure_copies(device, conditions.kind, progress=progress)
         measured = Measured(rows, noise, {}, method, [])
     else:
         each = POINTS[device] if points is None else points
         if each < 1:
             raise InputError(f"points: must be at least 1, got {each}")
-        captured = capture_grid(names, each, device, dtype)
         about |= {"points": each, "dtype": dtype}
-        measured = measure_alone(captured, device, kind, seconds, flush, progress)
+        measured = measure_alone(capture_grid(names, each, device, dtype), conditions)
     title = "grid" if names == list(CLASSES) else "grid-" + "-".join(names)
     title += "" if dtype == "float32" else f"-{dtype}"
-    return write_packed(Path(out_dir) / f"{title}.{kind}.jsonl", profile_text(measured, about))
+    path = Path(out_dir) / f"{title}.{conditions.kind}.jsonl"
+    return write_packed(path, profile_text(measured, about))
+
+
+def _conditions(
+    device: str, seconds: float, flush: bool | None, progress: Progress | None
+) -> Conditions:
+    require_device(device)
+    flush = device == "cuda" if flush is None else flush
+    return Conditions(device, device_kind(device), seconds, flush, progress)
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A model as it is to be measured: its title, its builder, the sizes that it is called with,
-    its optimizer.
+    """A model to be measured: its title, its builder, the sizes that it is called with, its
+    optimizer.
     """
 
     title: str
@@ -146,52 +135,33 @@ class _Chosen:
 
     @property
     def graph_name(self) -> str:
-        """The title with the batch and every size that is not the function's own."""
-        default = _sizes(self.build, {})
-        own = {
-            name: size
+        """The title with the batch and every size that is not the function's default."""
+        default, sizes = _sizes(self.build, {}), _sizes(self.build, self.sizes)
+        batch = [f"b{sizes['batch']}"] if "batch" in sizes else []
+        special = [
+            f"{name}{size}"
             for name, size in self.sizes.items()
             if name != "batch" and size != default.get(name)
-        }
-        batch = _sizes(self.build, self.sizes).get("batch")
-        parts = [
-            self.title,
-            *([] if batch is None else [f"b{batch}"]),
-            *(f"{k}{v}" for k, v in own.items()),
         ]
-        return "-".join(parts)
+        return "-".join([self.title, *batch, *special])
+
+
+def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:
+    """The arguments of a builder; None where Python cannot tell them."""
+    try:
+        return inspect.signature(build).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _sizes(build: Builder, chosen: Mapping[str, int]) -> dict[str, int]:
-    """All sizes of a builder: its own where nothing else is chosen."""
-    try:
-        parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):
-        return dict(chosen)
-    return {name: p.default for name, p in parameters.items() if type(p.default) is int} | dict(
-        chosen
-    )
-
-
-def _require_device(device: str) -> None:
-    from .timers import require_cuda
-
-    if device not in ("cpu", "cuda"):
-        raise InputError(f'device: must be cpu or cuda, got "{device}"')
-    if device == "cuda":
-        require_cuda()
-
-
-def _require_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise InputError('profiling needs PyTorch: install the extra "simdev[torch]"')
+    """All sizes of a builder: its defaults where nothing else is chosen."""
+    parameters = (_parameters(build) or {}).items()
+    return {name: p.default for name, p in parameters if type(p.default) is int} | dict(chosen)
 
 
 def _resolve(name: str, device: str, sizes: Mapping[str, int], optimizer: str | None) -> _Chosen:
     """The model of a name, with its sizes on a device. Raises InputError."""
-    from .torch_models import MODELS
-    from .updates import optimizer as optimizer_named
-
     problems = [
         f"{size}: must be at least 1, got {value}" for size, value in sizes.items() if value < 1
     ]
@@ -202,7 +172,7 @@ def _resolve(name: str, device: str, sizes: Mapping[str, int], optimizer: str | 
     if name in MODELS:
         model = MODELS[name]
         usual = model.cpu if device == "cpu" else {}
-        found = _Chosen(name, model.build, {**usual, **sizes}, optimizer or model.optimizer)
+        chosen = _Chosen(name, model.build, {**usual, **sizes}, optimizer or model.optimizer)
     else:
         path, _, function = name.rpartition(":")
         if not path.endswith(".py"):
@@ -211,21 +181,14 @@ def _resolve(name: str, device: str, sizes: Mapping[str, int], optimizer: str | 
                 "path/to/file.py:function"
             )
         build = _load(path, function)
-        found = _Chosen(function.replace("_", "-"), build, sizes, optimizer or "sgd-momentum")
-    _check_sizes(found, name)
-    return found
-
-
-def _check_sizes(model: _Chosen, name: str) -> None:
-    try:
-        taken = inspect.signature(model.build).parameters
-    except (TypeError, ValueError):
-        return
-    missing = [size for size in model.sizes if size not in taken]
+        chosen = _Chosen(function.replace("_", "-"), build, sizes, optimizer or "sgd-momentum")
+    taken = _parameters(chosen.build)
+    missing = [] if taken is None else [size for size in chosen.sizes if size not in taken]
     if missing:
         raise InputError(
             [f"{name}: the function takes no argument named {size}" for size in missing]
         )
+    return chosen
 
 
 def _load(path: str, function: str) -> Builder:
@@ -237,63 +200,38 @@ def _load(path: str, function: str) -> Builder:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        # The file is the user's: whatever it raises is a problem of the question, told with its
-        # place.
+        # The file is the user's: whatever it raises is a problem of the input, with its place.
         raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    build = getattr(module, function, None)
+    if not callable(build):
         raise InputError(f'no function "{function}"', path)
-    return found  # type: ignore[no-any-return]
+    return build  # type: ignore[no-any-return]
 
 
 def _built(model: _Chosen, name: str) -> tuple[Any, tuple[Any, ...], Any]:
-    import torch
-
-    made = model.build(**model.sizes)
-    if not (
-        isinstance(made, tuple)
-        and len(made) == 3
-        and isinstance(made[0], torch.nn.Module)
-        and callable(made[2])
-    ):
-        raise InputError(f"{name}: must return (module, inputs, loss)")
-    inputs = (made[1],) if isinstance(made[1], torch.Tensor) else tuple(made[1])
-    if not all(isinstance(tensor, torch.Tensor) for tensor in inputs):
+    """(module, inputs, loss) of a builder, which may be anybody's. Raises InputError."""
+    match model.build(**model.sizes):
+        case (torch.nn.Module() as module, inputs, loss) if callable(loss):
+            batch = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+        case _:
+            raise InputError(f"{name}: must return (module, inputs, loss)")
+    if not all(isinstance(tensor, torch.Tensor) for tensor in batch):
         raise InputError(f"{name}: inputs must be tensors")
-    return made[0], inputs, made[2]
+    return module, batch, loss
 
 
 def _graph_text(captured: Capture, about: Mapping[str, Any]) -> str:
     """The graph, an op a line."""
-    provenance = {
-        key: about[key] for key in ("model", "batch", "sizes", "optimizer", "created", "tool")
+    names = ("model", "batch", "sizes", "optimizer", "created", "tool")
+    provenance = {name: about[name] for name in names} | {
+        "captured": (
+            "operators as PyTorch dispatches them in the joint forward and backward, views folded"
+        ),
+        "torch": about["device"]["torch"],
     }
-    provenance["captured"] = (
-        "operators as PyTorch dispatches them in the joint forward and backward, views folded"
-    )
-    provenance["torch"] = about["device"]["torch"]
     head = {"version": 1, "name": captured.graph["name"], "provenance": provenance}
     lines = ",\n  ".join(json.dumps(op) for op in captured.graph["ops"])
     return json.dumps(head)[:-1] + f', "ops": [\n  {lines}\n]}}\n'
-
-
-def profile_text(measured: Measured, about: Mapping[str, Any]) -> str:
-    """Canonical JSON lines: the header, then a row a line."""
-    rows = "".join(_canonical(row) for row in measured.rows)
-    header = {
-        "schema": 1,
-        **about,
-        "method": measured.method,
-        "noise": measured.noise,
-        **({"step": measured.step} if measured.step else {}),
-        "unmeasured": measured.unmeasured,
-        "sha256_of_rows": hashlib.sha256(rows.encode()).hexdigest(),
-    }
-    return _canonical({"v": 1, "header": header}) + rows
-
-
-def _canonical(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n"
 
 
 def write_packed(path: Path, text: str) -> Path:
@@ -301,14 +239,11 @@ def write_packed(path: Path, text: str) -> Path:
 
     Raises OSError.
     """
-    from ..files.writing import write_text
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    compressed = path.with_name(path.name + ".gz")
+    written, stale = path, path.with_name(path.name + ".gz")
     if len(text) > GZIP_FROM:
-        path.unlink(missing_ok=True)
-        path = compressed
-    else:
-        compressed.unlink(missing_ok=True)
-    write_text(path, text)
-    return path
+        written, stale = stale, written
+    # A file of an earlier run under the other name would be read in its place.
+    stale.unlink(missing_ok=True)
+    write_text(written, text)
+    return written

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
+
+import torch
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +22,25 @@ class Optimizer:
 
     kind: str
     states: int
-    update: Callable[..., Any]
+    update: Callable[..., None]
     make: Callable[[Any], torch.optim.Optimizer]
 
 
-def optimizer(name: str) -> Optimizer:
+def optimizer_named(name: str) -> Optimizer:
     """The optimizer of this name: ``sgd-momentum`` or ``adam``. Raises InputError."""
     if name not in OPTIMIZERS:
         raise InputError(f'optimizer: must be one of {", ".join(OPTIMIZERS)}, got "{name}"')
     return OPTIMIZERS[name]
 
 
+# The updates below are what PyTorch's single-tensor paths run (``foreach=False``): its fused paths
+# update many parameters at once, which a placement could not tear apart.
+
+
 def sgd_momentum_update(
     parameter: torch.Tensor, gradient: torch.Tensor, momentum: torch.Tensor
 ) -> None:
-    """One parameter's step of SGD with momentum 0.9, in place, as PyTorch's single-tensor path runs
-    it.
-    """
+    """A parameter's step of SGD with momentum 0.9, in place."""
     momentum.mul_(0.9).add_(gradient)
     parameter.add_(momentum, alpha=-1e-3)
 
@@ -46,26 +48,16 @@ def sgd_momentum_update(
 def adam_update(
     parameter: torch.Tensor, gradient: torch.Tensor, first: torch.Tensor, second: torch.Tensor
 ) -> None:
-    """One parameter's step of Adam, in place, as PyTorch's single-tensor path runs it."""
+    """A parameter's step of Adam, in place."""
     first.lerp_(gradient, 0.1)
     second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
     denominator = (second.sqrt() / 0.5).add_(1e-8)
     parameter.addcdiv_(first, denominator, value=-1e-3)
 
 
-def _sgd(parameters: Any) -> torch.optim.Optimizer:
-    import torch
-
-    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, foreach=False)
-
-
-def _adam(parameters: Any) -> torch.optim.Optimizer:
-    import torch
-
-    return torch.optim.Adam(parameters, lr=1e-3, foreach=False)
-
-
+SGD = partial(torch.optim.SGD, lr=1e-3, momentum=0.9, foreach=False)
+ADAM = partial(torch.optim.Adam, lr=1e-3, foreach=False)
 OPTIMIZERS = {
-    "sgd-momentum": Optimizer("sgd_momentum_update", 1, sgd_momentum_update, _sgd),
-    "adam": Optimizer("adam_update", 2, adam_update, _adam),
+    "sgd-momentum": Optimizer("sgd_momentum_update", 1, sgd_momentum_update, SGD),
+    "adam": Optimizer("adam_update", 2, adam_update, ADAM),
 }

@@ -1,0 +1,344 @@
+"""The rows of a profile from a trace: which operators count, what of their time, and over which
+steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...costs import Profile
+from ...errors import InputError
+from ...files.profile import read_profile
+from ...files.reading import PathLike, label, read_source, text_of
+from ...version import __version__
+from ..capture import row_key
+from ..provenance import gpu_kind
+from ..steps import Measured, profile_text
+from ..timers import median, timing_fields
+from .events import OPERATORS, Event, Events, busy, is_shape, parse_events
+from .replay import (
+    ATEN,
+    DTYPES,
+    Types,
+    UnknownError,
+    fills_new_memory,
+    is_composite,
+    rows_of,
+    shares,
+    update_rows,
+)
+
+METHOD = "kineto"
+LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given
+MOST_NOTED = 12
+FEW = 0.001  # what the rows miss by less than this is not worth a note
+OPTIMIZER = "Optimizer.step"
+
+
+@dataclass(frozen=True)
+class TraceProfile:
+    """A profile made of a trace: as a noun, as the text of its file, and what a user has to know of
+    it.
+    """
+
+    profile: Profile
+    text: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How much it is, for people."""
+        return f"{len(self.profile.rows)} rows of {', '.join(self.profile.device_kinds)}"
+
+
+@dataclass
+class _RowSamples:
+    """Samples of a row, in ns, over all steps; ``note`` where its time is a share of something
+    larger.
+    """
+
+    row: dict[str, Any]
+    note: str = ""
+    device: list[float] = field(default_factory=list)
+    host: list[int] = field(default_factory=list)
+    launches: int = 0
+
+    def profile_row(self, kind: str) -> dict[str, Any]:
+        """A profile row of schema v1."""
+        row = {
+            "v": 1,
+            **self.row,
+            "dev": kind,
+            "host_ns": median(self.host),
+            "src": "measured",
+            "meth": METHOD,
+            **timing_fields([round(time) for time in self.device]),
+        }
+        if self.launches:
+            row["launches"] = self.launches
+        if self.note:
+            # The whole was measured, the shares were not.
+            row |= {"src": "fitted", "note": self.note}
+        return row
+
+
+def import_trace(
+    path: PathLike, device: str | None = None, warm_up: int | None = None
+) -> TraceProfile:
+    """The profile of a trace that ``torch.profiler`` wrote with ``record_shapes=True``.
+
+    ``device`` is the kind of device of its rows (None: that of the GPU that the trace names; a
+    trace of a CPU names none). The first ``warm_up`` steps are left out (None: one of three or
+    more). Raises InputError.
+    """
+    raw, data = read_source(path)
+    provenance = {
+        "file": os.path.basename(label(path)),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "units": "times in us",
+    }
+    try:
+        return trace_profile(text_of(data, path), device, warm_up, provenance)
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+def trace_profile(
+    text: str,
+    device: str | None = None,
+    warm_up: int | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> TraceProfile:
+    """The profile of a trace's text, as ``import_trace`` makes it; ``provenance`` tells of its
+    file.
+    """
+    events = parse_events(text)
+    kind = _kind(events, device)
+    steps, skipped = _steps(events, warm_up)
+    reading = _Reading(events, steps)
+    if not reading.rows:
+        raise InputError(
+            "no shapes of operators: profile with record_shapes=True"
+            if any("shapes" in reason for reason in reading.reasons.values())
+            else "no operator of which a row could be made"
+        )
+    rows = [samples.profile_row(kind) for samples in reading.rows.values()]
+    step = _step_report(reading, steps)
+    header = {
+        "device": {"kind": kind, "names": list(events.devices)},
+        "tool": f"simdev {__version__}",
+        "provenance": {"kind": "imported", "format": "kineto", **(provenance or {})},
+    }
+    method = {"timer": METHOD, "statistic": "median", "steps": len(steps), "warm_up_steps": skipped}
+    unmeasured = [f"{name}: {reason}" for name, reason in reading.reasons.items()]
+    return TraceProfile(
+        read_profile({"header": {"v": 1, "header": header}, "rows": rows}),
+        profile_text(Measured(rows, {}, step, method, unmeasured), header),
+        tuple(_notes(reading, step, skipped)),
+    )
+
+
+def _kind(events: Events, device: str | None) -> str:
+    """The kind of device of the rows. Raises InputError where nothing tells it."""
+    if device is not None:
+        return device
+    if not events.kernels:
+        raise InputError("--device: missing; a trace of a CPU does not tell which (epyc-1core, ..)")
+    kinds = sorted({gpu_kind(name) for name in events.devices})
+    if len(kinds) != 1:
+        raise InputError(f"--device: missing; the trace names {', '.join(kinds) or 'no GPU'}")
+    return kinds[0]
+
+
+def _steps(events: Events, warm_up: int | None) -> tuple[list[Event], int]:
+    """The steps that count (none: the trace marks no steps), and how many were left out.
+
+    Raises InputError.
+    """
+    count = len(events.steps)
+    if warm_up is not None and warm_up < 0:
+        raise InputError(f"--warm-up: must not be negative, got {warm_up}")
+    skipped = warm_up if warm_up is not None else int(count >= LEAST_STEPS)
+    if count and skipped >= count:
+        raise InputError(f"--warm-up: {skipped} of {count} steps leaves none")
+    if warm_up and not count:
+        raise InputError("--warm-up: the trace marks no steps (profiler.step())")
+    return sorted(events.steps[skipped:], key=lambda step: step.start), skipped
+
+
+def _operators(events: Events, steps: Sequence[Event]) -> Iterator[tuple[Event, int]]:
+    """(operator that counts, number of its step), outermost first: composites are passed by for
+    what they call.
+    """
+    composite: dict[str, bool] = {}
+    starts = [step.start for step in steps]
+    stack = list(reversed(events.roots))
+    while stack:
+        event = stack.pop()
+        counts = False
+        if event.category in OPERATORS and event.name.startswith(ATEN):
+            if event.name not in composite:
+                composite[event.name] = is_composite(event.name)
+            counts = not composite[event.name]
+        calls_others = any(child.category in OPERATORS for child in event.children)
+        if event.category not in OPERATORS or (not counts and calls_others):
+            stack.extend(reversed(event.children))
+        elif not steps:
+            yield event, 0
+        else:
+            number = bisect_right(starts, event.start) - 1
+            if number >= 0 and event.start < steps[number].end:
+                yield event, number
+
+
+class _Reading:
+    """The samples of all rows, and what could not become a row (``reasons``, ``left_out``)."""
+
+    def __init__(self, events: Events, steps: Sequence[Event]) -> None:
+        self.events = events
+        self.has_kernels = bool(events.kernels)
+        self.types = _types(events)
+        self.rows: dict[str, _RowSamples] = {}
+        self.reasons: dict[str, str] = {}
+        self.left_out: Counter[str] = Counter()
+        self.totals: defaultdict[int, float] = defaultdict(float)
+        self.claimed: set[int] = set()
+        self._updates: dict[int, tuple[Event, int, list[tuple[Event, int]]]] = {}
+        self._replayed: dict[str, list[dict[str, Any]] | str] = {}
+        for event, number in _operators(events, steps):
+            self._add_operator(event, number)
+        self._add_updates()
+
+    def _add_operator(self, event: Event, number: int) -> None:
+        kernels = self.events.launched_by(event) if self.has_kernels else []
+        if self.has_kernels and not kernels:
+            return  # a view, or work of the host alone
+        self.claimed |= {id(kernel) for kernel in kernels}
+        time = busy(kernels) if kernels else event.duration
+        for span in event.above():
+            if span.name.startswith(OPTIMIZER):
+                self._updates.setdefault(id(span), (span, number, []))[2].append((event, time))
+                return
+        rows = self._rows_of(event)
+        if isinstance(rows, str):
+            self._leave_out(event.name, rows, time)
+            return
+        note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
+        for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
+            self._add(row, time * share, event.duration, len(kernels), note)
+            self.totals[number] += time * share
+
+    def _add_updates(self) -> None:
+        """Makes rows of the optimizer's steps."""
+        # The first step of an optimizer makes its state and runs others than those that follow:
+        # all steps together tell its kind.
+        updates = self._updates.values()
+        present = {event.name for _, _, operators in updates for event, _ in operators}
+        note = "its share of an optimizer's step, by elements"
+        for step, number, operators in updates:
+            rows = update_rows(step, [event for event, _ in operators], present, self.types)
+            time = sum(duration for _, duration in operators)
+            if not rows:
+                reason = "an optimizer whose updates simdev does not know"
+                self._leave_out(step.name, reason, time)
+                continue
+            self.totals[number] += time
+            for row, share in rows:
+                self._add(row, time * share, step.duration, 0, note)
+
+    def _leave_out(self, name: str, reason: str, time: int) -> None:
+        self.reasons.setdefault(name, reason)
+        self.left_out[name] += time
+
+    def _add(self, row: dict[str, Any], time: float, host: int, launches: int, note: str) -> None:
+        samples = self.rows.setdefault(row_key(row), _RowSamples(row, note))
+        samples.device.append(time)
+        samples.host.append(host)
+        samples.launches = max(samples.launches, launches)
+
+    def _rows_of(self, event: Event) -> list[dict[str, Any]] | str:
+        """The rows of an operator, or why there are none; calls that are alike are put together
+        once.
+        """
+        if not event.name.startswith(ATEN):
+            return "no operator of PyTorch's own (aten)"
+        fills = fills_new_memory(event)
+        signature = f"{event.name} {event.phase} {fills} {event.arguments()}"
+        if signature not in self._replayed:
+            try:
+                self._replayed[signature] = rows_of(event, self.types)
+            except UnknownError as error:
+                self._replayed[signature] = str(error)
+        return self._replayed[signature]
+
+
+def _types(events: Events) -> Types:
+    types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
+    for root in events.roots:
+        for event in root.inside():
+            for argument in event.arguments():
+                if argument.type in DTYPES and is_shape(argument.shape):
+                    types[tuple(argument.shape)].add(DTYPES[argument.type])
+    return {shape: next(iter(known)) for shape, known in types.items() if len(known) == 1}
+
+
+def _step_report(reading: _Reading, steps: Sequence[Event]) -> dict[str, Any]:
+    """What the rows add up to in a step, beside the step's time on the host."""
+    count = max(1, len(steps))
+    rows_ns = statistics.median(reading.totals[i] for i in range(count))
+    times: dict[str, float] = {
+        "rows_s": rows_ns,
+        "left_out_s": sum(reading.left_out.values()) / count,
+    }
+    if reading.has_kernels:
+        times["unclaimed_s"] = _unclaimed(reading, steps) / count
+    if steps:
+        times["step_s"] = statistics.median(step.duration for step in steps)
+    return {"steps": len(steps)} | {name: round(time) / 1e9 for name, time in times.items()}
+
+
+def _unclaimed(reading: _Reading, steps: Sequence[Event]) -> int:
+    """Nanoseconds of kernels that no operator launched: graphs that are launched as one,
+    communication.
+    """
+    kernels = reading.events.kernels
+    first, last = (
+        (steps[0].start, steps[-1].end) if steps else (0, max(kernel.end for kernel in kernels))
+    )
+    return busy(
+        [
+            kernel
+            for kernel in kernels
+            if first <= kernel.start < last and id(kernel) not in reading.claimed
+        ]
+    )
+
+
+def _notes(reading: _Reading, step: Mapping[str, Any], skipped: int) -> Iterator[str]:
+    steps = reading.events.steps
+    if skipped:
+        yield f"left out {skipped} of {len(steps)} steps as warm-up"
+    if not steps:
+        yield "the trace marks no steps: every call counts, those of the warm-up too"
+    if not reading.has_kernels:
+        yield "times of a CPU hold the profiler's own work on every operator inside"
+    if step.get("unclaimed_s", 0) > FEW * step["rows_s"]:
+        yield (
+            f"{step['unclaimed_s'] * 1e3:.3f} ms a step of kernels belong to no operator and are "
+            "left out"
+        )
+    shared = Counter(samples.note for samples in reading.rows.values() if samples.note)
+    for note, count in shared.items():
+        yield f"{count} rows are no measurements: each has {note}"
+    for name, time in reading.left_out.most_common(MOST_NOTED):
+        milliseconds = time / max(1, step["steps"]) / 1e6
+        yield f"left out {name} ({milliseconds:.3f} ms a step): {reading.reasons[name]}"

@@ -1,0 +1,263 @@
+"""Measures transfers: copies by size on a device, and messages between two processes of this
+machine.
+
+Copies are between host and device (pinned and pageable memory) and within a device. Their rows are
+those of a collective named ``copy``: ``from`` and ``to`` are ``host`` or the kind of device;
+``span`` says which memory of the host it is (pinned or pageable), else where both ends are (device,
+core).
+
+Messages are a ping-pong with PyTorch's gloo over the loopback interface; half a round trip is a
+transfer. The line latency + bytes / bandwidth is fitted by least squares on the relative error, so
+that small transfers count as much as large ones. Limit: wall time, which a busy machine only
+lengthens; so each size is measured in many short rounds spread over the run, and the round with the
+least median counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from ..errors import InputError
+from ..files.writing import write_text
+from .operators import WARM_UPS, Noise, Progress
+from .provenance import describe, device_kind, memory_bytes
+from .timers import Timer, WallTimer, make_timer, quiet, timing_fields
+
+COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
+COPY_REPS = 20
+COPY_SETS = 3
+LARGE_COPY = 2**26  # such copies push themselves out of the caches: one set of memory is enough
+
+MESSAGE_SIZES = tuple(4096 * 2**i for i in range(13))  # 4 KiB to 16 MiB
+ROUNDS, REPS, MESSAGE_WARM_UPS = 16, 11, 2
+MEMORY_SHARE = 0.9  # of the machine's RAM; the devices divide it
+
+
+def measure_copies(
+    device: str, kind: str, sizes: Sequence[int] = COPY_SIZES, progress: Progress | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """Rows of all copies of a device ("cpu" or "cuda"), the method, and the noise figure."""
+    timer, wall = make_timer(device, flush=False), WallTimer()
+    noise = Noise(timer)
+    copies = list(_copies(device, kind, sizes))
+    rows = []
+    with quiet(device), torch.no_grad():
+        for done, (source, target, span, size, make) in enumerate(copies, 1):
+            noise.repeat()
+            clock: Timer = wall if span == "pageable" else timer
+            thunks = [make() for _ in range(COPY_SETS if size < LARGE_COPY else 1)]
+            clock.sample(thunks, WARM_UPS, 1)
+            samples = clock.sample(thunks, COPY_REPS, 1)
+            rows.append(
+                {
+                    "v": 1,
+                    "coll": "copy",
+                    "from": source,
+                    "to": target,
+                    "span": span,
+                    "ranks": 1,
+                    "bytes": size,
+                    "dt": "uint8",
+                    "conc": 1,
+                    "src": "measured",
+                    "meth": clock.method,
+                    **timing_fields(samples.device),
+                }
+            )
+            if progress is not None:
+                progress(done, len(copies), f"{source} to {target}")
+    method = {
+        "timer": timer.method,
+        "pageable": wall.method,
+        "statistic": "median",
+        "warm_ups": WARM_UPS,
+        "reps": [COPY_REPS, COPY_REPS],
+        "input_sets": COPY_SETS,
+        "inputs": "random bytes",
+    }
+    return rows, method, noise.report()
+
+
+def _copies(
+    device: str, kind: str, sizes: Sequence[int]
+) -> Iterator[tuple[str, str, str, int, Callable[[], Callable[[], Any]]]]:
+    """(from, to, span, bytes, maker of a call that copies) of every copy to be measured."""
+    if device == "cpu":
+        for size in sizes:
+            yield "host", "host", "core", size, partial(_copy, size, "cpu", "cpu", False)
+        return
+    for span, pinned in (("pinned", True), ("pageable", False)):
+        for size in sizes:
+            yield "host", kind, span, size, partial(_copy, size, "cpu", "cuda", pinned)
+            yield kind, "host", span, size, partial(_copy, size, "cuda", "cpu", pinned)
+    for size in sizes:
+        yield kind, kind, "device", size, partial(_copy, size, "cuda", "cuda", False)
+
+
+def _copy(size: int, source: str, target: str, pinned: bool) -> Callable[[], Any]:
+    filled = torch.randint(256, (size,), dtype=torch.uint8)
+    ends = [
+        memory.cuda() if device == "cuda" else memory.pin_memory() if pinned else memory
+        for memory, device in ((filled, source), (torch.zeros_like(filled), target))
+    ]
+    return partial(ends[1].copy_, ends[0], non_blocking=pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFit:
+    """A fitted line: seconds = latency + bytes / bandwidth; errors are relative, over the measured
+    sizes.
+    """
+
+    latency_s: float
+    bandwidth: float
+    mean_error: float
+    max_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """Median seconds of a transfer of each size in its quietest round, with the 10th and 90th
+    percentile there.
+    """
+
+    sizes: tuple[int, ...]
+    p10: tuple[float, ...]
+    p50: tuple[float, ...]
+    p90: tuple[float, ...]
+
+
+def measure_links(
+    sizes: Sequence[int] = MESSAGE_SIZES, rounds: int = ROUNDS, reps: int = REPS
+) -> LinkTimes:
+    """Transfer times between two local processes, in seconds; ``rounds`` times ``reps`` round trips
+    of each size.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_play, (folder, tuple(sizes), rounds, reps), nprocs=2)
+        times = json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
+    quietest = [
+        min(map(_quantiles, of_size), key=lambda quantiles: quantiles[1])
+        for of_size in zip(*times, strict=True)
+    ]
+    return LinkTimes(tuple(sizes), *zip(*quietest, strict=True))
+
+
+def _play(rank: int, folder: str, sizes: Sequence[int], rounds: int, reps: int) -> None:
+    """A side of the ping-pong; side 0 times it and leaves ``times.json`` in the folder."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    tensors = [torch.randn(size // 4) for size in sizes]
+    times = [[_transfers(rank, tensor, reps) for tensor in tensors] for _ in range(rounds)]
+    if rank == 0:
+        Path(folder, "times.json").write_text(json.dumps(times), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _transfers(rank: int, tensor: torch.Tensor, reps: int) -> list[float]:
+    """Seconds of a transfer, half a round trip each, after warm-ups."""
+    times = []
+    for _ in range(MESSAGE_WARM_UPS + reps):
+        start = time.perf_counter()
+        for sender in (0, 1):
+            (dist.send if rank == sender else dist.recv)(tensor, 1 - rank)
+        times.append((time.perf_counter() - start) / 2)
+    return times[MESSAGE_WARM_UPS:]
+
+
+def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
+    ordered = sorted(values)
+    tenth = len(ordered) // 10
+    return ordered[tenth], median(ordered), ordered[(len(ordered) * 9) // 10]
+
+
+def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
+    """The line that makes the sum of squared relative errors least.
+
+    Raises InputError for fewer than two sizes, or times that do not grow with them.
+    """
+    if len(set(sizes)) < 2 or len(sizes) != len(seconds) or min(seconds) <= 0:
+        raise InputError("sizes: a line needs at least two sizes, each with a positive time")
+    n, t = np.asarray(sizes, float), np.asarray(seconds, float)
+    # Dividing each equation latency + bytes/bandwidth = t by its t turns absolute errors into
+    # relative ones.
+    (latency, per_byte), *_ = np.linalg.lstsq(
+        np.stack([1 / t, n / t], 1), np.ones_like(t), rcond=None
+    )
+    if latency < 0:
+        # No transfer starts before it is sent: the line through the origin is the nearest.
+        latency, per_byte = 0.0, float((n / t).sum() / ((n / t) ** 2).sum())
+    if per_byte <= 0:
+        raise InputError("seconds: do not grow with the sizes")
+    errors = abs((latency + per_byte * n) / t - 1)
+    return LinkFit(float(latency), float(1 / per_byte), float(errors.mean()), float(errors.max()))
+
+
+def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> dict[str, Any]:
+    """A cluster in the JSON format v1: ``devices`` alike, every two linked as measured."""
+    memory = int(memory_bytes() * MEMORY_SHARE / devices)
+    share = f"measured RAM {memory_bytes()} bytes x {MEMORY_SHARE} / {devices} devices"
+    cluster: dict[str, Any] = {
+        "version": 1,
+        "name": f"{devices}x-cpu",
+        "queues": "half-duplex",
+        "transfer": "once-per-device",
+        "devices": [{"name": f"cpu:{i}", "kind": kind, "memory": memory} for i in range(devices)],
+        "provenance": {"memory": share, **describe("cpu")},
+    }
+    if devices > 1:
+        bandwidth, latency = round(fit.bandwidth / 1e6), round(fit.latency_s * 1e6, 1)
+        link = {"bandwidth": f"{bandwidth} MB/s", "latency": f"{latency} us"}
+        cluster["links"] = {"all_to_all": link}
+        cluster["provenance"]["links"] = _link_provenance(times, fit)
+    return cluster
+
+
+def _link_provenance(times: LinkTimes, fit: LinkFit) -> dict[str, Any]:
+    columns = zip(times.sizes, times.p10, times.p50, times.p90, strict=True)
+    return {
+        "kind": "fitted to measurements",
+        "source": (
+            "half a round trip between two processes of one machine, torch.distributed gloo over "
+            "loopback"
+        ),
+        "fit": "latency + bytes / bandwidth, least squares on the relative error",
+        "mean_error": round(fit.mean_error, 4),
+        "max_error": round(fit.max_error, 4),
+        "rounds": ROUNDS,
+        "reps": REPS,
+        "statistic": "median of the quietest round",
+        "measured_us": [
+            {"bytes": size}
+            | {f"p{p}": round(value * 1e6, 1) for p, value in zip((10, 50, 90), row, strict=True)}
+            for size, *row in columns
+        ],
+    }
+
+
+def write_measured_cluster(path: str | os.PathLike[str], devices: int = 4) -> LinkFit:
+    """Measures the links of this machine and writes a cluster of ``devices`` cores; returns the
+    fit.
+    """
+    times = measure_links()
+    fit = fit_line(times.sizes, times.p50)
+    cluster = cluster_object(devices, device_kind("cpu"), times, fit)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(cluster, indent=1) + "\n")
+    return fit
