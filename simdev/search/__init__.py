@@ -1,9 +1,9 @@
 """Searching for placements: the placers and partitioners of the papers, clients of the oracle.
 
-``search`` runs a method of METHODS (or one with ``ask`` and ``tell``) on a scenario or an oracle,
-``compare`` several on several; ``confirm`` judges a result by the reference engine and the checker.
-prepare/ makes graphs smaller before they are placed. env.py is the same question as a Gymnasium
-environment (it needs simdev[rl], and is registered when it is imported).
+``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
+oracle, ``compare`` several on several; ``confirm`` judges a result by the reference engine and the
+checker. prepare/ makes graphs smaller before they are placed. env.py is the same problem as a
+Gymnasium environment (it needs simdev[rl], and is registered when it is imported).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from .methods import METHODS
 from .prepare import PREPARATIONS, Grouped, prepare
 from .result import Result, confirm
-from .searching import AskTell, compare, search
+from .run import AskTell, compare, search
 
 __all__ = [
     "METHODS",

@@ -53,12 +53,12 @@ def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> S
     """
     if any(size < 1 for size in sizes):
         raise ValueError("a variable has no value to choose")
-    found = _Elimination(sizes, terms, most)
-    left = found.eliminate(2)
-    found.eliminate(len(sizes))
-    exact = not found.near
-    values = found.beam() if found.near else {}
-    values = found.undo(values)
+    elimination = _Elimination(sizes, terms, most)
+    left = elimination.eliminate(2)
+    elimination.eliminate(len(sizes))
+    exact = not elimination.near
+    values = elimination.beam() if elimination.near else {}
+    values = elimination.undo(values)
     chosen = tuple(values[v] for v in range(len(sizes)))
     return Solved(chosen, total(terms, chosen), left, exact)
 
@@ -108,12 +108,12 @@ class _Elimination:
                 or size > self.most
             ):
                 continue
-            for one in self._remove(v):
-                heappush(waiting, (self._size(one), one))
+            for neighbour in self._remove(v):
+                heappush(waiting, (self._size(neighbour), neighbour))
         return len(self.near)
 
     def _size(self, v: int) -> int:
-        return prod((self.sizes[one] for one in self.near[v]), start=self.sizes[v])
+        return prod((self.sizes[neighbour] for neighbour in self.near[v]), start=self.sizes[v])
 
     def _remove(self, v: int) -> tuple[int, ...]:
         """Eliminate one variable (node elimination): the least over its values of all that it
@@ -121,27 +121,27 @@ class _Elimination:
         """
         scope = tuple(sorted(self.near[v]))
         axes = (*scope, v)
-        table = np.zeros([self.sizes[one] for one in axes])
+        table = np.zeros([self.sizes[other] for other in axes])
         for key in sorted(self.terms[v]):
             table += _spread(self.tables.pop(key), key, axes)
-            for one in key:
-                if one != v:
-                    self.terms[one].discard(key)
+            for other in key:
+                if other != v:
+                    self.terms[other].discard(key)
         best = table.argmin(axis=-1)
         self._undo.append((v, scope, best))
         del self.near[v], self.terms[v]
-        for one in scope:
-            self.near[one].discard(v)
+        for other in scope:
+            self.near[other].discard(v)
         if scope:
             self._add(scope, table.min(axis=-1))
         return scope
 
     def undo(self, values: Mapping[int, int]) -> dict[int, int]:
         """The values of all variables, from those of what was not eliminated."""
-        found = dict(values)
+        chosen = dict(values)
         for v, scope, best in reversed(self._undo):
-            found[v] = int(best[tuple(found[one] for one in scope)])
-        return found
+            chosen[v] = int(best[tuple(chosen[one] for one in scope)])
+        return chosen
 
     def beam(self) -> dict[int, int]:
         """Values of the variables that are left: one after the other, the best partial choices are
@@ -157,8 +157,10 @@ class _Elimination:
             )
             costs = np.repeat(costs, count)
             for key in sorted(self.terms[v]):
-                if all(place[one] <= at for one in key):
-                    costs = costs + self.tables[key][tuple(partial[:, place[one]] for one in key)]
+                if all(place[other] <= at for other in key):
+                    costs = (
+                        costs + self.tables[key][tuple(partial[:, place[other]] for other in key)]
+                    )
             kept = np.argsort(costs, kind="stable")[:BEAM]
             partial, costs = partial[kept], costs[kept]
         return dict(zip(order, partial[0].tolist(), strict=True))
@@ -177,6 +179,8 @@ def _spread(table: Floats, key: tuple[int, ...], axes: tuple[int, ...]) -> Float
     """A table over ``key`` as one over ``axes``, of extent 1 where it does not depend on a
     variable.
     """
-    order = [key.index(one) for one in axes if one in key]
+    order = [key.index(variable) for variable in axes if variable in key]
     extents = iter(np.transpose(table, order).shape)
-    return np.transpose(table, order).reshape([next(extents) if one in key else 1 for one in axes])
+    return np.transpose(table, order).reshape(
+        [next(extents) if variable in key else 1 for variable in axes]
+    )

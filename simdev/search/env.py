@@ -17,6 +17,7 @@ from ..errors import InputError
 from ..oracle import Oracle
 from ..structure import unit_of
 from ..taskgraph import Ints, Rows
+from .holding import persistent_bytes
 from .space import choices, relative_excess
 
 ID = "simdev/Placement-v0"
@@ -100,22 +101,22 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             raise ResetNeeded("the episode is over")
         if not 0 <= int(action) < devices:
             raise InputError(f"action: device {action} is not in 0..{devices - 1}")
-        wrong, told = self._put(int(action))
+        wrong, reason = self._put(int(action))
         if self._next < groups:
-            return self._observation(), wrong, False, False, self._info() | told
-        final, found = self._judged()
-        return self._observation(), wrong + final, True, False, self._info() | told | found
+            return self._observation(), wrong, False, False, self._info() | reason
+        final, outcome = self._judged()
+        return self._observation(), wrong + final, True, False, self._info() | reason | outcome
 
     def _put(self, device: int) -> tuple[float, dict[str, Any]]:
         """Place the current group. The reward for that, and what is to be told."""
-        group, reward, told = self._next, 0.0, {}
+        group, reward, reason = self._next, 0.0, {}
         if not self._mask[group, device]:
-            reward, told = MASKED, {"error": f"group {group} cannot stand on device {device}"}
+            reward, reason = MASKED, {"error": f"group {group} cannot stand on device {device}"}
             device = int(self._fastest[group])
         self._placement[group] = device
         self._placed[:, device] += self._time[group, device], self._memory[group]
         self._next += 1
-        return reward, told
+        return reward, reason
 
     def _judged(self) -> tuple[float, dict[str, Any]]:
         """The reward of the whole placement, and what is to be told."""
@@ -126,12 +127,12 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         reward = -cost.step_ps / self.reference_ps - self.penalty * relative_excess(
             self.oracle, cost
         )
-        found = {
+        outcome = {
             "seconds": cost.seconds,
             "feasible": cost.feasible,
             "memory_excess": cost.memory_excess,
         }
-        return max(reward, LEAST), found
+        return max(reward, LEAST), outcome
 
     def _info(self) -> dict[str, Any]:
         groups, devices = self._mask.shape
@@ -142,13 +143,13 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         groups, devices = self._mask.shape
         by_device = np.zeros((5, devices))
         placed, now, sent = self._placement, self._next, self._sent
-        own = 0.0, 0.0
+        shares = 0.0, 0.0
         if now < groups:
             by_device[0], by_device[1] = self._time[now], self._mask[now]
             senders, size = sent.to(now)
             here = placed[senders] >= 0
             np.add.at(by_device[2], placed[senders[here]], size[here])
-            own = (
+            shares = (
                 _share(self._memory[now], self._all_memory),
                 _share(sent.by_group[now], sent.total),
             )
@@ -156,7 +157,7 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         by_device[[0, 3]] = _share(by_device[[0, 3]], self._longest_ps)
         by_device[2] = _share(by_device[2], sent.total)
         by_device[4] = _share(by_device[4], self._all_memory)
-        row = np.concatenate(([now / groups], own, by_device.ravel(), (placed + 1) / devices))
+        row = np.concatenate(([now / groups], shares, by_device.ravel(), (placed + 1) / devices))
         return np.clip(row, 0.0, 1.0).astype(np.float32)
 
 
@@ -210,11 +211,7 @@ def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Flo
     times = np.zeros(mask.shape)
     np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
     held = [
-        op.param_bytes
-        + op.grad_bytes
-        + op.state_bytes
-        + op.workspace_bytes
-        + sum(one.bytes for one in op.outputs)
+        persistent_bytes(op) + op.workspace_bytes + sum(tensor.bytes for tensor in op.outputs)
         for op in oracle.graph.ops
     ]
     return times * mask, _sums(group_of, np.array(held, np.float64), len(oracle.groups))

@@ -26,7 +26,7 @@ from ..graph import Graph
 from ..semantics import is_linear, op_class
 from ..structure import mates, order_of, readers_of
 from ..taskgraph import Ints
-from .soap.layers import Layer, Layers
+from .layers import Layer, Layers
 from .trial import Trial, alone
 
 _NUMBERED = re.compile(r"(.*?)layer_([0-9]{1,4})(?:/|\Z)")
@@ -38,50 +38,47 @@ def expert(trial: Trial) -> None:
     Backward ops and updates are with their forward op, parameters where they are read. ``details``
     tells the step of each (``plans_s``, None: cannot be), and where the layers are in the best.
     """
-    oracle = trial.asked
-    layers = Layers(oracle.graph, oracle.cluster)
-    placements = [("one device", one) for one in alone(trial)]
-    for name, stage in _plans(layers, oracle.prepared.duration).items():
-        placements.append((name, _grouped(trial, layers, stage)))
-    seconds = [(name, trial.score(one).seconds) for name, one in placements]
-    trial.details["plans_s"] = {
-        name: min((s for other, s in seconds if other == name and s < inf), default=None)
-        for name, _ in seconds
+    problem, best = trial.problem, trial.best
+    layers = Layers(problem.whole.graph, problem.whole.cluster)
+    placements = [("one device", placement) for placement in alone(problem)]
+    for name, numbers in _plans(layers, problem.whole.prepared.duration).items():
+        placements.append((name, _by_group(trial, layers, numbers)))
+    seconds: dict[str, list[float]] = {}
+    for name, placement in placements:
+        seconds.setdefault(name, []).append(trial.score(placement).seconds)
+    best.details["plans_s"] = {
+        name: None if min(steps) == inf else min(steps) for name, steps in seconds.items()
     }
-    if trial.best is not None:
-        where = trial.best[0]
-        trial.details["layers"] = {
-            one.name: oracle.cluster.devices[where[one.ops[0]]].name for one in layers.all
+    if best.placement is not None:
+        devices, where = problem.whole.cluster.devices, best.placement[0]
+        best.details["layers"] = {
+            layer.name: devices[where[layer.ops[0]]].name for layer in layers.all
         }
 
 
 def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
     """The number of the device of each layer, by plan."""
-    found = {"equal time": _balanced(layers, duration)}
+    plans = {"equal time": _balanced(layers, duration)}
     depth = _stacks(layers)
     if depth:
-        found |= {
-            "by layer": _stacked(layers, depth, False),
-            "by stack": _stacked(layers, depth, True),
-        }
-    return found
+        plans["by layer"] = _stacked(layers, depth, False)
+        plans["by stack"] = _stacked(layers, depth, True)
+    return plans
 
 
-def _grouped(trial: Trial, layers: Layers, stage: Sequence[int]) -> Ints:
-    """The device of every group of the trial; where it may not stand there, the first that it
+def _by_group(trial: Trial, layers: Layers, numbers: Sequence[int]) -> Ints:
+    """The device of every group of the problem; where it may not stand there, the first that it
     may.
     """
-    column = _by_op(layers, [layers.devices[one] for one in stage])
-    wanted = [column[members[0]] for members in trial.oracle.groups]
-    pairs = zip(wanted, trial.choices, strict=True)
-    return np.array([one if one in allowed else allowed[0] for one, allowed in pairs], np.int64)
+    problem = trial.problem
+    of_op = _by_op(layers, [layers.devices[number] for number in numbers])
+    wanted = [of_op[members[0]] for members in problem.oracle.groups]
+    pairs = zip(wanted, problem.choices, strict=True)
+    return np.array([d if d in allowed else allowed[0] for d, allowed in pairs], np.int64)
 
 
 def _stacks(layers: Layers) -> dict[str, int]:
-    """How many layers each stack of a recurrent network has; nothing for another network.
-
-    A numbered layer is recurrent too where its ops were captured step by step, no op being a cell.
-    """
+    """How many layers each stack of a recurrent network has; nothing for another network."""
     depth: dict[str, int] = {}
     for layer in layers.all:
         stack, number = _place(layer)
@@ -91,6 +88,7 @@ def _stacks(layers: Layers) -> dict[str, int]:
 
 
 def _is_recurrent(layers: Layers, layer: Layer) -> bool:
+    # A numbered layer is so too where its ops were captured step by step, no op being a cell.
     unrolled = _place(layer)[1] >= 0 and len(layer.ops) > 1
     return unrolled or op_class(layers.graph.ops[layer.ops[0]].kind) == "recurrent"
 
@@ -101,28 +99,23 @@ def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[in
     What is no layer of a stack goes with the first of its stack, what comes after all of them on
     the last device.
     """
-    count, total, begin = len(layers.devices), sum(depth.values()), 0
-    first: dict[str, int] = {}
-    for stack, height in depth.items():
-        first[stack] = begin
-        begin += height if in_turn else 0
-    recurrent = [at for at, layer in enumerate(layers.all) if _is_recurrent(layers, layer)]
-    found = []
+    count, total = len(layers.devices), sum(depth.values())
+    starts = np.cumsum([0, *depth.values()]).tolist() if in_turn else [0] * (len(depth) + 1)
+    first = dict(zip(depth, starts, strict=False))
+    last = max(at for at, layer in enumerate(layers.all) if _is_recurrent(layers, layer))
+    numbers = []
     for at, layer in enumerate(layers.all):
         stack, number = _place(layer)
-        home = (
-            stack
-            if stack in depth
-            else next((one for one in depth if layer.name.startswith(one)), None)
-        )
-        if at > recurrent[-1]:
-            found.append(count - 1)
+        prefixes = (prefix for prefix in depth if layer.name.startswith(prefix))
+        home = stack if stack in depth else next(prefixes, None)
+        if at > last:
+            numbers.append(count - 1)
         elif home is None:
-            found.append(0)
+            numbers.append(0)
         else:
             level = min(max(number, 0), depth[home] - 1) if stack == home else 0
-            found.append((first[home] + level) * count // (total if in_turn else depth[home]))
-    return found
+            numbers.append((first[home] + level) * count // (total if in_turn else depth[home]))
+    return numbers
 
 
 def _place(layer: Layer) -> tuple[str, int]:
@@ -135,48 +128,44 @@ def _place(layer: Layer) -> tuple[str, int]:
 
 def _balanced(layers: Layers, duration: Ints) -> list[int]:
     """Contiguous runs of layers of about equal time."""
-    times = [
-        max(int(duration[list(layer.members), layers.devices[0]].clip(0).sum()), 1)
-        for layer in layers.all
-    ]
-    before, total, found = 0, sum(times), []
+    column = duration[:, layers.devices[0]].clip(0)
+    times = [max(int(column[list(layer.members)].sum()), 1) for layer in layers.all]
+    count, total, before, numbers = len(layers.devices), sum(times), 0, []
     for time in times:
-        found.append(
-            min(len(layers.devices) * (2 * before + time) // (2 * total), len(layers.devices) - 1)
-        )
+        # A layer goes where its middle lies: (before + time / 2) / total of all devices.
+        numbers.append(min(count * (2 * before + time) // (2 * total), count - 1))
         before += time
-    return found
+    return numbers
 
 
 def _by_op(layers: Layers, device: Sequence[int]) -> list[int]:
     """The device of every op: that of its layer, of its forward op, or of an op that reads it."""
     graph, order = layers.graph, order_of(layers.graph)
-    found = [device[layer] if layer >= 0 else -1 for layer in layers.layer_of]
-    forward = [op.phase == "forward" for op in graph.ops]
+    where = [device[layer] if layer >= 0 else -1 for layer in layers.layer_of]
     for i in reversed(order):
         for producer, _ in graph.reads[i]:
-            if found[producer] < 0 and forward[i]:
-                found[producer] = found[i]
+            if where[producer] < 0 and graph.ops[i].phase == "forward":
+                where[producer] = where[i]
     for i, mate in enumerate(mates(graph)):
-        if found[i] < 0 and mate >= 0:
-            found[i] = found[mate]
-    found = [one if one >= 0 else device[0] for one in found]
-    _place_sums(graph, order, found)
-    return found
+        if where[i] < 0 and mate >= 0:
+            where[i] = where[mate]
+    where = [d if d >= 0 else device[0] for d in where]
+    _place_sums(graph, order, where)
+    return where
 
 
-def _place_sums(graph: Graph, order: Sequence[int], found: list[int]) -> None:
+def _place_sums(graph: Graph, order: Sequence[int], where: list[int]) -> None:
     """Put what only adds up gradients, of no one forward op, where the fewest tensors cross.
 
     Where several devices are as good, on that of a reader.
     """
     readers = readers_of(graph)
     for i in order:
-        made = {producer for producer, _ in graph.reads[i]}
-        if len(made) < 2 or not is_linear(graph.ops[i]):
+        producers = {producer for producer, _ in graph.reads[i]}
+        if len(producers) < 2 or not is_linear(graph.ops[i]):
             continue
-        if all(graph.ops[one].phase == "backward" for one in (i, *made)):
-            sent = Counter(found[one] for one in made)
-            sent.update({found[one] for one in readers[i]})
-            near = [found[one] for one in readers[i]]
-            found[i] = max(sent, key=lambda one: (sent[one], one in near, -one))
+        if all(graph.ops[j].phase == "backward" for j in (i, *producers)):
+            near = {where[reader] for reader in readers[i]}
+            # Each operand is a tensor of its own, but the sum goes once to a device.
+            tensors = Counter(where[producer] for producer in producers) + Counter(near)
+            where[i] = max(tensors, key=lambda d: (tensors[d], d in near, -d))

@@ -1,51 +1,93 @@
-"""Making plans fit: a planner's idea of memory is judged by the oracle, and tightened until the
-placement fits.
+"""Making plans fit: a planner's idea of memory is judged by the oracle, and tightened or repaired
+until the placement fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
+import numpy as np
+
+from ..oracle import Oracle
 from ..taskgraph import Ints
-from .local import repair
-from .space import IMPOSSIBLE, capacities, unavoidable
-from .trial import Trial
+from .holding import capacities, held_bytes, overflows, unavoidable
+from .space import IMPOSSIBLE, choices
+from .trial import Trial, Walk
 
-Plan = Callable[[Sequence[int]], Ints]
 TIGHTENINGS = 8
 LEAST = 0.02  # of a capacity, by which it is tightened at least
 
 
-def place_and_fit(trial: Trial, plan: Plan, tighten: bool = False) -> None:
+def place_and_fit(
+    trial: Trial, plan: Callable[[Sequence[int]], Ints], tighten: bool = False
+) -> None:
     """Score what ``plan`` makes of the capacities (bytes by device, -1: unlimited): devices by node
     of the graph.
 
     Planners count memory in the order of their plan; what counts is the peak in the simulated step,
     with copies and with what lives longer there. Where that overflows and ``tighten``, the planner
-    is told less than there is, several times; at last, groups are moved off the full devices.
+    is given less than there is, several times; at last, groups are moved off the full devices.
     Nothing is tried where some op is too large for all.
     """
+    problem = trial.problem
     limits = [
-        _without(limit, sum(kept))
-        for limit, kept in zip(capacities(trial.oracle), _reserves(trial), strict=True)
+        limit if limit < 0 else max(limit - sum(reserves), 0)
+        for limit, reserves in zip(
+            capacities(problem.oracle), problem.oracle.prepared.reserves, strict=True
+        )
     ]
     for _ in range(TIGHTENINGS if tighten else 1):
-        cost = trial.score(trial.grouped.back(plan(limits)))
-        if cost.feasible or unavoidable(trial.asked):
+        cost = trial.score(problem.grouped.back(plan(limits)))
+        if cost.feasible or unavoidable(problem.whole):
             return
         if cost is IMPOSSIBLE:
             break
-        for device, (peak, limit) in enumerate(
-            zip(cost.peaks, capacities(trial.oracle), strict=True)
-        ):
-            if 0 <= limit < peak:
-                limits[device] = max(limits[device] - max(peak - limit, int(LEAST * limit)), 0)
+        for device, over, limit in overflows(problem.oracle, cost):
+            limits[device] = max(limits[device] - max(over, int(LEAST * limit)), 0)
     repair(trial)
 
 
-def _reserves(trial: Trial) -> tuple[tuple[int, int], ...]:
-    return trial.oracle.prepared.reserves
+def repair(trial: Trial) -> None:
+    """Move groups off devices that overflow, the largest first, until the best placement fits or
+    nothing helps.
+
+    First the groups that were placed; where those are too large, the given graph's. Nothing is
+    tried where some op alone is too large for every device.
+    """
+    # A dict, for the two oracles are one where nothing was prepared.
+    for oracle in dict.fromkeys((trial.problem.oracle, trial.problem.whole)):
+        best = trial.best.placement
+        if best is None or best[1].feasible or unavoidable(trial.problem.whole):
+            return
+        _unload(oracle, trial.walk(best[0], oracle))
 
 
-def _without(limit: int, reserve: int) -> int:
-    return limit if limit < 0 else max(limit - reserve, 0)
+def _unload(oracle: Oracle, walk: Walk) -> None:
+    """Move groups off the fullest device, until it fits, then off the next."""
+    held = [held_bytes(op) for op in oracle.prepared.graph.ops]
+    sizes = np.array([sum(held[i] for i in members) for members in oracle.groups])
+    limits, allowed, stuck = capacities(oracle), choices(oracle), set[int]()
+    while not walk.cost.feasible:
+        pairs = zip(walk.cost.peaks, limits, strict=True)
+        room = [inf if limit < 0 else limit - peak for peak, limit in pairs]
+        fullest = np.argsort(room, kind="stable").tolist()
+        full = [device for device in fullest if room[device] < 0 and device not in stuck]
+        if not full:
+            return
+        groups = [g for g in np.argsort(-sizes, kind="stable").tolist() if walk.where[g] == full[0]]
+        if any(_moved(walk, group, allowed[group], room) for group in groups):
+            stuck.clear()
+        else:
+            stuck.add(full[0])
+
+
+def _moved(walk: Walk, group: int, allowed: Ints, room: Sequence[float]) -> bool:
+    """Whether a group was moved to a device, of those with the most room first, where less
+    overflows.
+    """
+    return any(
+        walk.improve(group, device)
+        for device in sorted(allowed.tolist(), key=lambda d: (-room[d], d))
+        if device != walk.where[group] and room[device] > 0
+    )

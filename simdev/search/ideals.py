@@ -36,7 +36,7 @@ def ideals(
         after[first] |= 1 << second
     roots = [block for block in range(count) if not need[block]]
     layer = {0: sum(1 << block for block in roots)}  # ideal: what could come next
-    found = [0]
+    every = [0]
     while layer:
         ahead: dict[int, int] = {}
         for ideal, choices in layer.items():
@@ -48,26 +48,26 @@ def ideals(
                         1 << other for other in bits(after[block]) if need[other] & ~larger == 0
                     )
                     ahead[larger] = choices & ~(1 << block) | new
-                    if len(found) + len(ahead) > most:
+                    if len(every) + len(ahead) > most:
                         return None
-        found += sorted(ahead)
+        every += sorted(ahead)
         layer = ahead
-    return found
+    return every
 
 
 def bits(members: int) -> list[int]:
     """The numbers in a bit set, ascending."""
-    found = []
+    numbers = []
     while members:
         low = members & -members
-        found.append(low.bit_length() - 1)
+        numbers.append(low.bit_length() - 1)
         members ^= low
-    return found
+    return numbers
 
 
 def packed(sets: Sequence[int], width: int) -> NDArray[np.uint8]:
     """Bit sets as rows of ``width`` bytes, the smallest numbers first."""
-    raw = b"".join(one.to_bytes(width, "little") for one in sets) if width else b""
+    raw = b"".join(members.to_bytes(width, "little") for members in sets) if width else b""
     return np.frombuffer(raw, np.uint8).reshape(len(sets), width)
 
 
@@ -83,10 +83,10 @@ def nested(sets: Sequence[int]) -> bool:
 
 def chain(order: Sequence[int]) -> list[int]:
     """The ideals of a linear order."""
-    found = [0]
+    line = [0]
     for block in order:
-        found.append(found[-1] | 1 << block)
-    return found
+        line.append(line[-1] | 1 << block)
+    return line
 
 
 def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -100,14 +100,14 @@ def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple
     for first, second in edges:
         near.setdefault(first, set()).add(second)
         near.setdefault(second, set()).add(first)
-    waiting, found = [node for node in sorted(near) if idle[node] and len(near[node]) == 1], []
+    waiting, tied = [node for node in sorted(near) if idle[node] and len(near[node]) == 1], []
     while waiting:
         node = waiting.pop()
         if len(near[node]) != 1:
             continue
         other = near[node].pop()
         near[other].discard(node)
-        found += [(node, other), (other, node)]
+        tied += [(node, other), (other, node)]
         if idle[other] and len(near[other]) == 1:
             waiting.append(other)
-    return found
+    return tied

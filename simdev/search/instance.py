@@ -1,19 +1,22 @@
-"""A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors and
-times.
+"""A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors, times,
+and what they hold in memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..fabric import Segment, transfer_ps
+from ..graph import Graph
 from ..lowering import Prepared
-from ..structure import before_of, topological, unit_of, units
+from ..structure import TensorOf, before_of, topological, unit_of, units
 from ..taskgraph import Ints, Rows
+from .holding import inner_peak, own_outputs, persistent_bytes
 from .prepare import Grouped
 from .space import able, mean_ps
 
@@ -34,10 +37,10 @@ class Instance:
     @cached_property
     def run_by(self) -> Ints:
         """The node that runs each op of the original, -1 where it only follows."""
-        column = np.full(len(self.grouped.original.ops), -1, np.int64)
+        nodes = np.full(len(self.grouped.original.ops), -1, np.int64)
         for node, ops in enumerate(self.grouped.runs):
-            column[list(ops)] = node
-        return column
+            nodes[list(ops)] = node
+        return nodes
 
     @cached_property
     def groups(self) -> Rows:
@@ -52,19 +55,12 @@ class Instance:
     @cached_property
     def duration(self) -> NDArray[np.int64]:
         """Ps by node and device; -1 where its group cannot stand."""
-        single, may, nodes = (
-            self.prepared.duration,
-            able(self.prepared),
-            len(self.grouped.graph.ops),
-        )
-        devices = [device.runs_ops for device in self.prepared.cluster.devices]
-        table, known = (
-            np.zeros((nodes, len(devices)), np.int64),
-            np.ones((len(self.groups), len(devices)), bool),
-        )
-        known[:, ~np.array(devices)] = False
-        for node, members in enumerate(self.grouped.members):
-            table[node] = single[list(self.grouped.runs[node])].sum(axis=0)
+        may, grouped = able(self.prepared), self.grouped
+        runs = [device.runs_ops for device in self.prepared.cluster.devices]
+        table = np.zeros((len(grouped.graph.ops), len(runs)), np.int64)
+        known = np.tile(np.array(runs), (len(self.groups), 1))
+        for node, members in enumerate(grouped.members):
+            table[node] = self.prepared.duration[list(grouped.runs[node])].sum(axis=0)
             known[self.group_of[node]] &= may[list(members)].all(axis=0)
         return np.where(known[self.group_of], table, -1)
 
@@ -81,16 +77,13 @@ class Instance:
         reads = self.prepared.reads
         rows: list[int] = []
         edges: dict[Edge, list[int]] = {}
-        for row, (producer, consumers) in enumerate(
-            zip(reads.producer.tolist(), reads.consumers.lists(), strict=True)
-        ):
-            source = int(self.run_by[producer])
-            ends = {int(self.run_by[one]) for one in consumers} - {source, -1}
-            if source < 0 or not ends:
-                continue
-            for end in sorted(ends):
-                edges.setdefault((source, end), []).append(len(rows))
-            rows.append(row)
+        for row, consumers in enumerate(reads.consumers.lists()):
+            source = int(self.run_by[reads.producer[row]])
+            readers = set(self.run_by[consumers].tolist()) - {source, -1}
+            if source >= 0 and readers:
+                for reader in sorted(readers):
+                    edges.setdefault((source, reader), []).append(len(rows))
+                rows.append(row)
         return tuple(rows), edges
 
     @cached_property
@@ -105,12 +98,13 @@ class Instance:
 
     @cached_property
     def sending(self) -> NDArray[np.int64]:
-        """Ps that each tensor holds its queues, by class of route."""
+        """Ps that each tensor holds its queues, by tensor and class of route."""
         sizes = self.prepared.reads.bytes[list(self.tensors[0])].tolist()
         classes = self.routes.classes
+        # A row of zeros for each tensor where no two devices are joined.
         table = np.zeros((len(sizes), max(len(classes), 1)), np.int64)
-        for k, pieces in enumerate(classes):
-            table[:, k] = [sum(transfer_ps(size, segment) for segment in pieces) for size in sizes]
+        for k, segments in enumerate(classes):
+            table[:, k] = [sum(transfer_ps(size, leg) for leg in segments) for size in sizes]
         return table
 
     @cached_property
@@ -120,17 +114,14 @@ class Instance:
         if not len(used):
             return np.zeros(len(self.edges))
         weight = np.bincount(used, minlength=self.sending.shape[1]) / len(used)
-        each = self.sending @ weight
-        lag = float(self.routes.lag @ weight)
-        return np.array([sum(each[t] for t in self.tensors[1][edge]) + lag for edge in self.edges])
+        mean, lag = self.sending @ weight, float(self.routes.lag @ weight)
+        return np.array([sum(mean[t] for t in self.tensors[1][edge]) + lag for edge in self.edges])
 
     @cached_property
     def numbers(self) -> Ints:
         """A topological number of each node."""
         order = topological(before_of(len(self.grouped.graph.ops), self.edges))
-        number = np.empty(len(order), np.int64)
-        number[order] = np.arange(len(order))
-        return number
+        return np.argsort(order, kind="stable")  # the inverse of a permutation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,22 +137,105 @@ class _Routes:
 
 
 def _routes(prepared: Prepared) -> _Routes:
-    count = len(prepared.cluster.devices)
-    kinds: dict[tuple[object, ...], int] = {}
-    class_of = np.full(count * count, -1, np.int64)
-    held: list[tuple[int, ...]] = [()] * (count * count)
-    classes = []
-    places = [d for d, device in enumerate(prepared.cluster.devices) if device.runs_ops]
-    for source, destination in ((a, b) for a in places for b in places if a != b):
-        pieces = prepared.fabric.segments(source, destination)
-        if pieces is None:
+    devices = prepared.cluster.devices
+    numbers: dict[tuple[object, ...], int] = {}
+    class_of = np.full(len(devices) ** 2, -1, np.int64)
+    held: list[tuple[int, ...]] = [()] * len(class_of)
+    classes: list[tuple[Segment, ...]] = []
+    places = [d for d, device in enumerate(devices) if device.runs_ops]
+    for source, destination in permutations(places, 2):
+        segments = prepared.fabric.segments(source, destination)
+        if segments is None:
             continue
-        key = tuple((one.route.bandwidth, one.held_ps, one.lag_ps) for one in pieces)
-        if key not in kinds:
-            kinds[key] = len(kinds)
-            classes.append(pieces)
-        pair = source * count + destination
-        class_of[pair] = kinds[key]
-        held[pair] = tuple(dict.fromkeys(queue for one in pieces for queue in one.resources))
-    lag = np.array([sum(one.lag_ps for one in pieces) for pieces in classes] or [0], np.int64)
+        times = tuple((leg.route.bandwidth, leg.held_ps, leg.lag_ps) for leg in segments)
+        if times not in numbers:
+            numbers[times] = len(numbers)
+            classes.append(segments)
+        pair = source * len(devices) + destination
+        class_of[pair] = numbers[times]
+        held[pair] = tuple(dict.fromkeys(queue for leg in segments for queue in leg.resources))
+    lag = np.array([sum(leg.lag_ps for leg in legs) for legs in classes] or [0], np.int64)
     return _Routes(class_of, tuple(classes), lag, Rows.of(held))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """What the nodes of an instance hold, in bytes: an estimate from above, for placers that plan.
+
+    ``at_home`` by tensor between nodes: what its producer holds until the last reader has run.
+    ``made`` by node: the sum of these; ``scratch`` by node: the peak beside them while it runs.
+    ``persistent`` by group: parameters, gradients, states, and the outputs that ops which are not
+    planned read (``forward``: what the backward reads). ``kept`` by tensor between nodes, 0 or 1:
+    whether it is such an output; its ``at_home`` is 0 then, and copies of it are never given back.
+    ``reserve`` by group: the most that one of its nodes makes and needs.
+    """
+
+    at_home: Ints
+    made: Ints
+    scratch: Ints
+    persistent: Ints
+    kept: Ints
+    reserve: Ints
+
+
+def held_of(instance: Instance) -> Held:
+    """What is held where.
+
+    In training all that the backward reads counts as persistent at who makes it, as Baechi's
+    PyTorch version counts it (chiragcshetty/BaechiPyTorch): between forward and backward it is held
+    anyway.
+    """
+    prepared, grouped, run_by = instance.prepared, instance.grouped, instance.run_by
+    graph, rounded = prepared.graph, prepared.memory.rounded
+    kept, reads, rows = _kept(instance), prepared.reads, list(instance.tensors[0])
+    keys = list(zip(reads.producer[rows].tolist(), reads.output[rows].tolist(), strict=True))
+    late = np.array([_base(graph, key) in kept for key in keys], np.int64)
+    at_home = np.array([rounded(_own_bytes(graph, key)) for key in keys], np.int64) * (1 - late)
+    nodes, groups = len(grouped.graph.ops), len(instance.groups)
+    scratch, persistent = np.zeros(nodes, np.int64), np.zeros(groups, np.int64)
+    made = np.zeros(nodes, np.int64)
+    np.add.at(made, run_by[reads.producer[rows]], at_home)
+    for key in kept:
+        persistent[instance.group_of[run_by[key[0]]]] += rounded(_own_bytes(graph, key))
+    leaving = kept.union(keys)
+    for node, (ops, members) in enumerate(zip(grouped.runs, grouped.members, strict=True)):
+        back = (_going_back(instance, i) for i in members if run_by[i] < 0)
+        scratch[node] = max(inner_peak(graph, ops, leaving, rounded), *back, 0)
+        held = sum(persistent_bytes(graph.ops[i], rounded) for i in members)
+        persistent[instance.group_of[node]] += held
+    reserve = np.zeros(groups, np.int64)
+    np.maximum.at(reserve, instance.group_of, made + scratch)
+    return Held(at_home, made, scratch, persistent, late, reserve)
+
+
+def _kept(instance: Instance) -> set[TensorOf]:
+    """The tensors, made by planned ops, that others read: not views of them."""
+    reads, run_by = instance.prepared.reads, instance.run_by
+    late = np.zeros(len(reads.producer), bool)
+    late[reads.consumers.owners()[run_by[reads.consumers.ids] < 0]] = True
+    late &= (run_by[reads.producer] >= 0) & (reads.output >= 0)
+    keys = zip(reads.producer[late].tolist(), reads.output[late].tolist(), strict=True)
+    return {_base(instance.prepared.graph, key) for key in keys}
+
+
+def _going_back(instance: Instance, i: int) -> int:
+    """What an op that is not planned holds while it runs, beside what is kept for it."""
+    graph, rounded = instance.prepared.graph, instance.prepared.memory.rounded
+    read = {_base(graph, key) for key in graph.reads[i] if instance.run_by[key[0]] < 0}
+    sizes = [_own_bytes(graph, key) for key in read]
+    sizes += [size for _, size in own_outputs(graph.ops[i])]
+    return sum(map(rounded, (*sizes, graph.ops[i].workspace_bytes)))
+
+
+def _base(graph: Graph, key: TensorOf) -> TensorOf:
+    """The output that a tensor is a view of, else itself."""
+    op, output = key
+    view_of = graph.ops[op].outputs[output].view_of if output >= 0 else None
+    return key if view_of is None else (op, view_of)
+
+
+def _own_bytes(graph: Graph, key: TensorOf) -> int:
+    """What a tensor adds at its producer: views and what parameter ops hand out are counted
+    elsewhere.
+    """
+    return dict(own_outputs(graph.ops[key[0]])).get(key[1], 0)

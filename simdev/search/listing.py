@@ -9,13 +9,11 @@ from math import inf
 
 import numpy as np
 
-from ..structure import before_of, topological
 from ..taskgraph import Ints
 from .fitting import place_and_fit
 from .instance import Instance
+from .space import NEVER
 from .trial import Trial
-
-NEVER = 1 << 62
 
 
 @dataclass(slots=True)
@@ -53,79 +51,61 @@ class Timeline:
         self.idle[at : at + 1] = [(a, b) for a, b in ((first, start), (end, last)) if a < b]
 
 
-Begin = Callable[[Timeline, int, int], int]
+class Timetable:
+    """Nodes scheduled so far: device, end in ps, and the timeline of each device."""
 
-
-@dataclass(slots=True)
-class _Plan:
-    """Nodes placed so far: device, end in ps, and what is planned on each device."""
-
-    instance: Instance
-    # of each node: producer, ps by class of route
-    producers: list[list[tuple[int, tuple[int, ...]]]]
-    device: list[int]
-    end: list[int]
-    lines: list[Timeline]
-    mean_after: list[list[tuple[int, float]]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, instance: Instance) -> _Plan:
-        nodes = len(instance.grouped.graph.ops)
-        found = cls(
-            instance,
-            [[] for _ in range(nodes)],
-            [-1] * nodes,
-            [0] * nodes,
-            [Timeline() for _ in instance.prepared.cluster.devices],
-            [[] for _ in range(nodes)],
-        )
-        lag, carried = instance.routes.lag, instance.tensors[1]
+    def __init__(self, instance: Instance) -> None:
+        nodes = len(instance.mean)
+        self.instance, self.device, self.end = instance, [-1] * nodes, [0] * nodes
+        self.lines = [Timeline() for _ in instance.prepared.cluster.devices]
+        # Of each node: producers with the ps of their tensors by class of route; readers with the
+        # mean ps.
+        self._producers: list[list[tuple[int, list[int]]]] = [[] for _ in range(nodes)]
+        self._readers: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
         for edge, mean in zip(instance.edges, instance.edge_ps.tolist(), strict=True):
-            each = instance.sending[carried[edge]].sum(axis=0) + lag
-            found.producers[edge[1]].append((edge[0], tuple(each.tolist())))
-            found.mean_after[edge[0]].append((edge[1], mean))
-        return found
+            sending = instance.sending[instance.tensors[1][edge]].sum(axis=0) + instance.routes.lag
+            self._producers[edge[1]].append((edge[0], sending.tolist()))
+            self._readers[edge[0]].append((edge[1], mean))
 
-    def ranks(self) -> list[float]:
-        """The longest path from each node to a sink: mean times of ops and transfers (HEFT's upward
-        rank, b-level).
+    def by_rank(self) -> Ints:
+        """The nodes by falling longest path to a sink: mean times of ops and transfers (HEFT's
+        upward rank, the b-level), ties in topological order.
         """
-        rank: list[float] = self.instance.mean.tolist()
-        for node in np.argsort(-self.instance.numbers, kind="stable").tolist():
-            rank[node] += max(
-                (mean + rank[other] for other, mean in self.mean_after[node]), default=0.0
-            )
-        return rank
+        numbers, rank = self.instance.numbers, self.instance.mean.tolist()
+        for node in np.argsort(-numbers, kind="stable").tolist():
+            paths = (mean + rank[reader] for reader, mean in self._readers[node])
+            rank[node] += max(paths, default=0.0)
+        return np.lexsort((numbers, -np.array(rank)))
 
-    def data_there(self, node: int, device: int) -> int:
+    def data_ready(self, node: int, device: int) -> int:
         """When the inputs of a node would be on a device; NEVER where no route leads there."""
-        found, devices = 0, len(self.lines)
-        for producer, each in self.producers[node]:
-            when, source = self.end[producer], self.device[producer]
+        ready, devices = 0, len(self.lines)
+        for producer, sending in self._producers[node]:
+            arrival, source = self.end[producer], self.device[producer]
             if source != device:
-                kind = int(self.instance.routes.class_of[source * devices + device])
-                if kind < 0:
+                route = int(self.instance.routes.class_of[source * devices + device])
+                if route < 0:
                     return NEVER
-                when += each[kind]
-            found = max(found, when)
-        return found
+                arrival += sending[route]
+            ready = max(ready, arrival)
+        return ready
 
-    def put(self, node: int, begin: Begin, by_end: bool) -> None:
-        """Place a node, and its group, where it ends (or begins) first; ties go to the smaller
-        device.
+    def put(self, node: int, begin: Callable[[Timeline, int, int], int], by_end: bool) -> None:
+        """Schedule a node, and place its group, where it ends (or begins) first; ties go to the
+        smaller device.
         """
         fixed, best = self.device[node], (NEVER, NEVER, -1, 0)
         for device, length in enumerate(self.instance.duration[node].tolist()):
             if length < 0 or fixed not in (-1, device):
                 continue
-            ready = self.data_there(node, device)
+            ready = self.data_ready(node, device)
             start = NEVER if ready == NEVER else begin(self.lines[device], ready, length)
             best = min(best, (start + length * by_end, start, device, length))
         _, start, device, length = best
         if device < 0:  # no route leads to where its group stands: the oracle will say so
             device, start, length = max(fixed, 0), 0, 0
-        for other in self.instance.groups[int(self.instance.group_of[node])].tolist():
-            self.device[other] = device
+        for member in self.instance.groups[int(self.instance.group_of[node])].tolist():
+            self.device[member] = device
         self.end[node] = start + length
         if length:
             self.lines[device].take(start, start + length)
@@ -137,17 +117,7 @@ def heft(trial: Trial) -> None:
 
     Ops are inserted into idle gaps; transfers take their time and never wait for each other.
     """
-    instance = trial.instance
-
-    def plan(limits: object) -> Ints:
-        found = _Plan.of(instance)
-        rank, number = found.ranks(), instance.numbers.tolist()
-        for node in sorted(range(len(rank)), key=lambda one: (-rank[one], number[one])):
-            trial.require_time()
-            found.put(node, Timeline.gap, True)
-        return np.array(found.device, np.int64)
-
-    place_and_fit(trial, plan)
+    _schedule(trial, Timeline.gap, True)
 
 
 def critical_path(trial: Trial) -> None:
@@ -157,15 +127,16 @@ def critical_path(trial: Trial) -> None:
     The rule that DOPPLER (ICLR 2026) imitates first; transfers never wait for each other here
     either.
     """
-    instance = trial.instance
+    _schedule(trial, Timeline.free, False)
 
+
+def _schedule(trial: Trial, begin: Callable[[Timeline, int, int], int], by_end: bool) -> None:
     def plan(limits: object) -> Ints:
-        found = _Plan.of(instance)
-        rank, number = found.ranks(), instance.numbers.tolist()
-        keys = [(-longest, place) for longest, place in zip(rank, number, strict=True)]
-        for node in topological(before_of(len(keys), instance.edges), keys):
-            trial.require_time()
-            found.put(node, Timeline.free, False)
-        return np.array(found.device, np.int64)
+        timetable = Timetable(trial.problem.instance)
+        # No rank is under that of a reader, so this order takes ready nodes alone.
+        for node in timetable.by_rank().tolist():
+            trial.budget.require_time()
+            timetable.put(node, begin, by_end)
+        return np.array(timetable.device, np.int64)
 
     place_and_fit(trial, plan)

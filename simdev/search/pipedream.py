@@ -1,20 +1,277 @@
-"""PipeDream (Narayanan et al., SOSP 2019): the layers of a graph, the levels of a cluster, and its
-plan on them.
+"""PipeDream (Narayanan et al., SOSP 2019, section 3.1): stages with replicas on the levels of a
+cluster, by a dynamic program over what the forward pass can have done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..oracle import Oracle
-from ..structure import unit_of
-from .local import repair
-from .stages import Level, Partition, Profile, Stage, partition
+from ..structure import before_of, components, topological, unit_of
+from .fitting import repair
+from .ideals import bits, ideals, leaves, nested, packed, table, unhurried
+from .space import mean_ps
 from .trial import Trial
+
+MOST = 2500  # ideals; beyond it some of those of one linear order are taken
+WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
+CELLS = 1 << 20  # of a table at a time
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the pipeline: its groups of ops, on how many devices, and the seconds of a
+    minibatch.
+    """
+
+    groups: tuple[int, ...]
+    replicas: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Stages in order, the period of the pipeline in seconds, and whether every ideal was looked
+    at.
+    """
+
+    stages: tuple[Stage, ...]
+    seconds: float
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the planner reads of groups of ops: forward and backward seconds, bytes that forward ops
+    make, parameters.
+
+    ``order`` holds (earlier, later) pairs of groups.
+    """
+
+    seconds: tuple[float, ...]
+    activations: tuple[int, ...]
+    parameters: tuple[int, ...]
+    order: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """``count`` machines joined at ``bandwidth`` bytes per second, each made of the level below."""
+
+    count: int
+    bandwidth: float
+
+
+def partition(
+    profile: Profile,
+    levels: Sequence[Level],
+    straight: bool = False,
+    due: Callable[[], object] = unhurried,
+) -> Partition:
+    """The stages of the least period; ``straight``: one device a stage.
+
+    ``levels`` from the innermost machine outwards.
+
+    A stage of r replicas takes (its time + 4 (r - 1) W / (b r)) / r seconds for W bytes of
+    parameters and bandwidth b; what crosses between stages, forth and back, takes 2 A / (b r), r of
+    the later one. The period is the longest. All machines are used, but those that a straight
+    pipeline does better without. Groups on a cycle stay together, and those of no time and no
+    parameters with the only group they touch.
+
+    Where there are more ideals than ``most_ideals``, as many of those of one linear order are
+    taken. ``due`` is called all the time, and may raise. Raises InputError for no devices.
+    """
+    if not levels or any(level.count < 1 for level in levels):
+        raise InputError("pipedream: needs a device")
+    states, exact = _states(profile, most_ideals(levels, straight), due)
+    seconds, parameters, crossing = _columns(profile, states, due)
+    inside = _inside(states, due)
+    time = np.where(inside, seconds[None, :] - seconds[:, None], inf)
+    held = np.where(inside, parameters[None, :] - parameters[:, None], 0.0)
+    tables, below, width = list[_LevelTable](), time, 1
+    for level in levels:
+        tables.append(_LevelTable(below, held, crossing, level, width, straight))
+        # Of the outermost level only pipelines from the empty state are asked for.
+        tables[-1].fill(1 if len(tables) == len(levels) else len(states), due)
+        below, width = tables[-1].best[-1], level.count
+    period = tables[-1].best[:, 0, -1]
+    used = int(period.argmin()) if straight else levels[-1].count - 1
+    cuts = _stages(tables, len(levels) - 1, 0, len(states) - 1, used)
+    stages = [Stage(tuple(bits(states[j] & ~states[i])), r, float(time[i, j])) for i, j, r in cuts]
+    return Partition(tuple(stages), float(period[used]), exact)
+
+
+def most_ideals(levels: Sequence[Level], straight: bool = False) -> int:
+    """How many ideals are looked at: MOST, or what WORK allows.
+
+    The program compares each two of them for each two numbers of machines of the last level; on the
+    levels below it does so from each of them.
+    """
+    *inner, last = (
+        level.count - 1 if straight else level.count * (level.count - 1) // 2 for level in levels
+    )
+    return next(
+        most
+        for most in range(MOST, 1, -1)
+        if most == 2 or most**2 * (last / 2 + most * sum(inner) / 3) <= WORK
+    )
+
+
+def _states(profile: Profile, most: int, due: Callable[[], object]) -> tuple[list[int], bool]:
+    """The ideals of groups (bit sets) in a topological order, the empty one first; and whether
+    these are all.
+    """
+    idle = [not any(pair) for pair in zip(profile.seconds, profile.parameters, strict=True)]
+    block = components(len(profile.seconds), {*profile.order, *leaves(idle, profile.order)})
+    count = max(block, default=-1) + 1
+    order = {(block[a], block[b]) for a, b in profile.order if block[a] != block[b]}
+    every = ideals(count, order, most, due)
+    members = [0] * count
+    for group, number in enumerate(block):
+        members[number] |= 1 << group
+    if every is not None:
+        return [sum(members[number] for number in bits(ideal)) for ideal in every], True
+    line = [0]
+    for number in topological(before_of(count, order), "branch"):
+        line.append(line[-1] | members[number])
+    return _thinned(profile, line, most, due), False
+
+
+def _thinned(
+    profile: Profile, line: Sequence[int], most: int, due: Callable[[], object]
+) -> list[int]:
+    """At most so many of nested states: of each stretch of equal time the one that hands on the
+    fewest bytes.
+    """
+    if len(line) <= most:
+        return list(line)
+    seconds, _, crossing = _columns(profile, line, due)
+    inner = np.arange(1, len(line) - 1)
+    stretch = np.floor(seconds[inner] / max(float(seconds[-1]), 5e-324) * (most - 2)).clip(
+        0, max(most - 3, 0)
+    )
+    order = inner[np.lexsort((crossing[inner], stretch))]
+    _, first = np.unique(np.sort(stretch), return_index=True)
+    return [line[at] for at in (0, *sorted(order[first].tolist()), len(line) - 1)]
+
+
+def _columns(
+    profile: Profile, states: Sequence[int], due: Callable[[], object]
+) -> tuple[Floats, Floats, Floats]:
+    """Of each state: seconds, bytes of parameters, and of activations of its groups that a later
+    group reads.
+    """
+    ends = np.array(profile.order, np.int64).reshape(-1, 2)
+    each = np.array([profile.seconds, profile.parameters], np.float64).T
+    count = len(each)
+    makers, first = np.unique(ends[:, 0], return_index=True)  # the order is sorted
+    handed = np.array(profile.activations, np.float64)[makers]
+    parts, step = [], max(CELLS // max(count, len(ends)), 1)
+    for begin in range(0, len(states), step):
+        due()
+        held = table(states[begin : begin + step], count)
+        waiting = np.maximum.reduceat(held[:, ends[:, 0]] & ~held[:, ends[:, 1]] & 1, first, axis=1)
+        parts.append(np.column_stack([held @ each, waiting @ handed]))
+    seconds, parameters, crossing = np.concatenate(parts).T
+    return seconds, parameters, crossing
+
+
+def _inside(states: Sequence[int], due: Callable[[], object]) -> NDArray[np.bool_]:
+    """Whether a state (row) lies in a larger one (column)."""
+    inside = np.triu(np.ones((len(states), len(states)), np.bool_), 1)
+    if not nested(states):
+        words = -(-max(states).bit_length() // 64)
+        for word in packed(states, 8 * words).view("<u8").T:
+            due()
+            inside &= (word[:, None] & ~word[None, :]) == 0
+    return inside
+
+
+class _LevelTable:
+    """A level filled with periods: ``best`` by machines - 1, state before, state after.
+
+    ``time`` between two states on one machine of it (inf: the first is not inside the second),
+    ``held`` bytes of parameters between two states, ``crossing`` bytes after each; ``width``
+    machines of the level below make one of this.
+    """
+
+    def __init__(
+        self, time: Floats, held: Floats, crossing: Floats, level: Level, width: int, straight: bool
+    ) -> None:
+        self.time, self.held, self.crossing = time, held, crossing
+        self.level, self.width, self.straight = level, width, straight
+        self.best = np.zeros(0)
+
+    def whole(self, machines: int, starts: slice) -> Floats:
+        """Seconds of one stage on so many machines, by the states before and after."""
+        if self.straight and machines > 1:
+            return np.full_like(self.time[starts], inf)
+        rate = self.level.bandwidth * machines
+        synced = 4 * (machines - 1) * self.held[starts] / rate / self.width
+        return np.asarray((self.time[starts] + synced) / machines)
+
+    def last(self, replicas: int, after: int) -> Floats:
+        """Seconds of the last stage of several, with what crosses at its ends, by the state before
+        it.
+        """
+        rate = self.level.bandwidth * replicas
+        synced = 4 * (replicas - 1) * self.held[:after, after] / rate
+        crossed = np.maximum(self.crossing[:after], self.crossing[after]) * 2 / rate
+        return np.asarray(np.maximum((self.time[:after, after] + synced) / replicas, crossed))
+
+    def fill(self, starts: int, due: Callable[[], object]) -> None:
+        """The periods from the first ``starts`` states. A state is reached from those before it,
+        all machines at once.
+        """
+        machines = self.level.count
+        best = np.array([self.whole(m + 1, slice(starts)) for m in range(machines)])
+        for after in range(1, len(self.crossing)):
+            due()
+            for replicas in range(1, min(machines, 2 if self.straight else machines)):
+                last, left = self.last(replicas, after), machines - replicas
+                step = max(CELLS // (left * after), 1)  # so that a table fits the cache
+                for begin in range(0, min(starts, after), step):
+                    rows = slice(begin, begin + step)
+                    reached = np.maximum(best[:left, rows, :after], last).min(axis=2)
+                    filled = best[replicas:, rows, after]
+                    np.minimum(filled, reached, out=filled)
+        self.best = best
+
+    def split(self, i: int, j: int, m: int) -> tuple[int, int] | None:
+        """The state before the last stage, and its replicas; None where one stage is as good."""
+        value = self.best[m, i, j]
+        if value >= self.whole(m + 1, slice(i, i + 1))[0, j]:
+            return None
+        for replicas in range(1, m + 1):
+            both = np.maximum(self.best[m - replicas, i, :j], self.last(replicas, j))
+            if both.min() == value:
+                return int(both.argmin()), replicas
+        return None
+
+
+def _stages(
+    tables: Sequence[_LevelTable], level: int, i: int, j: int, m: int
+) -> list[tuple[int, int, int]]:
+    """The stages between two states on m + 1 machines of a level: (state before, state after,
+    devices).
+    """
+    if level < 0:
+        return [(i, j, 1)]
+    k, replicas, before = i, m + 1, list[tuple[int, int, int]]()
+    split = tables[level].split(i, j, m)
+    if split is not None:
+        k, replicas = split
+        before = _stages(tables, level, i, k, m - replicas)
+    machines = tables[level - 1].level.count if level else 1
+    inner = _stages(tables, level - 1, k, j, machines - 1)
+    return [*before, *((a, b, r * replicas) for a, b, r in inner)]
 
 
 def profile_of(oracle: Oracle) -> Profile:
@@ -26,31 +283,28 @@ def profile_of(oracle: Oracle) -> Profile:
     first).
     """
     graph, group = oracle.graph, unit_of(oracle.graph)
-    for members in oracle.groups:
-        if all(graph.ops[i].phase != "forward" for i in members):
-            one = graph.ops[members[0]].name
+    layers = [[graph.ops[i] for i in members] for members in oracle.groups]
+    for ops in layers:
+        if all(op.phase != "forward" for op in ops):
             raise InputError(
-                f'pipedream: "{one}" stands in no group with a forward op: use the '
-                'preparation "pair", and for what it '
-                'leaves the attribute "forward" of the op, which names one, or a colocation group'
+                f'pipedream: "{ops[0].name}" stands in no group with a forward op: use the '
+                'preparation "pair", and for what it leaves the attribute "forward" of the op, '
+                "which names one, or a colocation group"
             )
-    duration = oracle.prepared.duration
-    mean = (
-        np.where(duration >= 0, duration, 0).sum(axis=1)
-        / np.maximum((duration >= 0).sum(axis=1), 1)
-        / 1e12
-    )
+    mean = mean_ps(oracle.prepared.duration) / 1e12
     order = {
         (group[producer], group[consumer])
         for consumer, reads in enumerate(graph.reads)
         for producer, _ in reads
         if graph.ops[producer].phase == graph.ops[consumer].phase == "forward"
     }
-    ops = [[graph.ops[i] for i in members] for members in oracle.groups]
     return Profile(
         tuple(float(mean[list(members)].sum()) for members in oracle.groups),
-        tuple(sum(t.bytes for op in one if op.phase == "forward" for t in op.made) for one in ops),
-        tuple(sum(op.param_bytes for op in one) for one in ops),
+        tuple(
+            sum(tensor.bytes for op in ops if op.phase == "forward" for tensor in op.made)
+            for ops in layers
+        ),
+        tuple(sum(op.param_bytes for op in ops) for ops in layers),
         tuple(sorted(pair for pair in order if pair[0] != pair[1])),
     )
 
@@ -66,11 +320,11 @@ def levels_of(oracle: Oracle) -> list[Level]:
     for d, device in enumerate(cluster.devices):
         if device.runs_ops:
             nodes.setdefault(device.node, []).append(d)
-    sizes = {len(one) for one in nodes.values()}
-    everywhere = [d for one in nodes.values() for d in one]
+    sizes = {len(devices) for devices in nodes.values()}
+    everywhere = [d for devices in nodes.values() for d in devices]
     if len(nodes) == 1 or sizes == {1} or len(sizes) > 1:
         return [Level(len(everywhere), _least(oracle, everywhere))]
-    inside = min(_least(oracle, one) for one in nodes.values())
+    inside = min(_least(oracle, devices) for devices in nodes.values())
     return [Level(sizes.pop(), inside), Level(len(nodes), _least(oracle, everywhere))]
 
 
@@ -89,38 +343,40 @@ def pipedream(trial: Trial) -> None:
     in ``details`` of the placed one). The plan knows no memory: where it overflows, groups are
     moved (``details`` has how many ops were ``moved``).
     """
-    oracle, profile = trial.oracle, profile_of(trial.oracle)
-    devices = [
-        d for d in range(len(oracle.cluster.devices)) if all(d in one for one in trial.choices)
-    ]
+    oracle, budget = trial.problem.oracle, trial.budget
+    profile, levels = profile_of(oracle), levels_of(oracle)
+    devices = sorted(set.intersection(*(set(able.tolist()) for able in trial.problem.choices)))
     if len(devices) < sum(device.runs_ops for device in oracle.cluster.devices):
         raise InputError("pipedream: every device must be able to run every op")
-    levels = levels_of(oracle)
-    straight = partition(
-        profile, [Level(len(devices), levels[-1].bandwidth)], True, trial.require_time
-    )
-    _place(trial, straight, devices)
-    plan = partition(profile, levels, due=trial.require_time)
-    trial.objectives["period_s"] = plan.seconds
-    trial.details |= {
-        "exact": plan.exact,
-        "stages": [_told(oracle, stage) for stage in plan.stages],
-    }
+    flat = [Level(len(devices), levels[-1].bandwidth)]
+    _place(trial, partition(profile, flat, True, budget.require_time), devices)
+    plan = partition(profile, levels, due=budget.require_time)
+    trial.best.objectives["period_s"] = plan.seconds
+    trial.best.details |= {"exact": plan.exact, "stages": _summaries(oracle, plan)}
 
 
 def _place(trial: Trial, plan: Partition, devices: Sequence[int]) -> None:
     """Score a pipeline of one device a stage; mended where it does not fit."""
-    told = [_told(trial.oracle, stage) for stage in plan.stages]
-    trial.details |= {"placed_stages": told, "placed_period_s": plan.seconds}
-    placement = np.zeros(len(trial.oracle.groups), np.int64)
+    oracle, best = trial.problem.oracle, trial.best
+    best.details["placed_stages"] = _summaries(oracle, plan)
+    best.details["placed_period_s"] = plan.seconds
+    placement = np.zeros(len(oracle.groups), np.int64)
     for device, stage in zip(devices, plan.stages, strict=False):
         placement[list(stage.groups)] = device
     trial.score(placement)
     repair(trial)
-    if trial.best is not None:  # it can be
-        trial.details["moved"] = int((trial.best[0] != trial.oracle.placement(placement)).sum())
+    if best.placement is not None:  # it can be
+        best.details["moved"] = int((best.placement[0] != oracle.placement(placement)).sum())
 
 
-def _told(oracle: Oracle, stage: Stage) -> dict[str, object]:
-    first = [oracle.graph.ops[oracle.groups[group][0]].name for group in stage.groups]
-    return {"ops": first, "replicas": stage.replicas, "seconds": stage.seconds}
+def _summaries(oracle: Oracle, plan: Partition) -> list[dict[str, object]]:
+    """The stages of a plan, by the first op of each group."""
+    first = [oracle.graph.ops[members[0]].name for members in oracle.groups]
+    return [
+        {
+            "ops": [first[group] for group in stage.groups],
+            "replicas": stage.replicas,
+            "seconds": stage.seconds,
+        }
+        for stage in plan.stages
+    ]

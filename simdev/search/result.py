@@ -1,4 +1,4 @@
-"""Result, what a search found and how, and the independent confirmation of it."""
+"""Result: what a search ended with and how; its independent confirmation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from ..check import Violation, check
 from ..oracle import Cost, Oracle, cost_of
 from ..steps import simulate_strategy
 from ..strategy import Strategy
-from .space import capacities, unavoidable
+from .trial import Point
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .trial import Point
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The best strategy that a search found, its cost, and how it came there.
+    """The best strategy of a search, its cost, and how it came there.
 
     - ``objectives``: ``step_time_s``, and what else the method minimises (``max_load_ms``).
-    - ``points``: when the best so far got better; ``curve`` is the same as a DataFrame.
+    - ``points``: when the best so far got better; ``curve`` has them as a DataFrame.
     - ``provenance``: method, seed, budget, prepare, versions, evaluations, cpu_seconds, seconds,
       and why it ended.
-    - ``details``: what else the method tells, by name.
+    - ``details``: what else the method has to say, by name.
     - ``obstacles``: where nothing fits, one line for each thing that does not.
     """
 
@@ -48,8 +46,8 @@ class Result:
         import pandas as pd
 
         rows = [
-            (one.evaluation, one.cpu_seconds, one.step_ps / 1e12, one.memory_excess)
-            for one in self.points
+            (point.evaluation, point.cpu_seconds, point.step_ps / 1e12, point.memory_excess)
+            for point in self.points
         ]
         last = (self.provenance["evaluations"], self.provenance["cpu_seconds"], *rows[-1][2:])
         names = ["evaluation", "cpu_seconds", "step_time_s", "memory_excess_bytes"]
@@ -57,7 +55,6 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers and texts."""
-        curve = self.curve.to_dict("list")
         return {
             **self.objectives,
             "feasible": self.cost.feasible,
@@ -66,43 +63,28 @@ class Result:
             **self.provenance,
             "details": dict(self.details),
             "obstacles": list(self.obstacles),
-            "curve": {str(name): column for name, column in curve.items()},
+            "curve": self.curve.to_dict("list"),
         }
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name} {value:.6g}" for name, value in self.objectives.items())
+        values = ", ".join(f"{name} {value:.6g}" for name, value in self.objectives.items())
         fits = "" if self.cost.feasible else f", {self.cost.memory_excess} bytes over"
-        return (
-            f"Result({self.provenance['method']}: {told}{fits}, "
-            f"{self.provenance['evaluations']} evaluations)"
-        )
+        method, evaluations = self.provenance["method"], self.provenance["evaluations"]
+        return f"Result({method}: {values}{fits}, {evaluations} evaluations)"
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
-    """What the checker finds in the reference engine's trace, and where that is not the cost told.
+    """What the checker has against the reference engine's trace, and where that is not the cost of
+    the result.
 
     Where steps follow one another the trace is of several, and the step time their period.
     """
     trace, _ = simulate_strategy(oracle.prepared, result.strategy, "simpy", oracle.steps)
-    found, cost, told = list(check(trace.task_graph, trace)), cost_of(trace), result.cost
-    if cost.step_ps != told.step_ps:
-        message = f"the step takes {cost.step_ps} ps, the search says {told.step_ps}"
-        found.append(Violation("step", ("step",), message))
-    if cost.peaks != told.peaks:
-        message = f"the peaks are {cost.peaks}, the search says {told.peaks}"
-        found.append(Violation("peak", ("peaks",), message))
-    return tuple(found)
-
-
-def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
-    """What does not fit in a step of this cost, and what could not, however it was placed."""
-    if cost.feasible:
-        return ()
-    found = [
-        f"{device.name}: needs {peak} bytes at its peak, has {limit}"
-        for device, peak, limit in zip(
-            oracle.cluster.devices, cost.peaks, capacities(oracle), strict=True
-        )
-        if 0 <= limit < peak
-    ]
-    return (*found, *unavoidable(oracle))
+    violations, cost = list(check(trace.task_graph, trace)), cost_of(trace)
+    if cost.step_ps != result.cost.step_ps:
+        message = f"the step takes {cost.step_ps} ps, the search says {result.cost.step_ps}"
+        violations.append(Violation("step", ("step",), message))
+    if cost.peaks != result.cost.peaks:
+        message = f"the peaks are {cost.peaks}, the search says {result.cost.peaks}"
+        violations.append(Violation("peak", ("peaks",), message))
+    return tuple(violations)

@@ -15,8 +15,7 @@ from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared
 from simdev.search import METHODS, confirm, prepare, search
-from simdev.search.instance import Instance
-from simdev.search.memory import held_of
+from simdev.search.instance import Instance, held_of
 from simdev.search.prepare import (
     RULES,
     Grouped,
@@ -25,9 +24,9 @@ from simdev.search.prepare import (
     coplace,
     forward,
     fuse,
-    mates,
     pair,
 )
+from simdev.structure import mates
 from strategies import dag, drawn, op, two
 
 

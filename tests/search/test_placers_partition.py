@@ -18,17 +18,10 @@ from simdev.importers import layers_scenario, read_layers, read_workload, worklo
 from simdev.scenario import load_scenario
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
-from simdev.search.maxload import (
-    Problem,
-    blocks_of,
-    contiguous,
-    filled,
-    integer_program,
-    latency,
-    latency_program,
-    least,
-    problem_of,
-)
+from simdev.search.maxload.contiguous import blocks_of, contiguous
+from simdev.search.maxload.latency import filled, latency, least
+from simdev.search.maxload.problem import MaxLoadProblem, problem_of
+from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
 from simdev.structure import before_of, components, topological
 from strategies import UNIT, Tape, drawn, op
@@ -45,7 +38,7 @@ WORKLOADS = {
 # The largest load
 
 
-def problem(tape: Tape) -> Problem:
+def problem(tape: Tape) -> MaxLoadProblem:
     """Up to 6 nodes in some classes, on up to 3 accelerators and a CPU, with edges any way between
     backward nodes.
     """
@@ -63,7 +56,7 @@ def problem(tape: Tape) -> Problem:
     known = {name: number for number, name in enumerate(dict.fromkeys(group))}
     times = tuple(float(tape.pick(1, 2, 5, 0)) for _ in range(count))
     machines = 1 + tape.number(3)
-    return Problem(
+    return MaxLoadProblem(
         names=tuple(f"n{i}" for i in range(count)),
         on_accelerator=tuple(inf if tape.number(9) == 8 else one for one in times),
         on_cpu=tuple(3 * one for one in times),
@@ -78,7 +71,7 @@ def problem(tape: Tape) -> Problem:
     )
 
 
-def best_load(one: Problem, ordered: bool) -> float:
+def best_load(one: MaxLoadProblem, ordered: bool) -> float:
     """By trying every assignment of groups; ``ordered``: only those whose devices can be put in an
     order.
     """
@@ -90,7 +83,7 @@ def best_load(one: Problem, ordered: bool) -> float:
     return best
 
 
-def in_a_row(one: Problem, chosen: tuple[int, ...]) -> bool:
+def in_a_row(one: MaxLoadProblem, chosen: tuple[int, ...]) -> bool:
     for order in permutations(sorted(set(chosen))):
         rank = {device: at for at, device in enumerate(order)}
         if all(rank[chosen[a]] <= rank[chosen[b]] for a, b in one.order):
@@ -131,7 +124,7 @@ def test_loads_count_each_output_once_on_either_side():
     """a (cost 2) is read by b and c elsewhere: once where it leaves, once on each device it enters,
     but the CPU.
     """
-    one = Problem(
+    one = MaxLoadProblem(
         ("a", "b", "c", "d"),
         (1.0, 1.0, 1.0, 1.0),
         (10.0, 10.0, 10.0, 10.0),
@@ -164,7 +157,7 @@ def test_the_known_optima_of_published_workloads(name):
     assert in_order(task, devices)
 
 
-def in_order(task: Problem, devices: list[int]) -> bool:
+def in_order(task: MaxLoadProblem, devices: list[int]) -> bool:
     """Whether the devices form no cycle along the forward order."""
     of_group = [devices[members[0]] for members in task.members]
     numbers = {device: at for at, device in enumerate(sorted(set(devices)))}
@@ -179,12 +172,12 @@ def in_order(task: Problem, devices: list[int]) -> bool:
 # The latency
 
 
-def inference(tape: Tape) -> Problem:
+def inference(tape: Tape) -> MaxLoadProblem:
     one = problem(tape)
     return replace(one, backward=(False,) * len(one.names))
 
 
-def best_latency(one: Problem) -> float:
+def best_latency(one: MaxLoadProblem) -> float:
     """By trying every placement of the groups."""
     found = inf
     for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
@@ -211,7 +204,7 @@ def test_the_least_latency_is_what_enumeration_finds(one):
 
 def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
     """The CPU runs a and d (3 each), an accelerator b and c (1 each), and every tensor costs 2."""
-    one = Problem(
+    one = MaxLoadProblem(
         names=("a", "b", "c", "d"),
         on_accelerator=(1.0, 1.0, 1.0, 1.0),
         on_cpu=(3.0, 3.0, 3.0, 3.0),

@@ -18,20 +18,15 @@ from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError, SimdevError
 from simdev.graph import Graph
-from simdev.search import attended as attending
-from simdev.search import search, stages
-from simdev.search.attended import attended
+from simdev.search import pipedream as pipelines
+from simdev.search import search, solver
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
-from simdev.search.maxload import (
-    Problem,
-    blocks_of,
-    contiguous,
-    integer_program,
-    latency_program,
-    splits,
-)
+from simdev.search.maxload.contiguous import blocks_of, contiguous, splits
+from simdev.search.maxload.problem import MaxLoadProblem
+from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.pipedream import Level, Profile, partition
+from simdev.search.solver import attended
 from simdev.search.trial import SpentError
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
@@ -95,20 +90,20 @@ def test_without_time_for_its_integer_program_dnn_latency_is_the_greedy_filling(
 def test_the_best_split_so_far_is_the_answer(name, monkeypatch):
     pytest.importorskip("scipy")
     due = out_of_time(2)  # enough for the linear order of so small a graph
-    monkeypatch.setattr("simdev.search.trial.Trial.require_time", lambda trial: due())
+    monkeypatch.setattr("simdev.search.trial.Budget.require_time", lambda budget: due())
     found = search(ring(), name, seconds=100)
     assert found.provenance["ended"] != "done"
     assert found.objectives["max_load_ms"] == pytest.approx((16 + 2) / 1e9)
 
 
 def test_the_best_pipeline_so_far_is_placed(monkeypatch):
-    calls = []
+    calls, planned = [], pipelines.partition
 
     def partition(profile, levels, straight=False, due=None):
         calls.append(straight)
         if not straight:
             raise SpentError
-        return stages.partition(profile, levels, straight)
+        return planned(profile, levels, straight)
 
     monkeypatch.setattr("simdev.search.pipedream.partition", partition)
     found = search(ring(), "pipedream")
@@ -164,15 +159,15 @@ def test_what_a_call_returns_or_raises_comes_through():
 
 
 def test_a_call_that_goes_on_is_waited_for_no_more(monkeypatch):
-    monkeypatch.setattr(attending, "GRACE", 0.0)
-    monkeypatch.setattr(attending, "LOOK", 0.01)
+    monkeypatch.setattr(solver, "GRACE", 0.0)
+    monkeypatch.setattr(solver, "LOOK", 0.01)
     going_on = threading.Event()
     assert attended(lambda: going_on.wait(HANGS), seconds=0.02) is None
     going_on.set()
 
 
 def test_an_interrupt_ends_the_wait(monkeypatch):
-    monkeypatch.setattr(attending, "LOOK", 0.01)
+    monkeypatch.setattr(solver, "LOOK", 0.01)
     going_on = threading.Event()
 
     def call() -> None:
@@ -226,7 +221,7 @@ def test_ops_without_a_gap_between_them_leave_one_idle_interval():
 # The largest load
 
 
-def best_in_line(one: Problem) -> float:
+def best_in_line(one: MaxLoadProblem) -> float:
     """By trying every way to cut the linear order, each device taking one run of it."""
     blocks, best = blocks_of(one), inf
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
@@ -252,7 +247,7 @@ def test_a_linear_order_is_cut_as_enumeration_cuts_it(one):
 
 def test_what_does_not_fit_along_one_order_is_said_so():
     """Nothing fits of eight ops that nothing orders, of which each is as large as a device."""
-    one = Problem(
+    one = MaxLoadProblem(
         names=tuple("abcdefgh"),
         on_accelerator=(1.0,) * 8,
         on_cpu=(inf,) * 8,
@@ -295,7 +290,7 @@ def test_sets_as_tables():
 
 # The solver's trouble
 
-TROUBLING = Problem(  # on which HiGHS 1.12 ends with "Solve error" after its presolve
+TROUBLING = MaxLoadProblem(  # on which HiGHS 1.12 ends with "Solve error" after its presolve
     names=("a", "b", "c"),
     on_accelerator=(53.11042367293892, 61.63051579580237, 1.0),
     on_cpu=(inf,) * 3,
@@ -396,7 +391,7 @@ def test_long_chains_are_cut_at_some_places(monkeypatch):
     profile = replace(line(30), activations=tuple(1 if i % 3 == 2 else 100 for i in range(30)))
     exact = partition(profile, [Level(5, 1000.0)])
     assert exact.exact
-    monkeypatch.setattr(stages, "MOST", 12)
+    monkeypatch.setattr(pipelines, "MOST", 12)
     found = partition(profile, [Level(5, 1000.0)])
     assert not found.exact
     assert found.seconds == pytest.approx(exact.seconds)
@@ -404,10 +399,10 @@ def test_long_chains_are_cut_at_some_places(monkeypatch):
 
 
 def test_fewer_ideals_are_looked_at_where_there_is_more_to_compare():
-    alone = stages.most_ideals([Level(4, 1.0)])
-    nodes = [stages.most_ideals([Level(size, 1.0), Level(2, 1.0)]) for size in (4, 8, 64)]
-    assert alone == stages.MOST > nodes[0] > nodes[1] > nodes[2] > 1
-    assert stages.most_ideals([Level(64, 1.0)], straight=True) == stages.MOST
+    alone = pipelines.most_ideals([Level(4, 1.0)])
+    nodes = [pipelines.most_ideals([Level(size, 1.0), Level(2, 1.0)]) for size in (4, 8, 64)]
+    assert alone == pipelines.MOST > nodes[0] > nodes[1] > nodes[2] > 1
+    assert pipelines.most_ideals([Level(64, 1.0)], straight=True) == pipelines.MOST
 
 
 def test_a_pipeline_that_overflows_is_mended():

@@ -20,9 +20,7 @@ from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.oracle import Cost, oracle_of
 from simdev.scenario import Scenario
-from simdev.search import METHODS, Result, compare, confirm, entropy, search
-from simdev.search.entropy import _key
-from simdev.search.prepare import Grouped
+from simdev.search import METHODS, Result, blackbox, compare, confirm, run, search
 from simdev.search.trial import Trial
 from simdev.strategy import Order, Strategy
 from strategies import UNIT, op
@@ -161,14 +159,14 @@ def test_cross_entropy_replaces_its_distribution_by_the_frequencies_among_the_be
     are followed.
     """
     chances: list[np.ndarray] = []
-    sample = entropy._sample
+    sample = blackbox._sample
 
     def watched(trial: Trial, chance: np.ndarray) -> np.ndarray:
         chances.append(chance)
         return sample(trial, chance)
 
-    monkeypatch.setattr(entropy, "_sample", watched)
-    monkeypatch.setattr(entropy, "EXPLORE", 0.0)
+    monkeypatch.setattr(blackbox, "_sample", watched)
+    monkeypatch.setattr(blackbox, "EXPLORE", 0.0)
     search(forks(), "cross-entropy", 60, seed=1)
     fifths = chances[50] * 5
     assert fifths.sum(axis=1) == pytest.approx(5)
@@ -241,24 +239,24 @@ def test_an_interrupt_of_an_integer_program_keeps_the_split_that_was_known(metho
     assert found.cost.feasible
 
 
-def test_a_point_of_the_curve_is_never_without_its_placement():
+def test_a_point_of_the_curve_is_never_without_its_placement(trial_of):
     """Ctrl-C while the best is being kept."""
 
     class Asked(Oracle):
         def placement(self, *given: object) -> np.ndarray:
-            if trial.evaluations == 2:
+            if trial.budget.evaluations == 2:
                 raise KeyboardInterrupt
             return super().placement(*given)
 
     small = forks()
     oracle = Asked(small.graph, small.cluster, small.costs)
-    trial = Trial(oracle, Grouped.of(oracle.graph))
+    trial = trial_of(oracle)
     trial.score(np.zeros(7, np.int64))
     with pytest.raises(KeyboardInterrupt):
         trial.score(np.array([0, 0, 0, 1, 1, 1, 1]))
-    assert len(trial.points) == 1
-    assert trial.best is not None
-    assert trial.best[1].step_ps == trial.points[-1].step_ps
+    best = trial.best
+    assert len(best.points) == 1
+    assert best.placement[1].step_ps == best.points[-1].step_ps
 
 
 @pytest.mark.parametrize("method", PLACERS)
@@ -407,11 +405,9 @@ def test_a_table_of_nothing_has_its_columns():
 
 
 def test_a_question_is_prepared_once(monkeypatch):
-    from simdev.search import searching
-
     made = []
     monkeypatch.setattr(
-        searching, "oracle_of", lambda question: made.append(question) or oracle_of(question)
+        run, "oracle_of", lambda question: made.append(question) or oracle_of(question)
     )
     compare(["single", "greedy", "annealing"], {"fork": fork()}, budget=10)
     assert [type(one) for one in made].count(Scenario) == 1
@@ -427,27 +423,26 @@ def test_a_result_as_json_holds_plain_numbers():
     assert told["curve"]["evaluation"][-1] == 50
 
 
-def test_a_trial_counts_walks_and_scores():
+def test_a_trial_counts_walks_and_scores(trial_of):
     oracle = forks()
-    trial = Trial(oracle, Grouped.of(oracle.graph), budget=4)
+    trial = trial_of(oracle, limit=4)
     walk = trial.walk(np.zeros(7, np.int64))
     walk.propose(1, 1)
     walk.accept()
     trial.score(np.zeros(7, np.int64))
-    assert trial.evaluations == 3
+    assert trial.budget.evaluations == 3
     assert walk.where == [0, 1, 0, 0, 0, 0, 0]
-    assert trial.share == 0.75
+    assert trial.budget.share == 0.75
 
 
-def test_cross_entropy_remembers_samples_by_a_digest():
+def test_cross_entropy_remembers_samples_by_a_digest(trial_of):
     """However many groups there are: what is known of a sample takes as much room."""
-    oracle, known = forks(), {}
-    trial = Trial(oracle, Grouped.of(oracle.graph))
+    trial, known = trial_of(forks()), {}
     row = np.zeros(7, np.int64)
-    assert _key(trial, row, known) == _key(trial, row.copy(), known)
-    assert _key(trial, np.ones(7, np.int64), known) is not None
+    assert blackbox._rank(trial, row, known) == blackbox._rank(trial, row.copy(), known)
+    assert blackbox._rank(trial, np.ones(7, np.int64), known) is not None
     assert [len(name) for name in known] == [16, 16]
-    assert trial.evaluations == 2
+    assert trial.budget.evaluations == 2
 
 
 # Starts, and placements that cannot be
@@ -630,7 +625,7 @@ def test_collectives_that_cannot_be_placed_are_refused():
 # One measure
 
 
-def test_what_a_walk_accepts_is_the_result():
+def test_what_a_walk_accepts_is_the_result(trial_of):
     """Three devices over capacity: a move that leaves the fullest as it is counts, where it empties
     another.
     """
@@ -643,15 +638,13 @@ def test_what_a_walk_accepts_is_the_result():
         Strategy({"o0": "g0", "o1": "g1", "o2": "g1", "o3": "g2"}),
     )
     oracle = oracle_of(scenario)
-    trial = Trial(oracle, Grouped.of(oracle.graph), start=np.array([0, 1, 1, 2]))
-    walk = trial.walk(trial.start)
+    trial = trial_of(oracle, scenario.strategy)
+    walk = trial.walk(trial.problem.start)
     assert walk.cost.memory_excess == 7
-    before = walk.key
     for group, device in ((2, 2), (0, 1)):
-        if walk.key_of(walk.propose(group, device)) < before:
-            walk.accept()
-            assert trial.best[0].tolist() == walk.where
-            assert trial.best[1] == walk.cost
+        if walk.improve(group, device):
+            placement, cost = trial.best.placement
+            assert (placement.tolist(), cost) == (walk.where, walk.cost)
     assert walk.where[2] == 2
 
 

@@ -273,7 +273,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 real = trial.Trial.score
 
 def score(self, placement):
-    if self.evaluations == 30:
+    if self.budget.evaluations == 30:
         os.kill(os.getpid(), signal.SIGINT)
     return real(self, placement)
 

@@ -13,12 +13,11 @@ import pytest
 
 from simdev import Oracle, Scenario, load_scenario
 from simdev.search import confirm, search
-from simdev.search.prepare import Grouped
-from simdev.search.soap import Layers, Space, entries, space_of
-from simdev.search.soap.bounds import Bounds
-from simdev.search.soap.exhaustive import branch_and_bound
-from simdev.search.soap.flexflow import walks
-from simdev.search.soap.parts import Parts, Scopes, covering
+from simdev.search.layers import Layers
+from simdev.search.soap.exhaustive import Bounds, branch_and_bound
+from simdev.search.soap.flexflow import Space, space_of, walks
+from simdev.search.soap.parts import PartTimes, Scopes, covering
+from simdev.search.soap.spread import entries
 from simdev.search.trial import SpentError, Trial
 from simdev.strategy import Configuration, Strategy
 
@@ -78,13 +77,13 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "sync", "fields", "most", "free"), CASES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_completion_is_faster_than_its_bound(model, sync, fields, most, free, seed):
+def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, most, free, seed):
     """And branch and bound finds the least of all."""
     one = scenario(model, sync, **MODELS[model])
     oracle = oracle_of(one, **fields)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), seed, most, free)
     steps = simulated(oracle, space, one.strategy)
-    parts = Parts(oracle, space, one.strategy)
+    parts = PartTimes(oracle, space, one.strategy)
     parts.fill()
     for count in range(len(space.choices) + 1):
         least = steps.min(axis=tuple(range(count, steps.ndim)))
@@ -92,12 +91,12 @@ def test_no_completion_is_faster_than_its_bound(model, sync, fields, most, free,
         bounds = Bounds(parts, count).below(rows, 2**62)
         assert (bounds.reshape(least.shape) <= least).all()
         assert (bounds > 0).all()
-    trial = Trial(oracle, Grouped.of(oracle.graph), given=one.strategy)
+    trial = trial_of(oracle, one.strategy)
     branch_and_bound(trial, space)
-    assert trial.best_strategy[1].step_ps == steps.min()
-    assert trial.details["exact"]
-    assert trial.details["bound_s"] == steps.min() / 1e12
-    assert trial.evaluations < steps.size + 4 * len(space.choices) ** 2
+    assert trial.best.strategy[1].step_ps == steps.min()
+    assert trial.best.details["exact"]
+    assert trial.best.details["bound_s"] == steps.min() / 1e12
+    assert trial.budget.evaluations < steps.size + 4 * len(space.choices) ** 2
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -106,7 +105,7 @@ def test_how_an_op_lies_hangs_on_its_scope_alone(model):
     one = scenario(model, **MODELS[model])
     oracle = oracle_of(one)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), 3, 3)
-    parts = Parts(oracle, space)
+    parts = PartTimes(oracle, space)
     assert parts.fill() <= 3 ** max(map(len, parts.scope.values()))
     tables = [*parts.duration.values(), *parts.lag.values()]
     before = [table.copy() for table in tables]
@@ -142,25 +141,25 @@ def test_the_bound_of_one_device_is_its_work(model):
     oracle = oracle_of(one)
     space = space_of(Layers(oracle.graph, oracle.cluster))
     space = replace(space, choices=tuple(own[:1] for own in space.choices))
-    parts = Parts(oracle, space)
+    parts = PartTimes(oracle, space)
     assert parts.fill() == 1
     bound = Bounds(parts, len(space.choices)).below(
         np.zeros((1, len(space.choices) - 1), np.int64), 2**62
     )
     tasks = oracle.trace(space.strategy([own[0] for own in space.choices])).task_graph.tasks
-    free = [one.graph.ops[i].name for i in space.layers.question.on_demand]
+    free = [one.graph.ops[i].name for i in space.layers.dataflow.on_demand]
     assert bound == sum(
         int(ps) for name, ps in zip(tasks.name, tasks.duration, strict=True) if name not in free
     )
     assert bound > 0.998 * simulated(oracle, space, Strategy()).min() - 3_000_010
 
 
-def test_an_end_before_the_end_tells_what_was_proved():
+def test_an_end_before_the_end_tells_what_was_proved(trial_of):
     one = scenario("lenet")
     space = some(space_of(Layers(one.graph, one.cluster)), 0, 4)
-    trial = Trial(oracle_of(one), Grouped.of(one.graph))
+    trial = trial_of(oracle_of(one))
     branch_and_bound(trial, space)
-    whole = trial.best_strategy[1].step_ps
+    whole = trial.best.strategy[1].step_ps
     found = search(one, "exhaustive", 30)
     assert found.provenance["ended"] == "budget"
     assert (found.provenance["evaluations"], found.details["exact"]) == (30, False)
@@ -174,9 +173,9 @@ def test_a_table_too_large_only_weakens_bounds():
     oracle = oracle_of(one)
     space = some(space_of(Layers(oracle.graph, oracle.cluster)), 5, 2)
     steps = simulated(oracle, space, Strategy())
-    parts = Parts(oracle, space, most=3)
+    parts = PartTimes(oracle, space, most=3)
     parts.fill()
-    assert len(parts.ops) < len(Parts(oracle, space).ops)
+    assert len(parts.ops) < len(PartTimes(oracle, space).ops)
     rows = np.array(list(product(*map(range, steps.shape[:-1]))), np.int64)
     assert (Bounds(parts, steps.ndim).below(rows, 2**62).reshape(steps.shape) <= steps).all()
 
@@ -256,16 +255,16 @@ def trimmed(space: Space, devices: set[str], parts: set[int]) -> Space:
     )
 
 
-def bounded(oracle: Oracle, space: Space) -> Trial:
-    trial = Trial(oracle, Grouped.of(oracle.graph))
+def bounded(trial: Trial, space: Space) -> int:
+    """The least step in ps, with proof."""
     branch_and_bound(trial, space)
-    assert trial.details["exact"]
-    return trial
+    assert trial.best.details["exact"]
+    return trial.best.strategy[1].step_ps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["lenet", "rnnlm"])
-def test_branch_and_bound_finds_what_plain_enumeration_finds(model):
+def test_branch_and_bound_finds_what_plain_enumeration_finds(trial_of, model):
     """The whole space of RNNLM; of LeNet layers whole on one of two devices or in four parts, no
     attributes cut.
     """
@@ -277,7 +276,7 @@ def test_branch_and_bound_finds_what_plain_enumeration_finds(model):
     assert space.size == {"lenet": 54_000, "rnnlm": 139_755}[model]
     best, asked = best_of_space(oracle, space)
     assert asked >= space.size // 4  # of those alike the first
-    assert bounded(oracle, space).best_strategy[1].step_ps == best
+    assert bounded(trial_of(oracle), space) == best
 
 
 @pytest.mark.slow
@@ -285,7 +284,7 @@ def test_branch_and_bound_finds_what_plain_enumeration_finds(model):
     ("model", "size", "budget", "temperature"),
     [("lenet", 743_496_600, 60_000, 0.03), ("rnnlm", 139_755, 6000, 0.01)],
 )
-def test_walks_find_the_optimum_of_the_whole_space(model, size, budget, temperature):
+def test_walks_find_the_optimum_of_the_whole_space(trial_of, model, size, budget, temperature):
     """FlexFlow, section 8.4: all configurations of all layers on aligned, contiguous devices of
     four.
     """
@@ -293,9 +292,9 @@ def test_walks_find_the_optimum_of_the_whole_space(model, size, budget, temperat
     oracle = oracle_of(one)
     space = space_of(Layers(one.graph, one.cluster))
     assert space.size == size
-    best = bounded(oracle, space).best_strategy[1].step_ps
+    best = bounded(trial_of(oracle), space)
     for seed in range(3):
-        trial = Trial(oracle, Grouped.of(oracle.graph), budget, seed=seed)
+        trial = trial_of(oracle, limit=budget, seed=seed)
         with suppress(SpentError):
             walks(trial, space, temperature)
-        assert trial.best_strategy[1].step_ps == best
+        assert trial.best.strategy[1].step_ps == best

@@ -14,8 +14,10 @@ from simdev import Oracle, Scenario, load_scenario
 from simdev.errors import InputError
 from simdev.search import confirm, search
 from simdev.search.elimination import Term, minimise, total
-from simdev.search.soap import Layers, entries, space_of, tables_of
-from simdev.search.soap.optcnn import told
+from simdev.search.layers import Layers
+from simdev.search.soap.flexflow import space_of
+from simdev.search.soap.optcnn import named, tables_of
+from simdev.search.soap.spread import entries
 from simdev.strategy import Strategy
 from strategies import Tape, drawn
 
@@ -187,7 +189,7 @@ def test_times_decide_which_layers_are_cut_otherwise():
     terms = replace(tables, compute=tuple(compute)).terms
     solved = minimise([len(own) for own in tables.choices], terms)
     chosen = {
-        layer.name: told(layer, own[value])
+        layer.name: named(layer, own[value])
         for layer, own, value in zip(layers.all, tables.choices, solved.values, strict=True)
     }
     assert [chosen[f"block_5/conv_{i}/conv2d"] for i in range(3)] == [{"p": 2, "q": 2}] * 3

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import SimdevError
 from ...taskgraph import Ints
-from ..attended import attended
 from ..instance import Instance
+from ..solver import attended, scipy
 
 # an edge whose variable is at most this is to a favourite child (Baechi's released setting)
 THRESHOLD = 0.1
@@ -42,55 +41,40 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     out-edges sum to at least their number - 1, likewise those of its in-edges. Times are means over
     devices and routes, relative to their sum. Raises SimdevError where scipy is missing.
     """
-    linprog, csr = _solver()
+    optimize, sparse = scipy("m-sct needs")
     edges = np.array(instance.edges, np.int64).reshape(-1, 2)
-    p, c = instance.mean, instance.edge_ps
-    unit = max(float(p.sum()), 1.0)
-    count, nodes = len(edges), len(p)
-    rows, bounds = _constraints(edges, p / unit, c / unit)
-    matrix = csr((rows[2], (rows[0], rows[1])), shape=(len(bounds), count + nodes + 1))
-    objective = np.zeros(count + nodes + 1)
+    unit = max(float(instance.mean.sum()), 1.0)
+    columns = len(edges) + len(instance.mean) + 1
+    (rows, cols, values), right = _constraints(edges, instance.mean / unit, instance.edge_ps / unit)
+    matrix = sparse.csr_matrix((values, (rows, cols)), shape=(len(right), columns))
+    objective, limits = np.zeros(columns), np.zeros((columns, 2))
     objective[-1] = 1.0
-    limits = np.zeros((count + nodes + 1, 2))
     limits[:, 1] = np.inf
-    limits[:count, 1] = 1.0
+    limits[: len(edges), 1] = 1.0
     options = {} if seconds is None else {"time_limit": seconds}
-    found = attended(
-        lambda: linprog(
-            objective, matrix, bounds, bounds=limits, method="highs-ds", options=options
+    optimum = attended(
+        lambda: optimize.linprog(
+            objective, matrix, right, bounds=limits, method="highs-ds", options=options
         ),
         inf if seconds is None else seconds,
     )
-    if found is None or found.x is None:
-        return Relaxed(np.ones(count), float("nan"), False)
-    return Relaxed(found.x[:count], float(found.fun) * unit)
-
-
-def _solver() -> tuple[Any, Any]:
-    try:
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_matrix
-    except ModuleNotFoundError:
-        raise SimdevError(
-            'm-sct needs scipy: install the extra "solvers" (pip install simdev[solvers])'
-        ) from None
-    return linprog, csr_matrix
+    if optimum is None or optimum.x is None:
+        return Relaxed(np.ones(len(edges)), float("nan"), False)
+    return Relaxed(optimum.x[: len(edges)], float(optimum.fun) * unit)
 
 
 def _constraints(
     edges: Ints, p: NDArray[np.float64], c: NDArray[np.float64]
 ) -> tuple[tuple[Any, Any, Any], Any]:
-    """(row, column, value) of the left sides, and the right sides of ``<=``."""
+    """(row, column, value) of the left sides, and the right sides of ``<=``.
+
+    ``p`` are the times of nodes, ``c`` those of edges.
+    """
     count, nodes = len(edges), len(p)
-    each, start = np.arange(count), count
-    source, end = edges[:, 0], edges[:, 1]
-    rows, cols, values = (
-        [each, each, each],
-        [start + source, start + end, each],
-        [np.ones(count), -np.ones(count), c],
-    )
-    right = [-p[source]]
-    at = count
+    each, (source, end) = np.arange(count), edges.T
+    starts = count + np.arange(nodes)  # the columns of the nodes, after those of the edges
+    rows, cols = [each, each, each], [starts[source], starts[end], each]
+    values, right, at = [np.ones(count), -np.ones(count), c], [-p[source]], count
     for side in (source, end):
         degree = np.bincount(side, minlength=nodes)
         several = np.flatnonzero(degree > 1)  # with one edge the bound is 0
@@ -102,10 +86,10 @@ def _constraints(
         values.append(-np.ones(int(counted.sum())))
         right.append(1.0 - degree[several].astype(np.float64))
         at += len(several)
-    # the others end before their successors start
-    last = np.flatnonzero(np.bincount(source, minlength=nodes) == 0)
+    # Only sinks bound the makespan: the others end before their successors start.
+    last = np.setdiff1d(np.arange(nodes), source)
     rows += [at + np.arange(len(last))] * 2
-    cols += [start + last, np.full(len(last), start + nodes)]
+    cols += [starts[last], np.full(len(last), count + nodes)]
     values += [np.ones(len(last)), -np.ones(len(last))]
     right.append(-p[last])
     return (np.concatenate(rows), np.concatenate(cols), np.concatenate(values)), np.concatenate(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...taskgraph import Ints
+from ...taskgraph import Ints, Rows
 from ..fitting import place_and_fit
-from ..instance import Instance
+from ..instance import Instance, held_of
+from ..kernels.clock import Clock, Lists, schedule
 from ..kernels.compiling import Columns
-from ..lists import clock_of, lists_of
-from ..memory import held_of
 from ..trial import Trial
+from .favourite import favourites, relaxed
 
 LP_SECONDS = 60.0
 
@@ -23,7 +23,7 @@ def m_topo(trial: Trial) -> None:
     """m-TOPO: in topological order, each device is filled to an even share of all memory, then the
     next.
     """
-    instance = trial.instance
+    instance = trial.problem.instance
     place_and_fit(trial, lambda limits: topological_fill(instance, limits))
 
 
@@ -40,34 +40,26 @@ def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
     places = [d for d, device in enumerate(instance.prepared.cluster.devices) if device.runs_ops]
     total = int(memory.sum() + held.persistent.sum())
     share = total // len(places) + int(memory.max(initial=0))
-    used, device, at = [0] * len(limits), np.full(len(memory), -1, np.int64), 0
+    most = [share if limit < 0 else min(share, limit) for limit in limits]
+    used, where, at = [0] * len(limits), np.full(len(memory), -1, np.int64), 0
     for node in np.argsort(instance.numbers, kind="stable").tolist():
-        if device[node] >= 0:
+        if where[node] >= 0:
             continue
         group = int(instance.group_of[node])
         members = instance.groups[group]
         size = int(memory[members].sum() + held.persistent[group])
         able = [d for d in places if instance.duration[node, d] >= 0]
-        while (
-            at < len(places) - 1
-            and used[places[at]]
-            and used[places[at]] + size > _cap(share, limits[places[at]])
-        ):
+        while at < len(places) - 1 and 0 < used[places[at]] > most[places[at]] - size:
             at += 1
-        where = next((d for d in able if d >= places[at]), able[-1])
-        device[members] = where
-        used[where] += size
-    return device
-
-
-def _cap(share: int, limit: int) -> int:
-    return share if limit < 0 else min(share, limit)
+        device = next((d for d in able if d >= places[at]), able[-1])
+        where[members] = device
+        used[device] += size
+    return where
 
 
 def m_etf(trial: Trial) -> None:
     """m-ETF: of all ready ops and devices with room, the earliest start first."""
-    instance = trial.instance
-    place_and_fit(trial, lambda limits: earliest_first(instance, limits), tighten=True)
+    _earliest_first(trial, None)
 
 
 def m_sct(trial: Trial) -> None:
@@ -75,30 +67,114 @@ def m_sct(trial: Trial) -> None:
 
     Where the time ends before its linear program does, nobody has a favourite: then it is m-ETF.
     """
-    from .favourite import favourites, relaxed
-
-    instance = trial.instance
-    found = relaxed(instance, min(LP_SECONDS, trial.seconds_left))
-    child = favourites(instance, found.delayed)
-    trial.details |= {
-        "relaxed_makespan_s": found.makespan_ps / 1e12 if found.solved else None,
+    instance, budget = trial.problem.instance, trial.budget
+    program = relaxed(instance, min(LP_SECONDS, budget.seconds_left))
+    child = favourites(instance, program.delayed)
+    trial.best.details |= {
+        "relaxed_makespan_s": program.makespan_ps / 1e12 if program.solved else None,
         "favourites": int((child >= 0).sum()),
     }
-    place_and_fit(trial, lambda limits: earliest_first(instance, limits, child), tighten=True)
-    if not found.solved:
-        trial.require_time()  # it was too short for the program
+    _earliest_first(trial, child)
+    if not program.solved:
+        budget.require_time()  # it was too short for the program
+
+
+def _earliest_first(trial: Trial, favourite: Ints | None) -> None:
+    instance = trial.problem.instance
+    place_and_fit(
+        trial, lambda limits: earliest_first(instance, limits, favourite)[0], tighten=True
+    )
 
 
 def earliest_first(
     instance: Instance, limits: Sequence[int], favourite: Ints | None = None
-) -> Ints:
-    """Devices by node, as the clock of m-ETF (with ``favourite`` children: of m-SCT) places
-    them.
+) -> tuple[Ints, int]:
+    """Devices by node, as the clock of m-ETF (with ``favourite`` children: of m-SCT) places them,
+    and its last finish in ps. ``limits`` are bytes by device, -1: unlimited.
     """
-    from ..kernels.clock import schedule
+    row = _lists_of(instance, limits, favourite)
+    lists, clock = Columns(row), Columns(_clock_of(row))
+    makespan_ps = schedule(lists.handle, clock.handle)
+    # What could stand nowhere goes to the first device: the oracle says why it cannot.
+    return np.maximum(clock.array("device").astype(np.int64), 0), makespan_ps
 
-    row = lists_of(instance, limits, favourite)
-    lists, clock = Columns(row), Columns(clock_of(row))
-    schedule(lists.handle, clock.handle)
-    placed: Ints = clock.array("device").astype(np.int64)
-    return np.maximum(placed, 0)  # what could stand nowhere: the oracle tells why
+
+def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | None) -> Lists:
+    """What the clock reads. ``capacity`` in bytes by device, -1: unlimited; ``favourite`` child by
+    node.
+    """
+    nodes, routes, held = len(instance.mean), instance.routes, held_of(instance)
+    rows, tensors_of = instance.tensors
+    ends = np.array(instance.edges, np.int64).reshape(-1, 2)
+    order = np.lexsort((ends[:, 0], ends[:, 1]))
+    carried = Rows.of(tensors_of[instance.edges[e]] for e in order.tolist())
+    home = np.full(len(rows), -1, np.int64)
+    for (producer, _), tensors in tensors_of.items():
+        home[tensors] = producer
+    return Lists(
+        ops=nodes,
+        devices=len(instance.prepared.cluster.devices),
+        duration=instance.duration.reshape(-1),
+        in_ptr=_ptr(ends[:, 1], nodes),
+        producer=ends[order, 0],
+        out_ptr=_ptr(ends[:, 0], nodes),
+        consumer=ends[:, 1].copy(),
+        carried_ptr=carried.ptr,
+        carried=carried.ids,
+        classes=instance.sending.shape[1],
+        sending=instance.sending.reshape(-1),
+        lag=routes.lag,
+        class_of=routes.class_of,
+        held_ptr=routes.held.ptr,
+        held=routes.held.ids,
+        apart=int(all(queue.device >= 0 for queue in instance.prepared.fabric.queues)),
+        member_ptr=instance.groups.ptr,
+        member=instance.groups.ids,
+        group=instance.group_of,
+        made=held.made,
+        scratch=held.scratch,
+        size=instance.prepared.reads.bytes[list(rows)],
+        at_home=held.at_home,
+        home=home,
+        kept=held.kept,
+        persistent=held.persistent,
+        reserve=held.reserve,
+        capacity=np.array(capacity, np.int64),
+        number=instance.numbers,
+        favourite=np.full(nodes, -1, np.int64) if favourite is None else favourite,
+    )
+
+
+def _clock_of(lists: Lists) -> Clock:
+    """What the clock writes, before it runs."""
+    ops, devices = lists.ops, lists.devices
+
+    def full(count: int, value: int) -> Ints:
+        return np.full(count, value, np.int64)
+
+    tensors = len(lists.size)
+    left = np.bincount(lists.carried, minlength=tensors).astype(np.int64)
+    left += lists.kept  # read once more than any edge says: never given back
+    queues = int(lists.held.max(initial=-1)) + 1
+    return Clock(
+        device=full(ops, -1),
+        end=full(ops, -1),
+        missing=np.diff(lists.in_ptr),
+        ready=full(ops, -1),
+        data=full(ops * devices, 0),
+        known_at=full(ops * devices, -1),
+        touched=full(devices, 0),
+        free=full(devices, 0),
+        running=full(devices, -1),
+        last=full(devices, -1),
+        queue=full(queues, 0),
+        arrival=full(tensors * devices, -1),
+        left=left,
+        used=full(devices, 0),
+        cell=full(4, 0),
+    )
+
+
+def _ptr(column: Ints, count: int) -> Ints:
+    """Where the entries of each number begin in a sorted column."""
+    return np.concatenate(([0], np.cumsum(np.bincount(column, minlength=count)))).astype(np.int64)

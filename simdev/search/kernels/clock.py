@@ -49,7 +49,7 @@ class Lists(NamedTuple):
     made: Ints  # bytes of each op's outputs
     scratch: Ints  # and what it needs beside them while it runs
     size: Ints  # bytes by tensor
-    own: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
+    at_home: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
     home: Ints  # producer of each tensor
     kept: Ints  # 1: read after all that is planned, so it is never given back
     persistent: Ints  # bytes by group
@@ -63,7 +63,6 @@ class Clock(NamedTuple):
     """What a run writes."""
 
     device: Ints  # by op, -1: not placed
-    start: Ints
     end: Ints
     missing: Ints  # edges into an op whose producers have not finished
     ready: Ints
@@ -87,17 +86,14 @@ open_lists, open_clock = opener(Lists), opener(Clock)
 def booked(
     p: Lists, c: Clock, source: int, destination: int, begin: int, length: int, commit: bool
 ) -> int:
-    """When a transfer ends that could begin at ``begin``."""
+    """When a transfer ends that could begin at ``begin``; ``commit`` keeps its queues busy."""
     pair = source * p.devices + destination
-    if p.apart:
-        for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
-            begin = max(begin, c.queue[p.held[e]])
-            if commit:
-                c.queue[p.held[e]] = begin + length
-        return begin + length
     for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
         begin = max(begin, c.queue[p.held[e]])
-    if commit:
+        # Baechi books the sender before it looks at the receiver: the sender may be free earlier.
+        if commit and p.apart:
+            c.queue[p.held[e]] = begin + length
+    if commit and not p.apart:
         for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
             c.queue[p.held[e]] = begin + length
     return begin + length
@@ -108,12 +104,12 @@ def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
     """When the inputs of an op would be on a device: each edge's missing tensors as one transfer,
     none booked.
     """
-    found = 0
+    ready = 0
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
         producer = p.producer[e]
         source = c.device[producer]
         if source == device:
-            found = max(found, c.end[producer])
+            ready = max(ready, c.end[producer])
             continue
         kind = p.class_of[source * p.devices + device]
         if kind < 0:
@@ -124,12 +120,12 @@ def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
             if there < 0:
                 length = max(length, 0) + p.sending[p.carried[k] * p.classes + kind]
             else:
-                found = max(found, there)
+                ready = max(ready, there)
         if length >= 0:
-            found = max(
-                found, booked(p, c, source, device, c.end[producer], length, False) + p.lag[kind]
+            ready = max(
+                ready, booked(p, c, source, device, c.end[producer], length, False) + p.lag[kind]
             )
-    return found
+    return ready
 
 
 @part
@@ -179,12 +175,12 @@ def estimate(p: Lists, c: Clock, op: int, device: int, now: int) -> int:
 @part
 def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
     """The latest that it would start on any device it may stand on."""
-    found = UNKNOWN
+    latest = UNKNOWN
     for d in range(p.devices):
         at = estimate(p, c, op, d, now)
         if at != NEVER:
-            found = max(found, at)
-    return NEVER if found == UNKNOWN else found
+            latest = max(latest, at)
+    return NEVER if latest == UNKNOWN else latest
 
 
 @part
@@ -220,9 +216,9 @@ def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
         if at < when or (at == when and at != NEVER and p.number[op] < p.number[chosen]):
             chosen, when = op, at
     if child >= 0:
-        own = estimate(p, c, child, device, now)
-        if when > now and own < when:
-            chosen, when = child, own
+        here = estimate(p, c, child, device, now)
+        if when > now and here < when:
+            chosen, when = child, here
         elif when <= now:
             when = estimate(p, c, chosen, device, now)
     c.cell[WHEN] = when
@@ -232,12 +228,12 @@ def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
 @part
 def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
     """Book what the op still needs on a device, tensor by tensor; when all is there."""
-    found = 0
+    ready = 0
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
         producer = p.producer[e]
         source = c.device[producer]
         if source == device:
-            found = max(found, c.end[producer])
+            ready = max(ready, c.end[producer])
             continue
         pair = source * p.devices + device
         kind = p.class_of[pair]
@@ -254,8 +250,8 @@ def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
                     for d in range(p.devices):
                         if not p.apart or d in (source, device):
                             c.touched[d] = c.cell[BOOKED]
-            found = max(found, c.arrival[at])
-    return found
+            ready = max(ready, c.arrival[at])
+    return ready
 
 
 @part
@@ -268,7 +264,7 @@ def release(p: Lists, c: Clock, op: int, device: int) -> None:
             tensor = p.carried[k]
             c.left[tensor] -= 1
             if c.left[tensor] == 0:
-                c.used[c.device[p.home[tensor]]] -= p.own[tensor]
+                c.used[c.device[p.home[tensor]]] -= p.at_home[tensor]
                 for d in range(p.devices):
                     if c.arrival[tensor * p.devices + d] >= 0:
                         c.used[d] -= p.size[tensor]
@@ -284,7 +280,7 @@ def run(p: Lists, c: Clock, op: int, device: int, now: int) -> None:
             c.device[p.member[k]] = device
         c.used[device] += p.persistent[group]
     end = begin + p.duration[op * p.devices + device]
-    c.start[op], c.end[op], c.free[device] = begin, end, end
+    c.end[op], c.free[device] = end, end
     c.running[device], c.last[device] = op, op
     c.used[device] += p.made[op]
     release(p, c, op, device)

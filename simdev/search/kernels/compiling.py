@@ -1,4 +1,4 @@
-"""Compiled where numba is there, plain Python elsewhere: the same functions."""
+"""Compiled where numba is there, plain Python elsewhere: one source for both."""
 
 from __future__ import annotations
 
@@ -11,51 +11,37 @@ import numpy as np
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 COMPILED = find_spec("numba") is not None
+if COMPILED:
+    from ... import jit
 
 
 def kernel(function: F) -> F:
     """A compiled kernel, or the plain function."""
-    if not COMPILED:
-        return function
-    from ...jit import jit
-
-    return jit(function)
+    return jit.jit(function) if COMPILED else function
 
 
 def part(function: F) -> F:
     """A function that kernels call."""
-    if not COMPILED:
-        return function
-    from ...jit import jitable
-
-    return jitable(function)
+    return jit.jitable(function) if COMPILED else function
 
 
 def opener(shape: type[T]) -> Callable[[Any], T]:
     """For kernels: what opens the handle of a ``Columns`` as its named tuple."""
-    if not COMPILED:
-        return lambda row: row
-    from ...jit import opener as opener_of_words
-
-    return opener_of_words(shape)
+    return jit.opener(shape) if COMPILED else lambda row: row
 
 
 class Columns:
-    """A named tuple of columns, and the handle by which kernels read and write it.
-
-    Plain Python is handed lists, which it indexes faster than arrays.
-    """
+    """A named tuple of columns, and the handle by which kernels read and write it."""
 
     def __init__(self, row: tuple[Any, ...]) -> None:
         self.row = row
         self.handle: Any = None
         if COMPILED:
-            from ...jit import Table
-
-            self.handle = Table.of(row).words
+            self.handle = jit.Table.of(row).words
         else:
-            made = (value.tolist() if isinstance(value, np.ndarray) else value for value in row)
-            self.handle = type(row)(*made)
+            # Plain Python indexes lists faster than arrays.
+            lists = (value.tolist() if isinstance(value, np.ndarray) else value for value in row)
+            self.handle = type(row)(*lists)
 
     def array(self, name: str) -> Any:
         """A column as it is by now."""

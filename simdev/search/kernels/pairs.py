@@ -70,19 +70,19 @@ def cut(p: Pairs, small: int, large: int) -> float:
     Those open at either, less those open at both: once where blocks of them lie between, else
     twice.
     """
-    found: float = p.open_cost[small] + p.open_cost[large]
+    crossing: float = p.open_cost[small] + p.open_cost[large]
     a, b = p.open_ptr[small], p.open_ptr[large]
     while a < p.open_ptr[small + 1] and b < p.open_ptr[large + 1]:
         if p.open_net[a] == p.open_net[b]:
             cost = p.cost[p.open_net[a]]
-            found -= cost if p.open_count[a] != p.open_count[b] else 2 * cost
+            crossing -= cost if p.open_count[a] != p.open_count[b] else 2 * cost
             a += 1
             b += 1
         elif p.open_net[a] < p.open_net[b]:
             a += 1
         else:
             b += 1
-    return found
+    return crossing
 
 
 @part

@@ -1,24 +1,114 @@
-"""The contiguous max-load split, exact, by dynamic programming over ideals (Tarnawski et al.,
-NeurIPS 2020).
+"""The contiguous max-load split, exact, by dynamic programming over ideals of blocks (Tarnawski et
+al., NeurIPS 2020).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from math import inf, isqrt
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...structure import before_of, topological
-from ..ideals import MOST, bits, chain, ideals, unhurried
+from ...structure import before_of, components, topological
+from ...taskgraph import Ints
+from ..ideals import MOST, bits, chain, ideals, leaves, nested, packed, table, unhurried
 from ..kernels.compiling import Columns
-from ..kernels.pairs import fill
-from .blocks import Blocks
-from .pairing import pairs_of
+from ..kernels.pairs import Pairs, fill
+from .problem import MaxLoadProblem
 
 ROUNDING = 1e-9  # relative: sums in another order
 COARSE = 1000  # ideals of a linear order that are looked at first, where it has more
 SLICE = 1 << 19  # pairs of ideals between two looks at the time
+BYTES = 8  # of a word of bits
+CHUNK = 1 << 23  # cells of a table of ideals and pins at a time
+Floats = NDArray[np.float64]
+
+Net = tuple[tuple[int, ...], float]
+"""The blocks that an op and its readers lie in, ascending, and its cost: paid by every device that
+cuts it.
+"""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Groups that a contiguous split cannot part, in a topological order.
+
+    ``block`` by group; ``on_accelerator``, ``on_cpu`` ms and ``size`` bytes by block; ``order``
+    (earlier, later).
+    """
+
+    problem: MaxLoadProblem
+    block: tuple[int, ...]
+    on_accelerator: tuple[float, ...]
+    on_cpu: tuple[float, ...]
+    size: tuple[int, ...]
+    order: frozenset[tuple[int, int]]
+
+    @cached_property
+    def nets(self) -> tuple[Net, ...]:
+        """The nets of two blocks or more; those of the same blocks are added up."""
+        return nets_of(self.problem, self.block)
+
+    def devices(self, of_block: Sequence[int]) -> list[int]:
+        """Devices by op, from devices by block."""
+        return [of_block[self.block[group]] for group in self.problem.group]
+
+
+def nets_of(problem: MaxLoadProblem, block: Sequence[int]) -> tuple[Net, ...]:
+    """The nets between blocks (by group) that cost something."""
+    costs: dict[tuple[int, ...], float] = {}
+    for op, readers in enumerate(problem.readers):
+        pins = tuple(sorted({block[problem.group[reader]] for reader in (op, *readers)}))
+        if len(pins) > 1 and problem.cost[op]:
+            costs[pins] = costs.get(pins, 0.0) + problem.cost[op]
+    return tuple(sorted(costs.items()))
+
+
+def blocks_of(problem: MaxLoadProblem) -> Blocks:
+    """Groups on a cycle of the order become one block; blocks that cost nothing join their only
+    neighbour.
+
+    The latter changes no optimum where memory is slack: such a block takes no time, so it may
+    always stand where its one neighbour does, which cuts fewer nets. Where memory is limited, only
+    those of no bytes join.
+    """
+    count = len(problem.members)
+    block = components(count, {*problem.order, *_tied(problem, components(count, problem.order))})
+    total = max(block, default=-1) + 1
+    accelerator, cpu, size = [0.0] * total, [0.0] * total, [0] * total
+    for op, group in enumerate(problem.group):
+        accelerator[block[group]] += problem.on_accelerator[op]
+        cpu[block[group]] += problem.on_cpu[op]
+        size[block[group]] += problem.size[op]
+    order = frozenset((block[a], block[b]) for a, b in problem.order if block[a] != block[b])
+    return Blocks(problem, tuple(block), tuple(accelerator), tuple(cpu), tuple(size), order)
+
+
+def _tied(problem: MaxLoadProblem, block: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of groups, both ways: of each block without cost that has one neighbour, and of
+    this.
+    """
+    idle = [True] * (max(block, default=-1) + 1)
+    first = {those: group for group, those in reversed(list(enumerate(block)))}
+    roomy = problem.capacity is None or sum(problem.size) <= problem.capacity
+    for op, group in enumerate(problem.group):
+        on_cpu = problem.on_cpu[op] if problem.cpus else 0
+        idle[block[group]] &= problem.on_accelerator[op] == on_cpu == 0 and (
+            problem.size[op] == 0 or roomy
+        )
+    near = {
+        (problem.group[op], problem.group[reader])
+        for op, ends in enumerate(problem.readers)
+        for reader in ends
+    }
+    pairs = {(block[a], block[b]) for a, b in {*near, *problem.order} if block[a] != block[b]}
+    return [(first[a], first[b]) for a, b in leaves(idle, sorted(pairs))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +145,18 @@ def splits(
     Raises InputError like ``contiguous``.
     """
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
-    line, limit, found, exact = chain(order), inf, False, False
+    line, limit, any_split, exact = chain(order), inf, False, False
     for sets, exact in _sets(blocks, line, most, due):
         solved = _solved(blocks, sets, limit, due)
         if solved is not None:
-            limit, devices, found = solved[0], blocks.devices(solved[1]), True
+            limit, devices, any_split = solved[0], blocks.devices(solved[1]), True
             load = max(blocks.problem.loads(devices).values(), default=0.0)
             yield Split(tuple(devices), load, len(sets), exact)
-    if not found:
-        looked = (
-            ""
-            if exact
-            else f" (of one linear order: there are more than {most} ideals, so others may)"
-        )
+    if not any_split:
+        looked = f" (of one linear order: there are more than {most} ideals, so others may)"
         raise InputError(
-            (
-                "max-load: no contiguous split runs on these devices and fits into the "
-                "memory of the accelerators"
-            )
-            + looked
+            "max-load: no contiguous split runs on these devices and fits into the memory of the "
+            f"accelerators{'' if exact else looked}"
         )
 
 
@@ -93,7 +176,7 @@ def _solved(
     blocks: Blocks, sets: Sequence[int], limit: float, due: Callable[[], object]
 ) -> tuple[float, list[int]] | None:
     """The least largest load, and devices by block; None where nothing fits."""
-    columns = Columns(pairs_of(blocks, sets, limit * (1 + ROUNDING) if limit < inf else inf, due))
+    columns = Columns(pairs_of(blocks, sets, limit * (1 + ROUNDING), due))
     done = 0
     while done < len(sets):
         due()
@@ -101,9 +184,7 @@ def _solved(
         fill(columns.handle, done, end)
         done = end
     value = float(columns.array("best")[-1])
-    if value == inf:
-        return None
-    return value, _devices(blocks, sets, columns)
+    return None if value == inf else (value, _devices(blocks, sets, columns))
 
 
 def _devices(blocks: Blocks, sets: Sequence[int], columns: Columns) -> list[int]:
@@ -122,3 +203,97 @@ def _devices(blocks: Blocks, sets: Sequence[int], columns: Columns) -> list[int]
                 of_block[block] = device
             ideal = before[at]
     return of_block
+
+
+class _Held(NamedTuple):
+    """What ideals hold: ``sums`` by ideal and column, ``size`` by ideal.
+
+    By ideal and net open at it: these two, and how many of the net's blocks it is ``holding``.
+    """
+
+    sums: Floats
+    size: Ints
+    ideal: Ints
+    net: Ints
+    holding: Ints
+
+
+def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Callable[[], object]) -> Pairs:
+    """The columns of the kernel for ideals of which subsets come first."""
+    problem, in_a_row = blocks.problem, nested(sets)
+    words = 0 if in_a_row else -(-len(blocks.size) // (8 * BYTES))
+    held = _of_row(blocks, sets) if in_a_row else _of_any(blocks, sets, due)
+    cost = np.array([cost for _, cost in blocks.nets], np.float64)
+    states = (len(problem.cpus) + 1) * (len(problem.accelerators) + 1) * len(sets)
+    best = np.full(states, inf)
+    best[:: len(sets)] = 0.0  # nothing is done yet
+    return Pairs(
+        ideals=len(sets),
+        words=words,
+        accelerators=len(problem.accelerators),
+        cpus=len(problem.cpus),
+        capacity=-1 if problem.capacity is None else problem.capacity,
+        member=packed(sets, words * BYTES).view("<i8").reshape(-1).astype(np.int64),
+        on_accelerator=held.sums[:, 0].copy(),
+        on_cpu=held.sums[:, 1].copy(),
+        size=held.size,
+        not_accelerator=held.sums[:, 2].astype(np.int64),
+        not_cpu=held.sums[:, 3].astype(np.int64),
+        open_ptr=np.searchsorted(held.ideal, np.arange(len(sets) + 1)).astype(np.int64),
+        open_net=held.net,
+        open_count=held.holding,
+        open_cost=np.bincount(held.ideal, cost[held.net], len(sets)).astype(np.float64),
+        cost=cost,
+        limit=np.array([limit]),
+        best=best,
+        before=np.full(states, -1, np.int64),
+        last=np.zeros(states, np.int64),
+    )
+
+
+def _columns(blocks: Blocks) -> Floats:
+    """By block: ms on either kind (0 where it cannot run: inf has no differences), and where it
+    cannot run.
+    """
+    times = np.array([blocks.on_accelerator, blocks.on_cpu], np.float64).T
+    return np.hstack([np.where(np.isinf(times), 0.0, times), np.isinf(times)])
+
+
+def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
+    """For nested sets, all is told by the set with which each block comes in."""
+    enters = np.zeros(len(blocks.size), np.int64)
+    for at, (small, large) in enumerate(pairwise(sets)):
+        enters[bits(large & ~small)] = at + 1
+    order = np.argsort(enters, kind="stable")
+    upto = np.searchsorted(enters[order], np.arange(len(sets)), "right")
+    sums, size = (
+        np.concatenate([np.zeros_like(column[:1]), np.cumsum(column[order], axis=0)])[upto]
+        for column in (_columns(blocks), np.array(blocks.size, np.int64))
+    )
+    spans, counts = [], []
+    for pins, _ in blocks.nets:
+        inside = np.sort(enters[list(pins)])
+        spans.append(np.arange(inside[0], inside[-1]))
+        counts.append(np.searchsorted(inside, spans[-1], "right"))
+    ideal, count = (np.concatenate([np.zeros(0, np.int64), *column]) for column in (spans, counts))
+    net = np.repeat(np.arange(len(spans)), [len(column) for column in spans])
+    by_ideal = np.argsort(ideal, kind="stable")
+    return _Held(sums, size, ideal[by_ideal], net[by_ideal], count[by_ideal].astype(np.int64))
+
+
+def _of_any(blocks: Blocks, sets: Sequence[int], due: Callable[[], object]) -> _Held:
+    """For any sets, some at a time: a table of sets and blocks."""
+    pins = np.array([block for net, _ in blocks.nets for block in net], np.int64)
+    lengths = np.array([len(net) for net, _ in blocks.nets], np.int64)
+    columns, sizes = _columns(blocks), np.array(blocks.size, np.int64)
+    tables = []
+    step = max(CHUNK // max(len(pins), len(sizes), 1), 1)
+    for begin in range(0, len(sets), step):
+        due()
+        holds = table(sets[begin : begin + step], len(sizes))
+        counts = np.add.reduceat(
+            holds[:, pins], np.cumsum(lengths) - lengths, axis=1, dtype=np.int64
+        )
+        row, net = np.nonzero((counts > 0) & (counts < lengths))
+        tables.append(_Held(holds @ columns, holds @ sizes, row + begin, net, counts[row, net]))
+    return _Held(*(np.concatenate(parts) for parts in zip(*tables, strict=True)))

@@ -13,6 +13,7 @@ from typing import Any
 from ...errors import InputError
 from ...oracle import Oracle
 from ...structure import readers_of, unit_of
+from ..holding import held_bytes
 from ..instance import Instance
 from ..prepare import Grouped
 
@@ -22,7 +23,7 @@ ATTRIBUTE = "max_load"
 
 
 @dataclass(frozen=True)
-class Problem:
+class MaxLoadProblem:
     """Assign each group of ops to an accelerator or a CPU (device indices), so that the largest
     load is least.
 
@@ -46,10 +47,10 @@ class Problem:
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """The ops of each group."""
-        found: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
+        ops: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
         for op, group in enumerate(self.group):
-            found[group].append(op)
-        return tuple(map(tuple, found))
+            ops[group].append(op)
+        return tuple(map(tuple, ops))
 
     @cached_property
     def order(self) -> frozenset[tuple[int, int]]:
@@ -59,20 +60,17 @@ class Problem:
         ops reversed: its place in the forward order. Edges from forward to backward ops say
         nothing.
         """
-        has_forward = [any(not self.backward[op] for op in ops) for ops in self.members]
-        found = set()
-        for first, ends in enumerate(self.readers):
-            for second in ends:
-                a, b = self.group[first], self.group[second]
-                if not self.backward[first] and not self.backward[second]:
-                    found.add((a, b))
-                elif (
-                    self.backward[first]
-                    and self.backward[second]
-                    and not (has_forward[a] and has_forward[b])
-                ):
-                    found.add((b, a))
-        return frozenset((a, b) for a, b in found if a != b)
+        back, group = self.backward, self.group
+        has_forward = [not all(back[op] for op in ops) for ops in self.members]
+        pairs = set()
+        for op, readers in enumerate(self.readers):
+            for reader in readers:
+                a, b = group[op], group[reader]
+                if not (back[op] or back[reader]):
+                    pairs.add((a, b))
+                elif back[op] and back[reader] and not (has_forward[a] and has_forward[b]):
+                    pairs.add((b, a))
+        return frozenset((a, b) for a, b in pairs if a != b)
 
     def loads(self, devices: Sequence[int]) -> dict[int, float]:
         """The load in ms of each device that is given anything. ``devices`` by op.
@@ -80,14 +78,14 @@ class Problem:
         Of an accelerator: the times of its ops, and the cost of each op of which some reader is on
         the other side, once. Of a CPU: the times of its ops. inf where an op cannot run.
         """
-        found = dict.fromkeys(sorted(set(devices)), 0.0)
+        loads = dict.fromkeys(sorted(set(devices)), 0.0)
         for op, device in enumerate(devices):
-            found[device] += self.on_cpu[op] if device in self.cpus else self.on_accelerator[op]
+            loads[device] += self.on_cpu[op] if device in self.cpus else self.on_accelerator[op]
             elsewhere = {devices[reader] for reader in self.readers[op]} - {device}
             for end in {*elsewhere, device} if elsewhere else ():
                 if end not in self.cpus:
-                    found[end] += self.cost[op]
-        return found
+                    loads[end] += self.cost[op]
+        return loads
 
     def fits(self, devices: Sequence[int]) -> bool:
         """Whether the sizes on each accelerator stay within its capacity."""
@@ -98,7 +96,7 @@ class Problem:
         return self.capacity is None or all(size <= self.capacity for size in held.values())
 
 
-def problem_of(oracle: Oracle) -> Problem:
+def problem_of(oracle: Oracle) -> MaxLoadProblem:
     """The max-load problem of a graph on a cluster.
 
     Devices of kind ``cpu`` are CPUs, where there are others too.
@@ -115,17 +113,18 @@ def problem_of(oracle: Oracle) -> Problem:
         raise InputError(
             "max-load: the accelerators must be alike, of one kind and with as much memory"
         )
-    told = [_told(op.attrs) for op in oracle.graph.ops]
+    given = [_given(op.attrs) for op in oracle.graph.ops]
     limit = devices[accelerators[0]].memory
-    return Problem(
+    return MaxLoadProblem(
         names=tuple(op.name for op in oracle.graph.ops),
         on_accelerator=_times(oracle, accelerators[0]),
-        on_cpu=_times(oracle, cpus[0]) if cpus else (inf,) * len(told),
-        cost=_costs(oracle, told),
+        on_cpu=_times(oracle, cpus[0]) if cpus else (inf,) * len(given),
+        cost=_costs(oracle, given),
         size=tuple(
-            int(one["bytes"]) if "bytes" in one else _held(oracle, i) for i, one in enumerate(told)
+            int(attrs.get("bytes", held_bytes(op)))
+            for attrs, op in zip(given, oracle.graph.ops, strict=True)
         ),
-        readers=_readers(oracle, told),
+        readers=_readers(oracle, given),
         backward=tuple(op.phase != "forward" for op in oracle.graph.ops),
         group=tuple(unit_of(oracle.graph)),
         accelerators=tuple(accelerators),
@@ -134,9 +133,10 @@ def problem_of(oracle: Oracle) -> Problem:
     )
 
 
-def _told(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = attrs.get(ATTRIBUTE, {})
-    return found if isinstance(found, Mapping) else {}
+def _given(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a file of the paper says of an op; nothing of ops from elsewhere."""
+    given = attrs.get(ATTRIBUTE, {})
+    return given if isinstance(given, Mapping) else {}
 
 
 def _times(oracle: Oracle, device: int) -> tuple[float, ...]:
@@ -145,24 +145,20 @@ def _times(oracle: Oracle, device: int) -> tuple[float, ...]:
     return tuple(inf if cost is None else float(cost.seconds * 1000) for cost in costs)
 
 
-def _costs(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+def _costs(oracle: Oracle, given: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     instance = Instance(oracle.prepared, Grouped.of(oracle.graph))
     slowest = (instance.sending + instance.routes.lag).max(axis=1, initial=0)
-    found = [0.0] * len(told)
+    costs = [0.0] * len(given)
     for row, ps in zip(instance.tensors[0], slowest.tolist(), strict=True):
-        found[int(oracle.prepared.reads.producer[row])] += ps / 1e9
-    return tuple(float(one.get("transfer_ms", cost)) for one, cost in zip(told, found, strict=True))
+        costs[int(oracle.prepared.reads.producer[row])] += ps / 1e9
+    pairs = zip(given, costs, strict=True)
+    return tuple(float(attrs.get("transfer_ms", cost)) for attrs, cost in pairs)
 
 
-def _readers(oracle: Oracle, told: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
+def _readers(oracle: Oracle, given: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
     graph = oracle.graph
     readers = readers_of(graph)
-    for i, one in enumerate(told):
-        if "readers" in one:
-            readers[i] = sorted({graph.index[name] for name in one["readers"]})
+    for i, attrs in enumerate(given):
+        if "readers" in attrs:
+            readers[i] = sorted({graph.index[name] for name in attrs["readers"]})
     return tuple(map(tuple, readers))
-
-
-def _held(oracle: Oracle, i: int) -> int:
-    op = oracle.prepared.graph.ops[i]
-    return op.param_bytes + op.grad_bytes + op.state_bytes + sum(tensor.bytes for tensor in op.made)

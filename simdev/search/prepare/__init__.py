@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import InputError
 from ...graph import Graph
-from ...structure import mates
-from .adjust import RULES, Adjusted, adjust
-from .colocation import colocate, coplace, pair
-from .forward import forward
+from .colocation import RULES, Adjusted, adjust, colocate, coplace, forward, pair
 from .fusion import fuse
 from .grouped import Grouped
 
@@ -27,7 +24,6 @@ __all__ = [
     "coplace",
     "forward",
     "fuse",
-    "mates",
     "pair",
     "prepare",
 ]
@@ -57,18 +53,17 @@ def prepare(
         raise InputError(
             [f'prepare: must be of {", ".join(PREPARATIONS)}, got "{name}"' for name in unknown]
         )
-    found = Grouped.of(graph)
+    grouped = Grouped.of(graph)
     for name in names:
-        if isinstance(found, Adjusted):
+        if isinstance(grouped, Adjusted):
             raise InputError('prepare: "adjust" must be the last')
         kind, _, rule = name.partition(":")
-        then = (
-            PREPARATIONS[kind](found.graph)
-            if kind != "adjust"
-            else adjust(found.graph, rule or "memory-sum", times)
-        )
-        found = _after(found, then)
-    return found
+        if kind == "adjust":
+            then: Grouped = adjust(grouped.graph, rule or "memory-sum", times)
+        else:
+            then = PREPARATIONS[kind](grouped.graph)
+        grouped = _after(grouped, then)
+    return grouped
 
 
 def _after(before: Grouped, then: Grouped) -> Grouped:
@@ -82,11 +77,13 @@ def _after(before: Grouped, then: Grouped) -> Grouped:
         raise InputError(
             'prepare: "adjust" places single ops; it follows neither "fuse" nor "forward"'
         )
-    run_by = [set(run) for run in before.runs]
+    follows_of = before.follows or ((),) * len(before.runs)
     runs = tuple(tuple(i for node in run for i in before.runs[node]) for run in then.runs)
-    rest = [
-        tuple(i for node in run for i in before.members[node] if i not in run_by[node])
-        + tuple(i for node in more for i in before.members[node])
+    rest = tuple(
+        (
+            *(i for node in run for i in follows_of[node]),
+            *(i for node in more for i in before.members[node]),
+        )
         for run, more in zip(then.runs, then.follows or ((),) * len(then.runs), strict=True)
-    ]
-    return Grouped(then.graph, before.original, runs, tuple(rest) if any(rest) else ())
+    )
+    return Grouped(then.graph, before.original, runs, rest if any(rest) else ())

@@ -9,7 +9,8 @@ from fractions import Fraction
 
 from ...graph import Graph, Op, Tensor
 from ...structure import order_of
-from .grouped import Grouped, inner_peak
+from ..holding import inner_peak
+from .grouped import Grouped
 
 
 class _Net:
@@ -68,10 +69,10 @@ def fuse(graph: Graph) -> Grouped:
                 len(net.after[first]) == 1 or len(net.before[second]) == 1
             ):
                 edges.extend(edge for edge in net.fuse(first, second) if inside.issuperset(edge))
-    found: dict[int, list[int]] = {}
+    ops_of: dict[int, list[int]] = {}
     for i in order_of(graph):
-        found.setdefault(net.find(i), []).append(i)
-    runs = tuple(tuple(found[node]) for node in sorted(found))
+        ops_of.setdefault(net.find(i), []).append(i)
+    runs = tuple(tuple(ops_of[node]) for node in sorted(ops_of))
     return Grouped(_fused_graph(graph, runs), graph, runs)
 
 
@@ -81,47 +82,39 @@ def _fused_graph(graph: Graph, runs: Sequence[tuple[int, ...]]) -> Graph:
     crossing = {
         key for i, reads in enumerate(graph.reads) for key in reads if node_of[key[0]] != node_of[i]
     }
-    leads = [min(ops) for ops in runs]
-    place: dict[tuple[int, int], str] = {}
+    leads = [graph.ops[min(ops)] for ops in runs]
+    name_of: dict[tuple[int, int], str] = {}
     outputs: list[list[Tensor]] = [[] for _ in runs]
     for node, ops in enumerate(runs):
-        for key in sorted(
-            key for i in ops for key in _outputs(graph, i) if key in crossing or len(ops) == 1
-        ):
-            place[key] = f"{graph.ops[leads[node]].name}:{len(outputs[node])}"
-            outputs[node].append(replace(graph.ops[key[0]].outputs[key[1]], view_of=None))
+        keys = sorted((i, k) for i in ops for k in range(len(graph.ops[i].outputs)))
+        for i, k in keys:
+            if (i, k) in crossing or len(ops) == 1:
+                name_of[i, k] = f"{leads[node].name}:{len(outputs[node])}"
+                outputs[node].append(replace(graph.ops[i].outputs[k], view_of=None))
     fused = []
     for node, ops in enumerate(runs):
-        if len(ops) == 1:
-            op = graph.ops[ops[0]]
-        else:
-            op = _fused_op(graph, ops, leads[node], crossing)
         outside = [key for i in ops for key in graph.reads[i] if node_of[key[0]] != node]
-        inputs = dict.fromkeys(place[key] for key in outside if key[1] >= 0)
-        waits = dict.fromkeys(
-            graph.ops[leads[node_of[p]]].name for p, output in outside if output < 0
-        )
-        made = op.outputs if len(ops) == 1 else tuple(outputs[node])
-        fused.append(replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=made))
+        inputs = dict.fromkeys(name_of[key] for key in outside if key[1] >= 0)
+        waits = dict.fromkeys(leads[node_of[p]].name for p, output in outside if output < 0)
+        op = leads[node]
+        if len(ops) > 1:
+            op = replace(_fused_op(graph, ops, op, crossing), outputs=tuple(outputs[node]))
+        fused.append(replace(op, inputs=tuple(inputs), control_inputs=tuple(waits)))
     return Graph(f"{graph.name}, fused", tuple(fused))
 
 
-def _outputs(graph: Graph, op: int) -> list[tuple[int, int]]:
-    return [(op, output) for output in range(len(graph.ops[op].outputs))]
-
-
-def _fused_op(graph: Graph, ops: tuple[int, ...], lead: int, crossing: set[tuple[int, int]]) -> Op:
+def _fused_op(graph: Graph, ops: tuple[int, ...], lead: Op, crossing: set[tuple[int, int]]) -> Op:
     """Several ops as one, without inputs and outputs."""
     members = [graph.ops[i] for i in ops]
     return Op(
-        graph.ops[lead].name,
+        lead.name,
         kind="fused",
-        phase=graph.ops[lead].phase,
+        phase=lead.phase,
         param_bytes=sum(op.param_bytes for op in members),
         grad_bytes=sum(op.grad_bytes for op in members),
         state_bytes=sum(op.state_bytes for op in members),
         workspace_bytes=inner_peak(graph, ops, crossing),
-        colocate=graph.ops[lead].colocate,
+        colocate=lead.colocate,
         time=_time(members),
     )
 
@@ -130,10 +123,9 @@ def _time(members: Sequence[Op]) -> Fraction | Mapping[str, Fraction] | None:
     """The sum of the times that all of them tell, by kind of device where one tells it so."""
     if any(op.time is None for op in members):
         return None
-    if not any(isinstance(op.time, Mapping) for op in members):
-        return sum((op.seconds_on("") or Fraction(0) for op in members), Fraction(0))
     kinds = [set(op.time) for op in members if isinstance(op.time, Mapping)]
-    return {
+    sums = {
         kind: sum((op.seconds_on(kind) or Fraction(0) for op in members), Fraction(0))
-        for kind in sorted(set.intersection(*kinds))
+        for kind in sorted(set.intersection(*kinds) if kinds else {""})
     }
+    return sums if kinds else sums[""]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from ...graph import Graph, Op
-from ...structure import owns_outputs
+from ...graph import Graph
 from ...taskgraph import Ints
 
 
@@ -43,10 +42,10 @@ class Grouped:
     @cached_property
     def node_of(self) -> Ints:
         """The op of ``graph`` that each op of ``original`` goes with."""
-        column = np.empty(len(self.original.ops), np.int64)
+        nodes = np.empty(len(self.original.ops), np.int64)
         for node, members in enumerate(self.members):
-            column[list(members)] = node
-        return column
+            nodes[list(members)] = node
+        return nodes
 
     def back(self, placement: Sequence[int] | Ints) -> Ints:
         """The placement of ``original`` (device by op) that a placement of ``graph`` means."""
@@ -66,40 +65,3 @@ class Grouped:
 
     def __repr__(self) -> str:
         return f"Grouped({len(self.graph.ops)} ops for {self.original!r})"
-
-
-def inner_peak(
-    graph: Graph,
-    ops: Sequence[int],
-    leaving: Container[tuple[int, int]],
-    rounded: Callable[[int], int] = int,
-) -> int:
-    """The peak in bytes of what ``ops``, run one by one in this order, hold beside the tensors that
-    leave them.
-    """
-    last: dict[tuple[int, int], int] = {key: i for i in ops for key in graph.reads[i]}
-    ends: dict[int, list[tuple[int, int]]] = {}
-    for key, i in last.items():
-        ends.setdefault(i, []).append(key)
-    live, peak, held = 0, 0, dict[tuple[int, int], int]()
-    for i in ops:
-        for output, size in own_outputs(graph.ops[i]):
-            if (i, output) not in leaving:
-                held[i, output] = rounded(size)
-                live += held[i, output]
-                if (i, output) not in last:
-                    ends.setdefault(i, []).append((i, output))
-        peak = max(peak, live + rounded(graph.ops[i].workspace_bytes))
-        live -= sum(held.pop(key, 0) for key in ends.get(i, ()))
-    return peak
-
-
-def own_outputs(op: Op) -> list[tuple[int, int]]:
-    """(number, bytes) of the outputs that have memory of their own: no views, nor parameters handed
-    out.
-    """
-    if owns_outputs(op):
-        return []
-    return [
-        (output, tensor.bytes) for output, tensor in enumerate(op.outputs) if tensor.view_of is None
-    ]

@@ -1,24 +1,31 @@
 """The best of all strategies that FlexFlow may propose, and the proof that it is (MLSys 2019,
-section 8.4).
+section 8.4): branch and bound.
+
+Times below which no step can end, whatever is chosen for the layers that are not configured yet,
+hold under any order of any queue for three reasons. A task runs after all that it waits for, so the
+longest path of tasks and transfers is no longer than the step. A device runs one task at a time:
+from the moment when the first of some tasks may start on it, it needs at least the sum of their
+times, and then the shortest of what must still come after one of them. And all devices together do
+all the work. Transfers are given links of their own. Layers that are not configured contribute the
+least that any of their configurations would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
-from ...oracle import Cost
-from ...strategy import Configuration
 from ...taskgraph import Ints
+from ..layers import Layers
 from ..trial import Trial
-from .bounds import NEVER, Bounds
-from .flexflow import Space, space_of, starts
-from .layers import Layers
-from .parts import Parts
-from .strategies import changes
+from .flexflow import Space, SplitWalk, space_of, starts
+from .parts import NONE, Edge, PartTimes, Scope
 
 BLOCK = 256  # partial strategies that are taken on together
+NEVER = 1 << 60
 Block = tuple[Ints, Ints]
 """Choices of the first layers, a row each, and the bound of each row in ps."""
 
@@ -26,82 +33,96 @@ Block = tuple[Ints, Ints]
 def exhaustive(trial: Trial) -> None:
     """Branch and bound over the configurations of all layers, depth first, in program order.
 
-    What is left out cannot be faster than the best so far: bounds.py tells why. No two strategies
-    are taken to cost the same. It starts with what no change of a single layer makes better.
-    ``details`` tells the size of the ``space``, how many partial strategies were ``bounded``, and
-    ``bound_s``, below which no strategy is; ``exact``: whether all were looked at. Where nothing
-    fits, nothing can be left out.
+    What is left out cannot be faster than the best so far. No two strategies are taken to cost the
+    same. It starts with what no change of a single layer makes better. ``details`` tells the size
+    of the ``space``, how many partial strategies were ``bounded``, and ``bound_s``, below which no
+    strategy is; ``exact``: whether all were looked at. Where nothing fits, nothing can be left out.
     """
-    space = space_of(Layers(trial.asked.graph, trial.asked.cluster))
-    trial.details |= {"space": space.size, "bounded": 0, "bound_s": 0.0, "exact": False}
+    whole = trial.problem.whole
+    space = space_of(Layers(whole.graph, whole.cluster))
+    trial.best.details |= {"space": space.size, "bounded": 0, "bound_s": 0.0, "exact": False}
     branch_and_bound(trial, space)
 
 
 def branch_and_bound(trial: Trial, space: Space) -> None:
-    """The same over some space. Raises SpentError."""
-    asked = _Asked(trial, space)
+    """Search some space; ``details`` as of ``exhaustive``. Raises SpentError."""
+    walk = SplitWalk(trial, space, [choices[0] for choices in space.choices])
     for start in starts(trial, space):
-        _descend(asked, [_place(own, one) for own, one in zip(space.choices, start, strict=True)])
-    parts = Parts(trial.asked, space, trial.given)
-    parts.fill(trial.require_budget)
-    search = _Open(asked, [Bounds(parts, count) for count in range(len(space.choices) + 1)])
-    trial.details["bounded"] = 0
+        pairs = zip(space.choices, start, strict=True)
+        # A start may be none of the choices, as an expert's device is: then it is the first.
+        _descend(
+            walk,
+            [
+                choices.index(configuration) if configuration in choices else 0
+                for choices, configuration in pairs
+            ],
+        )
+    parts = PartTimes(trial.problem.whole, space, trial.problem.given)
+    parts.fill(trial.budget.require)
+    search = _Open(walk, [Bounds(parts, count) for count in range(len(space.choices) + 1)])
+    details = trial.best.details
+    details["bounded"] = 0
     try:
         while search.blocks:
-            trial.require_budget()
+            trial.budget.require()
             search.step()
     finally:
         least = min([search.limit, *(int(bounds.min()) for _, bounds in search.blocks)])
-        trial.details |= {"bounded": search.bounded, "bound_s": least / 1e12}
-    trial.details["exact"] = True
+        details |= {"bounded": search.bounded, "bound_s": least / 1e12}
+    details["exact"] = True
 
 
-def _place(own: Sequence[Configuration], one: Configuration) -> int:
-    """The choice that a configuration is; the first where it is none."""
-    return next((at for at, other in enumerate(own) if other == one), 0)
+def _evaluate(walk: SplitWalk, choice: Sequence[int]) -> tuple[int, int]:
+    """How good a strategy is: bytes over all capacities, then ps. Raises SpentError."""
+    pairs = zip(walk.space.choices, choice, strict=True)
+    cost = walk.propose([choices[at] for choices, at in pairs])
+    walk.accept()
+    return cost.memory_excess, cost.step_ps
 
 
-def _descend(asked: _Asked, choice: list[int]) -> None:
+def _descend(walk: SplitWalk, choice: list[int]) -> None:
     """Give each layer in turn its best configuration, until no layer has a better one."""
-    best, stale, layer = asked.ask(choice), 0, 0
+    best, stale, layer = _evaluate(walk, choice), 0, 0
     while stale < len(choice):
         stale += 1
-        for at in range(len(asked.space.choices[layer])):
-            key = asked.ask([*choice[:layer], at, *choice[layer + 1 :]])
-            if key < best:
-                best, choice, stale = key, [*choice[:layer], at, *choice[layer + 1 :]], 1
+        for at in range(len(walk.space.choices[layer])):
+            changed = [*choice[:layer], at, *choice[layer + 1 :]]
+            rank = _evaluate(walk, changed)
+            if rank < best:
+                best, choice, stale = rank, changed, 1
         layer = (layer + 1) % len(choice)
 
 
 class _Open:
     """Partial strategies that are to be taken on, those of most layers last."""
 
-    def __init__(self, asked: _Asked, bounds: Sequence[Bounds]) -> None:
-        self.asked, self.bounds, self.bounded = asked, bounds, 0
+    def __init__(self, walk: SplitWalk, bounds: Sequence[Bounds]) -> None:
+        self.walk, self.bounds, self.bounded = walk, bounds, 0
         root = np.zeros((1, 0), np.int64)
         self.blocks: list[Block] = [(root, bounds[0].below(root, NEVER)[:, 0])]
 
     @property
     def limit(self) -> int:
         """What a strategy has to be below, in ps."""
-        best = self.asked.trial.best_strategy
+        best = self.walk.trial.best.strategy
         return best[1].step_ps if best is not None and best[1].feasible else NEVER
 
     def step(self) -> None:
-        """Take on the most promising of the longest ones.
-
-        Where that raises, they are still there.
+        """Take on the most promising of the longest ones. Where that raises, they are still
+        there.
         """
         rows, bounds = self.blocks[-1]
-        later = rows[BLOCK:], bounds[BLOCK:]
+        blocks = [(rows[BLOCK:], bounds[BLOCK:])]
         promising = bounds[:BLOCK] < self.limit
         rows, bounds = rows[:BLOCK][promising], bounds[:BLOCK][promising]
         if rows.shape[1] < len(self.bounds) - 1:
-            found: tuple[Block, ...] = later, self._branch(rows)
+            blocks.append(self._branch(rows))
         else:
-            self._ask(rows, bounds)
-            found = (later,)
-        self.blocks[-1:] = [block for block in found if len(block[0])]
+            # In lexicographic order few layers change from one to the next.
+            for at in np.lexsort(rows.T[::-1]).tolist():
+                if bounds[at] < self.limit:
+                    _evaluate(self.walk, rows[at].tolist())
+        self.blocks[-1:] = [block for block in blocks if len(block[0])]
 
     def _branch(self, rows: Ints) -> Block:
         """With every choice of the next layer, the most promising first."""
@@ -112,47 +133,227 @@ class _Open:
         row, choice = row[order], choice[order]
         return np.column_stack((rows[row], choice)), bounds[row, choice]
 
-    def _ask(self, rows: Ints, bounds: Ints) -> None:
-        # so that few layers change from one to the next
-        for at in np.lexsort(rows.T[::-1]).tolist():
-            if bounds[at] < self.limit:
-                self.asked.ask(rows[at].tolist())
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table over layers that are configured by now."""
+
+    scope: Scope
+    values: Ints
+
+    def at(self, columns: Sequence[Ints]) -> Ints:
+        """The values for arrays of choices, one a layer, that broadcast against one another."""
+        if not self.scope:
+            return self.values[None, None]
+        values: Ints = self.values[tuple(columns[layer] for layer in self.scope)]
+        return values
 
 
-class _Asked:
-    """A session that goes from one strategy to the next, and counts each."""
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """How an op hangs on another, ``other``.
 
-    def __init__(self, trial: Trial, space: Space) -> None:
-        self.trial, self.space = trial, space
-        self._choice = [0] * len(space.choices)
-        self._session = trial.asked.session(
-            space.strategy([own[0] for own in space.choices], trial.given)
+    ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of
+    any part to the end of some part of the reader, and ``each``: from the end of some part to that
+    of any part of the reader; None where not every part has such a one.
+    """
+
+    other: int
+    known: _Table | None = None
+    last: _Table | None = None
+    each: _Table | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    """An op where so many layers are configured.
+
+    ``duration`` of each part, where it is known how it lies; else ``shortest`` part in any way, and
+    the least ``work``.
+    """
+
+    i: int
+    duration: _Table | None = None
+    shortest: _Table | None = None
+    work: _Table | None = None
+    inputs: list[_Link] = field(default_factory=list)
+    outputs: list[_Link] = field(default_factory=list)
+
+
+class Bounds:
+    """Lower bounds where the first ``count`` layers are configured, for every choice of the last of
+    these at once.
+    """
+
+    def __init__(self, parts: PartTimes, count: int) -> None:
+        self.parts, self.count = parts, count
+        self._nodes = {i: self._node(i) for i in parts.ops}
+        for edge in parts.lag:
+            link = self._link(edge)
+            u, v = edge
+            self._nodes[v].inputs.append(link)
+            self._nodes[u].outputs.append(_Link(v, link.known, link.last, link.each))
+
+    def _open(self, scope: Scope) -> tuple[int, ...]:
+        """The axes of layers that are not configured yet."""
+        return tuple(axis for axis, layer in enumerate(scope) if layer >= self.count)
+
+    def _closed(self, scope: Scope) -> Scope:
+        return tuple(layer for layer in scope if layer < self.count)
+
+    def _node(self, i: int) -> _Node:
+        scope, duration = self.parts.scope[i], self.parts.duration[i]
+        if not self._open(scope):
+            return _Node(i, _Table(scope, duration))
+        least = np.where(duration < 0, NEVER, duration).min(axis=-1).min(axis=self._open(scope))
+        work = np.where(duration < 0, 0, duration).sum(axis=-1).min(axis=self._open(scope))
+        return _Node(i, None, _Table(self._closed(scope), least), _Table(self._closed(scope), work))
+
+    def _link(self, edge: Edge) -> _Link:
+        scope, lag, (u, v) = self.parts.scope[edge], self.parts.lag[edge], edge
+        if not self._open(scope):
+            return _Link(u, _Table(scope, lag))
+        waits, sends, runs = lag >= 0, self._there(u, scope) >= 0, self._there(v, scope)
+        ps = np.where(waits, lag + runs[..., None, :], NONE)
+        to_last = np.where(sends, ps.max(axis=-1), NEVER).min(axis=-1).min(axis=self._open(scope))
+        to_each = (
+            np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1).min(axis=self._open(scope))
         )
-        self._changes: dict[tuple[int, int], Mapping[str, Configuration | None]] = {}
-
-    def ask(self, choice: Sequence[int]) -> tuple[int, int]:
-        """How good a strategy is: bytes over all capacities, then ps. Raises SpentError."""
-        self.trial.require_budget()
-        told: dict[str, Configuration | None] = {}
-        for layer, (old, new) in enumerate(zip(self._choice, choice, strict=True)):
-            if old != new:
-                told |= self._change(layer, new)
-        cost: Cost = self._session.propose(told)
-        self._session.accept()
-        self._choice = list(choice)
-        space, given = self.space, self.trial.given
-        self.trial.note_strategy(
-            cost,
-            lambda: space.strategy(
-                [own[at] for own, at in zip(space.choices, choice, strict=True)], given
-            ),
+        return _Link(
+            u,
+            None,
+            _Table(self._closed(scope), to_last) if (waits.any(axis=-1) | ~sends).all() else None,
+            _Table(self._closed(scope), to_each)
+            if (waits.any(axis=-2) | (runs < 0)).all()
+            else None,
         )
-        return cost.memory_excess, cost.step_ps
 
-    def _change(self, number: int, at: int) -> Mapping[str, Configuration | None]:
-        if (number, at) not in self._changes:
-            layers = self.space.layers
-            self._changes[number, at] = changes(
-                layers, layers.all[number], self.space.choices[number][at]
+    def _there(self, i: int, scope: Scope) -> Ints:
+        """The durations of an op as a table over more layers."""
+        scope_of, duration = self.parts.scope[i], self.parts.duration[i]
+        shape = [self.parts.sizes[layer] if layer in scope_of else 1 for layer in scope]
+        wide = [self.parts.sizes[layer] for layer in scope]
+        return np.broadcast_to(
+            duration.reshape([*shape, duration.shape[-1]]), [*wide, duration.shape[-1]]
+        )
+
+    def below(self, rows: Ints, limit: float) -> Ints:
+        """The bound of each row with each choice of the last layer, in ps, [row, choice].
+
+        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, devices
+        are not looked at.
+        """
+        columns = [rows[:, layer, None] for layer in range(self.count - 1)]
+        if self.count:
+            columns.append(np.arange(self.parts.sizes[self.count - 1])[None])
+        ends = _Ends(self._nodes, columns)
+        shape = len(rows), prod(self.parts.sizes[self.count - 1 : self.count])
+        bounds: Ints = np.broadcast_to(
+            np.maximum(ends.longest, ends.work // len(self.parts.devices)), shape
+        ).copy()
+        where = np.nonzero(bounds < limit)
+        if len(where[0]):
+            bounds[where] = np.maximum(bounds[where], ends.devices(shape, where))
+        return bounds
+
+
+class _Ends:
+    """When parts can end at the earliest, and how long the step goes on from there at least, for
+    arrays of choices.
+
+    Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing hangs on row or
+    choice.
+    """
+
+    def __init__(self, nodes: dict[int, _Node], columns: Sequence[Ints]) -> None:
+        self.columns = columns
+        self.duration: dict[int, Ints] = {}
+        self.end: dict[int, Ints] = {}  # of each part, where it is known how the op lies
+        self.first: dict[int, Ints] = {}  # no part ends earlier
+        self.last: dict[int, Ints] = {}  # the last part ends no earlier
+        self.rest: dict[int, Ints] = {}  # after each part
+        self.after: dict[int, Ints] = {}  # after any part
+        self.work, self.longest = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+        for node in nodes.values():
+            self._forward(node)
+        for node in reversed(nodes.values()):
+            self._backward(node)
+
+    def _forward(self, node: _Node) -> None:
+        i, first, last = node.i, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+        for link in node.inputs:
+            if link.each is not None:
+                first = np.maximum(first, self.first[link.other] + link.each.at(self.columns))
+            if link.last is not None:
+                last = np.maximum(last, self.last[link.other] + link.last.at(self.columns))
+        if node.duration is None:
+            assert node.shortest is not None
+            assert node.work is not None
+            self.work = self.work + node.work.at(self.columns)
+            self.first[i] = np.maximum(first, node.shortest.at(self.columns))
+            self.last[i] = np.maximum(last, self.first[i])
+            return
+        duration = node.duration.at(self.columns)
+        start = np.zeros((1, 1, 1), np.int64)
+        for link in node.inputs:
+            if link.known is not None:
+                lag = link.known.at(self.columns)
+                start = np.maximum(start, (self.end[link.other][..., None] + lag).max(axis=-2))
+        end = np.where(duration < 0, NONE, np.maximum(start + duration, first[..., None]))
+        self.duration[i], self.end[i] = duration, end
+        self.first[i] = np.where(duration < 0, NEVER, end).min(axis=-1)
+        self.last[i] = np.maximum(last, end.max(axis=-1))
+        self.work = self.work + np.where(duration < 0, 0, duration).sum(axis=-1)
+
+    def _backward(self, node: _Node) -> None:
+        i, after = node.i, np.zeros((1, 1), np.int64)
+        for link in node.outputs:
+            if link.last is not None:
+                after = np.maximum(after, link.last.at(self.columns) + self.after[link.other])
+        if node.duration is not None:
+            rest = after[..., None]
+            for link in node.outputs:
+                if link.known is not None:
+                    on = (self.duration[link.other] + self.rest[link.other])[..., None, :]
+                    rest = np.maximum(rest, (link.known.at(self.columns) + on).max(axis=-1))
+            self.rest[i] = rest
+            there = self.duration[i] >= 0
+            after = np.where(there, rest, NEVER).min(axis=-1)
+            self.longest = np.maximum(
+                self.longest, np.where(there, self.end[i] + rest, 0).max(axis=-1)
             )
-        return self._changes[number, at]
+        self.after[i] = after
+        self.longest = np.maximum(self.longest, self.last[i] + after)
+
+    def devices(self, shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
+        """The bound of single devices, for some rows and choices: of the tasks that start last, or
+        go on longest.
+        """
+        if not self.duration:
+            return np.zeros(len(where[0]), np.int64)
+        duration, end, rest = (
+            self._columns(table, shape, where) for table in (self.duration, self.end, self.rest)
+        )
+        there = duration >= 0
+        work = np.where(there, duration, 0)
+        head, tail = np.where(there, end - duration, NEVER), np.where(there, rest, NEVER)
+        bounds = np.zeros(len(where[0]), np.int64)
+        for outer, inner in ((head, tail), (tail, head)):
+            # One order for all rows, by the mean; any subset of tasks gives a bound.
+            order = np.argsort(-np.where(there, outer, 0).mean(axis=(0, 1)), kind="stable")
+            least = sum(
+                np.minimum.accumulate(table[..., order], axis=-1) for table in (outer, inner)
+            )
+            total = least + work[..., order].cumsum(axis=-1)
+            bounds = np.maximum(bounds, np.where(least < NEVER, total, 0).max(axis=(1, 2)))
+        return bounds
+
+    def _columns(
+        self, values: dict[int, Ints], shape: tuple[int, int], where: tuple[Ints, ...]
+    ) -> Ints:
+        """[row, device, op] of the rows and choices that are asked for."""
+        chosen = [
+            np.broadcast_to(values[i], (*shape, self.duration[i].shape[-1]))[where]
+            for i in self.duration
+        ]
+        return np.stack(chosen, axis=-1)

@@ -7,15 +7,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from ...errors import InputError
 from ...lowering import expanded
 from ...oracle import Cost
 from ...strategy import Configuration, Strategy, resolve_partition
+from ..layers import Layer, Layers
 from ..space import energy
-from ..trial import Trial
-from .layers import Layer, Layers
-from .strategies import PLAIN, changes, strategy_of
+from ..trial import SearchProblem, Trial
+from .spread import PLAIN, changes, strategy_of
 
 STARTS = ("data-parallel", "expert")
 # relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
@@ -56,10 +57,11 @@ def flexflow(trial: Trial) -> None:
     nothing better for half of its share ends. Now and then a walk returns to its best. What does
     not fit counts as slower by the factor 1 + its relative excess.
     """
-    space = space_of(Layers(trial.asked.graph, trial.asked.cluster))
-    trial.details |= {"space": space.size, "starts_s": {}}
-    for name, form in _forms(trial, space.layers).items():
-        trial.details["starts_s"][name] = trial.try_strategy(form).seconds
+    whole = trial.problem.whole
+    space = space_of(Layers(whole.graph, whole.cluster))
+    trial.best.details |= {"space": space.size, "starts_s": {}}
+    for name, form in _forms(trial.problem, space.layers).items():
+        trial.best.details["starts_s"][name] = trial.try_strategy(form).seconds
     walks(trial, space)
 
 
@@ -67,12 +69,12 @@ def walks(trial: Trial, space: Space, temperature: float = TEMPERATURE) -> None:
     """A walk from each start, over some space. Raises SpentError."""
     every = starts(trial, space)
     for number, start in enumerate(every):
-        walk(trial, space, start, (number + 1) / len(every), temperature)
+        _walk(trial, space, start, (number + 1) / len(every), temperature)
 
 
-def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
+def _forms(problem: SearchProblem, layers: Layers) -> dict[str, Strategy]:
     """The short forms on the devices over which layers are split; those that the graph allows."""
-    oracle, found = trial.asked, dict[str, Strategy]()
+    oracle, forms = problem.whole, dict[str, Strategy]()
     devices = tuple(oracle.cluster.devices[d].name for d in layers.devices)
     for name in STARTS:
         form = replace(oracle.under, short=name, devices=devices)
@@ -81,118 +83,121 @@ def _forms(trial: Trial, layers: Layers) -> dict[str, Strategy]:
             resolve_partition(oracle.graph, oracle.cluster, cut.partition)
         except InputError:  # nothing has samples to cut, or not so many
             continue
-        found[name] = form
-    return found
+        forms[name] = form
+    return forms
 
 
 def starts(trial: Trial, space: Space) -> list[list[Configuration]]:
     """Where walks begin: data parallel, as the expert, at random; a configuration for every
     layer.
     """
-    layers, oracle = space.layers, trial.asked
+    layers, oracle = space.layers, trial.problem.whole
     samples = [_samples(layers, layer) for layer in layers.all]
-    form = expanded(
-        oracle.graph, oracle.cluster, _forms(trial, layers).get("expert", PLAIN), oracle.costs
-    )
-    expert = [
-        _of_form(layers, layer, form, one) for layer, one in zip(layers.all, samples, strict=True)
-    ]
-    return [samples, expert, [own[int(trial.random.integers(len(own)))] for own in space.choices]]
+    form = _forms(trial.problem, layers).get("expert", PLAIN)
+    form = expanded(oracle.graph, oracle.cluster, form, oracle.costs)
+    expert = [_of_form(layers, *pair, form) for pair in zip(layers.all, samples, strict=True)]
+    random = trial.budget.random
+    drawn = [choices[int(random.integers(len(choices)))] for choices in space.choices]
+    return [samples, expert, drawn]
 
 
 def _samples(layers: Layers, layer: Layer) -> Configuration:
     """A layer cut along its samples into as many parts as can be."""
-    own = {one.axis for one in layer.axes if one.kind == "sample"}
-    return layers.configuration(
-        [one for one in layers.degrees(layer) if all(axis in own for axis, _ in one)][-1]
-    )
+    names = {axis.axis for axis in layer.axes if axis.kind == "sample"}
+    ways = [way for way in layers.degrees(layer) if names.issuperset(axis for axis, _ in way)]
+    return layers.configuration(ways[-1])  # the most parts come last
 
 
 def _of_form(
-    layers: Layers, layer: Layer, form: Strategy, otherwise: Configuration
+    layers: Layers, layer: Layer, otherwise: Configuration, form: Strategy
 ) -> Configuration:
     """How a short form treats the first op of a layer, where it says."""
     name = layers.graph.ops[layer.ops[0]].name
     device = form.placement.get(name, form.placement.get("*"))
     if device is not None:
         return Configuration(devices=(device,))
-    found = form.partition.get(name)
-    return otherwise if found is None or not found.devices else found
+    configuration = form.partition.get(name)
+    return configuration if configuration is not None and configuration.devices else otherwise
 
 
-def walk(
-    trial: Trial,
-    space: Space,
-    start: Sequence[Configuration],
-    until: float,
-    temperature: float = TEMPERATURE,
+def _walk(
+    trial: Trial, space: Space, start: Sequence[Configuration], until: float, temperature: float
 ) -> None:
     """One chain, to the share ``until`` of the budget. Raises SpentError."""
-    trial.require_budget()
-    chain = _Chain(trial, space, list(start))
-    began = improved = returned = trial.share
-    best, kept = chain.energy, list(start)
-    scale = max(best, 1.0)
+    budget, oracle = trial.budget, trial.problem.whole
+    budget.require()
+    walk = SplitWalk(trial, space, start)
+    walk.note(walk.cost, walk.state)
+    movable = [number for number, choices in enumerate(space.choices) if len(choices) > 1]
+    began = improved = returned = budget.share
+    current = least = energy(oracle, walk.cost)
+    kept, scale = walk.state, max(least, 1.0)
     while (
-        chain.movable
-        and trial.share < until
-        and trial.share - improved <= PATIENCE * (until - began)
+        movable and budget.share < until and budget.share - improved <= PATIENCE * (until - began)
     ):
-        proposed = chain.propose()
-        if proposed - chain.energy <= scale * temperature * trial.random.exponential():
-            chain.accept()
-        if chain.energy < best:
-            best, kept, improved = chain.energy, list(chain.state), trial.share
-        if trial.share - returned > (until - began) / RETURNS:
-            chain.go_to(kept)
-            returned = trial.share
+        number = movable[int(budget.random.integers(len(movable)))]
+        others = [
+            configuration
+            for configuration in space.choices[number]
+            if configuration != walk.state[number]
+        ]
+        chosen = others[int(budget.random.integers(len(others)))]
+        state = [*walk.state[:number], chosen, *walk.state[number + 1 :]]
+        proposed = energy(oracle, walk.propose(state))
+        if proposed - current <= scale * temperature * budget.random.exponential():
+            walk.accept()
+            current = proposed
+        if current < least:
+            least, kept, improved = current, walk.state, budget.share
+        if budget.share - returned > (until - began) / RETURNS:
+            walk = SplitWalk(trial, space, kept, walk.changes)
+            current, returned = energy(oracle, walk.cost), budget.share
 
 
-class _Chain:
-    """A current configuration of every layer, and proposals to change one of them."""
+class SplitWalk:
+    """A current configuration of every layer, and proposals of others, all counted by the trial.
 
-    def __init__(self, trial: Trial, space: Space, state: list[Configuration]) -> None:
-        self.trial, self.space, self.state = trial, space, state
-        self.movable = [number for number, own in enumerate(space.choices) if len(own) > 1]
-        self._proposed = 0, state[0], 0.0
-        self._changes: dict[object, Mapping[str, Configuration | None]] = {}
-        self._session = trial.asked.session(space.strategy(state, trial.given))
-        self.energy = self._noted(self._session.cost, state)
+    Where it begins is not counted: ``note`` does that.
+    """
 
-    def _noted(self, cost: Cost, state: Sequence[Configuration]) -> float:
-        """Count an answer; ps, more where it does not fit."""
-        state = list(state)
-        self.trial.note_strategy(cost, lambda: self.space.strategy(state, self.trial.given))
-        return energy(self.trial.asked, cost)
+    def __init__(
+        self,
+        trial: Trial,
+        space: Space,
+        state: Sequence[Configuration],
+        changes: dict[object, Mapping[str, Configuration | None]] | None = None,
+    ) -> None:
+        self.trial, self.space, self.state = trial, space, list(state)
+        self.changes = {} if changes is None else changes  # by layer and configuration
+        self._session = trial.problem.whole.session(space.strategy(state, trial.problem.given))
+        self._proposed = self.state
+        self.cost = self._session.cost
 
-    def propose(self) -> float:
-        """One layer in another configuration, both drawn uniformly."""
-        random = self.trial.random
-        number = self.movable[int(random.integers(len(self.movable)))]
-        own = [one for one in self.space.choices[number] if one != self.state[number]]
-        return self._ask(number, own[int(random.integers(len(own)))])
+    def note(self, cost: Cost, state: Sequence[Configuration]) -> None:
+        """Count an evaluation."""
+        given = self.trial.problem.given
+        self.trial.note_strategy(cost, lambda: self.space.strategy(state, given))
 
-    def _ask(self, number: int, one: Configuration) -> float:
-        self.trial.require_budget()
-        cost = self._session.propose(self._change(number, one))
-        state = [*self.state[:number], one, *self.state[number + 1 :]]
-        self._proposed = number, one, self._noted(cost, state)
-        return self._proposed[2]
+    def propose(self, state: list[Configuration]) -> Cost:
+        """The cost of another state. Raises SpentError."""
+        self.trial.budget.require()
+        changed: dict[str, Configuration | None] = {}
+        for number, (old, new) in enumerate(zip(self.state, state, strict=True)):
+            if old is not new:
+                changed |= self._change(number, new)
+        cost = self._session.propose(changed)
+        self._proposed = state
+        self.note(cost, state)
+        return cost
 
-    def _change(self, number: int, one: Configuration) -> Mapping[str, Configuration | None]:
-        key = number, one.devices, tuple(one.split.items())
-        if key not in self._changes:
-            self._changes[key] = changes(self.space.layers, self.space.layers.all[number], one)
-        return self._changes[key]
+    def _change(self, number: int, configuration: Configuration) -> Mapping[str, Any]:
+        key = number, configuration.devices, tuple(configuration.split.items())
+        if key not in self.changes:
+            layers = self.space.layers
+            self.changes[key] = changes(layers, layers.all[number], configuration)
+        return self.changes[key]
 
     def accept(self) -> None:
         """Make the proposal the current state."""
         self._session.accept()
-        number, one, self.energy = self._proposed
-        self.state[number] = one
-
-    def go_to(self, state: Sequence[Configuration]) -> None:
-        """Make a state that was visited before the current one."""
-        self.state = list(state)
-        self._session = self.trial.asked.session(self.space.strategy(state, self.trial.given))
-        self.energy = energy(self.trial.asked, self._session.cost)
+        self.state = self._proposed

@@ -22,7 +22,7 @@ from ...strategy import Strategy, Sync
 from ...structure import TensorOf
 from ...taskgraph import Ints, TaskGraph
 from .flexflow import Space
-from .strategies import PLAIN, entries
+from .spread import PLAIN, entries
 
 NONE = -(1 << 60)
 """In a table of ps: there is no such part, or it does not wait for that one."""
@@ -38,30 +38,30 @@ class Scopes:
     """
 
     def __init__(self, space: Space) -> None:
-        self.layers, self.question = space.layers, space.layers.question
+        self.layers, self.dataflow = space.layers, space.layers.dataflow
         self._named = _named(space)
-        self._place = {i: at for at, i in enumerate(self.question.order)}
+        self._place = {i: at for at, i in enumerate(self.dataflow.order)}
         self._axes = {
-            i: [one.axis for one in layer.axes] for layer in self.layers.all for i in layer.ops
+            i: [axis.axis for axis in layer.axes] for layer in self.layers.all for i in layer.ops
         }
         self.readers: dict[TensorOf, list[int]] = {}
-        for i in self.question.order:
-            for tensor in dict.fromkeys(self.question.read[i]):
+        for i in self.dataflow.order:
+            for tensor in dict.fromkeys(self.dataflow.read[i]):
                 self.readers.setdefault(tensor, []).append(i)
         self.of_op: dict[int, set[int]] = {}
-        updates = self.question.updates
-        for i in self.question.order:
-            if i not in self.question.on_demand and i not in updates:
+        updates = self.dataflow.updates
+        for i in self.dataflow.order:
+            if i not in self.dataflow.on_demand and i not in updates:
                 self.of_op[i] = self._following(i)
         self.of_op.update({i: self._of_copies(parameter) for i, (_, parameter) in updates.items()})
 
     def _following(self, i: int) -> set[int]:
         always, ever = self._named.get(i, (False, set()))
-        found = set(ever)
-        for tensor in () if always else self.question.touched[i]:
+        scope = set(ever)
+        for tensor in () if always else self.dataflow.touched[i]:
             if tensor[0] in self.of_op:
-                found |= self.of_op[tensor[0]] | self._of_sums(tensor, self._place[i])
-        return found
+                scope |= self.of_op[tensor[0]] | self._of_sums(tensor, self._place[i])
+        return scope
 
     def _of_sums(self, tensor: TensorOf, before: int) -> set[int]:
         """What else decides how partial results of a tensor are added up: its readers up to a place
@@ -69,50 +69,53 @@ class Scopes:
         """
         if self._is_whole(tensor[0]):
             return set()
-        own = (reader for reader in self.readers.get(tensor, ()) if self._place[reader] < before)
-        return set[int]().union(*(self.of_op.get(reader, set()) for reader in own))
+        readers = (
+            reader for reader in self.readers.get(tensor, ()) if self._place[reader] < before
+        )
+        return set[int]().union(*(self.of_op.get(reader, set()) for reader in readers))
 
     def _is_whole(self, i: int) -> bool:
         """Whether an op never makes partial results, and readers fetch what it made each for
         itself.
         """
-        op, semantics = self.layers.graph.ops[i], self.question.readings[i].semantics
+        op, semantics = self.layers.graph.ops[i], self.dataflow.readings[i].semantics
         if self.layers.cluster.transfer == "multicast" or semantics is None or is_linear(op):
             return False
-        axes = self._axes.get(i, [one.name for one in semantics.axes])
+        axes = self._axes.get(i, [axis.name for axis in semantics.axes])
         return not any("reduce" in effects_of(semantics, axis) for axis in axes)
 
     def _of_copies(self, i: int) -> set[int]:
         """Of what is there on demand: all who read it."""
-        found, question = set[int](), self.question
+        scope, dataflow = set[int](), self.dataflow
         for (producer, _), readers in self.readers.items():
             for reader in readers if producer == i else ():
-                if reader in question.on_demand:
-                    found |= self._of_copies(reader)
-                elif question.updates.get(reader, (-1, -1))[1] != i:
-                    found |= self.of_op.get(reader, set())
-        return found
+                if reader in dataflow.on_demand:
+                    scope |= self._of_copies(reader)
+                elif dataflow.updates.get(reader, (-1, -1))[1] != i:
+                    scope |= self.of_op.get(reader, set())
+        return scope
 
     def of_edge(self, producer: int, reader: int) -> set[int]:
         """What passes from one op to another that reads it."""
-        found = self.of_op[producer] | self.of_op[reader]
-        for tensor in dict.fromkeys(self.question.read[reader]):
+        scope = self.of_op[producer] | self.of_op[reader]
+        for tensor in dict.fromkeys(self.dataflow.read[reader]):
             if tensor[0] == producer:
-                found |= self._of_sums(tensor, len(self._place))
-        return found
+                scope |= self._of_sums(tensor, len(self._place))
+        return scope
 
 
 def _named(space: Space) -> dict[int, tuple[bool, set[int]]]:
     """For each op that some configuration of a layer names: whether all do, and that layer."""
-    layers, found = space.layers, dict[int, tuple[bool, set[int]]]()
-    for number, (layer, own) in enumerate(zip(layers.all, space.choices, strict=True)):
-        named = [entries(layers, layer, one).keys() for one in own]
+    layers, scopes = space.layers, dict[int, tuple[bool, set[int]]]()
+    for number, (layer, choices) in enumerate(zip(layers.all, space.choices, strict=True)):
+        named = [set(entries(layers, layer, choice)) for choice in choices]
+        always = set.intersection(*named)
         for name in set[str]().union(*named):
-            found[layers.graph.index[name]] = all(name in one for one in named), {number}
-    return found
+            scopes[layers.graph.index[name]] = name in always, {number}
+    return scopes
 
 
-class Parts:
+class PartTimes:
     """Tables over the choices of layers; one value for each of the devices over which layers are
     split.
 
@@ -127,41 +130,35 @@ class Parts:
         self, oracle: Oracle, space: Space, like: Strategy = PLAIN, most: int = MOST
     ) -> None:
         self.oracle, self.space, self.like = oracle, space, like
-        self.sizes = [len(own) for own in space.choices]
+        self.sizes = [len(choices) for choices in space.choices]
         self.graph, self.devices = space.layers.graph, space.layers.devices
         self.scope: dict[int | Edge, Scope] = {}
-        scopes, policy = Scopes(space), isinstance(like.sync, Sync)
-        for i in space.layers.question.order:
-            # parcels may hold gradients of any layers
-            left_out = policy and self.graph.ops[i].phase == "update"
-            if i in scopes.of_op and self._count(scopes.of_op[i]) <= most and not left_out:
-                self.scope[i] = tuple(sorted(scopes.of_op[i]))
-        for u, v in self._reads():
-            found = scopes.of_edge(u, v)
-            if self._count(found) <= most:
-                self.scope[u, v] = tuple(sorted(found))
-        width = len(self.devices)
-        self.duration = {i: self._table(i, width) for i in self.scope if isinstance(i, int)}
-        self.lag = {
-            edge: self._table(edge, width, width)
-            for edge in self.scope
-            if not isinstance(edge, int)
-        }
+        self.duration: dict[int, Ints] = {}
+        self.lag: dict[Edge, Ints] = {}
+        scopes, policy, width = Scopes(space), isinstance(like.sync, Sync), len(self.devices)
+        dataflow = space.layers.dataflow
+        for i in dataflow.order:
+            # Under a policy, parcels of an update may hold gradients of any layers.
+            if i in scopes.of_op and not (policy and self.graph.ops[i].phase == "update"):
+                table = self._table(i, scopes.of_op[i], most, width)
+                if table is not None:
+                    self.duration[i] = table
+        synchronised = dataflow.weights.gradients if policy else ()
+        for v in self.duration:
+            read = (tensor[0] for tensor in dataflow.read[v] if tensor not in synchronised)
+            for u in dict.fromkeys(read):
+                if u in self.duration:
+                    table = self._table((u, v), scopes.of_edge(u, v), most, width, width)
+                    if table is not None:
+                        self.lag[u, v] = table
 
-    def _count(self, layers: Iterable[int]) -> int:
-        return prod(self.sizes[layer] for layer in layers)
-
-    def _reads(self) -> Iterator[Edge]:
-        question = self.space.layers.question
-        synchronised = question.weights.gradients if isinstance(self.like.sync, Sync) else ()
-        for v in [i for i in self.scope if isinstance(i, int)]:
-            read = dict.fromkeys(
-                tensor[0] for tensor in question.read[v] if tensor not in synchronised
-            )
-            yield from ((u, v) for u in read if u in self.scope)
-
-    def _table(self, key: int | Edge, *width: int) -> Ints:
-        return np.full([*(self.sizes[layer] for layer in self.scope[key]), *width], NONE, np.int64)
+    def _table(self, key: int | Edge, layers: set[int], most: int, *width: int) -> Ints | None:
+        """An empty table; None where it hangs on too many layers."""
+        shape = [self.sizes[layer] for layer in sorted(layers)]
+        if prod(shape) > most:
+            return None
+        self.scope[key] = tuple(sorted(layers))
+        return np.full([*shape, *width], NONE, np.int64)
 
     @property
     def ops(self) -> list[int]:
@@ -173,16 +170,15 @@ class Parts:
 
         ``before`` is called before each, and may raise.
         """
-        lowered = 0
-        for choice in covering(self.sizes, set(self.scope.values())):
+        choices = list(covering(self.sizes, set(self.scope.values())))
+        for choice in choices:
             before()
             self.learn(choice)
-            lowered += 1
-        return lowered
+        return len(choices)
 
     def learn(self, choice: Sequence[int]) -> None:
         """What one strategy tells."""
-        chosen = [own[at] for own, at in zip(self.space.choices, choice, strict=True)]
+        chosen = [choices[at] for choices, at in zip(self.space.choices, choice, strict=True)]
         strategy = self.space.strategy(chosen, self.like)
         graph = lower_prepared(self.oracle.prepared, strategy)
         places = self._places(graph, strategy)
@@ -200,21 +196,19 @@ class Parts:
     def _places(self, graph: TaskGraph, strategy: Strategy) -> dict[int, tuple[int, int]]:
         """The op and the device of each task that is a part of an op with a table."""
         tasks, origins = graph.tasks, split(self.oracle.prepared, strategy).origins
-        found: dict[int, tuple[int, int]] = {}
-        taken = set[tuple[int, int]]()
+        of_task: dict[int, tuple[int, int]] = {}
+        seen = set[tuple[int, int]]()
         place = {device: at for at, device in enumerate(self.devices)}
-        for task, (op, device) in enumerate(
-            zip(tasks.op.tolist(), tasks.source.tolist(), strict=True)
-        ):
-            origin = origins.get(tasks.name[task]) if op == task else None
+        for task in np.flatnonzero(tasks.op == np.arange(len(tasks))).tolist():
+            origin = origins.get(tasks.name[task])
             if origin is None or origin.role not in ("shard", "copy"):
                 continue
-            one = self.graph.index[origin.op], place.get(device, -1)
-            if one in taken or one[1] < 0:
-                self._drop(one[0])
-            taken.add(one)
-            found[task] = one
-        return {task: one for task, one in found.items() if one[0] in self.duration}
+            part = self.graph.index[origin.op], place.get(int(tasks.source[task]), -1)
+            if part in seen or part[1] < 0:
+                self._drop(part[0])
+            seen.add(part)
+            of_task[task] = part
+        return {task: part for task, part in of_task.items() if part[0] in self.duration}
 
     def _drop(self, i: int) -> None:
         """No table for an op of which two parts stand on one device, or one elsewhere."""
@@ -226,16 +220,16 @@ def _reached(graph: TaskGraph, task: int, places: Mapping[int, object]) -> dict[
     """The parts that wait for a task through nothing but what lowering added, and the ps from its
     finish to theirs.
     """
-    tasks, found = graph.tasks, dict[int, int]()
+    tasks, reached = graph.tasks, dict[int, int]()
     waiting = [(task, int(tasks.lag[task]))]
     while waiting:
-        one, ps = waiting.pop()
-        for other in tasks.successors[one].tolist():
+        current, ps = waiting.pop()
+        for other in tasks.successors[current].tolist():
             if other in places:
-                found[other] = max(found.get(other, NONE), ps)
+                reached[other] = max(reached.get(other, NONE), ps)
             else:
                 waiting.append((other, ps + int(tasks.duration[other]) + int(tasks.lag[other])))
-    return found
+    return reached
 
 
 def covering(sizes: Sequence[int], scopes: Iterable[Scope]) -> Iterator[list[int]]:
@@ -247,9 +241,9 @@ def covering(sizes: Sequence[int], scopes: Iterable[Scope]) -> Iterator[list[int
         fixed: dict[int, int] = {}
         for scope, open_ in left.items():
             fits = (
-                one
-                for one in open_
-                if all(fixed.get(v, at) == at for v, at in zip(scope, one, strict=True))
+                values
+                for values in open_
+                if all(fixed.get(v, at) == at for v, at in zip(scope, values, strict=True))
             )
             fixed.update(zip(scope, next(fits, ()), strict=False))
         choice = [fixed.get(v, 0) for v in range(len(sizes))]

@@ -1,4 +1,4 @@
-"""How the ops of one layer lie on devices under a configuration, as far as cost tables need it.
+"""How the ops of one layer lie on devices under a configuration, and the strategy that this makes.
 
 Part p of a layer runs on the p-th device. A ``Spread`` tells of each axis of an op into how many
 parts it is cut, and how many devices stand between one part and the next along it; a ``Cut`` the
@@ -15,9 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...lowering.partition.geometry import Reading, followed_axis
-from ...semantics import Interval, Region, input_region, output_axes, parts_of, stored_region
+from ...semantics import (
+    Interval,
+    Region,
+    input_region,
+    output_axes,
+    parts_of,
+    stored_region,
+    traits_of,
+)
+from ...strategy import Configuration, Strategy
 from ...structure import TensorOf
-from .layers import Degrees, Layer, Layers
+from ..layers import Degrees, Layer, Layers
 
 Spread = tuple[tuple[str, int, int], ...]
 """(axis, degree, stride), of degrees above 1."""
@@ -26,6 +35,7 @@ Cut = tuple[tuple[int, int], ...]
 Boxes = NDArray[np.int64]
 """By device, dimension, start and stop; empty (0, 0) where a device holds nothing."""
 
+PLAIN = Strategy()
 _CACHED = 65_536
 
 
@@ -38,40 +48,35 @@ def spreads(
     another layer is taken to be cut as the layer's output of its shape; a backward op that reads
     nothing to follow, as its output's like.
     """
-    question = layers.question
-    own, first = set(layer.ops), _spread(degrees)
-    found: dict[int, Spread] = {}
+    lead, first = set(layer.ops), _strides(degrees)
+    spread_of: dict[int, Spread] = {}
     cuts: dict[TensorOf, Cut] = {}
     by_shape: dict[tuple[int, ...], Cut] = {}
     for i in layer.members:
-        op = question.readings[i]
-        if i in own:
-            found[i] = first if op.semantics is not None else ()
+        op, backward = layers.dataflow.readings[i], layers.graph.ops[i].phase != "forward"
+        if i in lead:
+            spread_of[i] = first if op.semantics is not None else ()
         else:
-            backward = layers.graph.ops[i].phase != "forward"
-            found[i] = _followed(layers, i, cuts, by_shape if backward else {})
-            if backward and not found[i] and op.made:
-                found[i] = made_so(op, by_shape.get(op.made[0], ()))
+            spread_of[i] = _followed(layers, i, cuts, by_shape if backward else {})
+            if backward and not spread_of[i] and op.made:
+                spread_of[i] = made_so(op, by_shape.get(op.made[0], ()))
         for k in range(len(op.made)):
-            cuts[i, k] = output_cut(op, k, found[i])
-            if layers.graph.ops[i].phase == "forward":
+            cuts[i, k] = output_cut(op, k, spread_of[i])
+            if not backward:
                 by_shape[op.made[k]] = cuts[i, k]
-    return found, cuts
+    return spread_of, cuts
 
 
-def _spread(degrees: Degrees) -> Spread:
+def _strides(degrees: Degrees) -> Spread:
     """Row-major over the axes, the last running fastest."""
-    found, stride = [], 1
-    for axis, degree in reversed(degrees):
-        found.append((axis, degree, stride))
-        stride *= degree
-    return tuple(reversed(found))
+    inner = [prod(degree for _, degree in degrees[at + 1 :]) for at in range(len(degrees))]
+    return tuple((*pair, stride) for pair, stride in zip(degrees, inner, strict=True))
 
 
 def _followed(
     layers: Layers, i: int, cuts: Mapping[TensorOf, Cut], by_shape: Mapping[tuple[int, ...], Cut]
 ) -> Spread:
-    op, read = layers.question.readings[i], layers.question.read[i]
+    op, read = layers.dataflow.readings[i], layers.dataflow.read[i]
     for j in layers.leads[i]:
         tensor = read[j]
         cut = cuts.get(tensor)
@@ -86,14 +91,14 @@ def _followed(
 @lru_cache(_CACHED)
 def followed(op: Reading, operand: int, cut: Cut) -> Spread:
     """The spread of an op that follows an operand that is cut so."""
-    found: dict[str, tuple[int, int]] = {}
+    strides_of: dict[str, tuple[int, int]] = {}
     for dimension, (degree, stride) in enumerate(cut):
         if degree > 1:
             intervals = parts_of(op.stored[operand][dimension], degree)
             axis = followed_axis(op, operand, dimension, intervals)
             if axis is not None:
-                found.setdefault(axis, (degree, stride))
-    return tuple((axis, degree, stride) for axis, (degree, stride) in found.items())
+                strides_of.setdefault(axis, (degree, stride))
+    return tuple((axis, degree, stride) for axis, (degree, stride) in strides_of.items())
 
 
 @lru_cache(_CACHED)
@@ -126,10 +131,8 @@ def made_boxes(shape: tuple[int, ...], cut: Cut, devices: int) -> Boxes:
         for size, (degree, stride) in zip(shape, cut, strict=True)
     ]
     parts = range(prod(degree for degree, _ in cut))
-    return _boxes(
-        [tuple([ends[p // stride % degree] for ends, degree, stride in dims]) for p in parts],
-        devices,
-    )
+    regions = [tuple([ends[p // stride % degree] for ends, degree, stride in dims]) for p in parts]
+    return _boxes(regions, devices)
 
 
 @lru_cache(_CACHED)
@@ -137,17 +140,15 @@ def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes
     """The region of a stored operand that each device reads; None where the op reads nothing of
     it.
     """
-    seen, stored = (
-        op.semantics.inputs[operand] if op.semantics is not None else None,
-        op.stored[operand],
-    )
+    semantics, stored = op.semantics, op.stored[operand]
+    seen = None if semantics is None else semantics.inputs[operand]
     parts = prod(degree for _, degree, _ in spread)
-    if op.semantics is None or seen is None:
+    if semantics is None or seen is None:
         return _boxes([tuple((0, extent) for extent in stored)] * parts, devices)
     columns = []
-    for dimension, (_, names, _) in enumerate(op.semantics.reads[operand]):
-        own = tuple([one for one in spread if one[0] in names])
-        columns.append(_intervals(op, operand, dimension, own, parts))
+    for dimension, (_, names, _) in enumerate(semantics.reads[operand]):
+        along = tuple([cut for cut in spread if cut[0] in names])
+        columns.append(_intervals(op, operand, dimension, along, parts))
     regions: list[Region] = []
     for region in zip(*columns, strict=True) if columns else [()] * parts:
         if None in region:
@@ -159,10 +160,10 @@ def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes
 
 
 def _boxes(regions: Sequence[Region], devices: int) -> Boxes:
-    found = np.zeros((devices, len(regions[0]), 2), np.int64)
+    boxes = np.zeros((devices, len(regions[0]), 2), np.int64)
     if regions[0]:
-        found[: len(regions)] = regions
-    return found
+        boxes[: len(regions)] = regions
+    return boxes
 
 
 @lru_cache(_CACHED)
@@ -178,15 +179,16 @@ def _intervals(
         (axis, parts_of(sizes[axis], degree), degree, stride) for axis, degree, stride in spread
     ]
     known: dict[tuple[int, ...], Interval | None] = {}
-    found = []
+    read = []
     for part in range(parts):
         place = tuple([part // stride % degree for _, _, degree, stride in ends])
         if place not in known:
-            box = {axis: own[at] for (axis, own, _, _), at in zip(ends, place, strict=True)}
+            pairs = zip(ends, place, strict=True)
+            box = {axis: intervals[at] for (axis, intervals, _, _), at in pairs}
             region = input_region(op.semantics, operand, box)
             known[place] = None if region is None else region[dimension]
-        found.append(known[place])
-    return tuple(found)
+        read.append(known[place])
+    return tuple(read)
 
 
 def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
@@ -194,10 +196,84 @@ def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
     if op.semantics is None:
         return ()
     degrees = {axis: degree for axis, degree, _ in spread}
-    return tuple(
-        [
-            (a.name, parts_of(a.size, degrees[a.name])[0])
-            for a in op.semantics.axes
-            if a.name in degrees
-        ]
+    axes = [axis for axis in op.semantics.axes if axis.name in degrees]
+    return tuple([(axis.name, parts_of(axis.size, degrees[axis.name])[0]) for axis in axes])
+
+
+def strategy_of(
+    layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN
+) -> Strategy:
+    """The strategy of one configuration a layer; order, synchronisation and collectives are those
+    of ``like``.
+    """
+    alone = Configuration(devices=(layers.cluster.devices[layers.devices[0]].name,))
+    partition = {layers.graph.ops[i].name: alone for i in layers.adrift}
+    for layer, configuration in zip(layers.all, configurations, strict=True):
+        partition |= entries(layers, layer, configuration)
+    return Strategy(
+        order=like.order, partition=partition, sync=like.sync, collectives=like.collectives
     )
+
+
+def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration]:
+    """What a configuration of a layer says of its ops.
+
+    Backward ops of products, convolutions and embeddings would follow the gradient that comes to
+    them, cut as the next layer makes it, and that of the loss has none to follow; here they are cut
+    as their own layer is. All other ops follow by themselves.
+    """
+    graph, devices = layers.graph, configuration.devices
+    configured = {graph.ops[i].name: configuration for i in layer.ops}
+    led = [i for i in layer.backward if _is_led(layers, i)]
+    if led:
+        split = [(axis.axis, configuration.split.get(axis.axis, 1)) for axis in layer.axes]
+        degrees = tuple((axis, degree) for axis, degree in split if degree > 1)
+        spread_of, _ = spreads(layers, layer, degrees)
+        for i in led:
+            entry = _entry(layers, i, spread_of[i], devices)
+            if entry is not None:
+                configured[graph.ops[i].name] = entry
+    for i in layer.backward:
+        if not layers.dataflow.read[i]:  # it has nothing to follow
+            configured.setdefault(graph.ops[i].name, Configuration(devices=devices[:1]))
+    return configured
+
+
+def changes(
+    layers: Layers, layer: Layer, configuration: Configuration
+) -> dict[str, Configuration | None]:
+    """What a session is told: backward ops that the new configuration does not name lose theirs."""
+    unnamed: dict[str, Configuration | None] = dict.fromkeys(
+        layers.graph.ops[i].name for i in layer.backward
+    )
+    return unnamed | entries(layers, layer, configuration)
+
+
+def _is_led(layers: Layers, i: int) -> bool:
+    """Whether a backward op is told how to lie."""
+    op, dataflow = layers.graph.ops[i], layers.dataflow
+    if traits_of(op.kind).weighted:
+        return True
+    shapes = [
+        dataflow.readings[i].stored[operand]
+        for operand, t in enumerate(dataflow.read[i])
+        if t in dataflow.touched[i]
+    ]
+    return dataflow.goes_back[i] and bool(op.outputs) and op.outputs[0].shape not in shapes
+
+
+def _entry(layers: Layers, i: int, spread: Spread, devices: Sequence[str]) -> Configuration | None:
+    """A configuration of an op that lies so; None where it cannot be told: too few parts, or uneven
+    ones.
+    """
+    semantics = layers.dataflow.readings[i].semantics
+    degrees: Mapping[str, int] = {axis: degree for axis, degree, _ in spread}
+    if semantics is None or prod(degrees.values()) != len(devices):
+        return None
+    places = [0]
+    for axis in semantics.axes:
+        degree, stride = next(((n, s) for name, n, s in spread if name == axis.name), (1, 0))
+        if axis.size % degree:
+            return None
+        places = [place + at * stride for place in places for at in range(degree)]
+    return Configuration(dict(degrees), tuple(devices[place] for place in places))

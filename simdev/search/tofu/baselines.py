@@ -23,34 +23,34 @@ import numpy as np
 from ...semantics import steps
 from ..elimination import Floats, Solved, minimise, total
 from .coarse import Coarse
-from .plan import Level, Plan, planned, recursive
+from .plan import Level, TofuPlan, planned, recursive
 
 
-def allrow_greedy(coarse: Coarse, workers: int) -> Plan:
+def allrow_greedy(coarse: Coarse, workers: int) -> TofuPlan:
     """First dimensions."""
     return planned(
         coarse, (workers,), lambda level: _best_axes(level, [0] * len(level.dimensions)), even=False
     )
 
 
-def spartan(coarse: Coarse, workers: int) -> Plan:
+def spartan(coarse: Coarse, workers: int) -> TofuPlan:
     """The largest tensors first."""
     return planned(coarse, (workers,), _largest_first, even=False)
 
 
-def equal_chop(coarse: Coarse, workers: int) -> Plan:
+def equal_chop(coarse: Coarse, workers: int) -> TofuPlan:
     """One dimension for all workers, the best of all such."""
     return planned(coarse, (workers,), lambda level: minimise(level.sizes, level.terms), even=False)
 
 
-def icml18(coarse: Coarse, workers: int) -> Plan:
+def icml18(coarse: Coarse, workers: int) -> TofuPlan:
     """No partial results of forward ops."""
     return planned(
         coarse, steps(workers), lambda level: minimise(level.sizes, level.terms), reduce=False
     )
 
 
-BASELINES: Mapping[str, Callable[[Coarse, int], Plan]] = {
+BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
     "allrow-greedy": allrow_greedy,
     "spartan": spartan,
     "equal-chop": equal_chop,
@@ -60,17 +60,17 @@ BASELINES: Mapping[str, Callable[[Coarse, int], Plan]] = {
 
 def communication(coarse: Coarse, workers: int) -> dict[str, float]:
     """Bytes over all workers of each of these, and of ``tofu``."""
-    found = {name: plan(coarse, workers).communication for name, plan in BASELINES.items()}
-    return found | {"tofu": recursive(coarse, workers).communication}
+    sent = {name: plan(coarse, workers).communication for name, plan in BASELINES.items()}
+    return sent | {"tofu": recursive(coarse, workers).communication}
 
 
 def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
     """The tensors around each chooser, with the bytes by dimension and axis."""
-    found: dict[int, list[tuple[int, Floats]]] = {}
+    around: dict[int, list[tuple[int, Floats]]] = {}
     for term in level.terms:
         tensor, chooser = term.variables
-        found.setdefault(chooser, []).append((tensor, term.table))
-    return found
+        around.setdefault(chooser, []).append((tensor, term.table))
+    return around
 
 
 def _best_axes(level: Level, dimensions: list[int]) -> Solved:
@@ -93,7 +93,7 @@ def _largest_first(level: Level) -> Solved:
     known = {at: np.zeros(size) for at, size in enumerate(level.sizes)}
     sizes = [int(np.prod(shape)) for shape in level.shapes]
     dimensions = [0] * len(level.dimensions)
-    for tensor in sorted(range(len(dimensions)), key=lambda one: (-sizes[one], one)):
+    for tensor in sorted(range(len(dimensions)), key=lambda tensor: (-sizes[tensor], tensor)):
         near = around.get(tensor, [])
         costs = np.sum(
             [(known[chooser] + table).min(axis=1) for chooser, table in near] or [[0.0]], axis=0

@@ -47,7 +47,7 @@ class Coarse:
     cluster: Cluster
 
     @cached_property
-    def question(self) -> SplitProblem:
+    def dataflow(self) -> SplitProblem:
         """How the graph's ops read and make."""
         return SplitProblem(self.graph, self.cluster, Strategy())
 
@@ -57,7 +57,7 @@ class Coarse:
         not among them.
         """
         return frozenset(
-            i for i in self.question.on_demand if not traits_of(self.graph.ops[i].kind).leaf
+            i for i in self.dataflow.on_demand if not traits_of(self.graph.ops[i].kind).leaf
         )
 
     @cached_property
@@ -83,8 +83,8 @@ class Coarse:
     def _alike(self) -> Iterator[tuple[TensorOf, TensorOf]]:
         """Pairs of tensors of elementwise ops."""
         for i in self.folds:
-            own = self.of_op(i)
-            yield from ((own[0], other) for other in own[1:])
+            tensors = self.of_op(i)
+            yield from ((tensors[0], other) for other in tensors[1:])
 
     def _steps(self) -> Iterator[tuple[TensorOf, TensorOf]]:
         """Pairs of tensors of two steps of an unrolled op."""
@@ -99,8 +99,8 @@ class Coarse:
         """The tensors that an op touches and that are cut, those that it reads first."""
         read = [
             t
-            for t in self.question.read[i]
-            if t in self.question.touched[i] and t[0] not in self.free
+            for t in self.dataflow.read[i]
+            if t in self.dataflow.touched[i] and t[0] not in self.free
         ]
         return list(
             dict.fromkeys([*read, *((i, k) for k in range(len(self.graph.ops[i].outputs)))])
@@ -109,43 +109,43 @@ class Coarse:
     @cached_property
     def folds(self) -> tuple[int, ...]:
         """The elementwise ops all of whose tensors are of one shape, read as they are stored."""
-        found = []
+        folds = []
         for i, op in enumerate(self.graph.ops):
-            reading = self.question.readings[i]
+            reading = self.dataflow.readings[i]
             if not traits_of(op.kind).pointwise or i in self.free or reading.semantics is None:
                 continue
             shapes = {self.graph.ops[p].outputs[k].shape for p, k in self.of_op(i)}
             if len(shapes) == 1 and set(reading.semantics.inputs) <= shapes:
-                found.append(i)
-        return tuple(found)
+                folds.append(i)
+        return tuple(folds)
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of each tensor."""
-        found: dict[int, tuple[int, ...]] = {}
+        shapes: dict[int, tuple[int, ...]] = {}
         for (i, k), number in self.tensor.items():
-            found.setdefault(number, self.graph.ops[i].outputs[k].shape or ())
-        return tuple(found[number] for number in range(len(found)))
+            shapes.setdefault(number, self.graph.ops[i].outputs[k].shape or ())
+        return tuple(shapes[number] for number in range(len(shapes)))
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """The ops that choose, those that choose together once; leaves and folded ops choose
         nothing.
         """
-        folded, found = set(self.folds), dict[_Alike, list[int]]()
+        folded, units = set(self.folds), dict[_Alike, list[int]]()
         for i, op in enumerate(self.graph.ops):
             if traits_of(op.kind).leaf or i in self.free or i in folded:
                 continue
-            reading = self.question.readings[i]
+            reading = self.dataflow.readings[i]
             inputs = tuple(
                 (operand, self.tensor[tensor])
-                for operand, tensor in enumerate(self.question.read[i])
-                if tensor in self.tensor and tensor in self.question.touched[i]
+                for operand, tensor in enumerate(self.dataflow.read[i])
+                if tensor in self.tensor and tensor in self.dataflow.touched[i]
             )
             outputs = tuple((k, self.tensor[i, k]) for k in range(len(op.outputs)))
             name = unrolled(op.name)
-            found.setdefault((name, reading, inputs, outputs), []).append(i)
-        return tuple(Unit(tuple(ops), *key[1:]) for key, ops in found.items())
+            units.setdefault((name, reading, inputs, outputs), []).append(i)
+        return tuple(Unit(tuple(ops), *key[1:]) for key, ops in units.items())
 
     def element_bytes(self, i: int, k: int) -> float:
         """Bytes of an element of an output."""
@@ -161,12 +161,12 @@ class Coarse:
     @cached_property
     def _addends(self) -> dict[TensorOf, int]:
         """How many gradients are added up together with each."""
-        weights, found = self.question.weights, dict[TensorOf, int]()
+        weights, addends = self.dataflow.weights, dict[TensorOf, int]()
         for update in updates_of(self.graph, weights):
-            own = [
+            tensors = [
                 t
                 for gradient in update.gradients
                 for t in first_made(self.graph, weights, gradient)
             ]
-            found.update(dict.fromkeys(own, len(own)))
-        return found
+            addends.update(dict.fromkeys(tensors, len(tensors)))
+        return addends

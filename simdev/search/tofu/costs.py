@@ -2,10 +2,10 @@
 (EuroSys 2019, 5).
 
 A step divides every group of workers into k. An op on one part reads a region of each operand; of
-this region the group holds a share by itself (``own``) and has fetched the rest in earlier steps
-(``other``). What is fetched now is what the parts need and do not hold of the former, and what they
+this region the group holds a share by itself (``held``) and has fetched the rest in earlier steps
+(``fetched``). What is sent now is what the parts need and do not hold of the former, and what they
 need more than once of the latter. So the sum over all steps is the volume that each worker reads
-less what it holds: T/2, T and 2 x halo of a two-way step follow. Outputs are the same the other way
+less what it holds: T/2, T and 2 x halo of a two-way step follow. Outputs are alike the other way
 round, and partial results are sent to where they are stored.
 """
 
@@ -37,14 +37,14 @@ class Side(NamedTuple):
 
     ``at`` is its place in the op on this group, -1: not touched there.
 
-    ``shape`` is that of the region, as the tensor is stored; ``own`` and ``other`` are elements.
+    ``shape`` is that of the region, as the tensor is stored; ``held`` and ``fetched`` are elements.
     """
 
     at: int
     shape: Shape
     strides: tuple[int, ...] | None
-    own: float
-    other: float
+    held: float
+    fetched: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...
     """The ways to cut an op into so many parts along one axis; only where the parts are equal, if
     ``even``.
     """
-    found = []
+    ways = []
     for split in splits(semantics):
         if split.size < groups or (even and split.size % groups):
             continue
@@ -81,20 +81,20 @@ def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...
         if len(first.outputs) != len(semantics.outputs):
             continue
         place = {operand: at for at, operand in enumerate(first.operands)}
-        found.append(
+        ways.append(
             Cut(
                 split.axis,
-                tuple(one.needs for one in shards),
-                tuple(one.makes for one in shards),
+                tuple(shard.needs for shard in shards),
+                tuple(shard.makes for shard in shards),
                 effects_of(semantics, split.axis),
                 following,
                 tuple(place.get(operand, -1) for operand in range(len(semantics.inputs))),
             )
         )
-    return tuple(found)
+    return tuple(ways)
 
 
-class Step(NamedTuple):
+class Sent(NamedTuple):
     """Elements sent over all parts, and how the side lies on the first of them."""
 
     sent: float
@@ -104,35 +104,22 @@ class Step(NamedTuple):
 @lru_cache(_CACHED)
 def read_step(
     semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int
-) -> Step:
+) -> Sent:
     """An operand; ``cut`` None: every part runs the whole op; ``dimension`` -1: every part holds
     the whole tensor.
     """
     if side.at < 0:
-        return Step(0.0, side)
+        return Sent(0.0, side)
     whole = tuple((0, extent) for extent in side.shape)
-    regions = [
-        whole if cut is None else _region(semantics, side, cut.needs[g][side.at])
-        for g in range(groups)
-    ]
-    volume = max(prod(side.shape), 1)
-    sent, first = -side.other, side
-    for g, region in enumerate(regions):
-        share = 0.0 if region is None else prod(b - a for a, b in region) / volume
-        held = (
-            share
-            if dimension < 0 or region is None
-            else share * _held(region, side.shape, dimension, g, groups)
-        )
-        sent += side.own * (share - held) + side.other * share
+    sent, first = -side.fetched, side
+    for g in range(groups):
+        region = whole if cut is None else _region(semantics, side, cut.needs[g][side.at])
+        share, there = _shares(side, region, dimension, g, groups)
+        sent += side.held * (share - there) + side.fetched * share
         if g == 0:
             at = side.at if cut is None else cut.places[side.at]
-            shape = side.shape if region is None else tuple(b - a for a, b in region)
-            other = side.other * share + side.own * (share - held)
-            first = Side(
-                at if region is not None else -1, shape, side.strides, side.own * held, other
-            )
-    return Step(max(sent, 0.0), first)
+            first = _first(side, region, share, there)._replace(at=-1 if region is None else at)
+    return Sent(max(sent, 0.0), first)
 
 
 def _region(semantics: Semantics, side: Side, region: Region | None) -> Region | None:
@@ -147,47 +134,45 @@ def _region(semantics: Semantics, side: Side, region: Region | None) -> Region |
     )
 
 
-def _held(region: Region, shape: Shape, dimension: int, part: int, groups: int) -> float:
-    """The share of a region that lies in one part of a dimension."""
-    own, needed = parts_of(shape[dimension], groups)[part], region[dimension]
-    return max(min(own[1], needed[1]) - max(own[0], needed[0]), 0) / max(needed[1] - needed[0], 1)
+def _shares(
+    side: Side, region: Region | None, dimension: int, part: int, groups: int
+) -> tuple[float, float]:
+    """The share of a side that a region is, and the share of this that lies in one part of a
+    dimension (-1: every part holds the whole).
+    """
+    if region is None:
+        return 0.0, 0.0
+    share = prod(b - a for a, b in region) / max(prod(side.shape), 1)
+    if dimension < 0:
+        return share, share
+    (low, high), (first, last) = parts_of(side.shape[dimension], groups)[part], region[dimension]
+    return share, share * (max(min(high, last) - max(low, first), 0) / max(last - first, 1))
+
+
+def _first(side: Side, region: Region | None, share: float, there: float) -> Side:
+    """The side on the first part, which needs a region of it."""
+    shape = side.shape if region is None else tuple(b - a for a, b in region)
+    fetched = side.fetched * share + side.held * (share - there)
+    return Side(side.at, shape, side.strides, side.held * there, fetched)
 
 
 @lru_cache(_CACHED)
-def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Step:
+def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent:
     """An output; partial results of a region are added up where it is stored."""
     keep = 1.0 if dimension < 0 else 1.0 / groups
-    effect = "replicate" if cut is None else cut.effects[side.at]
-    if effect == "replicate":
-        return Step(0.0, side._replace(own=side.own * keep, other=side.other * keep))
-    if effect == "reduce":
-        # the sums go back to where partial results were
+    if cut is None or cut.effects[side.at] == "replicate":
+        return Sent(0.0, side._replace(held=side.held * keep, fetched=side.fetched * keep))
+    if cut.effects[side.at] == "reduce":
+        # The sums go back to where partial results were, if every part holds the whole.
         gathered = groups - 1 if dimension < 0 else 0
-        sent = (groups - 1) * (side.own + side.other) + gathered * side.own
-        return Step(
-            sent, side._replace(own=side.own * keep, other=side.other + side.own * (1 - keep))
-        )
-    assert cut is not None
-    volume, sent, first = max(prod(side.shape), 1), 0.0, side
+        sent = (groups - 1) * (side.held + side.fetched) + gathered * side.held
+        fetched = side.fetched + side.held * (1 - keep)
+        return Sent(sent, side._replace(held=side.held * keep, fetched=fetched))
+    sent, first = 0.0, side
     for g in range(groups):
         region = cut.makes[g][side.at]
-        share = 0.0 if region is None else prod(b - a for a, b in region) / volume
-        if region is None:
-            held = 0.0
-            sent += side.own if dimension < 0 else 0.0
-        elif dimension < 0:
-            sent += side.own * (1 - share)
-            held = share
-        else:
-            held = share * _held(region, side.shape, dimension, g, groups)
-            sent += side.own * (share - held)
+        share, there = _shares(side, region, dimension, g, groups)
+        sent += side.held * ((1.0 if dimension < 0 else share) - there)
         if g == 0 and region is not None:
-            shape = tuple(b - a for a, b in region)
-            first = Side(
-                side.at,
-                shape,
-                None,
-                side.own * held,
-                side.other * share + side.own * (share - held),
-            )
-    return Step(sent, first)
+            first = _first(side, region, share, there)
+    return Sent(sent, first)

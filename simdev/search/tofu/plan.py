@@ -23,7 +23,7 @@ cut.
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TofuPlan:
     """By step: the number of parts, and the bytes sent over all workers.
 
     ``dimensions`` by step and tensor (-1: whole), ``axes`` by step and unit ("": whole).
@@ -44,7 +44,7 @@ class Plan:
 Solver = Callable[["Level"], Solved]
 
 
-def recursive(coarse: Coarse, workers: int) -> Plan:
+def recursive(coarse: Coarse, workers: int) -> TofuPlan:
     """The plan of least communication, one step of the prime factors of ``workers`` after the
     other.
     """
@@ -53,7 +53,7 @@ def recursive(coarse: Coarse, workers: int) -> Plan:
 
 def planned(
     coarse: Coarse, parts: Sequence[int], solve: Solver, even: bool = True, reduce: bool = True
-) -> Plan:
+) -> TofuPlan:
     """The plan of which ``solve`` chooses each step.
 
     ``even``: only into equal parts. Without ``reduce`` no forward op makes partial results that can
@@ -70,7 +70,7 @@ def planned(
         sent.append(solved.cost * groups)
         level.advance(solved.values)
         groups *= count
-    return Plan(tuple(parts), tuple(dimensions), tuple(axes), tuple(sent), exact)
+    return TofuPlan(tuple(parts), tuple(dimensions), tuple(axes), tuple(sent), exact)
 
 
 class Level:
@@ -112,30 +112,30 @@ class Level:
 
     def _axes(self) -> list[list[str]]:
         """The axes of each chooser: those of all of its units."""
-        found: list[list[str] | None] = [None] * (1 + max(self.chooser, default=-1))
+        axes: list[list[str] | None] = [None] * (1 + max(self.chooser, default=-1))
         for number, chooser in enumerate(self.chooser):
-            own = list(self._cuts(number))
-            known = found[chooser]
-            found[chooser] = own if known is None else [axis for axis in known if axis in own]
-        return [one or [""] for one in found]
+            names = list(self._cuts(number))
+            common = axes[chooser]
+            axes[chooser] = names if common is None else [axis for axis in common if axis in names]
+        return [names or [""] for names in axes]
 
     def _cuts(self, number: int) -> dict[str, Cut]:
         semantics = self.semantics[number]
         if semantics is None:
             return {}
-        found = cuts(semantics, self.parts) or (
+        ways = cuts(semantics, self.parts) or (
             () if self.even else cuts(semantics, self.parts, False)
         )
         if (
             not self.reduce
             and self.coarse.graph.ops[self.coarse.units[number].ops[0]].phase == "forward"
         ):
-            found = tuple(one for one in found if "reduce" not in one.effects) or found
-        return {one.axis: one for one in found}
+            ways = tuple(way for way in ways if "reduce" not in way.effects) or ways
+        return {way.axis: way for way in ways}
 
     def _terms(self) -> list[Term]:
         """Bytes by (tensor, chooser)."""
-        found: dict[tuple[int, int], np.ndarray] = {}
+        tables: dict[tuple[int, int], np.ndarray] = {}
         first = len(self.shapes)
         for number, unit in enumerate(self.coarse.units):
             ways = [self._cuts(number).get(axis) for axis in self.axes[self.chooser[number]]]
@@ -146,15 +146,17 @@ class Level:
                     [self._read(number, way, side, d) for d in self.dimensions[tensor]]
                     for way in ways
                 ]
-                _add(found, (tensor, first + self.chooser[number]), np.array(table).T * read[at])
+                _add(tables, (tensor, first + self.chooser[number]), np.array(table).T * read[at])
             for at, (_, tensor) in enumerate(unit.outputs):
                 side = self.outputs[number][at]
                 table = [
                     [write_step(way, side, d, self.parts).sent for d in self.dimensions[tensor]]
                     for way in ways
                 ]
-                _add(found, (tensor, first + self.chooser[number]), np.array(table).T * written[at])
-        return [Term(pair, table) for pair, table in found.items()]
+                _add(
+                    tables, (tensor, first + self.chooser[number]), np.array(table).T * written[at]
+                )
+        return [Term(pair, table) for pair, table in tables.items()]
 
     def _read(self, number: int, way: Cut | None, side: Side, dimension: int) -> float:
         semantics = self.semantics[number]
@@ -169,7 +171,9 @@ class Level:
 
     def chosen_dimensions(self, values: Sequence[int]) -> tuple[int, ...]:
         """The dimension of each tensor."""
-        return tuple(own[value] for own, value in zip(self.dimensions, values, strict=False))
+        return tuple(
+            choices[value] for choices, value in zip(self.dimensions, values, strict=False)
+        )
 
     def chosen_axes(self, values: Sequence[int]) -> tuple[str, ...]:
         """The axis of each unit."""
@@ -199,9 +203,9 @@ class Level:
 
 
 def _add(
-    found: dict[tuple[int, int], np.ndarray], pair: tuple[int, int], table: np.ndarray
+    tables: dict[tuple[int, int], np.ndarray], pair: tuple[int, int], table: np.ndarray
 ) -> None:
-    found[pair] = found[pair] + table if pair in found else table
+    tables[pair] = tables[pair] + table if pair in tables else table
 
 
 def _inputs(unit: Unit) -> list[Side]:
@@ -228,16 +232,16 @@ def _outputs(unit: Unit) -> list[Side]:
 def _choosers(coarse: Coarse) -> list[int]:
     """The chooser of each unit: one for all steps of an unrolled op."""
     number: dict[object, int] = {}
-    found = []
+    choosers = []
     for at, unit in enumerate(coarse.units):
         name = coarse.graph.ops[unit.ops[0]].name
-        found.append(number.setdefault(unrolled(name) if "@" in name else at, len(number)))
-    return found
+        choosers.append(number.setdefault(unrolled(name) if "@" in name else at, len(number)))
+    return choosers
 
 
 def _weights(coarse: Coarse, unit: Unit) -> tuple[list[float], list[float]]:
     """Bytes of an element of each input and output, over all ops of a unit."""
-    read = coarse.question.read
+    read = coarse.dataflow.read
     inputs = [
         sum(coarse.element_bytes(*read[i][operand]) for i in unit.ops) for operand, _ in unit.inputs
     ]

@@ -14,14 +14,14 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from ...cluster import Cluster
-from ...errors import InputError
-from ...graph import Graph
-from ...lowering.partition.problem import SplitProblem
-from ...semantics import Split
-from ...strategy import Configuration, Strategy
-from ...structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
-from ..space import workers
+from ..cluster import Cluster
+from ..errors import InputError
+from ..graph import Graph
+from ..lowering.partition.problem import SplitProblem
+from ..semantics import Split
+from ..strategy import Configuration, Strategy
+from ..structure import is_layer, layers_by_kind, layers_read, mates, op_splits, unrolled
+from .space import workers
 
 Degrees = tuple[tuple[str, int], ...]
 """Degrees by axis, above 1, in the order of the op's axes."""
@@ -55,7 +55,7 @@ class Layers:
     cluster: Cluster
 
     @cached_property
-    def question(self) -> SplitProblem:
+    def dataflow(self) -> SplitProblem:
         """How the graph's ops read and make."""
         return SplitProblem(self.graph, self.cluster, Strategy())
 
@@ -69,40 +69,35 @@ class Layers:
         """The layer of every op that is not there on demand, -1 for those; an update's is that of
         its gradient.
         """
-        touched, mate = self.question.touched, mates(self.graph)
-        found = layers_by_kind(self.graph, self._forward, touched, self._alone)
-        for i, op in enumerate(self.graph.ops):
-            if op.phase != "forward" and i not in self.question.on_demand and mate[i] >= 0:
-                found[i] = found[mate[i]]
-        return tuple(found)
-
-    @cached_property
-    def _forward(self) -> tuple[int, ...]:
-        question = self.question
-        return tuple(
-            i
-            for i in question.order
-            if self.graph.ops[i].phase == "forward" and i not in question.on_demand
-        )
+        graph, dataflow = self.graph, self.dataflow
+        computed = [i for i in dataflow.order if i not in dataflow.on_demand]
+        forward = tuple(i for i in computed if graph.ops[i].phase == "forward")
+        layer_of = layers_by_kind(graph, forward, dataflow.touched, self._alone)
+        mate = mates(graph)
+        for i in sorted(set(computed) - set(forward)):
+            if mate[i] >= 0:
+                layer_of[i] = layer_of[mate[i]]
+        return tuple(layer_of)
 
     @cached_property
     def adrift(self) -> tuple[int, ...]:
         """Backward and update ops of no layer that read nothing, so that there is nothing to
         follow.
         """
-        question = self.question
-        own = (
-            i for i, layer in enumerate(self.layer_of) if layer < 0 and i not in question.on_demand
+        dataflow = self.dataflow
+        return tuple(
+            i
+            for i, layer in enumerate(self.layer_of)
+            if layer < 0 and i not in dataflow.on_demand and not dataflow.read[i]
         )
-        return tuple(i for i in own if not question.read[i])
 
     def _alone(self, i: int) -> bool:
         """Whether an op follows nothing, because nobody knows how it reads."""
-        return self.question.readings[i].semantics is None
+        return self.dataflow.readings[i].semantics is None
 
     def is_own(self, i: int) -> bool:
         """Whether an op is a layer, or part of one, by itself."""
-        read = layers_read(self.question.touched[i], self.layer_of)
+        read = layers_read(self.dataflow.touched[i], self.layer_of)
         return self._alone(i) or is_layer(self.graph, i, read)
 
     @cached_property
@@ -110,17 +105,17 @@ class Layers:
         """The operands that each op may follow, in order: forward tensors first where it goes
         back.
         """
-        question, found = self.question, []
-        for i, read in enumerate(question.read):
+        dataflow, leads = self.dataflow, []
+        for i, read in enumerate(dataflow.read):
             there = [
                 j
-                for j, one in enumerate(read)
-                if one in question.touched[i] and one[0] not in question.on_demand
+                for j, tensor in enumerate(read)
+                if tensor in dataflow.touched[i] and tensor[0] not in dataflow.on_demand
             ]
-            if question.goes_back[i]:
+            if dataflow.goes_back[i]:
                 there.sort(key=lambda j: self.graph.ops[read[j][0]].phase != "forward")
-            found.append(tuple(there))
-        return tuple(found)
+            leads.append(tuple(there))
+        return tuple(leads)
 
     @cached_property
     def all(self) -> tuple[Layer, ...]:
@@ -128,37 +123,35 @@ class Layers:
         count = 1 + max(self.layer_of, default=-1)
         if not count:
             raise InputError("graph: no forward op has a layer to configure")
-        own: list[list[int]] = [[] for _ in range(count)]
-        follow: list[list[int]] = [[] for _ in range(count)]
-        backward: list[list[int]] = [[] for _ in range(count)]
+        lead, follow, backward = ([list[int]() for _ in range(count)] for _ in range(3))
         for i, layer in enumerate(self.layer_of):
             if layer < 0:
                 continue
             if self.graph.ops[i].phase != "forward":
                 backward[layer].append(i)
-            elif own[layer] and not self.is_own(i):
+            elif lead[layer] and not self.is_own(i):
                 follow[layer].append(i)
             else:
-                own[layer].append(i)
-        return tuple(self._layer(*parts) for parts in zip(own, follow, backward, strict=True))
-
-    def _layer(self, own: list[int], follow: list[int], backward: list[int]) -> Layer:
-        name = unrolled(self.graph.ops[own[0]].name)
-        return Layer(name, tuple(own), tuple(follow), tuple(backward), self._axes(own))
-
-    def _axes(self, own: Sequence[int]) -> tuple[Split, ...]:
-        """The axes that SOAP splits: those of the output, of one size at all steps."""
-        every = [self._splits(i) for i in own]
+                lead[layer].append(i)
+        names = [unrolled(self.graph.ops[ops[0]].name) for ops in lead]
         return tuple(
-            one
-            for one in every[0]
-            if one.kind != "reduction" and all(one in other for other in every)
+            Layer(name, tuple(ops), tuple(after), tuple(back), self._axes(ops))
+            for name, ops, after, back in zip(names, lead, follow, backward, strict=True)
+        )
+
+    def _axes(self, lead: Sequence[int]) -> tuple[Split, ...]:
+        """The axes that SOAP splits: those of the output, of one size at all steps."""
+        splits = [self._splits(i) for i in lead]
+        return tuple(
+            axis
+            for axis in splits[0]
+            if axis.kind != "reduction" and all(axis in those for those in splits)
         )
 
     def _splits(self, i: int) -> tuple[Split, ...]:
-        if self.question.readings[i].semantics is None or self.graph.ops[i].time is not None:
+        if self.dataflow.readings[i].semantics is None or self.graph.ops[i].time is not None:
             return ()
-        return op_splits(self.graph, i, self.question.weights)
+        return op_splits(self.graph, i, self.dataflow.weights)
 
     def degrees(self, layer: Layer) -> tuple[Degrees, ...]:
         """The ways to cut a layer into as many parts as divide the number of devices, fewest parts
@@ -166,16 +159,17 @@ class Layers:
 
         A degree divides its axis.
         """
-        count = len(self.devices)
+        count, names = len(self.devices), [axis.axis for axis in layer.axes]
         choices = [
-            [d for d in range(1, count + 1) if one.size % d == 0 and count % d == 0]
-            for one in layer.axes
+            [d for d in range(1, count + 1) if axis.size % d == 0 and count % d == 0]
+            for axis in layer.axes
         ]
-        found = [one for one in product(*choices) if count % prod(one) == 0]
-        names = [one.axis for one in layer.axes]
-        found.sort(key=lambda one: (prod(one), [-degree for degree in one]))
+        ways = [degrees for degrees in product(*choices) if count % prod(degrees) == 0]
+        # Of as many parts the first axis is cut most: that of the samples.
+        ways.sort(key=lambda degrees: (prod(degrees), [-degree for degree in degrees]))
         return tuple(
-            tuple((n, d) for n, d in zip(names, one, strict=True) if d > 1) for one in found
+            tuple((name, d) for name, d in zip(names, degrees, strict=True) if d > 1)
+            for degrees in ways
         )
 
     def configuration(self, degrees: Degrees, first: int = 0) -> Configuration:

@@ -1,0 +1,201 @@
+"""Searches that ask nothing of a graph but the oracle's answers: single devices, round robin,
+random placements, greedy moves, simulated annealing and the cross-entropy method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..oracle import Oracle
+from ..taskgraph import Ints
+from .fitting import repair
+from .space import Rank, energy, rank_of
+from .trial import Trial, Walk, alone, best_start
+
+PROBES = 64  # moves from the start that tell the first temperature
+COOLING = 0.01  # last temperature over the first
+ROUNDS = 3  # each begins hot again, at the best placement so far
+BLOCK = 64  # moves drawn at a time, under one temperature
+NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
+COLDEST = 1e-6
+
+SAMPLES = 50
+ELITE = 5  # of the samples, which the distribution follows: a tenth
+EXPLORE = 0.1  # first share of the uniform distribution mixed in; it falls to 0 over the budget
+PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn
+
+
+def single(trial: Trial) -> None:
+    """Everything on one device, the best of those that can run everything.
+
+    Raises InputError where none can, and what the oracle says where that cannot be in the order
+    that is given.
+    """
+    placements = alone(trial.problem)
+    if not placements:
+        raise InputError("single: no device can run every op of the graph")
+    for placement in placements:
+        trial.score(placement)
+    if trial.best.placement is None and trial.best.refused is not None:
+        raise trial.best.refused
+
+
+def round_robin(trial: Trial) -> None:
+    """The groups in turn on the devices on which they may stand; moved where that does not fit."""
+    choices = enumerate(trial.problem.choices)
+    trial.score(np.array([devices[i % len(devices)] for i, devices in choices], np.int64))
+    repair(trial)
+
+
+def random(trial: Trial) -> None:
+    """Every group on any of its devices, each time anew."""
+    counts = np.array([len(devices) for devices in trial.problem.choices], np.int64)
+    table = np.zeros((len(counts), int(counts.max(initial=1))), np.int64)
+    for group, devices in enumerate(trial.problem.choices):
+        table[group, : len(devices)] = devices
+    while True:  # until the budget is spent
+        trial.score(table[np.arange(len(counts)), trial.budget.random.integers(counts)])
+
+
+def greedy(trial: Trial) -> None:
+    """From the best start, each group in random order to each other device; what is strictly better
+    stays.
+
+    Sweeps go on until one changes nothing: then no single move is better.
+    """
+    start, choices = best_start(trial), trial.problem.choices
+    if start is None:
+        return
+    walk, changed = trial.walk(start), True
+    while changed:
+        changed = False
+        for group in trial.budget.random.permutation(len(choices)).tolist():
+            for device in choices[group].tolist():
+                if device != walk.where[group]:
+                    changed |= walk.improve(group, device)
+
+
+def annealing(trial: Trial) -> None:
+    """Simulated annealing (Kirkpatrick, Gelatt, Vecchi, 1983): a group moves, often to where a
+    neighbour stands.
+
+    A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first
+    temperature is the mean change by moves from the start, for the better or the worse, so it has
+    no scale to set; it falls geometrically with the share of the budget, in three rounds. What does
+    not fit counts as slower by the factor 1 + its relative excess.
+    """
+    start, choices = best_start(trial), trial.problem.choices
+    movable = np.array([group for group, able in enumerate(choices) if len(able) > 1], np.int64)
+    if start is None or not len(movable):
+        return
+    near = neighbours(trial.problem.oracle)
+    hot = _mean_change(trial, trial.walk(start), movable)
+    for number in range(ROUNDS):
+        assert trial.best.base is not None  # there is a start
+        _cool(trial, trial.walk(trial.best.base[0]), movable, near, hot, number)
+
+
+def neighbours(oracle: Oracle) -> list[list[int]]:
+    """For each of ``oracle.groups`` the groups that it sends to or reads from."""
+    group_of = {i: group for group, members in enumerate(oracle.groups) for i in members}
+    near: list[set[int]] = [set() for _ in oracle.groups]
+    for consumer, reads in enumerate(oracle.graph.reads):
+        for producer, _ in reads:
+            near[group_of[consumer]].add(group_of[producer])
+            near[group_of[producer]].add(group_of[consumer])
+    return [sorted(others - {group}) for group, others in enumerate(near)]
+
+
+def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
+    """The mean relative change by random moves that change anything, at least COLDEST.
+
+    Worsenings alone would say nothing of a bad start, and the search would never climb.
+    """
+    oracle, random = trial.problem.oracle, trial.budget.random
+    base, changes = energy(oracle, walk.cost), []
+    for group in random.choice(movable, PROBES).tolist():
+        others = [d for d in trial.problem.choices[group].tolist() if d != walk.where[group]]
+        moved = energy(oracle, walk.propose(group, int(random.choice(others))))
+        if moved != base > 0 and moved < inf:
+            changes.append(abs(moved / base - 1.0))
+    return max(float(np.mean(changes)) if changes else 0.0, COLDEST)
+
+
+def _cool(
+    trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]], hot: float, number: int
+) -> None:
+    """One round: from hot to cold over its part of the budget."""
+    oracle, choices, budget = trial.problem.oracle, trial.problem.choices, trial.budget
+    random, current = budget.random, energy(oracle, walk.cost)
+    while budget.share < (number + 1) / ROUNDS or number == ROUNDS - 1:
+        temperature = hot * COOLING ** min(max(budget.share * ROUNDS - number, 0.0), 1.0)
+        lucks = random.exponential(temperature, BLOCK).tolist()
+        places, groups = random.random(BLOCK).tolist(), random.choice(movable, BLOCK).tolist()
+        for group, luck, place in zip(groups, lucks, places, strict=True):
+            device = _draw(place, near[group], walk.where, choices[group])
+            if device == walk.where[group]:
+                continue
+            moved = energy(oracle, walk.propose(group, device))
+            if moved <= current * (1.0 + luck):
+                walk.accept()
+                current = moved
+
+
+def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Ints) -> int:
+    """A device: that of a random neighbour, or any; ``luck`` is uniform in [0, 1)."""
+    if luck < NEAR and near:
+        device = where[near[int(luck / NEAR * len(near))]]
+        if device in allowed:
+            return device
+    # What is left of the number is uniform again, so that one draw a move is enough.
+    share = luck / NEAR if luck < NEAR else (luck - NEAR) / (1 - NEAR)
+    return int(allowed[int(share * len(allowed))])
+
+
+def cross_entropy(trial: Trial) -> None:
+    """Rubinstein's method over independent choices of each group (settings as in Gao, Chen, Li,
+    NeurIPS 2018).
+
+    Each round samples placements and ranks them (what does not fit comes last). The frequencies
+    among the best tenth replace the probabilities, as in the paper's closed form; then a share of
+    the uniform distribution is mixed in. Samples seen before are not evaluated again; stops where
+    all are.
+    """
+    choices = trial.problem.choices
+    uniform = np.zeros((len(choices), len(trial.problem.oracle.cluster.devices)))
+    for group, devices in enumerate(choices):
+        uniform[group, devices] = 1.0 / len(devices)
+    chance, ranks, idle = uniform, dict[bytes, Rank](), 0
+    while idle < PATIENCE:
+        before = len(ranks)
+        rows = [_sample(trial, chance) for _ in range(SAMPLES)]
+        keys = [_rank(trial, row, ranks) for row in rows]
+        counts = np.zeros_like(chance)
+        for i in sorted(range(SAMPLES), key=lambda i: keys[i])[:ELITE]:
+            counts[np.arange(len(counts)), rows[i]] += 1.0 / ELITE
+        explore = EXPLORE * (1.0 - trial.budget.share)
+        chance = (1.0 - explore) * counts + explore * uniform
+        idle = 0 if len(ranks) > before else idle + 1
+
+
+def _sample(trial: Trial, chance: NDArray[np.float64]) -> Ints:
+    """A device for each group, by its probabilities [group, device]."""
+    ends = np.cumsum(chance, axis=1)
+    # The last sum may be under 1 by rounding.
+    luck = trial.budget.random.random((len(chance), 1)) * ends[:, -1:]
+    devices: Ints = (luck >= ends).sum(axis=1)
+    return devices
+
+
+def _rank(trial: Trial, row: Ints, ranks: dict[bytes, Rank]) -> Rank:
+    """How good a sample is; it is remembered by its digest, for placements may be long."""
+    name = blake2b(row.tobytes(), digest_size=16).digest()
+    if name not in ranks:
+        ranks[name] = rank_of(trial.problem.oracle, trial.score(row))
+    return ranks[name]

@@ -1,0 +1,298 @@
+"""``search`` runs one method on one scenario or oracle, ``compare`` several on several."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from math import nan
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import InputError
+from ..oracle import Cost, Oracle, oracle_of
+from ..scenario import Scenario
+from ..strategy import Strategy
+from ..taskgraph import Ints
+from ..version import __version__
+from .holding import obstacles
+from .methods import METHODS, Method
+from .prepare import Adjusted
+from .prepare import prepare as make_smaller
+from .result import Result
+from .space import mean_ps
+from .trial import REFUSED, Budget, SearchProblem, SpentError, Trial, best_start
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = [
+    "question", "method", "step_ms", "against_single", "fits", "peak_bytes", "placing_s",
+    "evaluations", "reason",
+]  # fmt: skip
+MATTERS = ("numpy", "numba", "scipy")  # packages whose version may change an answer
+
+
+class AskTell(Protocol):
+    """A method of the caller's. Placements are device indices by group (``oracle.groups``)."""
+
+    def ask(self) -> Ints:
+        """The next placement to try."""
+
+    def tell(self, placement: Ints, cost: Cost) -> None:
+        """What the placement that was asked for costs."""
+
+
+def search(
+    question: Scenario | Oracle,
+    method: str | AskTell,
+    budget: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    prepare: Sequence[str] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Result:
+    """Run a method: a name of METHODS, or an object with ``ask`` and ``tell``.
+
+    ``budget`` is how many placements may be evaluated (None: the method's own; unlimited where
+    ``seconds`` are given), ``seconds`` how long it may take; at least one is evaluated. ``prepare``
+    names preparations of the graph in place of the method's own. ``progress`` is called with the
+    number of evaluations so far. The same seed and budget give the same answer; a limit in seconds,
+    or Ctrl-C, ends with the best so far. A scenario's own placement is one of the starts of local
+    search, whatever the preparation. Where what a method plans cannot be (between devices without a
+    route), or is not ready in time, the best of these starts is the answer, beyond the limits.
+
+    Raises InputError for a method or preparation that is not there, limits that are none, a group
+    that can stand nowhere, where no placement can be, and for a malformed one that an object
+    proposes.
+    """
+    _check(method, budget, seed, seconds, prepare)
+    limits = Budget(budget, seconds, seed, progress)  # its clock runs: preparing an oracle counts
+    return _search(*_oracle_and_strategy(question), method, limits, prepare)
+
+
+def _oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
+    """The oracle of what is searched, and the strategy that it has by now.
+
+    Raises InputError where it is neither a scenario nor an oracle, or under a fixed order.
+    """
+    if not isinstance(question, (Scenario, Oracle)):
+        raise InputError(
+            "question: must be a Scenario (load_scenario reads files) or an Oracle, got "
+            f"{question!r}"
+        )
+    oracle = question if isinstance(question, Oracle) else oracle_of(question)
+    if oracle.order.policy == "fixed":
+        raise InputError(
+            'order: "fixed" sequences belong to one placement; a search needs fifo, program or '
+            "priority"
+        )
+    return oracle, oracle.under if isinstance(question, Oracle) else question.strategy
+
+
+def _check(method: object, budget: object, seed: object, seconds: object, prepare: object) -> None:
+    """Raises InputError for what goes with no scenario at all."""
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
+    elif isinstance(method, type) or not (
+        callable(getattr(method, "ask", None)) and callable(getattr(method, "tell", None))
+    ):
+        raise InputError(f"method: must be a name, or an object with ask and tell, got {method!r}")
+    if isinstance(prepare, str):
+        raise InputError(f'prepare: must be a list of names, got "{prepare}"')
+    for name, value, least in (("seed", seed, 0), ("budget", 1 if budget is None else budget, 1)):
+        # A bool is an Integral too, and nobody means it as a number.
+        if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+            raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, Real) or not float(seconds) > 0
+    ):
+        raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
+
+
+def _search(
+    oracle: Oracle,
+    given: Strategy,
+    method: str | AskTell,
+    budget: Budget,
+    prepare: Sequence[str] | None,
+) -> Result:
+    """Run a method on a prepared oracle, within checked limits."""
+    name = method if isinstance(method, str) else type(method).__name__
+    chosen = METHODS[method] if isinstance(method, str) else Method("", budget=1000)
+    names = chosen.prepare if prepare is None else tuple(prepare)
+    if budget.limit is None and budget.seconds is None:
+        budget.limit = chosen.budget
+    request = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
+    trial = Trial(_problem(oracle, given, name, chosen, names), budget)
+    ended = _run(trial, method)
+    if not trial.best.points:  # no plan was ready in time, or none can be: at any price
+        trial.best.details["planned"] = False
+        budget.limit = budget.seconds = None
+        best_start(trial)
+    return _result(trial, {**request, "ended": ended})
+
+
+def _problem(
+    oracle: Oracle, given: Strategy, name: str, method: Method, preparations: Sequence[str]
+) -> SearchProblem:
+    """The problem of a method after preparations. Raises InputError where it cannot be planned."""
+    if preparations and method.splits:
+        raise InputError(
+            f"prepare: {name} splits the ops of the graph as it is; it takes no preparation"
+        )
+    if not oracle.graph.ops:
+        raise InputError("graph: there is nothing to place")
+    ranked = [oracle.graph.ops[i].name for i in oracle.prepared.rings]
+    if ranked and not method.ranks:
+        raise InputError(
+            f'{name}: "{ranked[0]}" runs on several devices at once, which this method cannot plan'
+        )
+    times = mean_ps(oracle.prepared.duration).tolist()
+    grouped = make_smaller(oracle.graph, preparations, times)
+    # Where ops are placed freely first, groups hold when a placement is judged.
+    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
+    inner = oracle if together == oracle.graph else oracle.on(together)
+    problem = SearchProblem(inner, grouped, oracle, given)
+    _ = problem.choices  # raises for a group that can stand nowhere, whatever the method
+    return problem
+
+
+def _run(trial: Trial, method: str | AskTell) -> str:
+    """Run a method; why it ended."""
+    budget = trial.budget
+    try:
+        if isinstance(method, str):
+            METHODS[method].run(trial)
+            return "done"
+        while True:
+            placement = method.ask()
+            method.tell(placement, trial.score(placement))
+    except SpentError:
+        return "budget" if budget.seconds_left else "time"
+    except KeyboardInterrupt:
+        if not trial.best.points:
+            raise
+        return "interrupted"
+
+
+def _result(trial: Trial, provenance: Mapping[str, Any]) -> Result:
+    best, budget = trial.best, trial.budget
+    strategy, cost = _answer(trial)
+    if best.refused is not None:
+        best.details["impossible"] = {"placements": best.refusals, "last": str(best.refused)}
+    versions = {"simdev": __version__, "python": platform.python_version()}
+    for name in MATTERS:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    used = {
+        "evaluations": budget.evaluations,
+        "cpu_seconds": budget.cpu_seconds,
+        "seconds": budget.wall_seconds,
+        "versions": versions,
+    }
+    return Result(
+        strategy,
+        cost,
+        {"step_time_s": cost.seconds, **best.objectives},
+        tuple(best.points),
+        {**provenance, **used},
+        best.details,
+        obstacles(trial.problem.oracle, cost),
+    )
+
+
+def _answer(trial: Trial) -> tuple[Strategy, Cost]:
+    """The best strategy and its whole cost: a walk gives no peaks where nothing is limited.
+
+    Raises why there is none.
+    """
+    best, oracle = trial.best, trial.problem.whole
+    if best.strategy is not None:
+        strategy, cost = best.strategy
+    elif best.placement is not None:
+        strategy, cost = oracle.strategy(best.placement[0]), best.placement[1]
+    else:
+        raise best.refused or InputError("search: no placement was found that can be")
+    return strategy, cost if cost.peaks else oracle(strategy)
+
+
+def compare(
+    methods: Iterable[str],
+    questions: Mapping[str, Scenario | Oracle],
+    budget: int | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    prepare: Sequence[str] | None = None,
+) -> pd.DataFrame:
+    """The table that papers print: every method on every scenario or oracle, a row each, in this
+    order.
+
+    Columns: question (its name), method, step_ms, against_single (the best single device's step /
+    this one's; NaN where no device can run everything), fits, peak_bytes (of the fullest device),
+    placing_s (CPU seconds; costs are known by then), evaluations, reason (why a method has no
+    answer: then the numbers are NaN), and further objectives of methods. Each oracle is prepared
+    once, for all methods. Raises InputError for a method that is not there and for limits that are
+    none.
+    """
+    import pandas as pd
+
+    methods, rows = list(methods), list[dict[str, Any]]()
+    for method in methods:
+        _check(method, budget, seed, seconds, prepare)
+    if not isinstance(questions, Mapping):
+        raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
+    limits = partial(Budget, budget, seconds, seed)
+    for name, question in questions.items():
+        rows += [{"question": name, **row} for row in _rows(question, methods, limits, prepare)]
+    further = [name for row in rows for name in row if name not in COLUMNS]
+    return pd.DataFrame(rows, columns=[*COLUMNS, *dict.fromkeys(further)])
+
+
+def _rows(
+    question: Scenario | Oracle,
+    methods: Sequence[str],
+    limits: Callable[[], Budget],
+    prepare: Sequence[str] | None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one scenario or oracle, each method within new ``limits``."""
+    try:
+        oracle, given = _oracle_and_strategy(question)
+    except InputError as error:
+        yield from (_unanswered(method, error) for method in methods)
+        return
+    try:
+        alone = float(search(oracle, "single").cost.step_ps)
+    except REFUSED:
+        alone = nan
+    for method in methods:
+        try:
+            result = _search(oracle, given, method, limits(), prepare)
+        except REFUSED as error:
+            yield _unanswered(method, error)
+        else:
+            yield _row(method, result, alone)
+
+
+def _unanswered(method: str, error: Exception) -> dict[str, Any]:
+    numbers = dict.fromkeys(("step_ms", "against_single", "peak_bytes", "placing_s"), nan)
+    return {"method": method, **numbers, "fits": False, "evaluations": 0, "reason": str(error)}
+
+
+def _row(method: str, result: Result, alone_ps: float) -> dict[str, Any]:
+    cost, further = result.cost, dict(result.objectives)
+    del further["step_time_s"]
+    return {
+        "method": method,
+        "step_ms": cost.step_ps / 1e9,
+        "against_single": alone_ps / cost.step_ps if cost.step_ps else nan,
+        "fits": cost.feasible,
+        "peak_bytes": max(cost.peaks, default=0),
+        "placing_s": result.provenance["cpu_seconds"],
+        "evaluations": result.provenance["evaluations"],
+        "reason": "",
+        **further,
+    }
