@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 
-from ..errors import InputError
-from ..taskgraph import TaskGraph
+from ..errors import DeadlockError, InputError
+from ..taskgraph import Ints, TaskGraph
 from ..trace import Trace
 
 ENGINES = ("simpy", "compiled")
@@ -34,6 +34,7 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
     else:
         from .compiled import execute
     start, finish = execute(task_graph)
+    _require_finished(task_graph, start)
     return Trace(task_graph, start, finish, name)
 
 
@@ -50,3 +51,26 @@ def choose(engine: str, tasks: int) -> str:
     if engine == "auto":
         return "compiled" if has_numba and tasks >= WORTH_COMPILING else "simpy"
     return engine
+
+
+def _require_finished(task_graph: TaskGraph, start: Ints) -> None:
+    """Raise DeadlockError naming every task without a start (-1), and what it waits for."""
+    stuck = (start < 0).nonzero()[0].tolist()
+    if not stuck:
+        return
+    tasks, resources = task_graph.tasks, task_graph.resources
+    # The head of each fixed queue that is stuck; others serve whoever is ready.
+    heads = [next((t for t in queue.sequence if start[t] < 0), -1) for queue in resources]
+    lines = []
+    for task in stuck:
+        before = [p for p in task_graph.predecessors[task].tolist() if start[p] < 0]
+        reasons = [f'"{tasks.name[p]}"' for p in before[:2]]
+        reasons += [f"{len(before) - 2} more"] * (len(before) > 2)
+        reasons += [
+            f'"{tasks.name[heads[row]]}", next in "{resources[row].name}"'
+            for row in tasks.resources[task].tolist()
+            if heads[row] not in (-1, task)
+        ]
+        waits = " and for ".join(reasons) or "its other queues"
+        lines.append(f'"{tasks.name[task]}" waits for {waits}')
+    raise DeadlockError(lines)

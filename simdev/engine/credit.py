@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from ..taskgraph import TaskGraph
-from .simpy_engine import _Run
+from .simpy_engine import Execution
 
 
 class Sent(NamedTuple):
@@ -33,21 +33,20 @@ def decisions(
     """The arrival that let each message go that had to wait for credit: pairs (last task of that,
     first task).
     """
-    run = _Credited(task_graph, list(messages), limit, skip)
-    run.arrive([task for task, count in enumerate(run.missing) if count == 0])
-    run.env.run()
-    return frozenset(run.let_go)
+    execution = _Credited(task_graph, list(messages), limit, skip)
+    execution.run()
+    return frozenset(execution.let_go)
 
 
-class _Credited(_Run):
+class _Credited(Execution):
     """An execution in which a message that is ready waits until its sender has credit for it."""
 
     def __init__(self, task_graph: TaskGraph, messages: list[Sent], limit: int, skip: bool) -> None:
         super().__init__(task_graph)
         self.skip, self.messages = skip, messages
-        self.by_first = {one.first: k for k, one in enumerate(messages)}
-        self.by_last = {one.last: k for k, one in enumerate(messages)}
-        self.credit = {one.sender: limit for one in messages}
+        self.by_first = {message.first: k for k, message in enumerate(messages)}
+        self.by_last = {message.last: k for k, message in enumerate(messages)}
+        self.credit = {message.sender: limit for message in messages}
         self.under_way = dict.fromkeys(self.credit, 0)
         self.waiting: dict[int, list[tuple[int, int, int]]] = {sender: [] for sender in self.credit}
         self.returned: list[int] = []
@@ -64,20 +63,19 @@ class _Credited(_Run):
         now = int(self.env.now)
         last: dict[int, int] = {}
         for k in sorted(self.returned, key=lambda k: self.messages[k].first):
-            one = self.messages[k]
-            self.credit[one.sender] += one.size
-            self.under_way[one.sender] -= 1
-            last[one.sender] = one.last
+            message = self.messages[k]
+            self.credit[message.sender] += message.size
+            self.under_way[message.sender] -= 1
+            last[message.sender] = message.last
         arrived, self.arrived = self.arrived, []
         changed = dict.fromkeys(last)
         for task in arrived:
-            message = self.by_first.get(task)
-            if message is None:
+            if task in self.by_first:
+                message = self.messages[self.by_first[task]]
+                heappush(self.waiting[message.sender], (message.rank, now, task))
+                changed[message.sender] = None
+            else:
                 self.arrived.append(task)
-                continue
-            one = self.messages[message]
-            heappush(self.waiting[one.sender], (one.rank, now, task))
-            changed[one.sender] = None
         self.returned = []
         for sender in changed:
             self._admit(sender, now, last.get(sender, -1))
@@ -87,14 +85,15 @@ class _Credited(_Run):
         waiting, passed = self.waiting[sender], []
         while waiting and (self.skip or self.credit[sender] > 0):
             entry = heappop(waiting)
-            one = self.messages[self.by_first[entry[2]]]
-            if self.skip and one.size > self.credit[sender] and self.under_way[sender]:
+            message = self.messages[self.by_first[entry[2]]]
+            # A sender with nothing under way may send what exceeds its whole credit.
+            if self.skip and message.size > self.credit[sender] and self.under_way[sender]:
                 passed.append(entry)
                 continue
-            self.credit[sender] -= one.size
+            self.credit[sender] -= message.size
             self.under_way[sender] += 1
-            self.arrived.append(one.first)
+            self.arrived.append(message.first)
             if now > entry[1]:
-                self.let_go.append((last, one.first))
+                self.let_go.append((last, message.first))
         for entry in passed:
             heappush(waiting, entry)

@@ -19,27 +19,23 @@ import numpy as np
 import simpy
 from simpy.events import Event
 
-from ..taskgraph import Ints, TaskGraph
-from .deadlock import require_finished
+from ..taskgraph import Ints, Resource, TaskGraph
 from .fair import RATE_UNIT, advance, max_min_rates, time_left
 
 DUE, SETTLE = 2, 3  # SimPy itself uses 0 and 1
 
 
 def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
-    """Start and finish of every task in ps. Raises DeadlockError."""
-    run = _Run(task_graph)
-    run.arrive([task for task, count in enumerate(run.missing) if count == 0])
-    run.env.run()
-    start = np.array(run.start, np.int64)
-    require_finished(task_graph, start)
-    return start, np.array(run.finish, np.int64)
+    """Start and finish of every task in ps; -1 of those that never started."""
+    execution = Execution(task_graph)
+    execution.run()
+    return np.array(execution.start, np.int64), np.array(execution.finish, np.int64)
 
 
 class _Fifo:
     """Waiting tasks by ready number: the order in which they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Resource) -> None:
         self.tasks: deque[int] = deque()
 
     def add(self, task: int, number: int, priority: int) -> None:
@@ -55,7 +51,7 @@ class _Fifo:
 class _Priority:
     """Waiting tasks by priority, then ready number."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: Resource) -> None:
         self.tasks: list[tuple[int, int, int]] = []
 
     def add(self, task: int, number: int, priority: int) -> None:
@@ -71,8 +67,8 @@ class _Priority:
 class _Fixed:
     """The next task of a given sequence, once it is ready."""
 
-    def __init__(self, sequence: tuple[int, ...]) -> None:
-        self.sequence, self.position = sequence, 0
+    def __init__(self, queue: Resource) -> None:
+        self.sequence, self.position = queue.sequence, 0
         self.ready: set[int] = set()
 
     def add(self, task: int, number: int, priority: int) -> None:
@@ -87,7 +83,14 @@ class _Fixed:
         self.position += 1
 
 
-class _Run:
+_QUEUES: dict[str, type[_Fifo | _Priority | _Fixed]] = {
+    "fifo": _Fifo,
+    "priority": _Priority,
+    "fixed": _Fixed,
+}
+
+
+class Execution:
     """One execution: the clock, the queues, and what every task still waits for."""
 
     def __init__(self, task_graph: TaskGraph) -> None:
@@ -102,40 +105,34 @@ class _Run:
         self.held, self.successors = tasks.resources.lists(), tasks.successors.lists()
         self.missing: list[int] = task_graph.predecessor_count.tolist()
         self.start, self.finish = [-1] * len(tasks), [-1] * len(tasks)
-        self.queues = [
-            _Fixed(one.sequence)
-            if one.policy == "fixed"
-            else _Priority()
-            if one.policy == "priority"
-            else _Fifo()
-            for one in task_graph.resources
-        ]
+        self.queues = [_QUEUES[queue.policy](queue) for queue in task_graph.resources]
         self.idle = [True] * len(self.queues)
         self.arrived: list[int] = []  # became ready in this round
         self.touched: list[int] = []  # resources freed in this round
         self.number, self.settling = 0, False
         self.flows = _Flows(self, task_graph) if tasks.flow.any() else None
 
-    def due(self, delay: int, callback: Callable[[Event], None], task: int) -> None:
-        """Call back after ``delay`` ps, before the settle of that round."""
+    def run(self) -> None:
+        """Execute the whole graph."""
+        self.arrived = [task for task, count in enumerate(self.missing) if count == 0]
+        self.settle_soon()
+        self.env.run()
+
+    def due(
+        self, delay: int, callback: Callable[[Event], None], task: int, urgency: int = DUE
+    ) -> None:
+        """Call back after ``delay`` ps: before the settle of that round, unless that is meant."""
+        # An event that has happened already: env.timeout would check and copy more, for every task.
         event = Event(self.env)
         event._ok, event._value = True, task
         event.callbacks.append(callback)
-        self.env.schedule(event, DUE, delay)  # type: ignore[arg-type]
+        self.env.schedule(event, urgency, delay)  # type: ignore[arg-type]
 
     def settle_soon(self) -> None:
         """One settle for this round."""
         if not self.settling:
             self.settling = True
-            event = Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(self.settle)
-            self.env.schedule(event, SETTLE, 0)  # type: ignore[arg-type]
-
-    def arrive(self, tasks: list[int]) -> None:
-        """Tasks that wait for nothing any more."""
-        self.arrived.extend(tasks)
-        self.settle_soon()
+            self.due(0, self.settle, -1, SETTLE)
 
     def on_finish(self, event: Event) -> None:
         """Rule 3 (a): a finish, with the release and the end of the gap where these fall on the
@@ -193,9 +190,9 @@ class _Run:
         for resource in touched:
             head = self.queues[resource].head() if self.idle[resource] else None
             if head is not None and self.may_start(head):
-                for one in self.held[head]:
-                    self.idle[one] = False
-                    self.queues[one].pop()
+                for queue in self.held[head]:
+                    self.idle[queue] = False
+                    self.queues[queue].pop()
                 self.begin(head)
         if self.flows is not None:
             self.flows.settle()
@@ -222,8 +219,8 @@ class _Flows:
     ends.
     """
 
-    def __init__(self, run: _Run, task_graph: TaskGraph) -> None:
-        self.run, count = run, len(task_graph.tasks)
+    def __init__(self, execution: Execution, task_graph: TaskGraph) -> None:
+        self.execution, count = execution, len(task_graph.tasks)
         links = task_graph.tasks.links
         self.bytes, self.ptr, self.ids = (
             task_graph.tasks.bytes.tolist(),
@@ -240,18 +237,18 @@ class _Flows:
 
     def begin(self, task: int) -> None:
         """A flow starts: its held latency first, then its bytes."""
-        latency = self.run.duration[task]
+        latency = self.execution.duration[task]
         if not self.bytes[task]:
-            self.run.due(latency, self.run.on_finish, task)
+            self.execution.due(latency, self.execution.on_finish, task)
         elif latency:
-            self.run.due(latency, self.on_enter, task)
+            self.execution.due(latency, self.on_enter, task)
         else:
             self.enter(task)
 
     def on_enter(self, event: Event) -> None:
         """The held latency is over."""
         self.enter(event._value)
-        self.run.settle_soon()
+        self.execution.settle_soon()
 
     def enter(self, task: int) -> None:
         """The flow joins those that share its links; shares are set when the round settles."""
@@ -263,7 +260,7 @@ class _Flows:
         """New shares, where the set of flows changed."""
         if not self.changed:
             return
-        now, active = int(self.run.env.now), self.active
+        now, active = int(self.execution.env.now), self.active
         elapsed, self.since, self.changed = now - self.since, now, False
         for task in active:
             self.remaining[task] = advance(self.remaining[task], self.rate[task], elapsed)
@@ -273,17 +270,20 @@ class _Flows:
             self.end[task] = now + time_left(self.remaining[task], self.rate[task])
         self.version += 1
         if active:
-            self.run.due(min(self.end[task] for task in active) - now, self.on_end, self.version)
+            self.execution.due(
+                min(self.end[task] for task in active) - now, self.on_end, self.version
+            )
 
     def on_end(self, event: Event) -> None:
         """Every flow due now leaves its links, unless the shares have changed since."""
         if event._value != self.version:
             return
-        now = self.run.env.now
+        now = self.execution.env.now
         ended = [task for task in self.active if self.end[task] == now]
         self.active = [task for task in self.active if self.end[task] != now]
         self.changed = True
         for task in ended:
             event._value = task
-            self.run.on_finish(event)
-        self.run.settle_soon()  # a lag may put off every release, but the other flows speed up now
+            self.execution.on_finish(event)
+        # A lag may put off every release, but the other flows speed up now.
+        self.execution.settle_soon()

@@ -38,14 +38,14 @@ def slowed(
         raise InputError("collectives.slowdown: not under fair links; use queues")
     kinds = np.array(tasks.kind, dtype=object)
     computes = np.flatnonzero((kinds != TRANSFER) & (kinds != COLLECTIVE) & (tasks.duration > 0))
-    own, alone = tasks.duration, replace(task_graph, sharing=None)
+    alone = replace(task_graph, sharing=None)
     trace = simulate(alone)
     for _ in range(MOST_ROUNDS):
         slow = _overlap(trace, computes, sharing)
-        wanted = own + _ceil_share(slow, 1 - 1 / sharing.slowdown)
-        if (wanted == trace.task_graph.tasks.duration).all():
+        duration = tasks.duration + _ceil_share(slow, 1 - 1 / sharing.slowdown)
+        if (duration == trace.task_graph.tasks.duration).all():
             return trace
-        trace = simulate(replace(alone, tasks=replace(tasks, duration=wanted)))
+        trace = simulate(replace(alone, tasks=replace(tasks, duration=duration)))
     raise InputError(f"collectives.slowdown: the step did not settle within {MOST_ROUNDS} rounds")
 
 
@@ -61,19 +61,20 @@ def _overlap(trace: Trace, computes: Ints, sharing: Sharing) -> Ints:
     """For how long (ps) each task ran while its device was shared; 0 for what is neither
     computation nor collective.
     """
-    found = np.zeros(len(trace.start), np.int64)
-    task, device = sharing.devices.owners(), sharing.devices.ids
+    overlap = np.zeros(len(trace.start), np.int64)
+    task, ranks = sharing.devices.owners(), sharing.devices.ids
     where = trace.task_graph.tasks.source[computes]
-    for one in np.unique(device).tolist():
-        members = computes[where == one]
-        found[members] = _covered(trace, task[device == one], members)
+    for device in np.unique(ranks).tolist():
+        members = computes[where == device]
+        overlap[members] = _covered(trace, task[ranks == device], members)
+    # Collectives over one set of devices at once: a model has thousands over few sets.
     by_devices: dict[bytes, list[int]] = {}
     for collective in np.unique(task).tolist():
         by_devices.setdefault(sharing.devices[collective].tobytes(), []).append(collective)
-    for devices, members_of in by_devices.items():
+    for devices, collectives in by_devices.items():
         beside = computes[np.isin(where, np.frombuffer(devices, np.int64))]
-        found[members_of] = _covered(trace, beside, np.array(members_of, np.int64))
-    return found
+        overlap[collectives] = _covered(trace, beside, np.array(collectives, np.int64))
+    return overlap
 
 
 def _covered(trace: Trace, others: Ints, tasks: Ints) -> Ints:
@@ -81,6 +82,7 @@ def _covered(trace: Trace, others: Ints, tasks: Ints) -> Ints:
     others = others[trace.finish[others] > trace.start[others]]
     if not len(others) or not len(tasks):
         return np.zeros(len(tasks), np.int64)
+    # Busy stretches: sorted by start, one begins where all before have finished.
     order = np.argsort(trace.start[others], kind="stable")
     start, finish = trace.start[others][order], np.maximum.accumulate(trace.finish[others][order])
     first = np.concatenate(([True], start[1:] > finish[:-1]))
