@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import overload
 
 import numpy as np
@@ -57,8 +57,8 @@ class Rows:
         """From a sequence for each row."""
         lists = list(lists)
         ptr = np.zeros(len(lists) + 1, np.int64)
-        np.cumsum([len(one) for one in lists], out=ptr[1:])
-        return cls(ptr, np.fromiter((i for one in lists for i in one), np.int64, int(ptr[-1])))
+        np.cumsum([len(row) for row in lists], out=ptr[1:])
+        return cls(ptr, np.fromiter(chain.from_iterable(lists), np.int64, int(ptr[-1])))
 
     @classmethod
     def of_pairs(cls, rows: Ints, entries: Ints, count: int) -> Rows:
@@ -83,7 +83,7 @@ class Rows:
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
     def lists(self) -> list[list[int]]:
-        """As plain lists, for loops that leave numpy."""
+        """Plain lists, for loops in Python: numpy's scalars are slow there."""
         flat, ends = self.ids.tolist(), self.ptr.tolist()
         return [flat[a:b] for a, b in pairwise(ends)]
 
@@ -202,7 +202,7 @@ class Buffers:
     requested: Ints | None = None
 
     @property
-    def asked(self) -> Ints:
+    def requested_bytes(self) -> Ints:
         """The bytes that the tensors themselves have."""
         return self.bytes if self.requested is None else self.requested
 
@@ -264,7 +264,8 @@ class TaskGraph:
             rows = getattr(tasks, name)
             if len(rows) != count or ((rows.ids < 0) | (rows.ids >= limit)).any():
                 yield f"tasks.{name}: must hold {count} lists of numbers under {limit}"
-        if len(self.buffers.asked) != len(self.buffers) or (self.buffers.asked < 0).any():
+        requested = self.buffers.requested_bytes
+        if len(requested) != len(self.buffers) or (requested < 0).any():
             yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
         if _total(tasks.duration, tasks.lag, tasks.gap) >= 2**62:
             yield "tasks: all times together exceed 53 days"

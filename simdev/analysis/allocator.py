@@ -273,7 +273,7 @@ def _use(trace: Trace, device: int, expandable: bool) -> AllocatorUse:
     beside = np.isin(buffers.kind, [BUFFER_KINDS.index(kind) for kind in OUTSIDE])
     outside = int(buffers.bytes[here & beside].sum())
     allocator = Allocator(None if capacity < 0 else max(capacity - outside, 0), expandable)
-    rows, size_of = np.flatnonzero(here & ~beside), buffers.asked.tolist()
+    rows, size_of = np.flatnonzero(here & ~beside), buffers.requested_bytes.tolist()
     requested = allocated = reserved = 0
     failed: tuple[int, str, int] | None = None
     address: dict[int, int] = {}

@@ -43,12 +43,11 @@ def check(task_graph: TaskGraph, trace: Trace, claim: Claim | None = None) -> tu
     if columns:
         return columns
     start, finish = np.asarray(trace.start, np.int64), np.asarray(trace.finish, np.int64)
-    found = list(schedule_faults(task_graph, start, finish))
-    if not found:
-        found += queue_faults(task_graph, start, finish)
-        found += flow_faults(task_graph, start, finish)
-    found += data_faults(task_graph, start, finish)
-    if not found:
-        found += bound_faults(task_graph, int((finish + task_graph.tasks.lag).max(initial=0)))
-    found += claim_faults(task_graph, start, finish, Claim.of(trace) if claim is None else claim)
-    return tuple(found)
+    faults = list(schedule_faults(task_graph, start, finish))
+    if not faults:
+        faults += queue_faults(task_graph, start, finish)
+        faults += flow_faults(task_graph, start, finish)
+    faults += data_faults(task_graph, start, finish)
+    if not faults:
+        faults += bound_faults(task_graph, int((finish + task_graph.tasks.lag).max(initial=0)))
+    return *faults, *claim_faults(task_graph, start, finish, claim or Claim.of(trace))

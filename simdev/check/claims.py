@@ -37,20 +37,13 @@ class Claim:
     @classmethod
     def of(cls, trace: Trace) -> Claim:
         """Everything that the trace reports."""
-        memory = trace.memory
-        return cls(
-            trace.end_ps,
-            {one.device: one.peak for one in memory},
-            {
-                one.device: list(zip(one.time.tolist(), one.level.tolist(), strict=True))
-                for one in memory
-            },
-            {
-                one.device: (o.time_ps, o.task, o.excess) if (o := one.overflow) else None
-                for one in memory
-            },
-            trace.feasible,
-        )
+        peaks, levels, overflows = {}, {}, {}
+        for memory in trace.memory:
+            name, over = memory.device, memory.overflow
+            peaks[name] = memory.peak
+            levels[name] = list(zip(memory.time.tolist(), memory.level.tolist(), strict=True))
+            overflows[name] = None if over is None else (over.time_ps, over.task, over.excess)
+        return cls(trace.end_ps, peaks, levels, overflows, trace.feasible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +61,17 @@ def claim_faults(
     task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim
 ) -> Iterator[Violation]:
     """Rules ``step``, ``peak``, ``levels``, ``overflow`` and ``feasible``."""
-    end = max(
-        (f + lag for f, lag in zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True)),
-        default=0,
-    )
+    # Sums of Python integers: in a file, times may be as large as they please.
+    release = map(sum, zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True))
+    end = max(release, default=0)
     if claim.trace_ps is not None and claim.trace_ps != end:
-        told = (
-            "the step is said to take" if task_graph.steps == 1 else "the steps are said to end at"
-        )
-        yield Violation("step", (), f"{told} {claim.trace_ps} ps; the last release is at {end}")
+        subject = "step is said to take" if task_graph.steps == 1 else "steps are said to end at"
+        text = f"the {subject} {claim.trace_ps} ps; the last release is at {end}"
+        yield Violation("step", (), text)
     events = memory_events(task_graph, start.tolist(), finish.tolist())
-    feasible = True
-    for device, own_events, capacity in zip(
-        task_graph.devices, events, task_graph.capacity.tolist(), strict=True
-    ):
-        replay = _replay(task_graph, own_events, capacity)
+    capacities, feasible = task_graph.capacity.tolist(), True
+    for device, changes, capacity in zip(task_graph.devices, events, capacities, strict=True):
+        replay = _replay(task_graph, changes, capacity)
         feasible &= replay.overflow is None
         yield from _memory_faults(device, replay, claim)
     if claim.feasible is not None and claim.feasible != feasible:
@@ -91,25 +80,22 @@ def claim_faults(
 
 
 def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Iterator[Violation]:
-    if claim.peaks is not None and claim.peaks.get(device, 0) != replay.peak:
-        text = (
-            f'"{device}" is said to peak at {claim.peaks.get(device, 0)} bytes; its '
-            f"buffers peak at {replay.peak}"
-        )
+    if claim.peaks is not None and (peak := claim.peaks.get(device, 0)) != replay.peak:
+        text = f'"{device}" is said to peak at {peak} bytes; its buffers peak at {replay.peak}'
         yield Violation("peak", (device,), text)
     if claim.levels is not None:
-        levels, found = list(_steps(claim.levels.get(device, ()))), list(_steps(replay.timeline))
-        if levels != found:
-            time, level = min(set(levels) ^ set(found), default=(0, 0))
-            side = "said" if (time, level) in levels else "replayed"
+        claimed = list(_steps(claim.levels.get(device, ())))
+        replayed = list(_steps(replay.timeline))
+        if claimed != replayed:
+            time, level = min(set(claimed) ^ set(replayed), default=(0, 0))
+            side = "said" if (time, level) in claimed else "replayed"
             text = (
-                f'the memory of "{device}" differs from its replay first at {time}: '
-                f"{level} bytes are only {side}"
+                f'the memory of "{device}" differs from its replay first at {time}: {level} bytes '
+                f"are only {side}"
             )
             yield Violation("levels", (device,), text)
-    if claim.overflows is not None and claim.overflows.get(device) != replay.overflow:
-        said = claim.overflows.get(device)
-        text = f'"{device}" is said to overflow first at {said}, in its replay at {replay.overflow}'
+    if claim.overflows is not None and (over := claim.overflows.get(device)) != replay.overflow:
+        text = f'"{device}" is said to overflow first at {over}, in its replay at {replay.overflow}'
         yield Violation("overflow", (device,), text)
 
 
@@ -148,7 +134,7 @@ def memory_events(
         begin, end = start[filler], max(finish[task] for task in (filler, *readers))
         if begin < end:
             events[device] += [(begin, 1, filler, buffer, size), (end, 0, filler, buffer, -size)]
-    return [sorted(one) for one in events]
+    return list(map(sorted, events))
 
 
 def _replay(task_graph: TaskGraph, events: list[Event], capacity: int) -> _Replay:

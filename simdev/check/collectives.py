@@ -25,29 +25,27 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
     for task in np.flatnonzero(tasks.op >= len(tasks)).tolist():
         if tasks.kind[task] == COLLECTIVE:
             name = tasks.name[task]
-            yield Violation(
-                "bytes", (name,), f'"{name}" is of task {tasks.op[task]}: there is none'
-            )
+            text = f'"{name}" is of task {tasks.op[task]}: there is none'
+            yield Violation("bytes", (name,), text)
     if not members:
         return
     left, read = _operands(task_graph, members)
-    passing = set(
-        task_graph.buffers.filler[task_graph.buffers.kind == BUFFER_KINDS.index("staging")].tolist()
-    )
-    for op, own in members.items():
-        name = tasks.name[op]
-        if len({device for device, _ in left[op]}) < len(left[op]):
+    buffers = task_graph.buffers
+    passing = set(buffers.filler[buffers.kind == BUFFER_KINDS.index("staging")].tolist())
+    for op, messages in members.items():
+        name, sizes = tasks.name[op], dict(left[op])
+        if len(sizes) < len(left[op]):
             yield Violation("bytes", (name,), f'"{name}" leaves two buffers on one device')
             continue
-        needs, forms = _needs(dict(left[op]), read[op]), _forms(dict(left[op]), read[op])
-        if own == [op]:
-            yield from _task_faults(task_graph, op, needs, (forms, len(left[op])))
+        needs, forms = _needs(sizes, read[op]), _forms(sizes, read[op])
+        if messages == [op]:
+            by_rank = {-(-total // len(sizes)) for total in forms}
+            yield from _task_faults(task_graph, op, max(needs.values(), default=0), by_rank)
         else:
-            yield from _expanded_faults(task_graph, name, own, needs)
+            yield from _expanded_faults(task_graph, name, messages, needs)
             # What a host between the ranks passes on is sent to it first.
-            sent = sum(int(tasks.bytes[task]) for task in own if task not in passing)
-            if forms and sent not in forms:
-                yield Violation("bytes", (name,), _form_text(name, sent, forms))
+            sent = sum(int(tasks.bytes[task]) for task in messages if task not in passing)
+            yield from _form_faults(name, sent, forms)
 
 
 def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
@@ -57,27 +55,25 @@ def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
     Where steps follow one another the columns tell the op of the first: the n-th part of its
     messages is the n-th step's.
     """
-    tasks = task_graph.tasks
-    messages: dict[int, list[int]] = {}
-    found: dict[int, list[int]] = {}
-    for task, kind in enumerate(tasks.kind):
-        op = int(tasks.op[task])
-        # without an op nothing tells what it reads and leaves
-        if kind != COLLECTIVE or not 0 <= op < len(tasks):
-            continue
-        if tasks.kind[op] == COLLECTIVE:
-            found[task] = [task]
-        else:
-            messages.setdefault(op, []).append(task)
+    kinds, ops = list(task_graph.tasks.kind), task_graph.tasks.op.tolist()
+    members: dict[int, list[int]] = {}
+    messages: dict[int, list[int]] = defaultdict(list)
+    for task, op in enumerate(ops):
+        # Without an op no column says what the collective reads and leaves.
+        if kinds[task] == COLLECTIVE and 0 <= op < len(ops):
+            if kinds[op] == COLLECTIVE:
+                members[task] = [task]
+            else:
+                messages[op].append(task)
     starts: dict[int, list[int]] = {op: [] for op in messages}
-    for task, op in enumerate(tasks.op.tolist()):
-        if op in starts and tasks.kind[task] not in (COLLECTIVE, TRANSFER):
+    for task, op in enumerate(ops):
+        if op in starts and kinds[task] not in (COLLECTIVE, TRANSFER):
             starts[op].append(task)
-    for op, own in messages.items():
+    for op, sent in messages.items():
         steps = starts[op] or [op]
-        share = -(-len(own) // len(steps))
-        found |= {start: own[k * share : (k + 1) * share] for k, start in enumerate(steps)}
-    return found
+        share = -(-len(sent) // len(steps))
+        members |= {start: sent[k * share : (k + 1) * share] for k, start in enumerate(steps)}
+    return members
 
 
 def _operands(
@@ -89,9 +85,8 @@ def _operands(
     buffers = task_graph.buffers
     left: dict[int, list[tuple[int, int]]] = {op: [] for op in ops}
     read: dict[int, Sizes] = {op: defaultdict(int) for op in ops}
-    columns = zip(
-        buffers.filler.tolist(), buffers.device.tolist(), buffers.asked.tolist(), strict=True
-    )
+    fillers, devices = buffers.filler.tolist(), buffers.device.tolist()
+    columns = zip(fillers, devices, buffers.requested_bytes.tolist(), strict=True)
     for row, (filler, device, size) in enumerate(columns):
         if filler in left:
             left[filler].append((device, size))
@@ -130,30 +125,30 @@ def _forms(left: Sizes, read: Sizes) -> set[int]:
         return set()
     if set(left.values()) == {sum(read.values())}:
         return _spreading(count, max(read.values()))
-    size, alike = max(left.values()), len({*left.values()}) == 1
-    found = _spreading(count, size) if set(read.values()) == {sum(left.values())} else set[int]()
-    if not alike or not (found or set(read.values()) == {size}):
-        return found
+    size, equal = max(left.values()), len({*left.values()}) == 1
+    forms = _spreading(count, size) if set(read.values()) == {sum(left.values())} else set[int]()
+    if not equal or not (forms or set(read.values()) == {size}):
+        return forms
     # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of
     # views.
     part = -(-size // count)
-    found |= {2 * (count - 1) * size, count * (count - 1) * part}
-    found |= {2 * count * (count - 1) * shares for shares in _shares(part, count)}
+    forms |= {2 * (count - 1) * size, count * (count - 1) * part}
+    forms |= {2 * count * (count - 1) * shares for shares in _shares(part, count)}
     for local, nodes in _two_levels(count):
         share = -(-size // local)
         between = 2 * (nodes - 1) * -(-share // nodes)
-        found |= {count * (2 * (local - 1) * shares + between) for shares in _shares(share, local)}
-        found.add(count * ((local - 1) * share + (nodes - 1) * -(-size // nodes)))
-    return found
+        forms |= {count * (2 * (local - 1) * shares + between) for shares in _shares(share, local)}
+        forms.add(count * ((local - 1) * share + (nodes - 1) * -(-size // nodes)))
+    return forms
 
 
 def _spreading(count: int, part: int) -> set[int]:
     """Each rank's part goes to all others: by one ring or several, in one level or two."""
-    found = {count * (count - 1) * shares for shares in _shares(part, count)}
+    forms = {count * (count - 1) * shares for shares in _shares(part, count)}
     for local, nodes in _two_levels(count):
         inside = _shares(nodes * part, local)
-        found |= {count * ((nodes - 1) * part + (local - 1) * shares) for shares in inside}
-    return found
+        forms |= {count * ((nodes - 1) * part + (local - 1) * shares) for shares in inside}
+    return forms
 
 
 def _two_levels(count: int) -> Iterator[tuple[int, int]]:
@@ -169,34 +164,29 @@ def _shares(part: int, ranks: int) -> set[int]:
 
 
 def _task_faults(
-    task_graph: TaskGraph, task: int, needs: Sizes, told: tuple[set[int], int]
+    task_graph: TaskGraph, task: int, least: int, forms: set[int]
 ) -> Iterator[Violation]:
-    """The one task of a collective; the bytes of a flow are told so that it takes its time, and
-    only bounded.
+    """A collective of one task, whose bytes are those of a rank, which must get ``least``.
+
+    The bytes of a flow are such that it takes its time, and only bounded.
     """
     name, sent = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
-    forms, count = told
-    least = max(needs.values(), default=0)
     if task_graph.tasks.flow[task]:
         if least and not sent:
-            yield Violation(
-                "bytes", (name,), f'"{name}" sends nothing, but a rank must get {least} bytes'
-            )
+            text = f'"{name}" sends nothing, but a rank must get {least} bytes'
+            yield Violation("bytes", (name,), text)
     elif sent < least:
-        yield Violation(
-            "bytes", (name,), f'"{name}" sends {sent} bytes a rank, but one must get {least}'
-        )
-    elif forms and sent not in {-(-total // count) for total in forms}:
-        yield Violation(
-            "bytes", (name,), _form_text(name, sent, {-(-total // count) for total in forms})
-        )
+        text = f'"{name}" sends {sent} bytes a rank, but one must get {least}'
+        yield Violation("bytes", (name,), text)
+    else:
+        yield from _form_faults(name, sent, forms)
 
 
-def _form_text(name: str, sent: int, forms: set[int]) -> str:
-    return (
-        f'"{name}" sends {sent} bytes; a ring or tree sends one of '
-        f"{', '.join(map(str, sorted(forms)[:6]))}"
-    )
+def _form_faults(name: str, sent: int, forms: set[int]) -> Iterator[Violation]:
+    if forms and sent not in forms:
+        known = ", ".join(map(str, sorted(forms)[:6]))
+        text = f'"{name}" sends {sent} bytes; a ring or tree sends one of {known}'
+        yield Violation("bytes", (name,), text)
 
 
 def _expanded_faults(

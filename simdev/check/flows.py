@@ -29,6 +29,7 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     links = tasks.links.lists()
     enter = (start + tasks.duration).tolist()
     # time -> flows that leave, flows that enter
+    # by time: flows that leave, flows that enter
     changes: dict[int, tuple[list[int], list[int]]] = {}
     for task in rows:
         changes.setdefault(int(finish[task]), ([], []))[0].append(task)
@@ -39,9 +40,8 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
         for text in sending.change(time, leaving, entering):
             yield Violation("flow", (), f"at {time}: {text}")
         for task in leaving:
-            yield from _sent_fault(
-                task_graph, task, time, sending.sent.pop(task), sending.rate.pop(task)
-            )
+            sent, rate = sending.sent.pop(task), sending.rate.pop(task)
+            yield from _sent_fault(task_graph, task, time, sent, rate)
 
 
 def _sent_fault(
@@ -54,11 +54,8 @@ def _sent_fault(
         text = f'"{name}" finishes at {time}, when its share has sent {sent:.9g} of {size} bytes'
         yield Violation("flow", (name,), text)
     elif sent - rate > size + slack:
-        yield Violation(
-            "flow",
-            (name,),
-            f'"{name}" finishes at {time}, but its share has sent all {size} bytes before',
-        )
+        text = f'"{name}" finishes at {time}, but its share has sent all {size} bytes before'
+        yield Violation("flow", (name,), text)
 
 
 class _Sending:

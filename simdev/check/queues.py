@@ -53,14 +53,15 @@ class _Queue:
         return self.waiting[0][2] if self.waiting else -1
 
 
-def _in_first_round(when: Ints, start: Ints) -> Iterator[tuple[int, int]]:
-    """(instant, task) in order of time, of what falls in the first round of an instant: all but
-    what takes no time.
+def _by_instant(when: Ints, start: Ints) -> dict[int, list[int]]:
+    """The tasks whose time falls in the first round of an instant, by instant: of all but those
+    that take no time.
     """
     rows = np.flatnonzero(when > start)
-    rows = rows[np.argsort(when[rows], kind="stable")]
-    yield from zip(when[rows].tolist(), rows.tolist(), strict=True)
-    yield -1, -1
+    tasks: dict[int, list[int]] = {}
+    for instant, task in zip(when[rows].tolist(), rows.tolist(), strict=True):
+        tasks.setdefault(instant, []).append(task)
+    return tasks
 
 
 class _Replay:
@@ -71,16 +72,9 @@ class _Replay:
         self.task_graph, self.names = task_graph, tasks.name
         release, free = finish + tasks.lag, finish + tasks.gap
         self.instants: list[int] = np.unique(np.concatenate(([0], start, release, free))).tolist()
-        self.releases, self.frees, self.starts = (
-            _in_first_round(release, start),
-            _in_first_round(free, start),
-            _in_first_round(start, start - 1),
-        )
-        self.next_release, self.next_free, self.next_start = (
-            next(self.releases),
-            next(self.frees),
-            next(self.starts),
-        )
+        self.releases = _by_instant(release, start)
+        self.frees = _by_instant(free, start)
+        self.starts = _by_instant(start, start - 1)
         self.release_now = (release == start).tolist()  # a round later, in the same instant
         self.free_now = (free == start).tolist()
         self.start: list[int] = start.tolist()
@@ -100,7 +94,9 @@ class _Replay:
         """Replay all instants."""
         fresh = [task for task, count in enumerate(self.missing) if not count]
         for now in self.instants:
-            self._open(now)
+            self.released += self.releases.get(now, ())
+            self.freed += self.frees.get(now, ())
+            self.due = self.starts.get(now, [])
             candidates = [task for task in self.due if task in self.late]
             late: list[int] = []
             blocked: set[int] = set()
@@ -114,19 +110,6 @@ class _Replay:
                     for task in stuck:
                         yield self._out_of_turn(task, now, blocked)
             yield from (self._needless(task, now) for task in late if task not in blocked)
-
-    def _open(self, now: int) -> None:
-        """What the trace says is due at this instant."""
-        self.due = []
-        while self.next_release[0] == now:
-            self.released.append(self.next_release[1])
-            self.next_release = next(self.releases)
-        while self.next_free[0] == now:
-            self.freed.append(self.next_free[1])
-            self.next_free = next(self.frees)
-        while self.next_start[0] == now:
-            self.due.append(self.next_start[1])
-            self.next_start = next(self.starts)
 
     def _round(self, now: int, fresh: list[int], candidates: list[int]) -> list[int]:
         """Apply, number, start.

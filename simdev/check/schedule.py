@@ -7,6 +7,7 @@ queues.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -29,23 +30,18 @@ def column_faults(
     for label, given in (("start", start), ("finish", finish)):
         column = np.asarray(given)
         if column.shape != (len(names),):
-            yield Violation(
-                "columns", (), f"{label} must hold {len(names)} numbers, got shape {column.shape}"
-            )
+            text = f"{label} must hold {len(names)} numbers, got shape {column.shape}"
+            yield Violation("columns", (), text)
         elif len(names) and column.dtype.kind not in "iu":
-            yield Violation(
-                "columns", (), f"{label} must hold whole picoseconds, got {column.dtype}"
-            )
+            text = f"{label} must hold whole picoseconds, got {column.dtype}"
+            yield Violation("columns", (), text)
         else:
             for task in np.flatnonzero(column > LATEST).tolist():
                 text = f'{label} of "{names[task]}" is out of range: {column[task]}'
                 yield Violation("columns", (names[task],), text)
             for task in np.flatnonzero(column < 0).tolist():
-                yield Violation(
-                    "ran",
-                    (names[task],),
-                    f'"{names[task]}" never ran: its {label} is {column[task]}',
-                )
+                text = f'"{names[task]}" never ran: its {label} is {column[task]}'
+                yield Violation("ran", (names[task],), text)
 
 
 def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
@@ -93,13 +89,13 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterato
     held, task, begin, end = held[order], task[order], begin[order], end[order]
     clash = (held[1:] == held[:-1]) & (begin[1:] < end[:-1])
     for i in np.flatnonzero(clash).tolist():
-        one, other = tasks.name[task[i]], tasks.name[task[i + 1]]
+        first, second = tasks.name[task[i]], tasks.name[task[i + 1]]
         resource = task_graph.resources[held[i]].name
         text = (
-            f'"{resource}" serves "{one}" until {end[i]} (gap included), but "{other}" '
+            f'"{resource}" serves "{first}" until {end[i]} (gap included), but "{second}" '
             f"starts at {begin[i + 1]}"
         )
-        yield Violation("overlap", (one, other, resource), text)
+        yield Violation("overlap", (first, second, resource), text)
 
 
 def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Violation]:
@@ -113,12 +109,12 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Iterator[Vi
     buffer, reader, filler = buffer[inside], reader[inside], filler[inside]
     arrival = (finish + tasks.lag)[filler]
     for i in np.flatnonzero(start[reader] < arrival).tolist():
-        name, what = tasks.name[reader[i]], buffers.name[buffer[i]]
+        name, read = tasks.name[reader[i]], buffers.name[buffer[i]]
         text = (
-            f'"{name}" starts at {start[reader[i]]}, but the buffer "{what}" that it reads '
+            f'"{name}" starts at {start[reader[i]]}, but the buffer "{read}" that it reads '
             f"is there at {arrival[i]}"
         )
-        yield Violation("data", (name, what), text)
+        yield Violation("data", (name, read), text)
     yield from _bytes_faults(task_graph)
     yield from collective_faults(task_graph)
 
@@ -128,26 +124,23 @@ def _bytes_faults(task_graph: TaskGraph) -> Iterator[Violation]:
     fill there.
     """
     tasks, buffers = task_graph.tasks, task_graph.buffers
-    if not len(buffers):
-        return
-    hops = np.stack((tasks.op, tasks.output, tasks.source, tasks.destination), axis=1).tolist()
+    columns = (tasks.op, tasks.output, tasks.source, tasks.destination)
+    hops = zip(*(column.tolist() for column in columns), strict=True)
     hop_of = {
-        t: tuple(hop)
-        for t, hop in enumerate(hops)
-        if tasks.kind[t] == TRANSFER and min(hop[:2]) >= 0
+        task: hop
+        for task, hop in enumerate(hops)
+        if tasks.kind[task] == TRANSFER and min(hop[:2]) >= 0
     }
-    sent = dict.fromkeys(hop_of.values(), 0)
-    received = dict.fromkeys(hop_of.values(), 0)
+    sent, received = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     for task, hop in hop_of.items():
         sent[hop] += int(tasks.bytes[task])
-    for filler, device, size in np.stack(
-        (buffers.filler, buffers.device, buffers.asked), axis=1
-    ).tolist():
+    filled = (buffers.filler, buffers.device, buffers.requested_bytes)
+    for filler, device, size in zip(*(column.tolist() for column in filled), strict=True):
         if filler in hop_of and device == hop_of[filler][3]:
             received[hop_of[filler]] += size
     first = {hop: tasks.name[task] for task, hop in reversed(hop_of.items())}
     for hop, size in sent.items():
-        if size != received[hop]:
+        if len(buffers) and size != received[hop]:
             text = f'"{first[hop]}" sends {size} bytes, of which {received[hop]} are received'
             yield Violation("bytes", (first[hop],), text)
 
@@ -158,36 +151,28 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Iterator[Violation]:
     """
     tasks = task_graph.tasks
     sending = _sending_ps(task_graph)
-    path, last = longest_path(
-        task_graph, tasks.duration + np.floor(sending * (1 - SLACK)).astype(np.int64)
-    )
+    least = tasks.duration + np.floor(sending * (1 - SLACK)).astype(np.int64)
+    path, last = longest_path(task_graph, least)
     if step < path:
         name = tasks.name[last]
-        yield Violation(
-            "bounds",
-            (name,),
-            f'the step takes {step} ps, but the longest path, to "{name}", takes {path}',
-        )
+        text = f'the step takes {step} ps, but the longest path, to "{name}", takes {path}'
+        yield Violation("bounds", (name,), text)
     held, task = tasks.resources.ids, tasks.resources.owners()
-    busy, gap = (
-        np.zeros(len(task_graph.resources), np.int64),
-        np.zeros(len(task_graph.resources), np.int64),
-    )
+    busy, gap = np.zeros((2, len(task_graph.resources)), np.int64)
     np.add.at(busy, held, (tasks.duration + tasks.gap)[task])
+    # The step may end before the last gap of a queue does, whichever task is last.
     np.maximum.at(gap, held, tasks.gap[task])
     for resource in np.flatnonzero(step < busy - gap).tolist():
         name, needed = task_graph.resources[resource].name, busy[resource] - gap[resource]
-        yield Violation(
-            "bounds", (name,), f'the step takes {step} ps, but "{name}" alone is busy for {needed}'
-        )
+        text = f'the step takes {step} ps, but "{name}" alone is busy for {needed}'
+        yield Violation("bounds", (name,), text)
     # One more for each flow: the picosecond in which its last byte is sent is rounded up, and its
     # share unused after.
     alone = np.ceil(sending * (1 + SLACK)).astype(np.int64) + tasks.flow
     most = sum((tasks.duration + alone + tasks.lag + tasks.gap).tolist())
     if step > most:
-        yield Violation(
-            "bounds", (), f"the step takes {step} ps, but one task after another would take {most}"
-        )
+        text = f"the step takes {step} ps, but one task after another would take {most}"
+        yield Violation("bounds", (), text)
 
 
 def _sending_ps(task_graph: TaskGraph) -> NDArray[np.float64]:

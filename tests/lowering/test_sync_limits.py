@@ -93,7 +93,7 @@ def test_the_bytes_of_a_policy_are_checked_where_only_outputs_count(policy: str)
     ]
     assert added
     assert not buffers.bytes[added].any()
-    assert buffers.asked[added].all()
+    assert buffers.requested_bytes[added].all()
 
 
 def by_hand(size: int = 40, **changes: Any) -> Scenario:

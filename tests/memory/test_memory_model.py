@@ -632,7 +632,7 @@ def test_a_run_keeps_what_was_requested(
     write_run(trace, path)
     saved = read_run(path)
     assert not check(saved.task_graph, saved.trace)
-    assert saved.task_graph.buffers.asked.tolist() == trace.task_graph.buffers.asked.tolist()
+    assert saved.task_graph.buffers.requested_bytes.tolist() == trace.task_graph.buffers.requested_bytes.tolist()
     assert saved.trace.memory_excess == trace.memory_excess
 
 
