@@ -5,7 +5,7 @@ provenance.
 from __future__ import annotations
 
 from .chakra import parse_trace, traces_scenario
-from .dnn_partitioning import Workload, read_workload, workload_scenario
+from .dnn_partitioning import parse_workload, workload_scenario
 from .imported import (
     AnyImported,
     Imported,
@@ -14,12 +14,12 @@ from .imported import (
     imported_text,
     write_imported,
 )
-from .machine import Machine
+from .machine import Machine, graph_scenario
 from .nccl import log_tables, parse_log
 from .networks import network_scenario, parse_network
 from .onnx import model_graph, model_scenario, parse_model, read_model
-from .opening import FORMATS, TORCH_FORMATS, graph_scenario, import_file, provenance_of, recognise
-from .pipedream import Layer, Layers, layers_scenario, read_layers
+from .opening import FORMATS, TORCH_FORMATS, import_file, provenance_of, recognise
+from .pipedream import layers_scenario, parse_layers
 from .source import Source, open_source
 from .topology import parse_topology, topology_cluster
 
@@ -30,11 +30,8 @@ __all__ = [
     "Imported",
     "ImportedCluster",
     "ImportedTables",
-    "Layer",
-    "Layers",
     "Machine",
     "Source",
-    "Workload",
     "graph_scenario",
     "import_file",
     "imported_text",
@@ -44,15 +41,15 @@ __all__ = [
     "model_scenario",
     "network_scenario",
     "open_source",
+    "parse_layers",
     "parse_log",
     "parse_model",
     "parse_network",
     "parse_topology",
     "parse_trace",
+    "parse_workload",
     "provenance_of",
-    "read_layers",
     "read_model",
-    "read_workload",
     "recognise",
     "topology_cluster",
     "traces_scenario",

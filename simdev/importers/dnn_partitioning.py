@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
@@ -15,10 +15,11 @@ from typing import Any
 from ..cluster import Cluster, Device
 from ..errors import InputError
 from ..files.nodes import require_joinable
-from ..files.reading import PathLike, label, parse_json, read_text
+from ..files.reading import parse_json
 from ..graph import Graph, Op, Tensor
 from ..strategy import Strategy
 from .imported import Imported
+from .machine import OPEN, Machine
 
 BANDWIDTH = 2**31  # bytes per second: what the files' edge costs rest on
 MS = Fraction(1, 1000)
@@ -63,119 +64,95 @@ class Workload:
     capacity: int
 
 
-def read_workload(path: PathLike) -> Workload:
-    """The workload of a file. Raises InputError with every problem at once."""
-    text = read_text(path)
-    try:
-        return parse_workload(text)
-    except InputError as error:
-        raise error.within(label(path)) from None
-
-
 def parse_workload(text: str) -> Workload:
-    """The workload of a JSON text. Raises InputError."""
+    """The workload of a JSON text. Raises InputError with every problem."""
     value = parse_json(text)
-    if (
-        not isinstance(value, dict)
-        or not isinstance(value.get("nodes"), list)
-        or not isinstance(value.get("edges"), list)
-    ):
-        raise InputError(
-            "not a dnn-partitioning workload: needs an object with lists of nodes and edges"
-        )
-    reader = _Reader()
-    nodes = [reader.node(f"nodes[{i}]", one) for i, one in enumerate(value["nodes"])]
-    row: dict[int, int] = {}
-    for i, node in enumerate(nodes):
-        if node is not None and row.setdefault(node.id, i) != i:
-            reader.problems.append(
-                f"nodes[{i}].id: {node.id} is already that of nodes[{row[node.id]}]"
+    match value:
+        case {"nodes": list(nodes), "edges": list(edges)}:
+            pass
+        case _:
+            raise InputError(
+                "not a dnn-partitioning workload: needs an object with lists of nodes and edges"
             )
-    edges = [reader.edge(f"edges[{i}]", one, row) for i, one in enumerate(value["edges"])]
-    counts = [reader.whole("", value, name) for name in ("maxFPGAs", "maxCPUs")]
-    capacity = reader.bytes("", value, "maxSizePerFPGA")
-    if reader.problems:
-        raise InputError(reader.problems)
-    found = tuple(node for node in nodes if node is not None)
-    if not counts[0] and not counts[1]:
+    problems: list[str] = []
+    objects = [_Object(f"nodes[{i}]", node, problems) for i, node in enumerate(nodes)]
+    read = {i: node.node() for i, node in enumerate(objects) if node.is_object}
+    rows: dict[int, int] = {}
+    for i, node in read.items():
+        if rows.setdefault(node.id, i) != i:
+            problems.append(f"nodes[{i}].id: {node.id} is already that of nodes[{rows[node.id]}]")
+    objects = [_Object(f"edges[{i}]", edge, problems) for i, edge in enumerate(edges)]
+    joins = [edge.edge(rows) for edge in objects if edge.is_object]
+    whole = _Object("", value, problems)
+    accelerators, cpus = whole.count("maxFPGAs"), whole.count("maxCPUs")
+    # Capacities and sizes may be no whole bytes: a flag is told as an eighth of a byte.
+    capacity = ceil(whole.number("maxSizePerFPGA"))
+    if problems:
+        raise InputError(problems)
+    if not accelerators and not cpus:
         raise InputError("maxFPGAs: there is no device")
-    require_joinable("maxFPGAs and maxCPUs", counts[0] + counts[1])
-    return Workload(
-        found, tuple(edge for edge in edges if edge is not None), counts[0], counts[1], capacity
-    )
+    require_joinable("maxFPGAs and maxCPUs", accelerators + cpus)
+    return Workload(tuple(read.values()), tuple(filter(None, joins)), accelerators, cpus, capacity)
 
 
-class _Reader:
-    """Reads values and collects what is wrong with them."""
+class _Object:
+    """Reads the values of an object and adds what is wrong with them to the problems."""
 
-    def __init__(self) -> None:
-        self.problems: list[str] = []
+    def __init__(self, path: str, value: Any, problems: list[str]) -> None:
+        self.path, self.value, self.problems = path, value, problems
+        self.is_object = isinstance(value, dict)
+        if not self.is_object:
+            problems.append(f"{path}: must be an object")
 
-    def number(
-        self, path: str, value: Mapping[str, Any], name: str, default: object = None
-    ) -> Fraction:
-        found = value.get(name, default)
-        known = isinstance(found, (int, float, Decimal)) and not isinstance(found, bool)
-        if (
-            not known
-            or Decimal(str(found)).is_nan()
-            or Decimal(str(found)).is_infinite()
-            or found < 0
-        ):
-            self.problems.append(f"{path}.{name}: must be a number >= 0, got {found!r}".lstrip("."))
+    def _refuse(self, name: str, reason: str) -> None:
+        self.problems.append(f"{self.path}.{name}: {reason}".lstrip("."))
+
+    def number(self, name: str, default: object = None) -> Fraction:
+        value = self.value.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value < 0:
+            self._refuse(name, f"must be a number >= 0, got {value!r}")
             return Fraction(0)
-        return Fraction(Decimal(str(found)) if isinstance(found, float) else found)
+        return Fraction(value)
 
-    def whole(self, path: str, value: Mapping[str, Any], name: str, default: object = None) -> int:
-        found = self.number(path, value, name, default)
-        if found.denominator != 1:
-            self.problems.append(
-                f"{path}.{name}: must be a whole number, got {value[name]}".lstrip(".")
-            )
-        return int(found)
+    def count(self, name: str) -> int:
+        number = self.number(name)
+        if number.denominator != 1:
+            self._refuse(name, f"must be a whole number, got {self.value[name]}")
+        return int(number)
 
-    def bytes(self, path: str, value: Mapping[str, Any], name: str, default: object = None) -> int:
-        """Bytes, rounded up: a flag is told as an eighth of a byte."""
-        return ceil(self.number(path, value, name, default))
+    def flag(self, name: str) -> bool:
+        value = self.value.get(name)
+        if value not in (True, False, 0, 1):
+            self._refuse(name, f"must be true, false, 0 or 1, got {value!r}")
+        return bool(value)
 
-    def flag(self, path: str, value: Mapping[str, Any], name: str) -> bool:
-        found = value.get(name)
-        if found not in (True, False, 0, 1):
-            self.problems.append(f"{path}.{name}: must be true, false, 0 or 1, got {found!r}")
-        return bool(found)
-
-    def node(self, path: str, value: object) -> Node | None:
-        if not isinstance(value, dict):
-            self.problems.append(f"{path}: must be an object")
-            return None
-        color = value.get("colorClass")
-        able = self.flag(path, value, "supportedOnFpga")
+    def node(self) -> Node:
+        get = self.value.get
         return Node(
-            self.whole(path, value, "id"),
-            str(value.get("name", value.get("id"))),
-            self.number(path, value, "fpgaLatency") if able else None,
-            self.number(path, value, "cpuLatency"),
-            self.bytes(path, value, "size", 0),
-            self.flag(path, value, "isBackwardNode"),
-            None if color is None else self.whole(path, value, "colorClass"),
+            self.count("id"),
+            str(get("name", get("id"))),
+            self.number("fpgaLatency") if self.flag("supportedOnFpga") else None,
+            self.number("cpuLatency"),
+            ceil(self.number("size", 0)),
+            self.flag("isBackwardNode"),
+            None if get("colorClass") is None else self.count("colorClass"),
         )
 
-    def edge(self, path: str, value: object, row: Mapping[int, int]) -> Edge | None:
-        if not isinstance(value, dict):
-            self.problems.append(f"{path}: must be an object")
-            return None
-        ends = [self.whole(path, value, name) for name in ("sourceId", "destId")]
-        unknown = [end for end in ends if end not in row]
-        self.problems += [f"{path}: no node with id {end}" for end in unknown]
+    def edge(self, rows: Mapping[int, int]) -> Edge | None:
+        ends = [self.count("sourceId"), self.count("destId")]
+        unknown = [f"{self.path}: no node with id {end}" for end in ends if end not in rows]
+        self.problems += unknown
         if unknown:
             return None
-        cost, size = self.number(path, value, "cost"), self.bytes(path, value, "size", 0)
-        return Edge(row[ends[0]], row[ends[1]], cost, size)
+        cost, size = self.number("cost"), ceil(self.number("size", 0))
+        return Edge(rows[ends[0]], rows[ends[1]], cost, size)
 
 
-def workload_scenario(workload: Workload, name: str = "dnn-partitioning workload") -> Imported:
+def workload_scenario(
+    workload: Workload, machine: Machine = OPEN, name: str | None = None
+) -> Imported:
     """The step of a workload on its machine: accelerators and CPUs joined at 2^31 bytes/s, all on
-    the first device.
+    the first device that can run all. ``machine`` is left open.
 
     Costs, sizes and readers stay with each op as the attribute ``max_load``, just as the file has
     them (the layer files add seconds to ms); times of the simulated step are computed from sizes.
@@ -183,115 +160,107 @@ def workload_scenario(workload: Workload, name: str = "dnn-partitioning workload
     repeated: they are reversed, gradients take the sizes of the forward edges, and the last forward
     nodes are joined to the first backward ones.
     """
+    machine.refuse("the file tells it itself", *(field.name for field in fields(machine)))
+    title = name or "dnn-partitioning workload"
     names, notes = _names(workload)
     edges = workload.edges
-    joins: tuple[tuple[int, int], ...] = ()
+    joins: Joins = ()
     if _is_parallel(workload):
         edges, joins = _reversed(workload)
-        notes = [
-            *notes,
-            (
-                "backward edges pointed the way of the forward ones: reversed, and joined at "
-                "the loss"
-            ),
-        ]
-    ops = _ops(workload, names, edges, joins)
+        notes.append(
+            "backward edges pointed the way of the forward ones: reversed, and joined at the loss"
+        )
     devices = [
-        Device(f"accelerator:{d}", "accelerator", workload.capacity)
-        for d in range(workload.accelerators)
+        *(
+            Device(f"accelerator:{d}", "accelerator", workload.capacity)
+            for d in range(workload.accelerators)
+        ),
+        *(Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)),
     ]
-    devices += [Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)]
-    cluster = Cluster.all_to_all(name, devices, "half-duplex", bandwidth=BANDWIDTH)
-    first = (
-        devices[0].name
-        if all(node.on_accelerator is not None for node in workload.nodes)
-        else devices[-1].name
-    )
+    anywhere = all(node.on_accelerator is not None for node in workload.nodes)
     return Imported(
-        Graph(name, ops), cluster, Strategy({"*": first}), "dnn-partitioning", tuple(notes)
+        Graph(title, _ops(workload, names, edges, joins)),
+        Cluster.all_to_all(title, devices, "half-duplex", bandwidth=BANDWIDTH),
+        Strategy({"*": devices[0 if anywhere else -1].name}),
+        source="dnn-partitioning",
+        notes=tuple(notes),
     )
+
+
+Joins = tuple[tuple[int, int], ...]
+"""Positions of two nodes of which the second waits for the first."""
 
 
 def _names(workload: Workload) -> tuple[list[str], list[str]]:
-    """A name for the op of each node; of nodes whose own name cannot be one, "node" and the id."""
+    """A name for the op of each node, and notes of those that are called otherwise."""
     counts = Counter(node.name for node in workload.nodes)
-    found, notes = [], []
+    names, notes = [], []
     for node in workload.nodes:
-        fine = counts[node.name] == 1 and not any(Op(node.name).problems())
-        found.append(node.name if fine else f"node{node.id}")
-        if not fine:
-            notes.append(
-                f'node {node.id} is called "{found[-1]}": "{node.name}" cannot be the name of an op'
-            )
-    return found, notes
+        is_name = counts[node.name] == 1 and not any(Op(node.name).problems())
+        names.append(node.name if is_name else f"node{node.id}")
+        if not is_name:
+            reason = f'"{node.name}" cannot be the name of an op'
+            notes.append(f'node {node.id} is called "{names[-1]}": {reason}')
+    return names, notes
 
 
 def _is_parallel(workload: Workload) -> bool:
     """Whether there is a backward half, and nothing leads from the forward half to it."""
     sides = [node.backward for node in workload.nodes]
-    return (
-        any(sides)
-        and not all(sides)
-        and not any(sides[e.source] != sides[e.end] for e in workload.edges)
-    )
+    crossing = any(sides[edge.source] != sides[edge.end] for edge in workload.edges)
+    return any(sides) and not all(sides) and not crossing
 
 
-def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], tuple[tuple[int, int], ...]]:
+def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], Joins]:
     """The edges with the backward ones turned round, and (forward, backward) pairs that wait for
     each other.
     """
-    nodes, mates = workload.nodes, _mates(workload)
-    sizes = {(e.source, e.end): e.size for e in workload.edges}
+    nodes, forward = workload.nodes, _forward_nodes(workload)
+    sizes = {(edge.source, edge.end): edge.size for edge in workload.edges}
     edges = []
     for edge in workload.edges:
         if nodes[edge.source].backward:
-            pair = mates.get(edge.source, -1), mates.get(edge.end, -1)
-            edges.append(Edge(edge.end, edge.source, edge.cost, sizes.get(pair, edge.size)))
-        else:
-            edges.append(edge)
-    reads, read = {e.end for e in edges}, {e.source for e in edges}
+            pair = forward.get(edge.source, -1), forward.get(edge.end, -1)
+            size = sizes.get(pair, edge.size)
+            edge = replace(edge, source=edge.end, end=edge.source, size=size)
+        edges.append(edge)
+    readers, read = {edge.end for edge in edges}, {edge.source for edge in edges}
     last = [i for i, node in enumerate(nodes) if not node.backward and i not in read]
-    first = [i for i, node in enumerate(nodes) if node.backward and i not in reads]
-    own = [(mate, i) for i, mate in sorted(mates.items())]
-    return tuple(edges), tuple(dict.fromkeys([*((a, b) for b in first for a in last), *own]))
+    first = [i for i, node in enumerate(nodes) if node.backward and i not in readers]
+    at_the_loss = [(end, start) for start in first for end in last]
+    pairs = [(forward[i], i) for i in sorted(forward)]
+    return tuple(edges), tuple(dict.fromkeys(at_the_loss + pairs))
 
 
-def _mates(workload: Workload) -> dict[int, int]:
-    """The forward node of each backward node: of its class, or of its name."""
-    forward = {
-        node.color: i
-        for i, node in enumerate(workload.nodes)
-        if not node.backward and node.color is not None
+def _forward_nodes(workload: Workload) -> dict[int, int]:
+    """The forward node of each backward node: that of its name, else of its class."""
+    rows = list(enumerate(workload.nodes))
+    by_name = {node.name: i for i, node in rows if not node.backward}
+    by_color: dict[int | None, int]
+    by_color = {node.color: i for i, node in rows if not node.backward and node.color is not None}
+    matches = {
+        i: by_name.get(node.name.removesuffix(GRADIENT), by_color.get(node.color))
+        for i, node in rows
+        if node.backward
     }
-    named = {node.name: i for i, node in enumerate(workload.nodes) if not node.backward}
-    found = {}
-    for i, node in enumerate(workload.nodes):
-        if node.backward:
-            mate = named.get(node.name.removesuffix(GRADIENT), -1)
-            if mate < 0 and node.color is not None:
-                mate = forward.get(node.color, -1)
-            if mate >= 0:
-                found[i] = mate
-    return found
+    return {i: match for i, match in matches.items() if match is not None}
 
 
 def _ops(
-    workload: Workload,
-    names: Sequence[str],
-    edges: Sequence[Edge],
-    joins: Sequence[tuple[int, int]],
+    workload: Workload, names: Sequence[str], edges: Sequence[Edge], joins: Joins
 ) -> tuple[Op, ...]:
     """An op for each node. Edges of one size from one node carry the same tensor."""
     sizes: list[list[int]] = [[] for _ in names]
     inputs: list[list[str]] = [[] for _ in names]
-    for edge in edges:
-        if edge.size not in sizes[edge.source]:
-            sizes[edge.source].append(edge.size)
-        inputs[edge.end].append(f"{names[edge.source]}:{sizes[edge.source].index(edge.size)}")
     waits: list[list[str]] = [[] for _ in names]
+    for edge in edges:
+        outputs = sizes[edge.source]
+        if edge.size not in outputs:
+            outputs.append(edge.size)
+        inputs[edge.end].append(f"{names[edge.source]}:{outputs.index(edge.size)}")
     for first, second in joins:
         waits[second].append(names[first])
-    told = _told(workload, names)
+    loads = _loads(workload, names)
     return tuple(
         Op(
             name=names[i],
@@ -300,7 +269,7 @@ def _ops(
             inputs=tuple(inputs[i]),
             control_inputs=tuple(waits[i]),
             outputs=tuple(map(Tensor, sizes[i])),
-            attrs={"max_load": told[i]},
+            attrs={"max_load": loads[i]},
             param_bytes=max(node.size - sum(sizes[i]), 0),
             colocate=None if node.color is None else f"class {node.color}",
             time=_times(node),
@@ -310,21 +279,18 @@ def _ops(
 
 
 def _times(node: Node) -> dict[str, Fraction]:
-    found = {"cpu": node.on_cpu * MS}
-    return (
-        found if node.on_accelerator is None else {"accelerator": node.on_accelerator * MS, **found}
-    )
+    times = {"accelerator": node.on_accelerator, "cpu": node.on_cpu}
+    return {kind: time * MS for kind, time in times.items() if time is not None}
 
 
-def _told(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The numbers of each node as the file has them."""
-    costs: list[Fraction] = [Fraction(0)] * len(names)
+def _loads(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The numbers of each node as the file has them, for what the paper calls its maximum load."""
+    costs = [Fraction(0)] * len(names)
     readers: list[list[str]] = [[] for _ in names]
     for edge in workload.edges:
         costs[edge.source] = max(costs[edge.source], edge.cost)
         readers[edge.source].append(names[edge.end])
-    rows = zip(workload.nodes, costs, readers, strict=True)
     return [
         {"transfer_ms": float(cost), "bytes": node.size, "readers": ends}
-        for node, cost, ends in rows
+        for node, cost, ends in zip(workload.nodes, costs, readers, strict=True)
     ]

@@ -1,33 +1,33 @@
-"""The machine of a graph whose file tells none: as it is asked for."""
+"""The machine of a graph whose file tells none: what the caller says of it."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from ..cluster import Cluster, Device
 from ..collectives import COLLECTIVES
 from ..costs import DeviceSpec
-from ..errors import InputError
-from ..files.cluster import preset_hint, preset_names, read_cluster, read_preset
-from ..files.device import device_names, read_device
+from ..errors import InputError, prefixed
+from ..files import device_names, preset_names, read_cluster, read_device, read_preset
+from ..files.cluster import preset_hint
 from ..files.nodes import require_joinable
 from ..graph import Graph
 from ..semantics import traits_of
 from ..strategy import Strategy
 from ..units import Number
-
-GPU = "gpu"
+from .imported import Imported
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is asked of the machine; None: left open.
+    """What is said of the machine; None: left open.
 
     ``cluster`` is a preset or a file and stands alone; else there are ``devices`` of the kind
     ``device``, every two joined at ``bandwidth``, each with ``memory`` (None: that of the kind's
-    datasheet, else unlimited).
+    datasheet, else unlimited). Problems name the options of the command line.
     """
 
     cluster: str | None = None
@@ -37,84 +37,81 @@ class Machine:
     memory: Number | None = None
 
     def __post_init__(self) -> None:
-        beside = [
-            name
-            for name in ("device", "devices", "bandwidth", "memory")
-            if getattr(self, name) is not None
-        ]
-        problems = (
-            [f"--{name}: --cluster tells it" for name in beside] if self.cluster is not None else []
-        )
+        if self.cluster is not None:
+            self.refuse("--cluster tells it", "device", "devices", "bandwidth", "memory")
         if self.devices is not None and self.devices < 1:
-            problems.append(f"--devices: must be at least 1, got {self.devices}")
-        if problems:
-            raise InputError(problems)
+            raise InputError(f"--devices: must be at least 1, got {self.devices}")
         require_joinable("--devices", self.devices or 1)
 
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """What is asked for, as the command line names it."""
-        names = ("cluster", "device", "devices", "bandwidth", "memory")
-        return tuple(f"--{name}" for name in names if getattr(self, name) is not None)
+    def refuse(self, reason: str, *names: str) -> None:
+        """Raises InputError where one of these fields is not left open."""
+        given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        wrong = [f"--{name}: {reason}" for name in given if name in names]
+        if wrong:
+            raise InputError(wrong)
 
     @cached_property
     def datasheet(self) -> DeviceSpec | None:
-        """The datasheet of the kind of device that is asked for, where simdev ships one."""
+        """The datasheet of the kind of device, where simdev ships one."""
         return read_device(self.device) if self.device in device_names() else None
+
+    @property
+    def capacity(self) -> Number | None:
+        """Bytes of a device; None: unlimited."""
+        if self.memory is None and self.datasheet is not None:
+            return self.datasheet.memory
+        return self.memory
 
     def build(self, at_least: int = 1) -> Cluster:
         """The cluster, of this many devices where their number is left open. Raises InputError."""
-        if self.cluster is not None:
-            return (
-                read_preset(self.cluster)
-                if self.cluster in preset_names()
-                else self._of_file(self.cluster)
-            )
-        kind, count = self.device or GPU, self.devices or at_least
+        path = self.cluster
+        if path is not None:
+            if path in preset_names():
+                return read_preset(path)
+            if not path.endswith((".json", ".json.gz")) and not os.path.exists(path):
+                hint = preset_hint(path)
+                raise InputError(f'--cluster: neither a preset nor a file: "{path}"; {hint}')
+            return read_cluster(path)
+        kind, count = self.device or "gpu", self.devices or at_least
         if count > 1 and self.bandwidth is None:
             raise InputError(
                 f"--bandwidth: missing; the file does not tell how the {count} devices are joined"
             )
-        memory = self.memory
-        if memory is None and self.datasheet is not None:
-            memory = self.datasheet.memory
-        devices = [Device(f"gpu:{i}", kind, memory) for i in range(count)]
         name = f"{count} x {kind}"
+        devices = [Device(f"gpu:{i}", kind, self.capacity) for i in range(count)]
         if count == 1:
             return Cluster(name, tuple(devices))
-        try:
+        with prefixed("--"):
             return Cluster.all_to_all(name, devices, "device", bandwidth=self.bandwidth)
-        except InputError as error:
-            raise InputError([f"--{problem}" for problem in error.problems]) from None
-
-    def _of_file(self, path: str) -> Cluster:
-        """The cluster of a file; what is neither that nor a preset is told as both."""
-        if not path.endswith((".json", ".json.gz")) and not os.path.exists(path):
-            raise InputError(
-                f'--cluster: neither a preset nor a file: "{path}"; {preset_hint(path)}'
-            )
-        return read_cluster(path)
 
 
-def on_first(cluster: Cluster) -> Strategy:
-    """Everything on the first device that runs ops."""
-    return Strategy({"*": next(device.name for device in cluster.devices if device.runs_ops)})
+OPEN = Machine()
 
 
-def untimed(graph: Graph, cluster: Cluster) -> tuple[str, ...]:
-    """A note of ops that tell no time on a machine of which nothing is known either."""
-    without = sum(
+def graph_scenario(
+    graph: Graph, machine: Machine, source: str, notes: Sequence[str] = (), timed: bool = False
+) -> Imported:
+    """A graph on a machine, all of it on the first device that runs ops.
+
+    ``timed`` where a profile goes with it. Raises InputError.
+    """
+    cluster = machine.build()
+    first = next(device.name for device in cluster.devices if device.runs_ops)
+    more = [] if timed else _untimed(graph, cluster)
+    return Imported(graph, cluster, Strategy({"*": first}), source=source, notes=(*notes, *more))
+
+
+def _untimed(graph: Graph, cluster: Cluster) -> list[str]:
+    """A note of ops without a time on a machine without a datasheet."""
+    count = sum(
         op.time is None and traits_of(op.kind).leaf is None and op.kind not in COLLECTIVES
         for op in graph.ops
     )
-    unknown = sorted(
-        {device.kind for device in cluster.devices if device.runs_ops} - set(device_names())
-    )
-    if not without or not unknown:
-        return ()
-    rest = (
-        f"{without} of {len(graph.ops)} ops tell no time, and {', '.join(unknown)} has no datasheet"
-    )
-    return (
-        (f"{rest}: add a profile (--profile), or name a --device or --cluster that simdev knows"),
-    )
+    kinds = {device.kind for device in cluster.devices if device.runs_ops}
+    unknown = ", ".join(sorted(kinds - set(device_names())))
+    if not count or not unknown:
+        return []
+    return [
+        f"{count} of {len(graph.ops)} ops tell no time, and {unknown} has no datasheet: add a "
+        "profile (--profile), or name a --device or --cluster that simdev knows"
+    ]

@@ -1,40 +1,37 @@
 """Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes
 and edges.
 
-A node is an op, an edge a tensor that its end reads. Known attributes are listed in NODE and EDGE;
-any other is kept with the op. Pickles are not read: they run whatever their maker wrote into them.
+A node is an op, an edge a tensor that its end reads. Known attributes are listed in KIND, TIME,
+SIZES, OUTPUT and EDGE; any other is kept with the op. Pickles are not read: they run whatever their
+maker wrote into them.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, collecting
 from ..files.reading import parse_json
 from ..files.shape import plain
 from ..graph import Graph, Op, Tensor
 from ..units import exact, parse_bytes, parse_time
 from .imported import Imported
-from .machine import Machine, on_first, untimed
+from .machine import Machine, graph_scenario
 
 if TYPE_CHECKING:
     import networkx as nx
 
 KIND = ("kind", "op", "op_type", "type")
-TIME = {
-    "time": 0,
-    "duration": 0,
-    "time_s": 0,
-    "time_ms": -3,
-    "time_us": -6,
-    "time_ns": -9,
-    "time_ps": -12,
-} | {f"duration_{unit}": power for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))}
+TIME = {"time": 0, "duration": 0, "time_s": 0} | {
+    f"{name}_{unit}": power
+    for name in ("time", "duration")
+    for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
+}
 """Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a
 unit instead.
 """
@@ -49,14 +46,14 @@ def parse_network(text: str) -> nx.DiGraph[Any]:
     """The graph of node-link JSON or of GraphML. Raises InputError."""
     import networkx as nx
 
-    found = _graphml(text) if text.lstrip().startswith("<") else _node_link(text)
-    if not found.is_directed():
+    network = _graphml(text) if text.lstrip().startswith("<") else _node_link(text)
+    if not network.is_directed():
         raise InputError(
             "the graph is not directed: nothing tells which op reads what another makes"
         )
-    if found.is_multigraph():
-        return _without_parallels(found)
-    return found if isinstance(found, nx.DiGraph) else nx.DiGraph(found)
+    if network.is_multigraph():
+        return _without_parallels(network)
+    return network if isinstance(network, nx.DiGraph) else nx.DiGraph(network)
 
 
 def _graphml(text: str) -> nx.Graph[Any]:
@@ -72,9 +69,8 @@ def _graphml(text: str) -> nx.Graph[Any]:
             return nx.parse_graphml(text)
     except Xml.ParseError as error:
         line, column = error.position
-        raise InputError(
-            f"line {line}, column {column}: not XML: {str(error).partition(':')[0]}"
-        ) from None
+        reason = str(error).partition(":")[0]
+        raise InputError(f"line {line}, column {column}: not XML: {reason}") from None
     except (nx.NetworkXException, KeyError, ValueError, TypeError) as error:
         raise InputError(f"not GraphML: {error}") from None
 
@@ -87,6 +83,7 @@ def _node_link(text: str) -> nx.Graph[Any]:
         raise InputError(
             "not node-link JSON: needs an object with lists of nodes and of links (or edges)"
         )
+    # networkx wrote "links" before 3.4, and writes "edges" since.
     edges = "links" if "links" in value else "edges"
     problems = list(_node_link_problems(value, edges))
     if problems:
@@ -120,79 +117,69 @@ def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
     """The edges of a multigraph with parallel ones as one, of the bytes of all."""
     import networkx as nx
 
-    found: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
-    found.add_nodes_from(graph.nodes(data=True))
+    network: nx.DiGraph[Any] = nx.DiGraph(**graph.graph)
+    network.add_nodes_from(graph.nodes(data=True))
     for first, second, fields in graph.edges(data=True):
-        if found.has_edge(first, second):
-            fields = _added(dict(found.edges[first, second]), fields)
-        found.add_edge(first, second, **fields)
-    return found
-
-
-def _added(before: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    total = [_size(fields, EDGE) for fields in (before, more)]
-    if None in total:
-        return before
-    return {key: value for key, value in before.items() if key not in EDGE} | {
-        "bytes": sum(one or 0 for one in total)
-    }
+        if network.has_edge(first, second):
+            before = network.edges[first, second]
+            sizes = [_size(parallel, EDGE) for parallel in (before, fields)]
+            fields = {**before}
+            if None not in sizes:
+                fields = {key: before[key] for key in before if key not in EDGE}
+                fields["bytes"] = sum(filter(None, sizes))
+        network.add_edge(first, second, **fields)
+    return network
 
 
 def network_scenario(
-    network: nx.DiGraph[Any], machine: Machine, name: str = "networkx graph"
+    network: nx.DiGraph[Any], machine: Machine, name: str | None = None
 ) -> Imported:
-    """The ops of a network on the machine that is asked for. Raises InputError with every problem.
+    """The ops of a network on a machine. Raises InputError with every problem.
 
     A node's outputs are the different sizes of its out-edges; edges that tell none read the node's
     own ``bytes``, and where it tells none either its end only waits. Times are seconds unless an
     attribute or a unit says otherwise.
     """
     problems: list[str] = []
-    names = {node: str(node) for node in network.nodes}
-    sizes = {node: list(_outputs(network, node, problems)) for node in network.nodes}
+    sizes = {node: _outputs(network, node, problems) for node in network.nodes}
     ops: list[Op] = []
-    rests: set[str] = set()
-    kept = {key for *_, fields in network.edges(data=True) for key in fields if key not in EDGE}
+    kept: set[str] = set()
     for node, fields in network.nodes(data=True):
-        try:
-            op, rest = _op(names[node], fields)
-        except InputError as error:
-            problems += [f"node {names[node]}: {problem}" for problem in error.problems]
-            continue
-        rests |= set(rest)
-        ops.append(_with_edges(op, network, node, names, sizes))
+        with collecting(problems, f"node {node}: "):
+            op = _op(str(node), fields)
+            kept |= set(op.attrs)
+            # With the size of an edge its tensor is wrong too, which has been told already.
+            if not problems:
+                ops.append(_with_edges(op, network, node, sizes))
     if problems:
         raise InputError(problems)
     if not ops:
         raise InputError("the graph has no nodes")
-    graph, cluster = Graph(name, tuple(ops)), machine.build()
-    notes = [f"left out attributes of edges: {', '.join(sorted(map(str, kept)))}"] if kept else []
-    notes += [f"kept as attributes, not interpreted: {', '.join(sorted(rests))}"] if rests else []
-    return Imported(
-        graph, cluster, on_first(cluster), "networkx", (*notes, *untimed(graph, cluster))
-    )
+    dropped = {
+        str(key) for *_, fields in network.edges(data=True) for key in fields if key not in EDGE
+    }
+    notes = [f"left out attributes of edges: {', '.join(sorted(dropped))}"] if dropped else []
+    notes += [f"kept as attributes, not interpreted: {', '.join(sorted(kept))}"] if kept else []
+    return graph_scenario(Graph(name or "networkx graph", tuple(ops)), machine, "networkx", notes)
 
 
-def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> Iterator[int]:
+def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> list[int]:
     """The sizes of a node's outputs: its own first, then those of its out-edges, each once."""
-    found: dict[int, None] = {}
-    places = [(f"node {node}", network.nodes[node], OUTPUT)]
+    places = [(f"node {node}: ", network.nodes[node], OUTPUT)]
     places += [
-        (f"edge {node} -> {end}", fields, EDGE)
+        (f"edge {node} -> {end}: ", fields, EDGE)
         for _, end, fields in network.out_edges(node, data=True)
     ]
+    sizes: dict[int, None] = {}
     for place, fields, known in places:
-        try:
+        with collecting(problems, place):
             size = _size(fields, known)
-        except InputError as error:
-            problems += [f"{place}: {problem}" for problem in error.problems]
-            continue
-        if size is not None:
-            found[size] = None
-    yield from found
+            if size is not None:
+                sizes[size] = None
+    return list(sizes)
 
 
-def _size(fields: Mapping[str, Any], known: tuple[str, ...]) -> int | None:
+def _size(fields: Mapping[str, Any], known: Sequence[str]) -> int | None:
     """The bytes that one of these attributes tells, or None."""
     name = next((name for name in known if fields.get(name) is not None), None)
     if name is None:
@@ -205,34 +192,29 @@ def _size(fields: Mapping[str, Any], known: tuple[str, ...]) -> int | None:
         raise InputError(f"{name}: {error}") from None
 
 
-def _op(name: str, fields: Mapping[str, Any]) -> tuple[Op, dict[str, Any]]:
-    """The op of a node without its edges, and the attributes that mean nothing to simdev."""
+def _op(name: str, fields: Mapping[str, Any]) -> Op:
+    """The op of a node without its edges; its attrs are what means nothing to simdev."""
     rest = {key: value for key, value in fields.items() if value is not None}
     kind = next((str(rest.pop(key)) for key in KIND if isinstance(rest.get(key), str)), "op")
     times = [key for key in TIME if key in rest]
     if len(times) > 1:
         raise InputError(f"{times[1]}: the time is told twice, beside {times[0]}")
-    told: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
-    told |= {"time": _time(times[0], rest[times[0]])} if times else {}
-    told |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
-    known = {
-        *times,
-        *SIZES,
-        "phase",
-        "colocate",
-        *(key for key in OUTPUT if _size(rest, (key,)) is not None),
-    }
-    left = {key: plain(value) for key, value in rest.items() if key not in known}
+    values: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
+    if times:
+        values["time"] = _time(times[0], rest[times[0]])
+    values |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
+    sizes = [key for key in OUTPUT if _size(rest, (key,)) is not None]
+    attrs = {key: plain(rest[key]) for key in rest if key not in {*values, *times, *sizes}}
     problems = list(Op(name).problems())
     if problems:
         raise InputError(problems)
-    return Op(name, kind, attrs=left, **told), left
+    return Op(name, kind, attrs=attrs, **values)
 
 
 def _time(name: str, value: Any) -> Any:
     """Seconds, or seconds by kind of device."""
     if isinstance(value, Mapping):
-        return {str(kind): _time(f"{name}.{kind}", one) for kind, one in value.items()}
+        return {str(kind): _time(f"{name}.{kind}", time) for kind, time in value.items()}
     power = TIME.get(name.partition(".")[0], 0)
     try:
         if isinstance(value, str):
@@ -242,20 +224,14 @@ def _time(name: str, value: Any) -> Any:
         raise InputError(f"{name}: {error}") from None
 
 
-def _with_edges(
-    op: Op,
-    network: nx.DiGraph[Any],
-    node: Any,
-    names: Mapping[Any, str],
-    sizes: Mapping[Any, list[int]],
-) -> Op:
+def _with_edges(op: Op, network: nx.DiGraph[Any], node: Any, sizes: Mapping[Any, list[int]]) -> Op:
     """The op with what it reads and what it makes."""
     inputs, waits = [], []
-    for before, _, fields in network.in_edges(node, data=True):
-        own = _size(fields, EDGE) if sizes[before] else None
-        if not sizes[before]:
-            waits.append(names[before])
-        else:
-            inputs.append(f"{names[before]}:{0 if own is None else sizes[before].index(own)}")
+    for producer, _, fields in network.in_edges(node, data=True):
+        if not sizes[producer]:
+            waits.append(str(producer))
+            continue
+        size = _size(fields, EDGE)
+        inputs.append(f"{producer}:{0 if size is None else sizes[producer].index(size)}")
     outputs = tuple(map(Tensor, sizes[node]))
     return replace(op, inputs=tuple(inputs), control_inputs=tuple(waits), outputs=outputs)

@@ -11,7 +11,7 @@ from ..files.reading import PathLike, label, read_source, text_of
 
 HEAD = 2**16
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
-# tabs, line ends and escapes are
+# Control characters but for tabs, line ends and escapes, which stand in output of terminals.
 _NEVER_IN_TEXT = frozenset([*range(9), *range(14, 27), *range(28, 32)])
 
 
@@ -30,9 +30,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The file's name without its folder: the folder is no part of where the content comes
-        from.
-        """
+        """The file's name without its folder, which says nothing of the content's origin."""
         return label(self.path) if self.path == "-" else os.path.basename(self.path)
 
     @property
@@ -51,8 +49,13 @@ class Source:
 
 def open_source(path: PathLike) -> Source:
     """Open a file ("-": stdin) to import. Raises InputError."""
-    path = os.fspath(path)
-    head = b"" if path == "-" else _head(path)
+    path, head = os.fspath(path), b""
+    if path != "-":
+        try:
+            with open(path, "rb") as file:
+                head = file.read(HEAD)
+        except OSError:
+            pass  # the reader below tells it better
     if head.startswith(GZIP) or _could_be_text(head):
         raw, data = read_source(path)
         return Source(path, hashlib.sha256(raw).hexdigest(), data[:HEAD], data)
@@ -64,18 +67,9 @@ def _could_be_text(head: bytes) -> bool:
     return not head.startswith(ZIP) and _NEVER_IN_TEXT.isdisjoint(head)
 
 
-def _head(path: str) -> bytes:
-    """The first bytes of a file; none of one that cannot be read, which the reader tells better."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(HEAD)
-    except OSError:
-        return b""
-
-
-def require(package: str, extra: str, what: str) -> None:
+def require(package: str, extra: str, noun: str) -> None:
     """Raises InputError where an optional package is missing."""
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise InputError(f'{what} needs the package {package}: install the extra "simdev[{extra}]"')
+        raise InputError(f'{noun} needs the package {package}: install the extra "simdev[{extra}]"')

@@ -14,7 +14,7 @@ from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph
-from simdev.importers import layers_scenario, read_layers, read_workload, workload_scenario
+from simdev.importers import import_file
 from simdev.scenario import load_scenario
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
@@ -142,7 +142,7 @@ def test_loads_count_each_output_once_on_either_side():
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_known_optima_of_published_workloads(name):
-    imported = workload_scenario(read_workload(PEERS / "dnn_partitioning" / f"{name}.json.gz"))
+    imported = import_file(PEERS / "dnn_partitioning" / f"{name}.json.gz")
     oracle = Oracle(imported.graph, imported.cluster)
     found = search(oracle, "dnn-contiguous")
     assert found.objectives["max_load_ms"] == pytest.approx(WORKLOADS[name], rel=1e-9)
@@ -233,9 +233,7 @@ def test_latency_is_that_of_inference():
 
 
 def test_one_accelerator_runs_a_chain_soonest():
-    imported = workload_scenario(
-        read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
-    )
+    imported = import_file(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
     found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=HANGS)
     # the sum of its layers
     assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)
@@ -244,9 +242,7 @@ def test_one_accelerator_runs_a_chain_soonest():
 
 def test_the_integer_program_is_never_worse_than_the_contiguous_split():
     pytest.importorskip("scipy")
-    imported = workload_scenario(
-        read_workload(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
-    )
+    imported = import_file(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
     found = search(Oracle(imported.graph, imported.cluster), "dnn-ip", seconds=3)
     assert (
         found.details["bound_ms"]
@@ -332,7 +328,7 @@ def test_idle_leaves_are_tied_one_after_the_other():
     ],
 )
 def test_published_profiles_give_the_planners_own_answers(name, seconds, replicas):
-    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
+    imported = import_file(PEERS / "pipedream" / name / "graph.txt")
     oracle = Oracle(imported.graph, imported.cluster)
     found = partition(profile_of(oracle), levels_of(oracle))
     assert found.seconds == pytest.approx(seconds, rel=3e-4 if name == "gnmt_large" else 1e-9)
@@ -344,7 +340,7 @@ def test_published_profiles_give_the_planners_own_answers(name, seconds, replica
 
 @pytest.mark.parametrize(("name", "seconds"), [("vgg16", 0.0671), ("resnet50", 0.0432)])
 def test_published_profiles_on_two_levels(name, seconds):
-    imported = layers_scenario(read_layers(PEERS / "pipedream" / name / "graph.txt"))
+    imported = import_file(PEERS / "pipedream" / name / "graph.txt")
     profile = profile_of(Oracle(imported.graph, imported.cluster))
     found = partition(profile, [Level(4, 1e10), Level(4, 1.25e9)])
     assert found.seconds == pytest.approx(seconds, abs=5e-5)

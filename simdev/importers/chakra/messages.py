@@ -16,23 +16,36 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, collecting, prefixed
 from ...files.reading import parse_json
 from ..source import Source, require
 
 TYPES = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE",
-    "COMM_SEND_NODE",
-    "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE", "CHECKPOINT_NODE",
+    "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE",
+    "CHECKPOINT_NODE",
 )  # fmt: skip
 VALUES = (
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
-    "fixed64", "sfixed32",
-    "sfixed64", "bool", "string", "bytes",
+    "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
 )  # fmt: skip
 """Types of an attribute's value, in the order of their field numbers: 3 and 4 (a list) for the
 first, and so on.
 """
+NODE = {
+    "id": (1, "uint64"),
+    "name": (2, "string"),
+    # An enum, read as its number, so that types yet to come do not vanish.
+    "type": (3, "int32"),
+    "ctrl_deps": (4, "repeated uint64"),
+    "data_deps": (5, "repeated uint64"),
+    "duration_micros": (7, "uint64"),
+    "attr": (10, "repeated .chakra.Attribute"),
+}
+"""The fields of a node that are read, with their numbers and types."""
+FEEDER = {"Id": "id", "Name": "name", "NodeType": "type", "runtime": "duration_micros"}
+JSONIZER = {"dataDeps": "data_deps", "ctrlDeps": "ctrl_deps", "durationMicros": "duration_micros"}
+"""Names of fields in the JSON of Chakra's tools -> those of the message."""
 
 MICROSECOND = Fraction(1, 10**6)
 
@@ -67,6 +80,7 @@ def is_trace(source: Source) -> bool:
         first, rest = _message(source.head, 0)
     except InputError:
         return False
+    # The tags of fields 1 and 2, of bytes.
     return len(first) > 1 and first[0] in (0x0A, 0x12) and rest < len(source.head)
 
 
@@ -75,21 +89,16 @@ def parse_trace(source: Source) -> Trace:
     objects = _of_json(source.text()) if source.is_text else _of_protobuf(source.content())
     nodes: list[Node] = []
     problems: list[str] = []
-    first: dict[int, int] = {}
-    for i, one in enumerate(objects):
-        try:
-            nodes.append(_node(one))
-        except InputError as error:
-            problems += [f"nodes[{i}].{problem}" for problem in error.problems]
-            continue
-        if first.setdefault(nodes[-1].id, i) != i:
-            problems.append(
-                f"nodes[{i}].id: {nodes[-1].id} is already that of nodes[{first[nodes[-1].id]}]"
-            )
+    rows: dict[int, int] = {}
+    for i, fields in enumerate(objects):
+        with collecting(problems, f"nodes[{i}]."):
+            node = _node(fields)
+            nodes.append(node)
+            if rows.setdefault(node.id, i) != i:
+                raise InputError(f"id: {node.id} is already that of nodes[{rows[node.id]}]")
     for i, node in enumerate(nodes):
-        problems += [
-            f"nodes[{i}]: no node with the id {other}" for other in node.waits if other not in first
-        ]
+        unknown = [number for number in node.waits if number not in rows]
+        problems += [f"nodes[{i}]: no node with the id {number}" for number in unknown]
     if not nodes and not problems:
         problems.append("no nodes: not a Chakra trace")
     if problems:
@@ -97,32 +106,30 @@ def parse_trace(source: Source) -> Trace:
     return Trace(source.name, tuple(nodes))
 
 
-def _node(told: Mapping[str, Any]) -> Node:
+def _node(fields: Mapping[str, Any]) -> Node:
     """A node by the fields of the protobuf message. Raises InputError."""
-    kind = told.get("type", TYPES[0])
+    kind = fields.get("type", TYPES[0])
     if isinstance(kind, int) and 0 <= kind < len(TYPES):
         kind = TYPES[kind]
     if kind not in TYPES[1:]:
         raise InputError(f"type: must be one of {', '.join(TYPES[1:])}, got {kind!r}")
-    number = _whole("id", told.get("id", 0))
     waits = [
-        _whole(name, one)
+        whole(name, number)
         for name in ("data_deps", "ctrl_deps")
-        for one in _list(name, told.get(name, ()))
+        for number in _list(name, fields.get(name, ()))
     ]
-    seconds = _whole("duration_micros", told.get("duration_micros", 0)) * MICROSECOND
     return Node(
-        number,
-        str(told.get("name", "")),
+        whole("id", fields.get("id", 0)),
+        str(fields.get("name", "")),
         kind,
         tuple(dict.fromkeys(waits)),
-        seconds,
-        told.get("attrs", {}),
+        whole("duration_micros", fields.get("duration_micros", 0)) * MICROSECOND,
+        fields.get("attrs", {}),
     )
 
 
-def _whole(name: str, value: Any) -> int:
-    """A whole number >= 0; JSON of protobuf writes those of 64 bits as texts."""
+def whole(name: str, value: Any) -> int:
+    """A whole number >= 0; JSON of protobuf writes those of 64 bits as texts. Raises InputError."""
     if isinstance(value, str) and value.isdigit():
         value = int(value)
     if isinstance(value, Decimal) and value == value.to_integral_value():
@@ -152,16 +159,9 @@ def _of_protobuf(data: bytes) -> Iterator[dict[str, Any]]:
             node = message.FromString(body)
         except DecodeError:
             raise InputError(f"byte {start}: not a message of a Chakra node") from None
-        attrs = {one.name: _value(one) for one in node.attr}
-        yield {
-            "id": node.id,
-            "name": node.name,
-            "type": node.type,
-            "data_deps": list(node.data_deps),
-            "ctrl_deps": list(node.ctrl_deps),
-            "duration_micros": node.duration_micros,
-            "attrs": attrs,
-        }
+        fields = {name: getattr(node, name) for name in NODE}
+        fields |= {name: list(fields[name]) for name in ("data_deps", "ctrl_deps")}
+        yield fields | {"attrs": {attribute.name: _value(attribute) for attribute in node.attr}}
 
 
 def _value(attribute: Any) -> Any:
@@ -177,19 +177,18 @@ def _message(data: bytes, position: int) -> tuple[bytes, int]:
 
     Raises InputError.
     """
-    length, shift, start = 0, 0, position
-    while True:
+    # By hand: protobuf reads messages behind their lengths from streams only since 5.29.
+    length, shift, start, byte = 0, 0, position, 0x80
+    while byte >= 0x80:
         if position >= len(data) or shift > 28:
             raise InputError(f"byte {start}: no length of a message")
         byte = data[position]
         length |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            break
     if position + length > len(data):
+        left = len(data) - position
         raise InputError(
-            f"byte {start}: a message of {length} bytes, but the file ends after "
-            f"{len(data) - position}"
+            f"byte {start}: a message of {length} bytes, but the file ends after {left}"
         )
     return data[position : position + length], position + length
 
@@ -207,35 +206,30 @@ def _schema() -> Any:
         name="chakra.proto", package="chakra", syntax="proto3"
     )
     attribute = file.message_type.add(name="Attribute")
-    _add(attribute, "name", 1, "string")
     attribute.oneof_decl.add(name="value")
+    _add(attribute, "name", 1, "string")
     for i, kind in enumerate(VALUES):
         holder = file.message_type.add(name=f"{kind.capitalize()}List")
-        _add(holder, "values", 1, kind, repeated=True)
+        _add(holder, "values", 1, f"repeated {kind}")
         _add(attribute, f"{kind}_val", 3 + 2 * i, kind).oneof_index = 0
         _add(attribute, f"{kind}_list", 4 + 2 * i, f".chakra.{holder.name}").oneof_index = 0
     node = file.message_type.add(name="Node")
-    _add(node, "id", 1, "uint64")
-    _add(node, "name", 2, "string")
-    # an enum: read as its number, so that types yet to come do not vanish
-    _add(node, "type", 3, "int32")
-    _add(node, "ctrl_deps", 4, "uint64", repeated=True)
-    _add(node, "data_deps", 5, "uint64", repeated=True)
-    _add(node, "duration_micros", 7, "uint64")
-    _add(node, "attr", 10, ".chakra.Attribute", repeated=True)
+    for name, (number, kind) in NODE.items():
+        _add(node, name, number, kind)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("chakra.Node"))
 
 
-def _add(message: Any, name: str, number: int, kind: str, repeated: bool = False) -> Any:
-    """A field more, of a scalar type or of a message (".package.Name")."""
-    told = message.field.add(name=name, number=number, label=3 if repeated else 1)
+def _add(message: Any, name: str, number: int, kind: str) -> Any:
+    """A field more, of a scalar type or of a message (".package.Name"), repeated or not."""
+    *repeated, kind = kind.split()
+    entry = message.field.add(name=name, number=number, label=3 if repeated else 1)
     if kind.startswith("."):
-        told.type, told.type_name = told.TYPE_MESSAGE, kind
+        entry.type, entry.type_name = entry.TYPE_MESSAGE, kind
     else:
-        told.type = getattr(told, f"TYPE_{kind.upper()}")
-    return told
+        entry.type = getattr(entry, f"TYPE_{kind.upper()}")
+    return entry
 
 
 def _of_json(text: str) -> Iterator[dict[str, Any]]:
@@ -249,8 +243,8 @@ def _of_json(text: str) -> Iterator[dict[str, Any]]:
             nodes = _list("workload_graph", value["workload_graph"])
             wrong = [
                 f"workload_graph[{i}]: must be an object"
-                for i, one in enumerate(nodes)
-                if type(one) is not dict
+                for i, node in enumerate(nodes)
+                if type(node) is not dict
             ]
             if wrong:
                 raise InputError(wrong)
@@ -260,34 +254,28 @@ def _of_json(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _of_feeder(node: Mapping[str, Any]) -> dict[str, Any]:
-    known = {"Id": "id", "Name": "name", "NodeType": "type", "runtime": "duration_micros"}
-    told = {known[key]: value for key, value in node.items() if key in known}
-    told |= {key: node[key] for key in ("data_deps", "ctrl_deps") if key in node}
-    return told | {
-        "attrs": {key: value for key, value in node.items() if key not in (*known, *told)}
-    }
+    names = FEEDER | {"data_deps": "data_deps", "ctrl_deps": "ctrl_deps"}
+    fields = {names[key]: value for key, value in node.items() if key in names}
+    return fields | {"attrs": {key: value for key, value in node.items() if key not in names}}
 
 
 def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
     """A node as protobuf's own JSON has it: names in camel case, numbers of 64 bits as texts."""
-    known = {"dataDeps": "data_deps", "ctrlDeps": "ctrl_deps", "durationMicros": "duration_micros"}
     attrs = {}
-    for i, one in enumerate(_list("attr", node.get("attr", ()))):
-        if not isinstance(one, dict):
+    for i, attribute in enumerate(_list("attr", node.get("attr", ()))):
+        if not isinstance(attribute, dict):
             raise InputError(f"attr[{i}]: must be an object")
-        chosen = next((key for key in one if key not in ("name", "docString", "doc_string")), None)
-        value = None if chosen is None else one[chosen]
+        # The key tells the type: {"name": "comm_size", "int64Val": "8"}.
+        texts = ("name", "docString", "doc_string")
+        kind, value = next(((k, v) for k, v in attribute.items() if k not in texts), ("", None))
         if isinstance(value, dict):
             value = value.get("values", [])
-        if chosen is not None and "int" in chosen and isinstance(value, str):
-            value = _whole(f"attr[{i}]", value)
-        attrs[str(one.get("name"))] = value
-    told = {
-        known.get(key, key): value
-        for key, value in node.items()
-        if key not in ("attr", "inputs", "outputs")
-    }
-    return {**told, "attrs": attrs}
+        if "int" in kind and isinstance(value, str):
+            value = whole(f"attr[{i}]", value)
+        attrs[str(attribute.get("name"))] = value
+    left_out = ("attr", "inputs", "outputs")
+    fields = {JSONIZER.get(key, key): node[key] for key in node if key not in left_out}
+    return fields | {"attrs": attrs}
 
 
 def _values(text: str) -> Iterator[Any]:
@@ -301,11 +289,8 @@ def _values(text: str) -> Iterator[Any]:
             _, end = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError):
             end = len(text)  # the reader below tells what is wrong
-        line = text.count("\n", 0, position)
-        try:
-            yield parse_json(text[position:end])
-        except InputError as error:
-            raise InputError(
-                [f"from line {line + 1}: {problem}" for problem in error.problems]
-            ) from None
+        line = text.count("\n", 0, position) + 1
+        with prefixed(f"from line {line}: "):
+            value = parse_json(text[position:end])
+        yield value
         position = end

@@ -1,5 +1,4 @@
-"""How an operator of ONNX is told in the kinds of simdev: its kind, which inputs are data, its
-attributes.
+"""Operators of ONNX in the kinds of simdev: the kind, which inputs are data, the attributes.
 
 Kinds, operand order and attributes are those of docs/ops.md, which are PyTorch's where PyTorch has
 the operator: so a profile measured there answers. Operators that PyTorch would run as views
@@ -17,35 +16,32 @@ from .model import Shape
 
 ELEMENTWISE: Mapping[str, str] = {
     "Abs": "abs", "Add": "add", "And": "logical_and", "Ceil": "ceil", "Clip": "clamp", "Cos": "cos",
-    "Div": "div",
-    "Elu": "elu", "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor", "Gelu": "gelu",
-    "Greater": "gt",
-    "GreaterOrEqual": "ge", "HardSigmoid": "hardsigmoid", "HardSwish": "hardswish",
-    "IsNaN": "isnan",
-    "LeakyRelu": "leaky_relu", "Less": "lt", "LessOrEqual": "le", "Log": "log", "Max": "maximum",
-    "Min": "minimum",
-    "Mod": "remainder", "Mul": "mul", "Neg": "neg", "Not": "logical_not", "Or": "logical_or",
-    "PRelu": "leaky_relu",
+    "Div": "div", "Elu": "elu", "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+    "Gelu": "gelu", "Greater": "gt", "GreaterOrEqual": "ge", "HardSigmoid": "hardsigmoid",
+    "HardSwish": "hardswish", "IsNaN": "isnan", "LeakyRelu": "leaky_relu", "Less": "lt",
+    "LessOrEqual": "le", "Log": "log", "Max": "maximum", "Min": "minimum", "Mod": "remainder",
+    "Mul": "mul", "Neg": "neg", "Not": "logical_not", "Or": "logical_or", "PRelu": "leaky_relu",
     "Pow": "pow", "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round",
-    "Sigmoid": "sigmoid", "Sign": "sign",
-    "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt", "Sub": "sub", "Sum": "add",
-    "Swish": "silu", "Tanh": "tanh",
-    "Where": "where",
+    "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt",
+    "Sub": "sub", "Sum": "add", "Swish": "silu", "Tanh": "tanh", "Where": "where",
 }  # fmt: skip
 REDUCTIONS: Mapping[str, str] = {
     "ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin",
-    "ReduceProd": "prod",
-    "ReduceL2": "norm", "ReduceL1": "norm", "ReduceLogSumExp": "logsumexp", "ArgMax": "argmax",
-    "ArgMin": "argmin",
+    "ReduceProd": "prod", "ReduceL2": "norm", "ReduceL1": "norm", "ReduceLogSumExp": "logsumexp",
+    "ArgMax": "argmax", "ArgMin": "argmin",
 }  # fmt: skip
+
+Operands = list[tuple[int, Shape]]
+"""(index of the input, shape as executed) of each operand that is data."""
 
 
 @dataclass(frozen=True)
-class Read:
+class Operator:
     """An operator as it stands in the model: attributes, shapes of inputs (None: left out) and of
     outputs.
 
-    ``known`` holds the values of inputs that no batch changes, as nested lists.
+    ``known`` holds the values of inputs that no batch changes, as nested lists, ``weights`` the
+    indices of inputs that are initializers.
     """
 
     kind: str
@@ -56,62 +52,64 @@ class Read:
     opset: int = 0
     weights: frozenset[int] = frozenset()
 
+    def operands(self, count: int | None = None) -> Operands:
+        """The first so many inputs (None: all), without those left out."""
+        return [(i, shape) for i, shape in enumerate(self.inputs[:count]) if shape is not None]
+
+    def shape(self, index: int) -> Shape:
+        """The shape of an input. Raises ValueError where it is missing."""
+        shape = self.inputs[index] if index < len(self.inputs) else None
+        if shape is None:
+            raise ValueError(f"input {index} is missing")
+        return shape
+
+    def axis(self, default: int) -> int:
+        """The attribute of this name, counted from the front of input 0."""
+        return _axis(self.attrs.get("axis", default), len(self.shape(0)))
+
 
 @dataclass(frozen=True)
-class Told:
-    """An op of simdev: its kind, attributes, and data inputs as (index, shape as executed).
+class Translation:
+    """An op of simdev: its kind, operands and attributes.
 
-    ``made`` are the shapes of its outputs where they differ from the model's, ``pad`` an op that
-    pads operand 0 before.
+    ``made`` are the shapes of its outputs where they differ from the model's, ``pad`` (amounts,
+    shape) an op that pads operand 0 before.
     """
 
     kind: str
-    attrs: Mapping[str, Any]
-    operands: Sequence[tuple[int, Shape]]
+    operands: Operands
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     made: Sequence[Shape] | None = None
     pad: tuple[list[int], Shape] | None = None
 
 
-Rule = Callable[[Read], Told]
+Rule = Callable[[Operator], Translation]
 RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers how operators of these names are told."""
+    """Registers how operators of these names are translated."""
 
-    def registered(found: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, found))
-        return found
+    def registered(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
 
     return registered
 
 
-def tell(read: Read) -> Told:
-    """The op of an operator; one that simdev has no kind for keeps its name in small letters.
+def translate(operator: Operator) -> Translation:
+    """The op of an operator; an operator that simdev has no kind for keeps its name in small
+    letters.
 
     Raises ValueError.
     """
-    found = RULES.get(read.kind)
-    if found is not None:
-        return found(read)
-    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in read.kind).lstrip("_")
-    plain = {key: value for key, value in read.attrs.items() if isinstance(value, (int, str, list))}
-    return Told(name, plain, _all(read))
-
-
-def _all(read: Read) -> list[tuple[int, Shape]]:
-    return [(i, shape) for i, shape in enumerate(read.inputs) if shape is not None]
-
-
-def _first(read: Read, count: int = 1) -> list[tuple[int, Shape]]:
-    return [(i, shape) for i, shape in _all(read) if i < count]
-
-
-def _shape(read: Read, index: int) -> Shape:
-    found = read.inputs[index] if index < len(read.inputs) else None
-    if found is None:
-        raise ValueError(f"input {index} is missing")
-    return found
+    if operator.kind in RULES:
+        return RULES[operator.kind](operator)
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operator.kind).lstrip("_")
+    attrs = {
+        key: value for key, value in operator.attrs.items() if isinstance(value, (int, str, list))
+    }
+    return Translation(name, operator.operands(), attrs)
 
 
 def _axis(axis: int, rank: int) -> int:
@@ -119,243 +117,231 @@ def _axis(axis: int, rank: int) -> int:
 
 
 @rule(*ELEMENTWISE)
-def _elementwise(read: Read) -> Told:
+def _elementwise(operator: Operator) -> Translation:
     # A number that is the same in every step is no operand: PyTorch hands it to the kernel.
-    numbers = {i for i in read.known if prod(read.inputs[i] or ()) == 1}
-    count = 1 if read.kind == "Clip" else len(read.inputs)
-    operands = [(i, shape) for i, shape in _first(read, count) if i not in numbers] or _first(read)
-    attrs = {"exponent": read.known[1]} if read.kind == "Pow" and 1 in numbers else {}
-    return Told(ELEMENTWISE[read.kind], attrs, operands)
+    numbers = {i for i in operator.known if prod(operator.inputs[i] or ()) == 1}
+    # The bounds of a clip are numbers too, whoever computes them.
+    all_ = operator.operands(1 if operator.kind == "Clip" else None)
+    operands = [(i, shape) for i, shape in all_ if i not in numbers] or operator.operands(1)
+    is_power = operator.kind == "Pow" and 1 in numbers
+    attrs = {"exponent": operator.known[1]} if is_power else {}
+    return Translation(ELEMENTWISE[operator.kind], operands, attrs)
 
 
 @rule(*REDUCTIONS)
-def _reduction(read: Read) -> Told:
-    rank = len(_shape(read, 0))
-    if read.kind.startswith("Arg"):
-        axes = [read.attrs.get("axis", 0)]
+def _reduction(operator: Operator) -> Translation:
+    rank = len(operator.shape(0))
+    axes: Sequence[int]
+    if operator.kind.startswith("Arg"):
+        axes = [operator.attrs.get("axis", 0)]
     else:
-        axes = read.known.get(1, read.attrs.get("axes")) or list(range(rank))
+        # An attribute in older opsets, an input since; none means all.
+        axes = operator.known.get(1, operator.attrs.get("axes")) or range(rank)
     attrs: dict[str, Any] = {"dim": sorted(_axis(axis, rank) for axis in axes)}
-    if read.attrs.get("keepdims", 1):
+    if operator.attrs.get("keepdims", 1):
         attrs["keepdim"] = True
-    return Told(REDUCTIONS[read.kind], attrs, _first(read))
+    return Translation(REDUCTIONS[operator.kind], operator.operands(1), attrs)
 
 
-@rule("Conv", "ConvTranspose")
-def _conv(read: Read) -> Told:
-    rank = len(_shape(read, 1)) - 2
-    kernel = list(_shape(read, 1)[2:])
-    attrs = _window(read, rank)
-    pads = _pads(read, kernel, attrs, rank)
-    if read.attrs.get("group", 1) != 1:
-        attrs["groups"] = read.attrs["group"]
-    if read.kind == "ConvTranspose":
-        extra = read.attrs.get("output_padding")
-        told = {
-            **attrs,
-            "padding": pads[:rank],
-            **({"output_padding": extra} if extra and any(extra) else {}),
-        }
-        return Told(f"conv_transpose{rank}d", told, _all(read))
-    return _padded(f"conv{rank}d", attrs, _all(read), pads)
+@rule("Conv")
+def _conv(operator: Operator) -> Translation:
+    attrs, pads = _window(operator, operator.shape(1)[2:])
+    return _padded(f"conv{len(pads) // 2}d", operator.operands(), attrs, pads)
+
+
+@rule("ConvTranspose")
+def _conv_transpose(operator: Operator) -> Translation:
+    attrs, pads = _window(operator, operator.shape(1)[2:])
+    rank = len(pads) // 2
+    attrs["padding"] = pads[:rank]
+    extra = operator.attrs.get("output_padding")
+    if extra and any(extra):
+        attrs["output_padding"] = extra
+    return Translation(f"conv_transpose{rank}d", operator.operands(), attrs)
 
 
 @rule("MaxPool", "AveragePool", "LpPool")
-def _pool(read: Read) -> Told:
-    rank = len(_shape(read, 0)) - 2
-    kernel = list(read.attrs["kernel_shape"])
-    attrs = {"kernel_size": kernel, **_window(read, rank)}
-    pads = _pads(read, kernel, attrs, rank)
-    if read.kind != "MaxPool" or attrs["dilation"] == [1] * rank:
-        attrs.pop("dilation")
-    if read.attrs.get("ceil_mode"):
+def _pool(operator: Operator) -> Translation:
+    kernel = list(operator.attrs["kernel_shape"])
+    window, pads = _window(operator, kernel)
+    attrs: dict[str, Any] = {"kernel_size": kernel, **window}
+    kind = "max" if operator.kind == "MaxPool" else "avg"
+    # PyTorch's average has no dilation, its maximum none by default.
+    if kind == "avg" or attrs["dilation"] == [1] * len(kernel):
+        del attrs["dilation"]
+    if operator.attrs.get("ceil_mode"):
         attrs["ceil_mode"] = True
-    return _padded(
-        ("max" if read.kind == "MaxPool" else "avg") + f"_pool{rank}d", attrs, _first(read), pads
-    )
+    return _padded(f"{kind}_pool{len(kernel)}d", operator.operands(1), attrs, pads)
 
 
-def _window(read: Read, rank: int) -> dict[str, Any]:
-    ones = [1] * rank
-    return {
-        "stride": list(read.attrs.get("strides", ones)),
-        "dilation": list(read.attrs.get("dilations", ones)),
-    }
-
-
-def _pads(read: Read, kernel: Sequence[int], attrs: Mapping[str, Any], rank: int) -> list[int]:
-    """Padding before and after each spatial dimension, all of the former first."""
-    auto = read.attrs.get("auto_pad", "NOTSET")
-    if auto in ("NOTSET", ""):
-        return list(read.attrs.get("pads", [0] * (2 * rank)))
-    if auto == "VALID" or read.kind == "ConvTranspose":
-        return [0] * (2 * rank)
+def _window(operator: Operator, kernel: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
+    """The attributes of a window, and the padding before and after each spatial dimension, all of
+    the former first.
+    """
+    given, unit, none = operator.attrs, [1] * len(kernel), [0] * len(kernel)
+    strides, dilations = (list(given.get(name, unit)) for name in ("strides", "dilations"))
+    attrs: dict[str, Any] = {"stride": strides, "dilation": dilations}
+    if given.get("group", 1) != 1:
+        attrs["groups"] = given["group"]
+    auto = given.get("auto_pad") or "NOTSET"
+    if auto == "NOTSET":
+        return attrs, list(given.get("pads", none + none))
+    if auto == "VALID" or operator.kind == "ConvTranspose":
+        return attrs, none + none
     before, after = [], []
     extents = zip(
-        _shape(read, 0)[2:],
-        read.outputs[0][2:],
-        kernel,
-        attrs["stride"],
-        attrs["dilation"],
-        strict=True,
+        operator.shape(0)[2:], operator.outputs[0][2:], kernel, strides, dilations, strict=True
     )
     for size, out, width, step, spread in extents:
         total = max((out - 1) * step + (width - 1) * spread + 1 - size, 0)
+        # SAME_UPPER has the odd element behind, SAME_LOWER before.
         before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
         after.append(total - before[-1])
-    return before + after
+    return attrs, before + after
 
 
 def _padded(
-    kind: str, attrs: dict[str, Any], operands: list[tuple[int, Shape]], pads: list[int]
-) -> Told:
-    """A windowed op; padding that is not the same at both ends is an op of its own, as in
-    PyTorch.
-    """
+    kind: str, operands: Operands, attrs: Mapping[str, Any], pads: Sequence[int]
+) -> Translation:
+    """A windowed op; padding that is not the same at both ends is a separate op, as in PyTorch."""
     rank = len(pads) // 2
-    before, after = pads[:rank], pads[rank:]
+    before, after = list(pads[:rank]), list(pads[rank:])
     if before == after:
-        return Told(kind, {**attrs, "padding": before}, operands)
+        return Translation(kind, operands, {**attrs, "padding": before})
     shape = operands[0][1]
-    grown = (*shape[:2], *(n + a + b for n, a, b in zip(shape[2:], before, after, strict=True)))
-    flat = [one for a, b in reversed(list(zip(before, after, strict=True))) for one in (a, b)]
-    return Told(
-        kind, {**attrs, "padding": [0] * rank}, [(0, grown), *operands[1:]], pad=(flat, grown)
+    grown = (*shape[:2], *map(sum, zip(shape[2:], before, after, strict=True)))
+    # constant_pad_nd takes the last dimension first.
+    amounts = [amount for axis in reversed(range(rank)) for amount in (before[axis], after[axis])]
+    return Translation(
+        kind, [(0, grown), *operands[1:]], {**attrs, "padding": [0] * rank}, pad=(amounts, grown)
     )
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(read: Read) -> Told:
-    rank = len(_shape(read, 0)) - 2
-    kind = "avg" if read.kind == "GlobalAveragePool" else "max"
-    return Told(f"adaptive_{kind}_pool{rank}d", {"output_size": [1] * rank}, _first(read))
+def _global_pool(operator: Operator) -> Translation:
+    rank = len(operator.shape(0)) - 2
+    kind = "avg" if operator.kind == "GlobalAveragePool" else "max"
+    attrs = {"output_size": [1] * rank}
+    return Translation(f"adaptive_{kind}_pool{rank}d", operator.operands(1), attrs)
 
 
 @rule("Gemm")
-def _gemm(read: Read) -> Told:
-    attrs = {
-        name: True
-        for name, old in (("transpose_a", "transA"), ("transpose_b", "transB"))
-        if read.attrs.get(old)
-    }
-    return Told("linear" if len(_all(read)) == 3 else "matmul", attrs, _all(read))
+def _gemm(operator: Operator) -> Translation:
+    flags = {"transpose_a": "transA", "transpose_b": "transB"}
+    attrs = {name: True for name, flag in flags.items() if operator.attrs.get(flag)}
+    operands = operator.operands()
+    return Translation("linear" if len(operands) == 3 else "matmul", operands, attrs)
 
 
 @rule("MatMul")
-def _matmul(read: Read) -> Told:
-    """As PyTorch runs it: rows of all batches together where the second is one matrix, else batches
-    as one.
-    """
-    first, second = _shape(read, 0), _shape(read, 1)
-    if len(second) == 2 and len(first) > 2:
+def _matmul(operator: Operator) -> Translation:
+    first, second = operator.shape(0), operator.shape(1)
+    operands = operator.operands()
+    # PyTorch runs the rows of all batches together where the second is a matrix, else it makes the
+    # batches a single dimension.
+    if len(first) > 2 and len(second) == 2:
         rows = (prod(first[:-1]), first[-1])
-        return Told("matmul", {}, [(0, rows), (1, second)], [(rows[0], second[1])])
+        return Translation("matmul", [(0, rows), (1, second)], made=[(rows[0], second[1])])
     if len(first) > 2 and first[:-2] == second[:-2]:
-        count, made = prod(first[:-2]), read.outputs[0]
-        operands = [(i, (count, *shape[-2:])) for i, shape in ((0, first), (1, second))]
-        return Told("batch_matmul", {}, operands, [(count, *made[-2:])])
-    if len(first) == 1 or len(second) == 1:
-        kind = "dot" if len(first) == len(second) else "mv" if len(first) == 2 else "matmul"
-        return Told(kind, {}, _all(read))
-    return Told("matmul", {}, _all(read))
+        count = prod(first[:-2])
+        operands = [(i, (count, *shape[-2:])) for i, shape in operands]
+        return Translation("batch_matmul", operands, made=[(count, *operator.outputs[0][-2:])])
+    if len(first) == len(second) == 1:
+        return Translation("dot", operands)
+    return Translation("mv" if (len(first), len(second)) == (2, 1) else "matmul", operands)
 
 
 @rule("Einsum")
-def _einsum(read: Read) -> Told:
-    return Told("einsum", {"equation": str(read.attrs["equation"]).replace(" ", "")}, _all(read))
+def _einsum(operator: Operator) -> Translation:
+    equation = str(operator.attrs["equation"]).replace(" ", "")
+    return Translation("einsum", operator.operands(), {"equation": equation})
 
 
 @rule("BatchNormalization")
-def _batch_norm(read: Read) -> Told:
-    attrs = {"training": True} if read.attrs.get("training_mode") else {}
-    return Told("batch_norm", attrs, _all(read), [read.outputs[0]])
+def _batch_norm(operator: Operator) -> Translation:
+    attrs = {"training": True} if operator.attrs.get("training_mode") else {}
+    return Translation("batch_norm", operator.operands(), attrs, [operator.outputs[0]])
 
 
 @rule("LayerNormalization", "RMSNormalization")
-def _layer_norm(read: Read) -> Told:
-    shape = _shape(read, 0)
-    over = list(shape[_axis(read.attrs.get("axis", -1), len(shape)) :])
-    kind = "layer_norm" if read.kind.startswith("Layer") else "rms_norm"
-    return Told(kind, {"normalized_shape": over}, _all(read), [read.outputs[0]])
+def _layer_norm(operator: Operator) -> Translation:
+    attrs = {"normalized_shape": list(operator.shape(0)[operator.axis(-1) :])}
+    kind = "layer_norm" if operator.kind == "LayerNormalization" else "rms_norm"
+    return Translation(kind, operator.operands(), attrs, [operator.outputs[0]])
 
 
 @rule("GroupNormalization", "InstanceNormalization")
-def _group_norm(read: Read) -> Told:
-    count, channels, *rest = _shape(read, 0)
-    groups = read.attrs.get("num_groups", channels)
-    return Told(
-        "group_norm", {"N": count, "C": channels, "HxW": prod(rest), "group": groups}, _all(read)
-    )
+def _group_norm(operator: Operator) -> Translation:
+    count, channels, *extents = operator.shape(0)
+    groups = operator.attrs.get("num_groups", channels)
+    attrs = {"N": count, "C": channels, "HxW": prod(extents), "group": groups}
+    return Translation("group_norm", operator.operands(), attrs)
 
 
 @rule("Softmax", "LogSoftmax")
-def _softmax(read: Read) -> Told:
-    shape = _shape(read, 0)
-    kind = "softmax" if read.kind == "Softmax" else "log_softmax"
-    if read.opset >= 13:
-        # as written: so PyTorch's keys have it
-        return Told(kind, {"dim": read.attrs.get("axis", -1)}, _first(read))
+def _softmax(operator: Operator) -> Translation:
+    kind = "softmax" if operator.kind == "Softmax" else "log_softmax"
+    if operator.opset >= 13:
+        # As written, for so PyTorch's keys have it.
+        return Translation(kind, operator.operands(1), {"dim": operator.attrs.get("axis", -1)})
     # Before opset 13 all dimensions from the axis on are one.
-    axis = _axis(read.attrs.get("axis", 1), len(shape))
+    shape, axis = operator.shape(0), operator.axis(1)
     flat = (prod(shape[:axis]), prod(shape[axis:]))
-    return Told(kind, {"dim": 1}, [(0, flat)], [flat])
+    return Translation(kind, [(0, flat)], {"dim": 1}, [flat])
 
 
 @rule("Concat")
-def _concat(read: Read) -> Told:
-    return Told("concat", {"dim": _axis(read.attrs["axis"], len(read.outputs[0]))}, _all(read))
+def _concat(operator: Operator) -> Translation:
+    attrs = {"dim": _axis(operator.attrs["axis"], len(operator.outputs[0]))}
+    return Translation("concat", operator.operands(), attrs)
 
 
 @rule("Gather")
-def _gather(read: Read) -> Told:
-    data, index = _shape(read, 0), _shape(read, 1)
-    axis = _axis(read.attrs.get("axis", 0), len(data))
-    if axis == 0 and len(data) == 2 and 0 in read.weights:
-        return Told("embedding", {}, _all(read))
-    if len(index) == 1:
-        return Told("index_select", {"dim": axis}, _all(read))
-    return Told("take", {"dim": axis}, _all(read))
+def _gather(operator: Operator) -> Translation:
+    axis = operator.axis(0)
+    if axis == 0 and len(operator.shape(0)) == 2 and 0 in operator.weights:
+        return Translation("embedding", operator.operands())
+    kind = "index_select" if len(operator.shape(1)) == 1 else "take"
+    return Translation(kind, operator.operands(), {"dim": axis})
 
 
 @rule("GatherElements")
-def _gather_elements(read: Read) -> Told:
-    return Told(
-        "gather", {"dim": _axis(read.attrs.get("axis", 0), len(_shape(read, 0)))}, _all(read)
-    )
+def _gather_elements(operator: Operator) -> Translation:
+    return Translation("gather", operator.operands(), {"dim": operator.axis(0)})
 
 
 @rule("Cast", "CastLike")
-def _cast(read: Read) -> Told:
-    return Told("cast", {}, _first(read))
+def _cast(operator: Operator) -> Translation:
+    return Translation("cast", operator.operands(1))
 
 
 @rule("Pad")
-def _pad(read: Read) -> Told:
-    pads = read.known.get(1, read.attrs.get("pads"))
-    rank = len(_shape(read, 0))
-    if pads is None or 3 in read.known or len(pads) != 2 * rank:
-        return Told("pad", {}, _first(read))
-    flat = [one for axis in reversed(range(rank)) for one in (pads[axis], pads[rank + axis])]
-    while len(flat) > 2 and flat[-2:] == [0, 0]:
-        flat = flat[:-2]
-    return Told("constant_pad_nd", {"pad": flat}, _first(read))
+def _pad(operator: Operator) -> Translation:
+    pads = operator.known.get(1, operator.attrs.get("pads"))
+    rank, operands = len(operator.shape(0)), operator.operands(1)
+    if pads is None or 3 in operator.known or len(pads) != 2 * rank:
+        return Translation("pad", operands)
+    amounts = [amount for axis in reversed(range(rank)) for amount in pads[axis::rank]]
+    while len(amounts) > 2 and amounts[-2:] == [0, 0]:
+        del amounts[-2:]
+    return Translation("constant_pad_nd", operands, {"pad": amounts})
 
 
 @rule("Tile")
-def _tile(read: Read) -> Told:
-    return Told("repeat", {"repeats": read.known[1]} if 1 in read.known else {}, _first(read))
+def _tile(operator: Operator) -> Translation:
+    attrs = {"repeats": operator.known[1]} if 1 in operator.known else {}
+    return Translation("repeat", operator.operands(1), attrs)
 
 
 @rule("CumSum")
-def _cumsum(read: Read) -> Told:
-    axis = read.known.get(1, 0)
-    return Told(
-        "cumsum",
-        {"dim": _axis(axis[0] if isinstance(axis, list) else axis, len(_shape(read, 0)))},
-        _first(read),
-    )
+def _cumsum(operator: Operator) -> Translation:
+    axis = operator.known.get(1, 0)
+    axis = axis[0] if isinstance(axis, list) else axis
+    attrs = {"dim": _axis(axis, len(operator.shape(0)))}
+    return Translation("cumsum", operator.operands(1), attrs)
 
 
 @rule("Trilu")
-def _trilu(read: Read) -> Told:
-    return Told("triu" if read.attrs.get("upper", 1) else "tril", {}, _first(read))
+def _trilu(operator: Operator) -> Translation:
+    kind = "triu" if operator.attrs.get("upper", 1) else "tril"
+    return Translation(kind, operator.operands(1))

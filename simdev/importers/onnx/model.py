@@ -8,12 +8,13 @@ are no ops of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...semantics.dtype import known
+from ...semantics.dtype import known as known_dtype
 from ..source import Source, require
 
 if TYPE_CHECKING:
@@ -25,27 +26,27 @@ if TYPE_CHECKING:
 CONTROL = frozenset(
     {"If", "Loop", "Scan", "SequenceMap", "Optional", "SequenceConstruct", "SequenceAt"}
 )
+RANDOM = ("Random", "Bernoulli", "Multinomial")
 SMALL = 2**16  # elements of a constant that is worth knowing: those of shapes are few
 ROUNDS = 8
 NEVER_LARGER = frozenset(
     {
         "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather", "Identity",
-        "Max", "Min", "Mod",
-        "Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Split", "Sqrt",
-        "Squeeze", "Sub",
-        "Unsqueeze", "Where",
+        "Max", "Min", "Mod", "Mul", "Neg", "Not", "ReduceProd", "ReduceSum", "Reshape", "Slice",
+        "Split", "Sqrt", "Squeeze", "Sub", "Unsqueeze", "Where",
     }
 )  # fmt: skip
 """Operators whose output is bounded by their small inputs: they may be evaluated before their
 shapes are known.
 """
+DOMAINS = ("", "ai.onnx")
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
-    """What a value looks like."""
+class ValueType:
+    """The shape of a value and the type of its elements."""
 
     shape: Shape
     dtype: str
@@ -53,7 +54,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Model:
-    """The nodes of a model that do something, in order, with the looks of all values.
+    """The nodes of a model that do something, in order, with the types of all values.
 
     ``known`` holds the small values that no input changes, ``weights`` are the initializers,
     ``inputs`` those of the batch. Each node is onnx's own message.
@@ -61,7 +62,7 @@ class Model:
 
     name: str
     nodes: tuple[Any, ...]
-    specs: Mapping[str, Spec]
+    types: Mapping[str, ValueType]
     inputs: tuple[str, ...]
     weights: frozenset[str]
     known: Mapping[str, Array] = field(repr=False)
@@ -71,11 +72,9 @@ class Model:
 def is_model(source: Source) -> bool:
     """Whether a file that is no text begins as a model: its version first, or its producer."""
     head = source.head
-    return (
-        head[:1] == b"\x08"
-        and 1 <= (head[1] if len(head) > 1 else 0) <= 20
-        and head[2:3] in b"\x12\x1a\x22\x2a\x3a\x42"
-    )
+    # The tag of ir_version (1 to 20), then that of any of the fields 2 to 8.
+    version = int.from_bytes(head[1:2], "big")
+    return head[:1] == b"\x08" and 1 <= version <= 20 and head[2:3] in b"\x12\x1a\x22\x2a\x3a\x42"
 
 
 def parse_model(source: Source) -> Any:
@@ -103,55 +102,64 @@ def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
     Raises InputError with every problem: dimensions without a number, control flow, shapes that
     cannot be told.
     """
-    if not message.graph.node:
-        raise InputError("not an ONNX model: its graph has no nodes")
+    message = _inlined(message)
     graph = message.graph
-    if not all(isinstance(text, str) for text in _texts(graph)):
-        raise InputError("damaged: a name in it is no text")
-    problems = list(_control_flow(graph))
-    if problems:
-        raise InputError(problems)
-    if message.functions:
-        from onnx.inliner import inline_local_functions
-
-        message = inline_local_functions(message)
-        graph = message.graph
-    weights = frozenset(one.name for one in graph.initializer)
-    inputs = [one for one in graph.input if one.name not in weights]
+    weights = frozenset(tensor.name for tensor in graph.initializer)
+    inputs = [value for value in graph.input if value.name not in weights]
     _set_dims(inputs, dims or {})
-    del graph.value_info[:]  # what was said of other sizes
-    for one in graph.output:
-        one.ClearField("type")
-    known = {one.name: array for one in graph.initializer if (array := _small(one)) is not None}
+    # What was said of other sizes than these would go before the inference.
+    del graph.value_info[:]
+    for value in graph.output:
+        value.ClearField("type")
+    small = [(tensor.name, _small(tensor)) for tensor in graph.initializer]
+    known = {name: array for name, array in small if array is not None}
     message = _inferred(message, known)
-    specs = {name: spec for name, spec in _specs(message.graph) if spec is not None}
-    nodes = tuple(
-        node
-        for node in message.graph.node
-        if not all(name in known for name in node.output if name)
-    )
+    types = {name: type_ for name, type_ in _types(message.graph) if type_ is not None}
+    nodes = tuple(node for node in message.graph.node if _made(node) - known.keys())
+    read = {name for node in message.graph.node for name in node.input}
+    read |= {value.name for value in message.graph.output}
     missing = [
         f"node {_title(node)}: the shape of its output {name} cannot be told"
         for node in nodes
         for name in node.output
-        if name and name not in specs and _is_read(name, message.graph)
+        if name and name not in types and name in read
     ]
     if missing:
         raise InputError(missing)
-    opset = next((one.version for one in message.opset_import if one.domain in ("", "ai.onnx")), 0)
-    return Model(
-        graph.name or "onnx", nodes, specs, tuple(one.name for one in inputs), weights, known, opset
-    )
+    versions = [entry.version for entry in message.opset_import if entry.domain in DOMAINS]
+    names = tuple(value.name for value in inputs)
+    opset = versions[0] if versions else 0
+    return Model(graph.name or "onnx", nodes, types, names, weights, known, opset)
+
+
+def _inlined(message: Any) -> Any:
+    """The model with its functions inlined; refuses what is no graph. Raises InputError."""
+    graph = message.graph
+    if not graph.node:
+        raise InputError("not an ONNX model: its graph has no nodes")
+    if not all(isinstance(text, str) for text in _texts(graph)):
+        raise InputError("damaged: a name in it is no text")
+    problems = [
+        f"node {_title(node)}: what runs depends on values, so the model is no one graph"
+        for node in graph.node
+        if node.op_type in CONTROL and node.domain in DOMAINS
+    ]
+    if problems:
+        raise InputError(problems)
+    if not message.functions:
+        return message
+    from onnx.inliner import inline_local_functions
+
+    return inline_local_functions(message)
 
 
 def _title(node: Any) -> str:
     return f"{node.name or node.output[0]} ({node.op_type})"
 
 
-def _is_read(name: str, graph: Any) -> bool:
-    return any(name in node.input for node in graph.node) or any(
-        name == one.name for one in graph.output
-    )
+def _made(node: Any) -> set[str]:
+    """The names of a node's outputs; those left out are empty."""
+    return set(filter(None, node.output))
 
 
 def _texts(graph: Any) -> Iterator[object]:
@@ -159,43 +167,37 @@ def _texts(graph: Any) -> Iterator[object]:
     yield graph.name
     for node in graph.node:
         yield from (node.op_type, node.name, node.domain, *node.input, *node.output)
-        yield from (one.name for one in node.attribute)
-    for one in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
-        yield one.name
-    for one in graph.input:
-        yield from (dim.dim_param for dim in one.type.tensor_type.shape.dim)
+        yield from (attribute.name for attribute in node.attribute)
+    for value in (*graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        yield value.name
+    for value in graph.input:
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
 
 
-def _control_flow(graph: Any) -> Iterator[str]:
-    for node in graph.node:
-        if node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
-            yield f"node {_title(node)}: what runs depends on values, so the model is no one graph"
-
-
-def _set_dims(inputs: list[Any], dims: Mapping[str, int]) -> None:
+def _set_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
     """Gives every symbolic dimension of the inputs its number.
 
     Raises InputError where one is left, or not there.
     """
-    problems, unused = [], set(dims)
-    wrong = [
+    problems = [
         f"--dim: {name}: must be at least 1, got {value}"
         for name, value in dims.items()
         if value < 1
     ]
-    if wrong:
-        raise InputError(wrong)
-    for one in inputs:
-        for axis, dim in enumerate(one.type.tensor_type.shape.dim):
+    if problems:
+        raise InputError(problems)
+    unused = set(dims)
+    for value in inputs:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value > 0:
                 continue
-            name = dim.dim_param or f"{one.name}.{axis}"
+            name = dim.dim_param or f"{value.name}.{axis}"
+            unused.discard(name)
             if name in dims:
-                unused.discard(name)
                 dim.dim_value = dims[name]
             else:
                 problems.append(
-                    f"input {one.name}: dimension {axis} has no number: tell it by --dim {name}=N"
+                    f"input {value.name}: dimension {axis} has no number: tell it by --dim {name}=N"
                 )
     problems += [f"--dim: {name}: no dimension of an input is called so" for name in sorted(unused)]
     if problems:
@@ -206,10 +208,7 @@ def _small(tensor: Any) -> Array | None:
     """The values of a small initializer; None of a large one, or where they lie elsewhere."""
     import onnx
 
-    count = 1
-    for extent in tensor.dims:
-        count *= extent
-    if count > SMALL or tensor.data_location == onnx.TensorProto.EXTERNAL:
+    if prod(tensor.dims) > SMALL or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return None
     try:
         return onnx.numpy_helper.to_array(tensor)
@@ -230,20 +229,19 @@ def _inferred(message: Any, known: dict[str, Array]) -> Any:
             raise InputError(
                 f"too large for onnx's shape inference: save its weights as external data ({error})"
             ) from None
-        before = len(known)
-        _evaluate(message.graph, known)
+        graph, before = message.graph, len(known)
+        _evaluate(graph, known)
         if len(known) == before:
-            return message
-        have = {one.name for one in message.graph.initializer}
-        made = {name for node in message.graph.node for name in node.output}
+            break
         # A value that is known lets the inference see through the Reshape that reads it.
-        new = [name for name in known if name not in have and name in made]
-        left = [node for node in message.graph.node if not set(node.output) & set(new)]
-        message.graph.initializer.extend(
-            onnx.numpy_helper.from_array(known[name], name) for name in new
+        made = {name for node in graph.node for name in node.output}
+        new = (known.keys() & made) - {tensor.name for tensor in graph.initializer}
+        left = [node for node in graph.node if not _made(node) & new]
+        graph.initializer.extend(
+            onnx.numpy_helper.from_array(known[name], name) for name in known if name in new
         )
-        del message.graph.node[:]
-        message.graph.node.extend(left)
+        del graph.node[:]
+        graph.node.extend(left)
     return message
 
 
@@ -253,36 +251,30 @@ def _evaluate(graph: Any, known: dict[str, Array]) -> None:
     """
     import numpy as np
 
-    specs = dict(_specs(graph))
+    types = dict(_types(graph))
     for node in graph.node:
-        if all(name in known for name in node.output if name):
+        if _made(node) <= known.keys():
             continue
-        spec = specs.get(node.input[0]) if node.input else None
-        if node.op_type == "Shape" and spec is not None:
-            told = {one.name: one.i for one in node.attribute}
-            shape = np.array(spec.shape, np.int64)
-            known[node.output[0]] = shape[told.get("start", 0) : told.get("end", len(shape))]
-        elif node.op_type == "Size" and spec is not None:
-            known[node.output[0]] = np.array(int(np.prod(spec.shape, dtype=np.int64)))
-        elif node.op_type == "Identity" and spec is not None and "float" in spec.dtype:
+        type_ = types.get(node.input[0]) if node.input else None
+        if node.op_type == "Shape" and type_ is not None:
+            bounds = {attribute.name: attribute.i for attribute in node.attribute}
+            shape = np.array(type_.shape, np.int64)
+            known[node.output[0]] = shape[bounds.get("start", 0) : bounds.get("end", len(shape))]
+        elif node.op_type == "Size" and type_ is not None:
+            known[node.output[0]] = np.array(prod(type_.shape))
+        elif node.op_type == "Identity" and type_ is not None and "float" in type_.dtype:
             continue  # a weight under a second name is still the one weight
-        elif all(name in known for name in node.input if name) and _is_small(node, specs):
+        elif set(filter(None, node.input)) <= known.keys() and _is_small(node, types):
             known |= _run(node, known)
 
 
-def _is_small(node: Any, specs: Mapping[str, Spec | None]) -> bool:
-    if node.op_type.startswith(("Random", "Bernoulli", "Multinomial")):
+def _is_small(node: Any, types: Mapping[str, ValueType | None]) -> bool:
+    if node.op_type.startswith(RANDOM):
         return False
-    for name in filter(None, node.output):
-        spec = specs.get(name)
-        if spec is None and node.op_type not in NEVER_LARGER:
-            return False
-        count = 1
-        for extent in spec.shape if spec else ():
-            count *= extent
-        if count > SMALL:
-            return False
-    return True
+    made = [types.get(name) for name in _made(node)]
+    if None in made and node.op_type not in NEVER_LARGER:
+        return False
+    return all(prod(type_.shape) <= SMALL for type_ in made if type_ is not None)
 
 
 def _run(node: Any, known: Mapping[str, Array]) -> dict[str, Array]:
@@ -292,44 +284,31 @@ def _run(node: Any, known: Mapping[str, Array]) -> dict[str, Array]:
 
     feeds = {name: known[name] for name in node.input if name}
     try:
-        found = ReferenceEvaluator(node).run(None, feeds)
+        values = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
         # The reference runs what a foreign model says: whatever goes wrong, the node stays an op of
         # the step.
         return {}
-    made = {
-        name: one
-        for name, one in zip(node.output, found, strict=False)
-        if name and isinstance(one, np.ndarray)
-    }
-    return made if all(one.size <= SMALL for one in made.values()) else {}
+    outputs = zip(node.output, values, strict=False)
+    made = {name: value for name, value in outputs if name and isinstance(value, np.ndarray)}
+    return made if all(value.size <= SMALL for value in made.values()) else {}
 
 
-def _specs(graph: Any) -> Iterator[tuple[str, Spec | None]]:
-    """(name, looks) of every value; None where its shape is not known in full."""
+def _types(graph: Any) -> Iterator[tuple[str, ValueType | None]]:
+    """(name, type) of every value; None where its shape is not known in full."""
     for tensor in graph.initializer:
-        yield tensor.name, Spec(tuple(tensor.dims), dtype_name(tensor.data_type))
-    for one in (*graph.input, *graph.value_info, *graph.output):
-        tensor = one.type.tensor_type
-        dims = tensor.shape.dim
-        whole = tensor.HasField("shape") and all(
-            dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims
-        )
-        yield (
-            one.name,
-            Spec(tuple(dim.dim_value for dim in dims), dtype_name(tensor.elem_type))
-            if whole
-            else None,
-        )
+        yield tensor.name, ValueType(tuple(tensor.dims), dtype_name(tensor.data_type))
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
+        whole = tensor.HasField("shape") and min(dims, default=0) >= 0
+        yield value.name, ValueType(tuple(dims), dtype_name(tensor.elem_type)) if whole else None
 
 
 def dtype_name(number: int) -> str:
     """The name of a type of elements as simdev writes it: ``float32``, ``float8_e4m3fn``."""
     import onnx
 
-    name = (
-        onnx.TensorProto.DataType.Name(number).lower()
-        if number in onnx.TensorProto.DataType.values()
-        else "float"
-    )
-    return known(name) or "float32"
+    types = onnx.TensorProto.DataType
+    name = types.Name(number) if number in types.values() else ""
+    return known_dtype(name.lower()) or "float32"
