@@ -20,6 +20,11 @@ def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:
     return flows_wire(Fabric(cluster), list(zip(devices, [*devices[1:], devices[0]], strict=True)))
 
 
+def seconds(wire: Wire, size: Fraction | int) -> Fraction:
+    """The time of a round that sends so many bytes a flow."""
+    return wire.latency + Fraction(size) / wire.bandwidth
+
+
 def ring(collective: str, ranks: int, size: int, wire: Wire, chunks: int = 1) -> Fraction:
     """all_reduce 2 (n-1) (alpha + S / (n B)); reduce_scatter, all_gather, all_to_all half of that.
 
@@ -29,8 +34,8 @@ def ring(collective: str, ranks: int, size: int, wire: Wire, chunks: int = 1) ->
     if ranks == 1:
         return Fraction(0)
     if collective == "p2p":
-        return wire.seconds(size)
+        return seconds(wire, size)
     if collective in ("broadcast", "reduce"):
-        return (ranks + chunks - 2) * wire.seconds(Fraction(size, chunks))
+        return (ranks + chunks - 2) * seconds(wire, Fraction(size, chunks))
     steps = (2 if collective == "all_reduce" else 1) * (ranks - 1)
-    return steps * wire.seconds(Fraction(size, ranks))
+    return steps * seconds(wire, Fraction(size, ranks))

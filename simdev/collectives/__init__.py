@@ -6,30 +6,23 @@ all_to_all, p2p), of the gathered result (all_gather) or of what is scattered (r
 
 from __future__ import annotations
 
-from .forms import Closed, Forms
-from .kinds import COLLECTIVES, best_chunks, bus_bandwidth, bus_factor
+from .kinds import COLLECTIVES, bus_bandwidth, bus_factor
 from .legs import pieces_of
-from .model import CollectiveCost, CollectiveModel, Form, Question
-from .phases import ALGORITHMS, Level, Phase, bytes_sent, levels, phases
+from .model import CollectiveCall, CollectiveCost, CollectiveModel, Form
+from .phases import Phase, bytes_sent, levels, phases
 from .rings import lane_rings
-from .rounds import Rounds, Step, rounds_of
+from .rounds import Closed, Wire, best_chunks, flows_wire, rounds_of
 from .table import CollectiveTable, table_of_bus_bandwidth, table_of_rows
-from .wire import Wire, flows_wire
 
 __all__ = [
-    "ALGORITHMS",
     "COLLECTIVES",
     "Closed",
+    "CollectiveCall",
     "CollectiveCost",
     "CollectiveModel",
     "CollectiveTable",
     "Form",
-    "Forms",
-    "Level",
     "Phase",
-    "Question",
-    "Rounds",
-    "Step",
     "Wire",
     "best_chunks",
     "bus_bandwidth",

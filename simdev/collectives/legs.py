@@ -1,8 +1,7 @@
-"""The ways of many messages at once, without a Route for each: an all-to-all of 1,000 ranks has a
-million.
+"""The ways of many messages at once, without a Route for each.
 
-Where only one shortest route leads from one device to another, walking outwards from the first
-finds it.
+An all-to-all of 1,000 ranks has a million messages. Where only one shortest route leads from one
+device to another, walking outwards from the first gives it.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..fabric import Fabric, Route
 
+Flow = tuple[int, int]
+# From so many destinations of one source on, one walk is faster than a route each.
 MANY = 8
-"""From so many destinations of one source on, one walk is faster than a route each."""
-# half-links, and a number that ways over links of the same quantities share
+# Half-links, and a number that ways over links of equal quantities share.
 Way = tuple[tuple[int, ...], int]
 
 
 class Leg(NamedTuple):
-    """A piece of a message's way; ``like`` is a route of the same bandwidth, latencies and gap,
-    itself or another.
-    """
+    """A piece of a message's way; ``like`` is a route of equal bandwidth, latencies and gap."""
 
     source: int
     destination: int
@@ -31,33 +29,28 @@ class Leg(NamedTuple):
     like: Route
 
 
-def legs(fabric: Fabric, flows: Sequence[tuple[int, int]]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
-    """The number of each flow (source, destination: device indices) with its pieces, source by
-    source.
+def legs(fabric: Fabric, flows: Sequence[Flow]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
+    """The number of each flow (source, destination) with its pieces, source by source.
 
     Raises InputError where a flow has no route.
     """
-    cluster, by_source = fabric.cluster, dict[int, list[tuple[int, int]]]()
+    by_source: dict[int, list[tuple[int, int]]] = {}
     for number, (source, destination) in enumerate(flows):
         by_source.setdefault(source, []).append((number, destination))
-    staged = any(device.staging for device in cluster.devices)
+    staged = any(device.staging for device in fabric.cluster.devices)
     numbers: dict[tuple[int, int], int] = {}
     like: dict[int, Route] = {}
-    for source, asked in by_source.items():
-        ways = {} if staged or len(asked) < MANY else _ways(cluster, source, numbers)
-        for number, destination in asked:
-            way = ways.get(destination)
-            if way is None:
+    for source, wanted in by_source.items():
+        ways = {} if staged or len(wanted) < MANY else _ways(fabric.cluster, source, numbers)
+        for number, destination in wanted:
+            if destination in ways:
+                half_links, kind = ways[destination]
+                if kind not in like:
+                    (like[kind],) = pieces_of(fabric, source, destination)
+                yield number, (Leg(source, destination, half_links, like[kind]),)
+            else:
                 pieces = pieces_of(fabric, source, destination)
-                yield (
-                    number,
-                    tuple(Leg(one.source, one.destination, one.half_links, one) for one in pieces),
-                )
-                continue
-            half_links, kind = way
-            if kind not in like:
-                (like[kind],) = pieces_of(fabric, source, destination)
-            yield number, (Leg(source, destination, half_links, like[kind]),)
+                yield number, tuple([Leg(p.source, p.destination, p.half_links, p) for p in pieces])
 
 
 def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...]:
@@ -72,10 +65,11 @@ def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...
 
 
 def _ways(cluster: Cluster, source: int, numbers: dict[tuple[int, int], int]) -> dict[int, Way]:
-    """The ways to all devices that one shortest route leads to; ``numbers`` counts what ways are
-    like, for all.
+    """The ways to all devices that one shortest route leads to; ``numbers`` counts kinds of ways.
+
+    Layer by layer from the source; behind a device with several ways, all have several.
     """
-    found: dict[int, Way] = {source: ((), -1)}
+    ways: dict[int, Way] = {source: ((), -1)}
     several: set[int] = set()
     front = [source]
     while front:
@@ -83,15 +77,15 @@ def _ways(cluster: Cluster, source: int, numbers: dict[tuple[int, int], int]) ->
         for device in front:
             if device != source and not cluster.devices[device].transit:
                 continue
-            half_links, kind = found[device]
+            half_links, kind = ways[device]
             for other, half_link in cluster.neighbours[device].items():
                 if other in ahead:
                     several.add(other)
-                elif other not in found:
+                elif other not in ways:
                     like = numbers.setdefault((kind, cluster.alike[half_link]), len(numbers))
                     ahead[other] = (*half_links, half_link), like
                     if device in several:
                         several.add(other)
-        found |= ahead
+        ways |= ahead
         front = list(ahead)
-    return {device: way for device, way in found.items() if device not in several}
+    return {device: way for device, way in ways.items() if device not in several}

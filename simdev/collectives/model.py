@@ -5,7 +5,7 @@ Collective ops, gradients of split models, synchronisation policies and large mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,16 +13,14 @@ from itertools import pairwise
 
 from ..cluster import UNLIMITED, Cluster
 from ..errors import InputError
-from ..fabric import Fabric, fabric_of
-from ..frozen import freeze
+from ..fabric import fabric_of
 from ..units import PS_PER_SECOND, is_count, picoseconds
-from .forms import Forms
-from .kinds import COLLECTIVES, ROOTED, best_chunks
+from .kinds import COLLECTIVES, ROOTED, unknown_collective
 from .legs import pieces_of
 from .phases import Groups, Level, Phase, levels, phases
 from .rings import Rings, lane_rings
+from .rounds import ClosedForms, best_chunks, flows_wire
 from .table import CollectiveTable
-from .wire import flows_wire
 
 ALGORITHMS = ("auto", "ring", "tree")
 AUTO = ("ring", "tree", "hierarchical")
@@ -35,7 +33,7 @@ AS_LIBRARIES = {
     "all_gather": RINGS,
     "reduce_scatter": RINGS,
 }
-"""Of these even by "auto": an all_to_all sends all at once, what is spread goes by rings (NCCL)."""
+"""Of these even by "auto": an all_to_all sends all at once, gather and scatter use rings (NCCL)."""
 MAX_CHUNKS = 256
 UNKNOWN = -1
 Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
@@ -43,12 +41,12 @@ Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """The time of a collective, in seconds, and how it was found.
+    """The time of a collective, in seconds, and where it comes from.
 
     ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none"
     where nothing is sent). ``rung`` is as in op costs: measured, interpolated (between tables of
     other ranks), fitted, or roofline (closed). ``rings`` is how many a node's ranks share the bytes
-    over; one goes in their order, over whatever its routes are.
+    over; a single ring goes in their order, over whatever its routes are.
     """
 
     seconds: Fraction
@@ -63,8 +61,8 @@ class CollectiveCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked of a collective: kind, ranks (device indices), bytes, algorithm.
+class CollectiveCall:
+    """A collective among ``ranks`` (device indices, in the order of ranks).
 
     Bytes are counted as by nccl-tests. ``chunks`` is into how many a broadcast or reduce along a
     chain is cut (None: the number of least closed form).
@@ -79,7 +77,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An algorithm with its messages, over how many rings; one of two levels tells them apart."""
+    """An algorithm with its messages, over how many rings; of two levels these are told apart."""
 
     algorithm: str
     phases: tuple[Phase, ...]
@@ -87,46 +85,35 @@ class Form:
     rings: int = 1
 
 
-@dataclass(frozen=True)
 class CollectiveModel:
-    """Collectives on a cluster.
+    """Collectives on a cluster; messages once followed over their routes are kept.
 
     ``tables`` are those measured inside one of its nodes. ``algorithm`` says which closed form
     stands in where there is none: the fastest ("auto"), or that of rings or of trees.
     """
 
-    cluster: Cluster
-    tables: tuple[CollectiveTable, ...] = ()
-    algorithm: str = "auto"
-
-    def __post_init__(self) -> None:
-        freeze(self, "tables")
-        if self.algorithm not in ALGORITHMS:
+    def __init__(
+        self, cluster: Cluster, tables: Sequence[CollectiveTable] = (), algorithm: str = "auto"
+    ) -> None:
+        if algorithm not in ALGORITHMS:
             raise InputError(
-                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{self.algorithm}"'
+                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"'
             )
+        self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
+        self.fabric = fabric_of(cluster)
+        self.forms = ClosedForms(self.fabric)
 
-    @cached_property
-    def fabric(self) -> Fabric:
-        """What messages queue for on the cluster."""
-        return fabric_of(self.cluster)
-
-    @cached_property
-    def forms(self) -> Forms:
-        """Closed forms on the cluster."""
-        return Forms(self.fabric)
-
-    def form(self, question: Question) -> Form:
+    def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
 
         Rings are one in the order of the ranks, or several over lanes of their own where these take
         less. Raises InputError where a route is missing or an algorithm has no such form.
         """
-        names = AUTO if question.algorithm == "auto" else (question.algorithm,)
-        ways = self._ways(question, names)
+        names = AUTO if call.algorithm == "auto" else (call.algorithm,)
+        ways = self._ways(call, names)
         if len(ways) == 1:
-            return self._form(question, *ways[0])
-        return self._least(question, ways, lambda form: self._seconds(form.phases))[1]
+            return self._form(call, *ways[0])
+        return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
 
     def cost(
         self,
@@ -143,30 +130,33 @@ class CollectiveModel:
         holds is busy for all of them: it takes longer by so much as the busiest of that is busier.
         Raises InputError.
         """
-        ranks = tuple(
-            self.cluster.index.get(one, UNKNOWN) if isinstance(one, str) else one for one in devices
-        )
-        self._check(collective, devices, ranks, size)
+        index = self.cluster.index
+        ranks = tuple(index.get(d, UNKNOWN) if isinstance(d, str) else d for d in devices)
+        problems = list(self._problems(collective, devices, ranks, size))
+        if problems:
+            raise InputError(problems)
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", "roofline")
-        near = len({self.cluster.devices[rank].node for rank in ranks}) == 1
-        measured = self._measured(collective, len(ranks), size) if near else None
+        inside = len(self._nodes(ranks)) == 1
+        measured = self._measured(collective, len(ranks), size) if inside else None
         if measured is not None and not beside:
             return measured
         seconds, form = self._fastest(collective, ranks, size)
         algorithm = "p2p" if collective == "p2p" else form.algorithm
-        found = measured or CollectiveCost(seconds, algorithm, "roofline", form.rings)
+        cost = measured or CollectiveCost(seconds, algorithm, "roofline", form.rings)
         if not beside or self._is_private(ranks, form):
-            return found
-        others = [Question(collective, group, size, form.algorithm) for group in beside]
-        return replace(found, seconds=found.seconds + self._delay(form, others))
+            return cost
+        others = [CollectiveCall(collective, group, size, form.algorithm) for group in beside]
+        return replace(cost, seconds=cost.seconds + self._delay(form, others))
 
-    def _delay(self, form: Form, others: Sequence[Question]) -> Fraction:
+    def _delay(self, form: Form, others: Sequence[CollectiveCall]) -> Fraction:
         """Seconds by which the busiest of what a form holds is busier for all together."""
         alone = self.forms.busy(form.phases)
         together = alone.copy()
-        for question in others:
-            together += self.forms.busy(self._alike(form, question).phases)
+        for call in others:
+            if not self._fits(call, form.algorithm):  # their nodes hold unequally many of them
+                call = replace(call, algorithm="ring")
+            together += self.forms.busy(self.form(call).phases)
         ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
         return Fraction(ps, PS_PER_SECOND)
 
@@ -176,167 +166,131 @@ class CollectiveModel:
         Its links end at its ranks, or at adapters of these alone. It needs devices through which no
         route passes.
         """
-        cluster = self.cluster
+        devices, neighbours = self.cluster.devices, self.cluster.neighbours
         if not self.fabric.links_serve:
             return True
-        if any(cluster.devices[rank].transit for rank in ranks):
+        if any(devices[rank].transit for rank in ranks):
             return False
-        mine = set(ranks)
-        for rank in ranks:
-            for other in cluster.neighbours[rank]:
-                works = sum(cluster.devices[one].runs_ops for one in cluster.neighbours[other])
-                if works == 1 and not cluster.devices[other].runs_ops:
-                    mine.add(other)
+        private = set(ranks)
+        for other in (other for rank in ranks for other in neighbours[rank]):
+            works = sum(devices[d].runs_ops for d in neighbours[other])
+            if works == 1 and not devices[other].runs_ops:
+                private.add(other)
         pairs = dict.fromkeys((a, b) for phase in form.phases for a, b, _ in phase.messages)
         pieces = (piece for pair in pairs for piece in pieces_of(self.fabric, *pair))
-        return all(a in mine or b in mine for piece in pieces for a, b in pairwise(piece.devices))
-
-    def _alike(self, form: Form, question: Question) -> Form:
-        """The same algorithm among other ranks, or a ring where their nodes have none."""
-        return self.form(
-            question
-            if self._fits(question, form.algorithm)
-            else replace(question, algorithm="ring")
-        )
+        hops = (hop for piece in pieces for hop in pairwise(piece.devices))
+        return all(a in private or b in private for a, b in hops)
 
     def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
         """The form of least time, its parts as measured inside nodes where there are tables."""
-        question = Question(collective, ranks, size, self.algorithm)
-        names = FASTEST[self.algorithm]
+        call, names = (
+            CollectiveCall(collective, ranks, size, self.algorithm),
+            FASTEST[self.algorithm],
+        )
         if self.algorithm == "auto" or collective == "all_to_all":
             names = AS_LIBRARIES.get(collective, names)
-        return self._least(
-            question,
-            self._ways(question, names),
-            lambda form: self._partly_measured(form, question),
-        )
+        ways = self._ways(call, names)
+        return self._least(call, ways, lambda form: self._partly_measured(form, call))
 
     def _least(
-        self, question: Question, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
+        self, call: CollectiveCall, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
     ) -> tuple[Fraction, Form]:
         """The form of least time, the first of equals; those count for which there are routes.
 
         Forms that even the fastest link would not carry in less are not looked at.
         """
-        found: list[tuple[Fraction, Form]] = []
+        best: tuple[Fraction, Form] | None = None
         refused: InputError | None = None
         for way in ways:
             try:
-                form = self._form(question, *way)
-                if not found or self._at_least(form) < min(time for time, _ in found):
-                    found.append((seconds(form), form))
+                form = self._form(call, *way)
+                if best is None or self._at_least(form) < best[0]:
+                    timed = seconds(form), form
+                    best = timed if best is None or timed[0] < best[0] else best
             except InputError as error:
                 refused = refused or error
-        if refused is not None and not found:
+        if best is None:
+            assert refused is not None
             raise refused
-        return min(found, key=lambda pair: pair[0])
+        return best
 
     def _at_least(self, form: Form) -> Fraction:
         """Seconds that the messages of all rounds, one of each, take over the fastest link."""
-        return (
-            sum((phase.size * phase.round_count() for phase in form.phases), Fraction(0))
-            / self._fastest_link
-        )
+        size = sum(phase.size * phase.round_count() for phase in form.phases)
+        return size / self._fastest_link
 
     @cached_property
     def _fastest_link(self) -> Fraction:
-        alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
-        return max(
-            (Fraction(half_link.link.bandwidth) for half_link in alike.values()), default=UNLIMITED
-        )
+        # One of each kind: Fractions of thousands of links compare slowly.
+        alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True)).values()
+        return max((Fraction(half.link.bandwidth) for half in alike), default=UNLIMITED)
 
-    def _partly_measured(self, form: Form, question: Question) -> Fraction:
+    def _partly_measured(self, form: Form, call: CollectiveCall) -> Fraction:
         """Seconds of a form, its levels inside nodes by table where there is one."""
-        nodes = {self.cluster.devices[rank].node for rank in question.ranks}
-        each = len(question.ranks) // len(nodes)
+        each = len(call.ranks) // len(self._nodes(call.ranks))
         costs = [
-            self._measured(one.collective, each, one.size) if one.inside else None
-            for one in form.levels
+            self._measured(level.collective, each, level.size) if level.inside else None
+            for level in form.levels
         ]
         if not any(costs):
             return self._seconds(form.phases)
-        parts = zip(costs, form.levels, strict=True)
-        return sum(
-            (cost.seconds if cost else self._seconds(level.phases) for cost, level in parts),
-            Fraction(0),
-        )
+        total = Fraction(0)
+        for cost, level in zip(costs, form.levels, strict=True):
+            total += cost.seconds if cost else self._seconds(level.phases)
+        return total
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
 
-    def _ways(self, question: Question, names: Sequence[str]) -> list[Way]:
+    def _ways(self, call: CollectiveCall, names: Sequence[str]) -> list[Way]:
         """These algorithms, of several those that fit, with the rings that they may take."""
-        fitting = [name for name in names if len(names) == 1 or self._fits(question, name)]
-        return [(name, rings) for name in fitting for rings in self._rings(question, name)]
+        fitting = [name for name in names if len(names) == 1 or self._fits(call, name)]
+        return [(name, rings) for name in fitting for rings in self._rings(call, name)]
 
-    def _fits(self, question: Question, name: str) -> bool:
+    def _fits(self, call: CollectiveCall, name: str) -> bool:
         """Whether an algorithm has a form of its own for these ranks."""
         if name == "hierarchical":
-            groups = self._nodes(question.ranks)
-            return (
-                len(groups) > 1
-                and len(groups[0]) > 1
-                and len({len(group) for group in groups}) == 1
-            )
-        return name != "tree" or question.kind != "all_to_all"
+            groups = self._nodes(call.ranks)
+            sizes = {len(group) for group in groups}
+            return len(groups) > 1 and len(sizes) == 1 and sizes != {1}
+        return name != "tree" or call.kind != "all_to_all"
 
-    def _form(self, question: Question, name: str, rings: tuple[Rings, ...]) -> Form:
-        chunks, groups = self._chunks(question, name, rings), self._nodes(question.ranks)
-        count = len(rings[0]) if rings else 1
+    def _form(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> Form:
+        chunks, count = self._chunks(call, name, rings), len(rings[0]) if rings else 1
         if name == "hierarchical":
-            parts = levels(question.kind, groups, question.size, chunks, rings)
+            parts = levels(call.kind, self._nodes(call.ranks), call.size, chunks, rings)
             return Form(name, tuple(phase for part in parts for phase in part.phases), parts, count)
-        return Form(
-            name,
-            phases(question.kind, name, (question.ranks,), question.size, chunks, rings),
-            (),
-            count,
-        )
+        messages = phases(call.kind, name, (call.ranks,), call.size, chunks, rings)
+        return Form(name, messages, (), count)
 
-    def _rings(self, question: Question, name: str) -> list[tuple[Rings, ...]]:
+    def _rings(self, call: CollectiveCall, name: str) -> list[tuple[Rings, ...]]:
         """None (one ring in the order of the ranks), and those over lanes, equally many a node.
 
-        Only where transfers wait for links: elsewhere several rings at once would cost as much as
-        one.
+        Only where transfers wait for links: elsewhere several rings at once cost as much as one.
         """
-        if (
-            name not in ("ring", "hierarchical")
-            or question.kind in ("all_to_all", "p2p")
-            or not self.fabric.links_serve
-        ):
+        if name not in RINGS or call.kind in ("all_to_all", "p2p") or not self.fabric.links_serve:
             return [()]
-        groups = self._nodes(question.ranks) if name == "hierarchical" else (question.ranks,)
-        lanes = tuple(self._lanes(group) for group in groups)
+        groups = self._nodes(call.ranks) if name == "hierarchical" else (call.ranks,)
+        lanes = tuple(lane_rings(self.cluster, group) for group in groups)
         return [(), lanes] if lanes[0] and len({len(rings) for rings in lanes}) == 1 else [()]
 
-    def _lanes(self, ranks: tuple[int, ...]) -> Rings:
-        if ranks not in self._laid:
-            self._laid[ranks] = lane_rings(self.cluster, ranks)
-        return self._laid[ranks]
-
-    @cached_property
-    def _laid(self) -> dict[tuple[int, ...], Rings]:
-        return {}
-
-    def _chunks(self, question: Question, name: str, rings: tuple[Rings, ...]) -> int:
-        """Into how many chunks a chain is cut: as told, else so that its closed form is least."""
-        if question.kind not in ROOTED or name not in ("ring", "hierarchical"):
+    def _chunks(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> int:
+        """Into how many chunks a chain is cut: as given, else so that its closed form is least."""
+        if call.kind not in ROOTED or name not in RINGS:
             return 1
-        if question.chunks is not None:
-            return min(question.chunks, max(1, question.size))
-        chains = rings[0] if rings and name == "ring" else (question.ranks,)
+        if call.chunks is not None:
+            return min(call.chunks, max(1, call.size))
+        chains = rings[0] if rings and name == "ring" else (call.ranks,)
         wire = flows_wire(self.fabric, [pair for chain in chains for pair in pairwise(chain)])
-        return min(
-            MAX_CHUNKS,
-            best_chunks(len(question.ranks) - 1, Fraction(question.size, len(chains)), wire),
-        )
+        best = best_chunks(len(call.ranks) - 1, Fraction(call.size, len(chains)), wire)
+        return min(MAX_CHUNKS, best)
 
     def _nodes(self, ranks: tuple[int, ...]) -> Groups:
         """The ranks by their nodes, nodes and ranks in the order given."""
-        found: dict[int, list[int]] = {}
+        nodes: dict[int, list[int]] = {}
         for rank in ranks:
-            found.setdefault(self.cluster.devices[rank].node, []).append(rank)
-        return tuple(map(tuple, found.values()))
+            nodes.setdefault(self.cluster.devices[rank].node, []).append(rank)
+        return tuple(map(tuple, nodes.values()))
 
     def _measured(self, collective: str, ranks: int, size: int) -> CollectiveCost | None:
         """By table within one node, or between the tables of fewer and more ranks; None without."""
@@ -348,47 +302,33 @@ class CollectiveModel:
         if fewer is None or more is None:
             return None
         low, high = tables[fewer].seconds(size), tables[more].seconds(size)
-        return CollectiveCost(
-            low + (high - low) * (ranks - fewer) / (more - fewer), "table", "interpolated"
-        )
+        seconds = low + (high - low) * (ranks - fewer) / (more - fewer)
+        return CollectiveCost(seconds, "table", "interpolated")
 
     @cached_property
     def _tables(self) -> dict[str, dict[int, CollectiveTable]]:
-        found: dict[str, dict[int, CollectiveTable]] = {}
+        tables: dict[str, dict[int, CollectiveTable]] = {}
         for table in self.tables:
-            of_ranks = found.setdefault(table.collective, {})
-            if table.ranks in of_ranks:
+            by_ranks = tables.setdefault(table.collective, {})
+            if table.ranks in by_ranks:
                 raise InputError(f"tables: two of {table.collective} over {table.ranks} ranks")
-            of_ranks[table.ranks] = table
-        return found
+            by_ranks[table.ranks] = table
+        return tables
 
-    def _check(
+    def _problems(
         self, collective: str, devices: Sequence[int | str], ranks: tuple[int, ...], size: int
-    ) -> None:
+    ) -> Iterator[str]:
         count = len(self.cluster.devices)
-        problems = []
         if collective not in COLLECTIVES:
-            problems.append(
-                f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"'
-            )
+            yield unknown_collective(collective)
         if not ranks or len(set(ranks)) < len(ranks) or any(not 0 <= d < count for d in ranks):
-            problems.append(
-                f"devices: must be names or indices below {count}, each once, got "
-                f"{list(devices)[:20]}"
-            )
+            shown = list(devices)[:20]
+            yield f"devices: must be names or indices below {count}, each once, got {shown}"
         else:
-            switches = [
-                device
-                for device in map(self.cluster.devices.__getitem__, ranks)
-                if not device.runs_ops
-            ]
-            problems += [
-                f'devices: "{one.name}" is a switch and takes no part; name the devices'
-                for one in switches
-            ]
+            named = [self.cluster.devices[d] for d in ranks]
+            for name in (device.name for device in named if not device.runs_ops):
+                yield f'devices: "{name}" is a switch and takes no part; name the devices'
         if collective == "p2p" and len(devices) != 2:
-            problems.append(f"devices: p2p joins two, got {len(devices)}")
+            yield f"devices: p2p joins two, got {len(devices)}"
         if not is_count(size):
-            problems.append(f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}")
-        if problems:
-            raise InputError(problems)
+            yield f"size: must be a whole number of bytes from 0 to 2^60, got {size!r}"

@@ -1,23 +1,23 @@
 """Algorithms of collectives as messages: what closed forms add up, and expansion sends.
 
-Ranks are numbered 0 to n - 1 here. Every message of a phase has the same bytes; what does not
-divide evenly is padded, as NCCL does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees,
-recursive doubling and halving for any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA
-2005) and Bruck et al. (TPDS 1997).
+Every message of a phase has equally many bytes; what does not divide evenly is padded, as NCCL
+does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
+any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..errors import InputError
-from .kinds import COLLECTIVES
+from .kinds import COLLECTIVES, unknown_collective
 from .rings import Rings
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 Groups = tuple[tuple[int, ...], ...]
+Messages = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Phase:
     Either way a rank begins a round when its messages of the last one have arrived.
     """
 
-    messages: tuple[tuple[int, int, int], ...]
+    messages: Messages
     size: int
     repeats: int = 1
     relays: bool = True
@@ -37,18 +37,18 @@ class Phase:
     def rounds(self) -> Iterator[list[tuple[int, int]]]:
         """The messages (source, destination) of each round."""
         by_first = self.by_first()
-        for number in range(len(by_first) + self.repeats - 1):
+        for number in range(self.round_count()):
             begin = max(0, number - self.repeats + 1)
-            yield [pair for first in by_first[begin : number + 1] for pair in first]
+            yield [flow for first in by_first[begin : number + 1] for flow in first]
 
     def by_first(self) -> list[list[tuple[int, int]]]:
         """The messages (source, destination) by the round in which they are first sent."""
-        found: list[list[tuple[int, int]]] = [
-            [] for _ in range(1 + max(first for _, _, first in self.messages))
+        by_first: list[list[tuple[int, int]]] = [
+            [] for _ in range(self.round_count() - self.repeats + 1)
         ]
         for source, destination, first in self.messages:
-            found[first].append((source, destination))
-        return found
+            by_first[first].append((source, destination))
+        return by_first
 
     def round_count(self) -> int:
         """How many rounds there are."""
@@ -57,6 +57,16 @@ class Phase:
     def count(self) -> int:
         """How many messages are sent."""
         return len(self.messages) * self.repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
+
+    inside: bool
+    collective: str
+    size: int
+    phases: tuple[Phase, ...]
 
 
 def phases(
@@ -77,34 +87,25 @@ def phases(
     such form.
     """
     if collective not in COLLECTIVES:
-        raise InputError(f'collective: must be one of {", ".join(COLLECTIVES)}, got "{collective}"')
+        raise InputError(unknown_collective(collective))
+    if algorithm not in ALGORITHMS:
+        raise InputError(f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"')
     ranks = tuple(rank for group in groups for rank in group)
     if len(ranks) == 1:
         return ()
     if collective == "p2p":
         return (Phase(((ranks[0], ranks[1], 0),), size),)
-    match algorithm:
-        case "ring":
-            return _ring(collective, ranks, size, chunks, rings[0] if rings else ())
-        case "tree":
-            return _tree(collective, ranks, size)
-        case "direct":
-            return _direct(collective, ranks, size)
-        case "hierarchical":
-            return tuple(
-                one
-                for level in levels(collective, groups, size, chunks, rings)
-                for one in level.phases
-            )
-        case _:
-            raise InputError(
-                f'algorithm: must be one of {", ".join(ALGORITHMS)}, got "{algorithm}"'
-            )
+    if algorithm == "hierarchical":
+        parts = levels(collective, groups, size, chunks, rings)
+        return tuple(phase for level in parts for phase in level.phases)
+    if algorithm == "ring":
+        return _ring(collective, ranks, size, chunks, rings[0] if rings else ())
+    return (_tree if algorithm == "tree" else _direct)(collective, ranks, size)
 
 
-def bytes_sent(found: Sequence[Phase]) -> int:
+def bytes_sent(phases: Sequence[Phase]) -> int:
     """The bytes of all messages together."""
-    return sum(phase.size * phase.count() for phase in found)
+    return sum(phase.size * phase.count() for phase in phases)
 
 
 def _ring(
@@ -113,26 +114,21 @@ def _ring(
     """Every rank to the next, n - 1 times.
 
     In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
-    equal shares, and turn at the same time.
+    equal shares, and run at once.
     """
-    count, several = len(ranks), rings or (tuple(ranks),)
-    part = -(-size // count)
+    rings = rings or (tuple(ranks),)
+    steps, part = len(ranks) - 1, -(-size // len(ranks))
     match collective:
         case "all_reduce" | "all_gather" | "reduce_scatter":
-            around = tuple(hop for ring in several for hop in _around(ring))
-            return (
-                Phase(
-                    around,
-                    -(-part // len(several)),
-                    (2 if collective == "all_reduce" else 1) * (count - 1),
-                ),
-            )
+            around = tuple(hop for ring in rings for hop in _around(ring))
+            # An all_reduce is a reduce_scatter and then an all_gather.
+            repeats = 2 * steps if collective == "all_reduce" else steps
+            return (Phase(around, -(-part // len(rings)), repeats),)
         case "all_to_all":
             return (Phase(_pairs(ranks, apart=True), part, relays=False),)
-        case _:
-            chains = [_chain(ring, ranks[0], collective) for ring in several]
-            steps = ((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
-            return (Phase(tuple(steps), -(-size // (chunks * len(several))), chunks),)
+    chains = [_chain(ring, ranks[0], collective) for ring in rings]
+    messages = tuple((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
+    return (Phase(messages, -(-size // (chunks * len(rings))), chunks),)
 
 
 def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
@@ -142,11 +138,11 @@ def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
     return broadcast if collective == "broadcast" else broadcast[::-1]
 
 
-def _around(ranks: Sequence[int], by: int = 1) -> tuple[tuple[int, int, int], ...]:
+def _around(ranks: Sequence[int], by: int = 1) -> Messages:
     return tuple((rank, ranks[(i + by) % len(ranks)], 0) for i, rank in enumerate(ranks))
 
 
-def _pairs(ranks: Sequence[int], apart: bool) -> tuple[tuple[int, int, int], ...]:
+def _pairs(ranks: Sequence[int], apart: bool) -> Messages:
     """Every rank to every other, first all to the next; in rounds of their own, or at once."""
     shifts = range(1, len(ranks))
     return tuple(
@@ -155,68 +151,55 @@ def _pairs(ranks: Sequence[int], apart: bool) -> tuple[tuple[int, int, int], ...
 
 
 def _tree(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
-    """Binomial trees for what has a root and for all_reduce; doubling distances (Bruck) for gather
-    and scatter.
-    """
+    """Binomial trees for rooted collectives and all_reduce; doubling distances (Bruck) else."""
     match collective:
         case "all_reduce":
             return (*_tree("reduce", ranks, size), *_tree("broadcast", ranks, size))
         case "broadcast":
-            return tuple(
-                Phase(tuple((a, b, 0) for a, b in level), size) for level in _levels(ranks)
-            )
+            return tuple(Phase(messages, size) for messages in _levels(ranks))
         case "reduce":
-            levels = list(_levels(ranks))[::-1]
-            return tuple(Phase(tuple((b, a, 0) for a, b in level), size) for level in levels)
+            return tuple(
+                Phase(tuple((b, a, 0) for a, b, _ in messages), size)
+                for messages in reversed(list(_levels(ranks)))
+            )
         case "all_gather" | "reduce_scatter":
             return _doubling(collective, ranks, size)
-        case _:
-            raise InputError(f"algorithm: {collective} has no tree algorithm")
+    raise InputError(f"algorithm: {collective} has no tree algorithm")
 
 
-def _levels(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """The edges of a binomial tree from the first rank, level by level: who has the message passes
-    it on.
-    """
+def _levels(ranks: Sequence[int]) -> Iterator[Messages]:
+    """The edges of a binomial tree from the first rank: in each level all that have it send it."""
     reach = 1
     while reach < len(ranks):
-        yield [(ranks[i], ranks[i + reach]) for i in range(min(reach, len(ranks) - reach))]
+        yield tuple(
+            (a, b, 0) for a, b in zip(ranks[:reach], ranks[reach : 2 * reach], strict=False)
+        )
         reach *= 2
 
 
 def _doubling(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
     count = len(ranks)
-    piece, found, distance = -(-size // count), [], 1
+    piece, gathering, distance = -(-size // count), collective == "all_gather", 1
+    steps: list[Phase] = []
     while distance < count:
-        blocks = min(distance, count - distance)
-        by = -distance if collective == "all_gather" else distance
-        found.append(Phase(_around(ranks, by), blocks * piece))
+        by = -distance if gathering else distance
+        # The last step sends only the blocks that are still missing.
+        steps.append(Phase(_around(ranks, by), min(distance, count - distance) * piece))
         distance *= 2
-    return tuple(found if collective == "all_gather" else found[::-1])
+    return tuple(steps if gathering else reversed(steps))
 
 
 def _direct(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
     """Everything at once: one message from each rank to each that needs it."""
-    piece = -(-size // len(ranks))
+    root, piece = ranks[0], -(-size // len(ranks))
     match collective:
         case "broadcast":
-            return (Phase(tuple((ranks[0], rank, 0) for rank in ranks[1:]), size),)
+            return (Phase(tuple((root, rank, 0) for rank in ranks[1:]), size),)
         case "reduce":
-            return (Phase(tuple((rank, ranks[0], 0) for rank in ranks[1:]), size),)
+            return (Phase(tuple((rank, root, 0) for rank in ranks[1:]), size),)
         case "all_reduce":
             return (Phase(_pairs(ranks, apart=False), piece),) * 2
-        case _:
-            return (Phase(_pairs(ranks, apart=False), piece, relays=False),)
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
-
-    inside: bool
-    collective: str
-    size: int
-    phases: tuple[Phase, ...]
+    return (Phase(_pairs(ranks, apart=False), piece, relays=False),)
 
 
 def levels(
@@ -237,50 +220,42 @@ def levels(
         ranks = [rank for group in groups for rank in group]
         whole = _ring(collective, ranks, size, chunks, rings[0] if rings and nodes == 1 else ())
         return (Level(nodes == 1, collective, size, whole),)
-    own = rings or [()] * nodes
     places: Groups = tuple(zip(*groups, strict=True))
     share = -(-size // local)
+    # What one node gathers for, or scatters of, all nodes: as many bytes for each of them.
+    padded = nodes * local * -(-share // nodes)
 
     def inside(part: str, whole: int) -> Level:
-        each = [
-            _ring(part, group, whole, chunks, several)
-            for group, several in zip(groups, own, strict=True)
-        ]
-        return Level(True, part, whole, _together(each))
+        of_nodes = zip(groups, rings or [()] * nodes, strict=True)
+        several = [_ring(part, group, whole, chunks, ring) for group, ring in of_nodes]
+        return Level(True, part, whole, _together(several))
 
     def between(part: str, whole: int, meeting: Groups = places) -> Level:
         return Level(
-            False, part, whole, _together([_ring(part, place, whole, chunks) for place in meeting])
+            False, part, whole, _together([_ring(part, p, whole, chunks) for p in meeting])
         )
 
     match collective:
         case "all_reduce":
-            ends = inside("reduce_scatter", local * share), inside("all_gather", local * share)
-            return ends[0], between("all_reduce", share), ends[1]
+            first, last = (
+                inside("reduce_scatter", local * share),
+                inside("all_gather", local * share),
+            )
+            return first, between("all_reduce", share), last
         case "all_gather":
-            return between("all_gather", share), inside(
-                "all_gather", nodes * local * -(-share // nodes)
-            )
+            return between("all_gather", share), inside("all_gather", padded)
         case "reduce_scatter":
-            return inside("reduce_scatter", nodes * local * -(-share // nodes)), between(
-                "reduce_scatter", share
-            )
+            return inside("reduce_scatter", padded), between("reduce_scatter", share)
         case "broadcast":
             return between("broadcast", size, places[:1]), inside("broadcast", size)
         case "reduce":
             return inside("reduce", size), between("reduce", size, places[:1])
-        case _:
-            return inside("all_to_all", size), between("all_to_all", size)
+    return inside("all_to_all", size), between("all_to_all", size)
 
 
-def _together(several: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
-    """The same phases of several groups of ranks as phases of all of them."""
+def _together(groups: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
+    """Equal phases of several groups of ranks as phases of all of them."""
     return tuple(
-        Phase(
-            tuple(one for phase in same for one in phase.messages),
-            same[0].size,
-            same[0].repeats,
-            same[0].relays,
-        )
-        for same in zip(*several, strict=True)
+        replace(alike[0], messages=tuple(m for phase in alike for m in phase.messages))
+        for alike in zip(*groups, strict=True)
     )

@@ -48,23 +48,18 @@ def _most_rings(lanes: Lanes) -> Rings:
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """The most rings: pairs of opposite ones first, which are found soon; then single ones, if
-    more.
-    """
+    """The most rings: pairs of opposite ones first, which are soon there; then single, if more."""
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
-    opposite = lanes == tuple(zip(*lanes, strict=True))
-    for pairs in range(most // 2 if opposite else 0, 0, -1):
-        found = _Search(lanes, pairs, paired=True).run()
-        if found:
-            break
-    else:
-        pairs, found = 0, ()
-    both = (*found, *((ring[0], *ring[:0:-1]) for ring in found))
-    for count in range(most, 2 * pairs, -1):
+    pairs = most // 2 if lanes == tuple(zip(*lanes, strict=True)) else 0
+    paired: Rings = ()
+    while pairs and not paired:
+        paired = _Search(lanes, pairs, paired=True).run()
+        pairs -= 1
+    for count in range(most, 2 * len(paired), -1):
         single = _Search(lanes, count, paired=False).run()
         if single:
             return single
-    return both
+    return (*paired, *((ring[0], *ring[:0:-1]) for ring in paired))
 
 
 class _Search:

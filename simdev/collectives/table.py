@@ -7,7 +7,7 @@ changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..frozen import freeze
 from ..units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact
-from .kinds import COLLECTIVES, bus_factor
+from .kinds import COLLECTIVES, bus_factor, unknown_collective
 
+TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
 ANCHORS = 10
 CANDIDATES = 64
 NEAR = 0.05
@@ -44,30 +45,26 @@ class CollectiveTable:
 
     def __post_init__(self) -> None:
         freeze(self, "anchors")
-        problems = []
+        problems = list(self._problems())
+        if problems:
+            raise InputError(problems)
+
+    def _problems(self) -> Iterator[str]:
         if self.source not in ("measured", "fitted"):
-            problems.append(f'source: must be one of measured, fitted, got "{self.source}"')
+            yield f'source: must be one of measured, fitted, got "{self.source}"'
         if self.collective not in COLLECTIVES:
-            problems.append(
-                f'collective: must be one of {", ".join(COLLECTIVES)}, got "{self.collective}"'
-            )
+            yield unknown_collective(self.collective)
         if self.ranks < 2:
-            problems.append(f"ranks: must be at least 2, got {self.ranks}")
+            yield f"ranks: must be at least 2, got {self.ranks}"
         if len(self.anchors) < 2:
-            problems.append("anchors: at least two are needed")
+            yield "anchors: at least two are needed"
         last = 0
         for i, (size, seconds) in enumerate(self.anchors):
             if not last < size <= MAX_BYTES:
-                problems.append(
-                    f"anchors[{i}]: bytes must be > 0 and grow from anchor to anchor, got {size}"
-                )
+                yield f"anchors[{i}]: bytes must be > 0 and grow from anchor to anchor, got {size}"
             if not 0 < seconds * PS_PER_SECOND <= MAX_PS:
-                problems.append(
-                    f"anchors[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}"
-                )
+                yield f"anchors[{i}]: {TOO_LONG.format(float(seconds))}"
             last = size
-        if problems:
-            raise InputError(problems)
 
     def seconds(self, size: Fraction | int) -> Fraction:
         """Time of ``size`` bytes: exact at anchors, a line between them.
@@ -75,14 +72,11 @@ class CollectiveTable:
         Below the first anchor its time (nothing is faster than the smallest message), above the
         last the bandwidth between the last two, or that of the last where the time did not grow.
         """
-        first, last = self.anchors[0], self.anchors[-1]
-        if size <= first[0]:
-            return first[1]
-        i = min(
-            bisect_left(self.anchors, size, key=lambda anchor: anchor[0]), len(self.anchors) - 1
-        )
+        if size <= self.anchors[0][0]:
+            return self.anchors[0][1]
+        i = bisect_left(self.anchors, size, hi=len(self.anchors) - 1, key=lambda anchor: anchor[0])
         (low, start), (high, end) = self.anchors[i - 1], self.anchors[i]
-        if size > last[0] and end <= start:
+        if size > high and end <= start:
             return end * size / high
         return start + (end - start) * (size - low) / (high - low)
 
@@ -90,15 +84,15 @@ class CollectiveTable:
         """Mean and largest relative error over measured (bytes, seconds), the anchors' own sizes
         left out.
         """
-        own = {size for size, _ in self.anchors}
-        found = [
+        anchors = dict(self.anchors)
+        errors = [
             abs(float(self.seconds(size) / exact(time)) - 1)
             for size, time in rows
-            if size not in own
+            if size not in anchors
         ]
-        if not found:
+        if not errors:
             raise InputError("rows: none was left out of the table")
-        return sum(found) / len(found), max(found)
+        return sum(errors) / len(errors), max(errors)
 
 
 def table_of_rows(
@@ -125,11 +119,13 @@ def table_of_rows(
             (sorted([*picked, i]) for i in left),
             key=lambda trial: _misfit(sizes, times, weights, trial, values),
         )
-    found = []
+    table = []
     for i in picked:
+        # Of a size measured alone the time as printed; a smoothed one has six digits that count.
         alone = abs(values[i] / times[i] - 1) < 1e-12
-        found.append((int(sizes[i]), exact_times[i] if alone else exact(float(f"{values[i]:.6g}"))))
-    return CollectiveTable(collective, ranks, tuple(found))
+        seconds = exact_times[i] if alone else exact(float(f"{values[i]:.6g}"))
+        table.append((int(sizes[i]), seconds))
+    return CollectiveTable(collective, ranks, tuple(table))
 
 
 def table_of_bus_bandwidth(
@@ -174,9 +170,7 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
         if not (_is_whole(size) and 0 < size <= MAX_BYTES):
             problems.append(f"rows[{i}]: bytes must be a whole number > 0, got {size!r}")
         elif not 0 < seconds * PS_PER_SECOND <= MAX_PS:
-            problems.append(
-                f"rows[{i}]: seconds must be > 0 and under 53 days, got {float(seconds):g}"
-            )
+            problems.append(f"rows[{i}]: {TOO_LONG.format(float(seconds))}")
         else:
             by_size.setdefault(int(size), []).append(seconds)
     if not problems and len(by_size) < 2:
@@ -202,5 +196,5 @@ def _smoothed(sizes: Floats, times: Floats, i: int) -> float:
 def _misfit(
     sizes: Floats, times: Floats, weights: Floats, picked: list[int], values: dict[int, float]
 ) -> float:
-    told = np.interp(sizes, sizes[picked], [values[i] for i in picked])
-    return float(np.average(np.abs(told / times - 1), weights=weights))
+    line = np.interp(sizes, sizes[picked], [values[i] for i in picked])
+    return float(np.average(np.abs(line / times - 1), weights=weights))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..collectives import CollectiveModel, CollectiveTable, Question
+from ..collectives import CollectiveCall, CollectiveModel, CollectiveTable
 from ..costs import CostModel, OpCost, op_key
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
@@ -154,17 +154,17 @@ class Prepared:
         ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
         """
         own = self.collectives
-        question = Question(kind, tuple(ranks), size, algorithm or own.algorithm, own.chunks)
+        question = CollectiveCall(kind, tuple(ranks), size, algorithm or own.algorithm, own.chunks)
         return self._costed(question, cost or own.cost)
 
-    def _costed(self, question: Question, cost: str) -> Ring:
+    def _costed(self, question: CollectiveCall, cost: str) -> Ring:
         key = question, cost
         if key not in self._rings:
             self._rings[key] = ring_of(question, cost, self.model)
         return self._rings[key]
 
     @cached_property
-    def _rings(self) -> dict[tuple[Question, str], Ring]:
+    def _rings(self) -> dict[tuple[CollectiveCall, str], Ring]:
         return {}
 
     @cached_property

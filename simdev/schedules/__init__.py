@@ -8,12 +8,11 @@ follows from the times of the stages.
 
 from __future__ import annotations
 
-from .action import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .generate import SCHEDULES, gpipe, named_schedule, one_forward_one_backward
-from .table import Schedule, aligned
+from .table import Schedule, aligned, weight_versions
 from .text import read_csv, schedule_csv
 from .times import StageTimes, stage_times
-from .versions import weight_versions
 
 __all__ = [
     "BACKWARD",

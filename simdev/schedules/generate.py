@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import InputError
-from .action import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .table import Row, Schedule
 from .text import MAX_ACTIONS
 
@@ -111,21 +111,21 @@ def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) ->
     1F1B of several chunks is Interleaved1F1B. Raises InputError for what it does not know or cannot
     build.
     """
-    known = {one.lower(): one for one in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
-    found = known.get(name.lower())
-    if found is None:
+    known = {each.lower(): each for each in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
+    full = known.get(name.lower())
+    if full is None:
         raise InputError(f'schedule: must be one of {", ".join(SCHEDULES)}, got "{name}"')
-    if found == "1F1B" and chunks > 1:
-        found = "Interleaved1F1B"
-    kind = _KINDS.get(found, _Kind())
+    if full == "1F1B" and chunks > 1:
+        full = "Interleaved1F1B"
+    kind = _KINDS.get(full, _Kind())
     if chunks > 1 and not kind.chunked:
         several = " and ".join(name for name in _KINDS if _KINDS[name].chunked)
-        raise InputError(f"chunks: {found} runs one stage a rank; {several} run several")
-    if found == "GPipe":
+        raise InputError(f"chunks: {full} runs one stage a rank; {several} run several")
+    if full == "GPipe":
         return gpipe(ranks, microbatches)
     return one_forward_one_backward(
         ranks, microbatches, chunks,
-        per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=found,
+        per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=full,
     )  # fmt: skip
 
 

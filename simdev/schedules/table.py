@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..errors import InputError
 from ..frozen import freeze
-from .action import Action
-from .rules import problems, slots
+from .actions import BACKWARD, FORWARD, WEIGHT, Action, problems, slots
 
 Row = tuple[Action | None, ...]
 
@@ -30,9 +28,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         freeze(self, "rows")
-        found = list(problems(self.rows))
-        if found:
-            raise InputError(found)
+        faults = list(problems(self.rows))
+        if faults:
+            raise InputError(faults)
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -42,13 +40,8 @@ class Schedule:
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
         """The rank of each stage."""
-        found = {
-            action.stage: rank
-            for rank, row in enumerate(self.rows)
-            for action in row
-            if action is not None
-        }
-        return tuple(found[stage] for stage in range(len(found)))
+        ranks = {a.stage: rank for rank, row in enumerate(self.rows) for a in row if a is not None}
+        return tuple(ranks[stage] for stage in range(len(ranks)))
 
     @property
     def ranks(self) -> int:
@@ -79,19 +72,45 @@ class Schedule:
 
 
 def aligned(schedule: Schedule) -> Schedule:
-    """The same order with empty slots put in, so that every action stands after those that it waits
-    for.
+    """Empty slots put in, so that every action stands after those that it waits for.
 
     It is the grid of a pipeline whose actions all take one slot, for people to read.
     """
-    place = slots(schedule.rows)
-    return replace(schedule, rows=tuple(_spread(row, place) for row in schedule.rows))
+    slot = slots(schedule.rows)
+    rows: list[Row] = []
+    for actions in schedule.rows:
+        row: list[Action | None] = []
+        for action in actions:
+            if action is not None:
+                row += [None] * (slot[action] - len(row)) + [action]
+        rows.append(tuple(row))
+    return replace(schedule, rows=tuple(rows))
 
 
-def _spread(row: Row, place: Mapping[Action, int]) -> Row:
-    found: list[Action | None] = []
+def weight_versions(schedule: Schedule) -> tuple[int, ...]:
+    """The most versions of its weights that each stage holds at once; 1 in a synchronous schedule.
+
+    Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward
+    through the weights that it went forward through, while every backward makes a new version. In
+    1F1B stage s of p needs p - s.
+    """
+    if not schedule.asynchronous:
+        return (1,) * schedule.stages
+    return tuple(
+        _versions(schedule.rows[rank], stage) for stage, rank in enumerate(schedule.rank_of)
+    )
+
+
+def _versions(row: Row, stage: int) -> int:
+    current, most = 0, 1
+    stashed: dict[int, int] = {}  # microbatch -> the version it went forward through
     for action in row:
-        if action is not None:
-            found += [None] * (place[action] - len(found))
-            found.append(action)
-    return tuple(found)
+        if action is None or action.stage != stage:
+            continue
+        if action.kind == FORWARD:
+            stashed[action.microbatch] = current
+        elif action.kind in (BACKWARD, WEIGHT):
+            del stashed[action.microbatch]
+            current += 1
+        most = max(most, len({current, *stashed.values()}))
+    return most

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from ..errors import InputError
-from .action import Action
+from .actions import Action
 from .table import Row, Schedule
 
 _ACTION = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
@@ -30,7 +30,7 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
     communicate become empty slots, and the parts of an OVERLAP_F_B run one after the other, as in
     PyTorch. Raises InputError with every problem.
     """
-    found: list[str] = []
+    problems: list[str] = []
     rows: list[Row] = []
     try:
         lines = list(csv.reader(io.StringIO(text)))
@@ -46,10 +46,10 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
             try:
                 row += _cell(cell)
             except ValueError as error:
-                found.append(f"rank {rank}, slot {len(row)}: {error}")
+                problems.append(f"rank {rank}, slot {len(row)}: {error}")
         rows.append(tuple(row))
-    if found:
-        raise InputError(found)
+    if problems:
+        raise InputError(problems)
     return Schedule(tuple(rows), name)
 
 

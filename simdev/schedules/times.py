@@ -59,63 +59,61 @@ def stage_times(
     given. Raises InputError with every problem.
     """
     wrong: list[str] = []
+    stages = schedule.stages
 
     def seconds(name: str, value: Given) -> tuple[Fraction, ...]:
-        return _by_stage(name, value, schedule, parse_time, wrong)
+        return _shared_out(
+            value, schedule, _values(name, value, stages, "stage", parse_time, wrong)
+        )
 
     def size(name: str, value: Given) -> tuple[int, ...]:
-        return tuple(map(ceil, _by_stage(name, value, schedule, parse_bytes, wrong)))
+        sizes = _values(name, value, stages, "stage", parse_bytes, wrong)
+        return tuple(map(ceil, _shared_out(value, schedule, sizes)))
 
-    found = StageTimes(
+    times = StageTimes(
         seconds("forward", forward),
         seconds("backward", backward),
         seconds("weight", weight),
-        _values("comm", comm, schedule.stages - 1, "pair of neighbours", parse_time, wrong),
+        _values("comm", comm, stages - 1, "pair of neighbours", parse_time, wrong),
         size("activation", activation),
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
     )
-    more = [
-        stage for stage in range(schedule.stages) if found.kept[stage] > found.activation[stage]
-    ]
+    more = [stage for stage in range(stages) if times.kept[stage] > times.activation[stage]]
     if more and not wrong:
         wrong = [
-            (
-                f"kept: {found.kept[more[0]]} bytes on stage {more[0]}, more than its whole "
-                "activation"
-            )
+            f"kept: {times.kept[more[0]]} bytes on stage {more[0]}, more than its whole activation"
         ]
     if wrong:
         raise InputError(wrong)
-    return found
+    return times
 
 
-def _by_stage(
-    name: str, value: Given, schedule: Schedule, parse: Callable[[Number], T], wrong: list[str]
-) -> tuple[Fraction, ...]:
+def _shared_out(value: Given, schedule: Schedule, values: Sequence[T]) -> tuple[Fraction, ...]:
     """One value for each stage; a single one is shared out over the stages of a rank."""
-    values = _values(name, value, schedule.stages, "stage", parse, wrong)
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
     return tuple(
-        Fraction(one) / shares[rank] for one, rank in zip(values, schedule.rank_of, strict=True)
+        Fraction(each) / shares[rank] for each, rank in zip(values, schedule.rank_of, strict=True)
     )
 
 
 def _values(
-    name: str, value: Given, count: int, what: str, parse: Callable[[Number], T], wrong: list[str]
+    name: str, value: Given, count: int, owner: str, parse: Callable[[Number], T], wrong: list[str]
 ) -> tuple[T, ...]:
-    """``count`` parsed values, zeros where a problem was found; a single one is repeated."""
+    """``count`` parsed values, zeros where a problem was met; a single one is repeated."""
+
+    def parsed(field: str, number: Number) -> T:
+        try:
+            return parse(number)
+        except ValueError as error:
+            wrong.append(f"{field}: {error}")
+            return parse(0)
+
     if isinstance(value, _SINGLE):
-        return (_parsed(name, value, parse, wrong),) * count
+        return (parsed(name, value),) * count
     if len(value) != count:
-        wrong.append(f"{name}: must hold 1 value or {count}, one for each {what}, got {len(value)}")
+        wrong.append(
+            f"{name}: must hold 1 value or {count}, one for each {owner}, got {len(value)}"
+        )
         return (parse(0),) * count
-    return tuple(_parsed(f"{name}[{i}]", one, parse, wrong) for i, one in enumerate(value))
-
-
-def _parsed(name: str, value: Number, parse: Callable[[Number], T], wrong: list[str]) -> T:
-    try:
-        return parse(value)
-    except ValueError as error:
-        wrong.append(f"{name}: {error}")
-        return parse(0)
+    return tuple(parsed(f"{name}[{i}]", number) for i, number in enumerate(value))

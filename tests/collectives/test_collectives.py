@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closed_forms import ring, ring_wire
+from closed_forms import ring, ring_wire, seconds
 from peers import measured_all_reduces
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import (
     COLLECTIVES,
+    CollectiveCall,
     CollectiveModel,
     CollectiveTable,
-    Question,
     Wire,
     best_chunks,
     bus_bandwidth,
@@ -96,7 +96,7 @@ def test_rings_are_as_the_books_have_them(collective: str, seconds: Fraction) ->
     ranks, size = 2 if collective == "p2p" else 4, 4 * 10**6
     assert ring(collective, ranks, size, WIRE) == seconds
     model = CollectiveModel(star(ranks, latency=Fraction(3, 2 * 10**6)))
-    form = model.form(Question(collective, tuple(range(ranks)), size, "ring", 1))
+    form = model.form(CollectiveCall(collective, tuple(range(ranks)), size, "ring", 1))
     assert Fraction(model.forms.closed(form.phases).ps, 10**12) == seconds
 
 
@@ -208,7 +208,7 @@ def test_many_messages_go_the_ways_of_routes(name: str, queues: str) -> None:
     assert wire.bandwidth <= min(one.bandwidth for one in alone)
     (step,), _ = rounds_of(Fabric(cluster), [flows]).at(10**6)
     if not any(device.staging for device in cluster.devices):
-        assert step.arrival <= wire.seconds(10**6) * 10**12 + len(flows)
+        assert step.arrival <= seconds(wire, 10**6) * 10**12 + len(flows)
         assert step.arrival >= 10**6 / wire.bandwidth * 10**12
 
 

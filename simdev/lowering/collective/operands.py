@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...cluster import Cluster
-from ...collectives import COLLECTIVES, Question
+from ...collectives import COLLECTIVES, CollectiveCall
 from ...errors import InputError
 from ...graph import Graph, Op
 from ...strategy import Collectives, choice_problems
@@ -17,7 +17,7 @@ ALL_REDUCE = "all_reduce"
 KINDS = COLLECTIVES
 SINGLE_INPUT = ("broadcast", "p2p")
 _OPTIONS = ("algorithm", "cost", "chunks")
-Cost = Callable[[Question, str], Ring]
+Cost = Callable[[CollectiveCall, str], Ring]
 """The collective that is asked for, costed so."""
 
 
@@ -52,10 +52,10 @@ def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Cost) -> di
 
 def _question(
     graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives
-) -> tuple[Question, str]:
+) -> tuple[CollectiveCall, str]:
     op = graph.ops[position]
     algorithm, cost, chunks = (op.attrs.get(name, getattr(choice, name)) for name in _OPTIONS)
-    return Question(
+    return CollectiveCall(
         op.kind, ranks, _size(op, graph.operands[position], len(ranks)), algorithm, chunks
     ), cost
 

@@ -7,7 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ...collectives import Closed, CollectiveModel, Form, Phase, Question, bytes_sent, pieces_of
+from ...collectives import (
+    Closed,
+    CollectiveCall,
+    CollectiveModel,
+    Form,
+    Phase,
+    bytes_sent,
+    pieces_of,
+)
 from ...errors import InputError
 from ...units import MAX_PS, PS_PER_SECOND, transmission_ps
 
@@ -41,7 +49,7 @@ class Ring:
         return bool(self.steps)
 
 
-def ring_of(question: Question, cost: str, model: CollectiveModel) -> Ring:
+def ring_of(question: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
     """The collective as asked: by its "closed" form, by the model's "table", or "expanded".
 
     Raises InputError where a route is missing, an algorithm has no such form, or the time is
@@ -81,13 +89,13 @@ def _require_few(found: tuple[Phase, ...], ranks: int) -> None:
         )
 
 
-def _bytes_each(question: Question, form: Form) -> int:
+def _bytes_each(question: CollectiveCall, form: Form) -> int:
     count = len(question.ranks)
     results = {"broadcast": count - 1, "reduce": 1, "p2p": 1}.get(question.kind, count)
     return -(-bytes_sent(form.phases) // max(results, 1))
 
 
-def _measured_ps(question: Question, model: CollectiveModel) -> int:
+def _measured_ps(question: CollectiveCall, model: CollectiveModel) -> int:
     if not model.tables:
         raise InputError(
             'cost: "table" needs tables: those of the cluster, or those that the strategy names'
@@ -96,7 +104,7 @@ def _measured_ps(question: Question, model: CollectiveModel) -> int:
 
 
 def _flow(
-    question: Question, model: CollectiveModel, form: Form, times: tuple[Closed, int]
+    question: CollectiveCall, model: CollectiveModel, form: Form, times: tuple[Closed, int]
 ) -> Ring:
     """As one flow over every half-link that it crosses, so large that alone it takes its time.
 

@@ -21,7 +21,7 @@ from time import process_time
 
 import numpy as np
 
-from ...collectives import Question as CollectiveQuestion
+from ...collectives import CollectiveCall as CollectiveQuestion
 from ...costs import PHASE_CODES, profile_key
 from ...graph import Tensor
 from ...lowering import Prepared
