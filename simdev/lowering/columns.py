@@ -160,11 +160,11 @@ class Columns:
         name, *numbers = _transposed(self._buffers, 5)
         device, size, kind, filler = (np.array(values, np.int64) for values in numbers)
         columns = zip(
-            ("device", "bytes", "asked", "kind", "filler"),
+            ("device", "bytes", "requested_bytes", "kind", "filler"),
             (device, self._counted(size, kind), size, kind, filler),
             strict=True,
         )
-        device, counted, asked, kind, filler = (
+        device, counted, requested, kind, filler = (
             np.concatenate([*(getattr(buffers, column) for buffers in base), values])
             for column, values in columns
         )
@@ -175,7 +175,7 @@ class Columns:
             kind,
             filler,
             with_pairs([buffers.readers for buffers in base], *self._reads, len(device)),
-            None if (asked == counted).all() else asked,
+            None if (requested == counted).all() else requested,
         )
 
     def on_base(self) -> TaskGraph:

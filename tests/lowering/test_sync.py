@@ -412,9 +412,11 @@ def _require_conservation(
 def test_credit_is_never_overdrawn_by_more_than_one_message(
     layers: list[tuple[int, int, int]], workers: int, credit: int, rule: str
 ) -> None:
-    """At every start of a push: what was under way before it leaves some credit (wait), or all of
-    it (skip).
+    """What is under way at the start of a push fits, but for one message that may overdraw (wait),
+    or fits whole unless it is alone (skip).
     """
+    # Which of them overdraws is not known here: messages may start in another order than that in
+    # which they are let go, so it is taken to be the largest.
     sync = sync_policy(
         "p3", servers=("host:0",), slice_parameters=2, credit=4 * credit, credit_rule=rule
     )
@@ -435,10 +437,10 @@ def test_credit_is_never_overdrawn_by_more_than_one_message(
             if int(graph.tasks.source[one.first]) == worker
         ]
         for start, _, size in pushes:
-            under_way = sum(other for begin, end, other in pushes if begin < start < end)
-            assert under_way < 4 * credit
-            if rule == "skip" and under_way:
-                assert under_way + size <= 4 * credit
+            sizes = [size, *(other for begin, end, other in pushes if begin < start < end)]
+            assert sum(sizes) - max(sizes) < 4 * credit
+            if rule == "skip" and len(sizes) > 1:
+                assert sum(sizes) <= 4 * credit
 
 
 def test_credit_without_end_is_first_in_first_out() -> None:
