@@ -23,7 +23,7 @@ from .units import picoseconds
 
 if TYPE_CHECKING:
     from .analysis import Outcome, Report, SplitCost
-    from .files import Parts
+    from .files import ScenarioFiles
     from .lowering import LoweredStep, Prepared
     from .taskgraph import TaskGraph
     from .trace import Trace
@@ -118,7 +118,9 @@ def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
     return scenario_of(read_scenario(path), file)
 
 
-def scenario_of(parts: Parts, file: str | None = None, costs: CostModel | None = None) -> Scenario:
+def scenario_of(
+    parts: ScenarioFiles, file: str | None = None, costs: CostModel | None = None
+) -> Scenario:
     """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has
     them already.
     """

@@ -1,5 +1,4 @@
-"""The door for files: JSON in and out, every value checked, every error with its file and path, all
-at once.
+"""Files: JSON in and out, every value checked, every error with its file and path, all at once.
 
 Nothing else of simdev reads or writes these formats; DESIGN.md describes them. Numbers are decimals
 as written.
@@ -12,16 +11,15 @@ from .collectives import collective_model, read_collectives
 from .device import device_names, device_presets, read_device
 from .flexflow import read_flexflow_strategy
 from .graph import read_graph, write_graph
-from .grid import read_grid
 from .profile import read_profile, write_profile
 from .run import SavedRun, read_run, write_run
-from .scenario import Parts, read_scenario
+from .scenario import ScenarioFiles, read_grid, read_scenario
 from .strategy import read_strategy, write_strategy
 from .writing import replacing, write_text
 
 __all__ = [
-    "Parts",
     "SavedRun",
+    "ScenarioFiles",
     "collective_model",
     "device_names",
     "device_presets",

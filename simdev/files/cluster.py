@@ -5,15 +5,12 @@ several nodes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from ..cluster import Cluster, Device, Link
@@ -21,15 +18,14 @@ from ..errors import InputError
 from ..units import Number, is_count, parse_bandwidth
 from .collectives import require_collectives
 from .nodes import Network, network_problems, repeated, require_joinable
+from .paths import PRESETS, meant, shipped
 from .reading import PathLike
-from .shape import STRICT, Bandwidth, OptionalBytes, Seconds, Share, plain, read_shape
-from .source import opened
-from .writing import rate_text, time_text, write_text
+from .shape import VERSION, Bandwidth, Format, OptionalBytes, Seconds, Share, opened, plain
+from .writing import changed_fields, rate_text, write_text
 
-PRESETS = Path(__file__).parent.parent / "presets" / "clusters"
+CLUSTERS = PRESETS / "clusters"
 
 
-@with_config(STRICT)
 class _DeviceKindShape(TypedDict, total=False):
     memory: OptionalBytes
     gap: Seconds
@@ -38,14 +34,12 @@ class _DeviceKindShape(TypedDict, total=False):
     transit: bool
 
 
-@with_config(STRICT)
 class _DeviceShape(_DeviceKindShape, total=False):
     name: Required[str]
     kind: str
     node: int
 
 
-@with_config(STRICT)
 class _LinkKindShape(TypedDict, total=False):
     bandwidth: Bandwidth
     latency: Seconds
@@ -55,13 +49,11 @@ class _LinkKindShape(TypedDict, total=False):
     lanes: int
 
 
-@with_config(STRICT)
 class _LinkShape(_LinkKindShape, total=False):
     ends: Required[Annotated[list[str], Field(min_length=2, max_length=2)]]
     kind: str
 
 
-@with_config(STRICT)
 class _EveryLinkShape(TypedDict, total=False):
     bandwidth: Required[Bandwidth]
     latency: Seconds
@@ -72,12 +64,10 @@ class _EveryLinkShape(TypedDict, total=False):
     lanes: int
 
 
-@with_config(STRICT)
 class _AllToAllShape(TypedDict, total=False):
     all_to_all: Required[_EveryLinkShape]
 
 
-@with_config(STRICT)
 class _NetworkShape(TypedDict, total=False):
     attach: Required[list[str | list[str]]]
     bandwidth: Required[Bandwidth]
@@ -102,17 +92,14 @@ class _CommonShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-@with_config(STRICT)
 class _ClusterShape(_CommonShape, total=False):
     links: list[_LinkShape]
 
 
-@with_config(STRICT)
 class _ShortShape(_CommonShape, total=False):
     links: _AllToAllShape
 
 
-@with_config(STRICT)
 class _PresetShape(TypedDict, total=False):
     preset: Required[str]
     nodes: int
@@ -122,25 +109,9 @@ class _PresetShape(TypedDict, total=False):
 
 
 _OPTIONS = ("queues", "transfer", "collectives", "provenance")
-_KEYS = frozenset(
-    {
-        *_ClusterShape.__annotations__,
-        *_DeviceShape.__annotations__,
-        *_LinkShape.__annotations__,
-        "version",
-        "preset",
-    }
-)
-
-
-@cache
-def _adapter(short: bool) -> TypeAdapter[Any]:
-    return TypeAdapter(_ShortShape if short else _ClusterShape)
-
-
-@cache
-def _preset_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_PresetShape)
+_LISTED = Format(_ClusterShape, "a cluster")
+_SHORT = Format(_ShortShape, "a cluster")
+_PRESET = Format(_PresetShape, "a cluster")
 
 
 def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:
@@ -151,30 +122,32 @@ def read_cluster(source: PathLike | Mapping[str, Any]) -> Cluster:
     """
     with opened(source) as (value, is_file):
         if isinstance(value, dict) and "preset" in value:
-            settings = read_shape(_preset_adapter(), value, _KEYS, is_file, "a cluster")
+            settings = _PRESET.checked(value, is_file)
             name = settings.pop("preset")
             if name not in preset_names():
                 raise InputError(f"preset: {_no_preset(name)}")
             return read_preset(name, **settings)
-        return _cluster(_shaped(value, is_file))
+        return _cluster(_fields(value, is_file))
 
 
-def _shaped(value: Any, is_file: bool) -> dict[str, Any]:
-    short = isinstance(value, dict) and isinstance(value.get("links"), dict)
-    return read_shape(_adapter(short), value, _KEYS, is_file, "a cluster")
+def _fields(value: Any, is_file: bool) -> dict[str, Any]:
+    # Two shapes and no union of them: pydantic would tell of every fault once for each.
+    is_short = isinstance(value, dict) and isinstance(value.get("links"), dict)
+    return (_SHORT if is_short else _LISTED).checked(value, is_file)
 
 
-def _cluster(shaped: dict[str, Any]) -> Cluster:
+def _cluster(fields: dict[str, Any]) -> Cluster:
     """The cluster of a checked object. Raises InputError."""
-    nodes = shaped.get("nodes", 1)
+    nodes = fields.get("nodes", 1)
     if nodes < 1:
         raise InputError(f"nodes: must be > 0, got {nodes}")
-    require_collectives(shaped.get("collectives", ""))
-    node = _node(shaped)
-    network = shaped.get("network")
-    if network is not None:
-        attach = tuple((one,) if isinstance(one, str) else tuple(one) for one in network["attach"])
-        network = Network(**{**network, "attach": attach})
+    require_collectives(fields.get("collectives", ""))
+    node, network = _node(fields), None
+    if "network" in fields:
+        joined = fields["network"]["attach"]
+        attach = tuple((ends,) if isinstance(ends, str) else tuple(ends) for ends in joined)
+        network = Network(**{**fields["network"], "attach": attach})
+    # A node by itself needs no network, but what is written of one must be right.
     if nodes > 1:
         return repeated(node, nodes, network)
     problems = [] if network is None else list(network_problems(node, network))
@@ -183,30 +156,31 @@ def _cluster(shaped: dict[str, Any]) -> Cluster:
     return node
 
 
-def _node(shaped: dict[str, Any]) -> Cluster:
+def _node(fields: dict[str, Any]) -> Cluster:
     """One node: the devices and links as they are written, with what their kinds say of them."""
-    name, links, kinds = (
-        shaped.get("name", "cluster"),
-        shaped.get("links", ()),
-        shaped.get("device_kinds", {}),
-    )
-    options = {key: shaped[key] for key in _OPTIONS if key in shaped}
+    name, links = fields.get("name", "cluster"), fields.get("links", ())
+    options = {key: fields[key] for key in _OPTIONS if key in fields}
+    kinds = fields.get("device_kinds", {})
     devices = tuple(
-        Device(**{**kinds.get(one.get("kind"), {}), **one}) for one in shaped["devices"]
+        Device(**{**kinds.get(device.get("kind"), {}), **device}) for device in fields["devices"]
     )
     if isinstance(links, dict):
         return _all_to_all(name, devices, options, links["all_to_all"])
-    return Cluster(name, devices, _links(links, shaped.get("link_kinds", {})), **options)
+    return Cluster(name, devices, _links(links, fields.get("link_kinds", {})), **options)
 
 
 def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tuple[Link, ...]:
-    whole = [{**kinds.get(one.get("kind", ""), {}), **one} for one in links]
+    whole = [
+        {**kinds.get(link.get("kind", ""), {}), **link, "ends": tuple(link["ends"])}
+        for link in links
+    ]
+    # A link may leave its bandwidth to its kind, so the shape cannot ask for it.
     problems = [
-        f"links[{i}].bandwidth: missing" for i, one in enumerate(whole) if "bandwidth" not in one
+        f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
     ]
     if problems:
         raise InputError(problems)
-    return tuple(Link(**{**one, "ends": tuple(one["ends"])}) for one in whole)
+    return tuple(Link(**link) for link in whole)
 
 
 def _all_to_all(
@@ -219,10 +193,9 @@ def _all_to_all(
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)
 
 
-@cache
 def preset_names() -> tuple[str, ...]:
     """Names of the clusters shipped with simdev."""
-    return tuple(sorted(path.stem for path in PRESETS.glob("*.json")))
+    return shipped(CLUSTERS)
 
 
 def read_preset(
@@ -239,32 +212,33 @@ def read_preset(
     as sold: the preset's efficiency applies), ``queues`` and ``transfer`` as in a cluster. A
     setting changes the cluster's name.
     """
+    # By the list and not by the file system: a name from a client may not lead out of the folder.
     if name not in preset_names():
         raise InputError(_no_preset(name))
-    shaped = preset_fields(name)
+    fields = preset_fields(name)
     settings = {"nodes": nodes, "queues": queues, "transfer": transfer}
     chosen = {key: value for key, value in settings.items() if value is not None}
     if nodes is not None and not is_count(nodes):
         raise InputError(f"nodes: must be a whole number, got {nodes!r}")
-    told = [f"{key} {value}" for key, value in chosen.items()]
+    names = [name, *(f"{key} {value}" for key, value in chosen.items())]
     if network is not None:
-        shaped["network"] = _network_at(network, shaped)
-        rate = rate_text(shaped["network"]["bandwidth"])
-        told.append(f"network {rate}")
-        source = {"value": rate, "kind": "setting", "source": "set by whoever asked"}
-        shaped["provenance"] = {**shaped.get("provenance", {}), "network.bandwidth": source}
-    return _cluster(shaped | chosen | {"name": ", ".join([name, *told])})
+        rate = _network_rate(network, fields)
+        names.append(f"network {rate_text(rate)}")
+        source = {"value": rate_text(rate), "kind": "setting", "source": "set by whoever asked"}
+        fields["network"] = {**fields["network"], "bandwidth": rate}
+        fields["provenance"] = {**fields.get("provenance", {}), "network.bandwidth": source}
+    return _cluster(fields | chosen | {"name": ", ".join(names)})
 
 
 def _no_preset(name: str) -> str:
     return f'no preset "{name}"; {preset_hint(name)}'
 
 
-def _network_at(bandwidth: Number, shaped: dict[str, Any]) -> dict[str, Any]:
-    if "network" not in shaped:
+def _network_rate(bandwidth: Number, fields: dict[str, Any]) -> Fraction:
+    if "network" not in fields:
         raise InputError("network: the preset has none whose bandwidth could be set")
     try:
-        return {**shaped["network"], "bandwidth": parse_bandwidth(bandwidth)}
+        return parse_bandwidth(bandwidth)
     except ValueError as error:
         raise InputError(f"network: {error}") from None
 
@@ -274,35 +248,32 @@ def preset_fields(name: str) -> dict[str, Any]:
 
     Raises InputError.
     """
-    with opened(PRESETS / f"{name}.json") as (value, _):
-        return _shaped(value, True)
+    with opened(CLUSTERS / f"{name}.json") as (value, _):
+        return _fields(value, True)
 
 
 def preset_hint(name: str) -> str:
     """What to tell one who asked for a preset that does not exist."""
-    close = get_close_matches(name, preset_names(), 1)
-    return f'did you mean "{close[0]}"?' if close else 'there are those of "simdev clusters"'
+    return meant(name, preset_names(), 'there are those of "simdev clusters"')
 
 
 def cluster_object(cluster: Cluster) -> dict[str, Any]:
     """The cluster as its file has it, ready for JSON: every device and link by itself, the
     provenance last.
     """
-    found: dict[str, Any] = {
-        "version": 1,
+    fields: dict[str, Any] = {
+        "version": VERSION,
         "name": cluster.name,
         "queues": cluster.queues,
         "transfer": cluster.transfer,
         "collectives": cluster.collectives,
-        "devices": list(map(_object, cluster.devices)),
-        "links": list(map(_object, cluster.links)),
+        "devices": [changed_fields(device, "kind") for device in cluster.devices],
+        "links": [changed_fields(link) for link in cluster.links],
         "provenance": plain(cluster.provenance),
     }
-    return {
-        key: value
-        for key, value in found.items()
-        if value or key not in ("collectives", "provenance")
-    }
+    # The other fields are written even where they are as by default: a file shows what it means.
+    optional = ("collectives", "provenance")
+    return {key: value for key, value in fields.items() if value or key not in optional}
 
 
 def write_cluster(cluster: Cluster, path: PathLike) -> None:
@@ -315,40 +286,25 @@ def write_cluster(cluster: Cluster, path: PathLike) -> None:
 
 def cluster_text(cluster: Cluster) -> str:
     """What ``write_cluster`` writes. Raises InputError."""
-    found = cluster_object(cluster)
-    head = {key: value for key, value in found.items() if isinstance(value, (str, int))}
-    parts = [_json(head)[:-1]]
-    parts += [
-        _listed(key, "[]", [_json(one) for one in found[key]]) for key in ("devices", "links")
-    ]
-    if "provenance" in found:
-        told = [f"{_json(key)}: {_json(one)}" for key, one in found["provenance"].items()]
-        parts.append(_listed("provenance", "{}", told))
-    return ", ".join(parts) + "}\n"
+    fields = cluster_object(cluster)
+    parts = [_json({key: value for key, value in fields.items() if isinstance(value, str | int)})]
+    for key in ("devices", "links"):
+        parts.append(_rows(key, "[]", map(_json, fields[key])))
+    if "provenance" in fields:
+        entries = (f"{_json(key)}: {_json(entry)}" for key, entry in fields["provenance"].items())
+        parts.append(_rows("provenance", "{}", entries))
+    return ", ".join([parts[0].removesuffix("}"), *parts[1:]]) + "}\n"
 
 
-def _listed(key: str, brackets: str, lines: list[str]) -> str:
-    inside = "\n  " + ",\n  ".join(lines) + "\n" if lines else ""
+def _rows(key: str, brackets: str, lines: Iterable[str]) -> str:
+    """A list or an object with an entry a line, so that versions of a file can be compared."""
+    inside = ",\n  ".join(lines)
+    inside = f"\n  {inside}\n" if inside else ""
     return f'"{key}": {brackets[0]}{inside}{brackets[1]}'
 
 
-def _json(told: Any) -> str:
+def _json(value: Any) -> str:
     try:
-        return json.dumps(told, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"provenance: cannot be written as JSON: {error}") from None
-
-
-def _object(noun: Device | Link) -> dict[str, Any]:
-    """The fields of a device or link that differ from their defaults."""
-    found: dict[str, Any] = {}
-    for field in fields(noun):
-        value = getattr(noun, field.name)
-        if value == field.default and not (field.name == "kind" and isinstance(noun, Device)):
-            continue
-        if field.name in ("gap", "latency"):
-            value = time_text(Fraction(value))
-        elif field.name == "bandwidth":
-            value = rate_text(Fraction(value))
-        found[field.name] = list(value) if isinstance(value, tuple) else value
-    return found

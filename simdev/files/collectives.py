@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from ..cluster import Cluster
@@ -17,17 +15,15 @@ from ..collectives import CollectiveModel, CollectiveTable
 from ..errors import InputError
 from ..strategy import Collectives
 from ..units import parse_bytes, parse_time
-from .paths import shown
+from .paths import PRESETS, shipped, shown
 from .reading import PathLike
-from .shape import STRICT, read_shape, validate
-from .source import opened
-from .writing import decimal_text, time_text
+from .shape import VERSION, Format
+from .writing import changed_fields, decimal_text, time_text
 
-COLLECTIVE_PRESETS = Path(__file__).parent.parent / "presets" / "collectives"
+COLLECTIVE_PRESETS = PRESETS / "collectives"
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
 
 
-@with_config(STRICT)
 class _TableShape(TypedDict, total=False):
     collective: Required[str]
     ranks: Required[int]
@@ -36,7 +32,6 @@ class _TableShape(TypedDict, total=False):
     left_out: dict[str, Any]
 
 
-@with_config(STRICT)
 class _CollectivesShape(TypedDict, total=False):
     name: str
     title: str
@@ -44,7 +39,6 @@ class _CollectivesShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-@with_config(STRICT)
 class _ChoiceShape(TypedDict, total=False):
     algorithm: str
     cost: str
@@ -53,17 +47,8 @@ class _ChoiceShape(TypedDict, total=False):
     slowdown: Any
 
 
-_KEYS = frozenset({*_CollectivesShape.__annotations__, *_TableShape.__annotations__, "version"})
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_CollectivesShape)
-
-
-@cache
-def _choice_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_ChoiceShape)
+FORMAT = Format(_CollectivesShape, "tables of collectives")
+CHOICE = Format(_ChoiceShape, prefix="collectives.")
 
 
 def read_choice(value: Any) -> Collectives:
@@ -74,59 +59,46 @@ def read_choice(value: Any) -> Collectives:
     """
     if not isinstance(value, dict):
         raise InputError(f"collectives: must be an object, got {shown(value)}")
-    shaped = validate(
-        _choice_adapter(), value, frozenset(_ChoiceShape.__annotations__), "collectives."
-    )
-    named = shaped.pop("tables", None)
-    if isinstance(named, str):
-        if named not in collective_names():
-            choice = ", ".join(collective_names())
+    fields = CHOICE.validated(value)
+    source = fields.pop("tables", None)
+    if isinstance(source, str):
+        if source not in collective_names():
             raise InputError(
-                f"collectives.tables: none are shipped as {shown(named)}; there are those "
-                f"of {choice}"
+                f"collectives.tables: none are shipped as {shown(source)}; there are those "
+                f"of {', '.join(collective_names())}"
             )
-    elif named is not None and not isinstance(named, dict):
+    elif source is not None and not isinstance(source, dict):
         raise InputError(
-            f"collectives.tables: must be the name of a collection or an object, got {shown(named)}"
+            "collectives.tables: must be the name of a collection or an object, got "
+            f"{shown(source)}"
         )
     try:
-        tables = () if named is None else read_collectives(named)
+        tables = () if source is None else read_collectives(source)
     except InputError as error:
-        raise InputError([f"collectives.tables.{problem}" for problem in error.problems]) from None
-    return Collectives(**shaped, tables=tables)
+        raise InputError(f"collectives.tables.{problem}" for problem in error.problems) from None
+    return Collectives(**fields, tables=tables)
 
 
 def choice_object(choice: Collectives) -> dict[str, Any]:
     """What a strategy's file says of collectives: what differs from the defaults."""
-    default = Collectives()
-    names = ("algorithm", "cost", "chunks")
-    found = {
-        name: getattr(choice, name)
-        for name in names
-        if getattr(choice, name) != getattr(default, name)
-    }
-    if choice.slowdown != default.slowdown:
-        found["slowdown"] = decimal_text(choice.slowdown)
+    # The slowdown is a plain number, and not a text with a unit.
+    fields = changed_fields(choice)
+    if "slowdown" in fields:
+        fields["slowdown"] = decimal_text(choice.slowdown)
     if choice.tables:
-        found["tables"] = {
-            "version": 1,
-            "tables": [_table_object(table) for table in choice.tables],
-        }
-    return found
+        tables = [_table_object(table) for table in choice.tables]
+        fields["tables"] = {"version": VERSION, "tables": tables}
+    return fields
 
 
 def _table_object(table: Any) -> dict[str, Any]:
     anchors = [[size, time_text(Fraction(seconds))] for size, seconds in table.anchors]
-    return {
-        "collective": table.collective,
-        "ranks": table.ranks,
-        "source": table.source,
-        "anchors": anchors,
-    }
+    return changed_fields(table, "source") | {"anchors": anchors}
 
 
 def with_tables(choice: Collectives, cluster: Cluster) -> Collectives:
     """With the shipped tables that hold on the cluster, where it names none itself."""
+    # What the strategy names itself counts before what the cluster brings.
     if choice.tables or not cluster.collectives:
         return choice
     return replace(choice, tables=read_collectives(cluster.collectives))
@@ -134,7 +106,7 @@ def with_tables(choice: Collectives, cluster: Cluster) -> Collectives:
 
 def collective_names() -> tuple[str, ...]:
     """Names of the collections of tables shipped with simdev, one for each kind of node."""
-    return tuple(sorted(path.stem for path in COLLECTIVE_PRESETS.glob("*.json")))
+    return shipped(COLLECTIVE_PRESETS)
 
 
 def read_collectives(source: PathLike | Mapping[str, Any]) -> tuple[CollectiveTable, ...]:
@@ -144,16 +116,14 @@ def read_collectives(source: PathLike | Mapping[str, Any]) -> tuple[CollectiveTa
     """
     if isinstance(source, str) and source in collective_names():
         source = COLLECTIVE_PRESETS / f"{source}.json"
-    with opened(source) as (value, is_file):
-        return _tables(
-            read_shape(_adapter(), value, _KEYS, is_file, "tables of collectives")["tables"]
-        )
+    with FORMAT.opened(source) as fields:
+        return _tables(fields["tables"])
 
 
 def collectives_fields(name: str) -> dict[str, Any]:
     """The fields of a shipped collection, checked one by one. Raises InputError."""
-    with opened(COLLECTIVE_PRESETS / f"{name}.json") as (value, _):
-        return read_shape(_adapter(), value, _KEYS, True, "tables of collectives")
+    with FORMAT.opened(COLLECTIVE_PRESETS / f"{name}.json") as fields:
+        return fields
 
 
 def collective_model(cluster: Cluster, algorithm: str = "auto") -> CollectiveModel:
@@ -175,28 +145,26 @@ def require_collectives(name: str) -> None:
         )
 
 
-def _tables(shaped: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
-    problems, found = [], []
-    for i, one in enumerate(shaped):
+def _tables(entries: list[dict[str, Any]]) -> tuple[CollectiveTable, ...]:
+    problems: list[str] = []
+    tables: dict[tuple[str, int], tuple[int, CollectiveTable]] = {}
+    for i, entry in enumerate(entries):
         try:
-            anchors = tuple((parse_bytes(size), parse_time(time)) for size, time in one["anchors"])
-            found.append(
-                CollectiveTable(
-                    one["collective"], one["ranks"], anchors, one.get("source", "measured")
-                )
-            )
+            points = tuple((parse_bytes(size), parse_time(time)) for size, time in entry["anchors"])
+            source = entry.get("source", "measured")
+            table = CollectiveTable(entry["collective"], entry["ranks"], points, source)
         except InputError as error:
             problems += [f"tables[{i}].{problem}" for problem in error.problems]
         except ValueError as error:
             problems.append(f"tables[{i}].anchors: {error}")
-    taken: dict[tuple[str, int], int] = {}
-    for i, table in enumerate(found):
-        first = taken.setdefault((table.collective, table.ranks), i)
-        if first != i and not problems:
-            problems.append(
-                f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in "
-                f"tables[{first}] already"
-            )
+        else:
+            # A second table of a collective over as many ranks would never be asked.
+            first, _ = tables.setdefault((table.collective, table.ranks), (i, table))
+            if first != i:
+                problems.append(
+                    f"tables[{i}]: {table.collective} over {table.ranks} ranks stands in "
+                    f"tables[{first}] already"
+                )
     if problems:
         raise InputError(problems)
-    return tuple(found)
+    return tuple(table for _, table in tables.values())

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, Required
 
-from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency
 from ..errors import InputError
+from .paths import PRESETS, meant, shipped
 from .reading import PathLike
-from .shape import STRICT, Bandwidth, Flops, OptionalBytes, Seconds, Share, read_shape
-from .source import opened
+from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
-DEVICE_PRESETS = Path(__file__).parent.parent / "presets" / "devices"
+DEVICE_PRESETS = PRESETS / "devices"
 
 
-@with_config(STRICT)
 class _EfficiencyShape(TypedDict, total=False):
     compute: Share
     memory: Share
     overhead: Seconds
 
 
-@with_config(STRICT)
 class _MeasuredShape(TypedDict, total=False):
     flops: dict[str, Flops]
     memory_bandwidth: Bandwidth
 
 
-@with_config(STRICT)
 class _DeviceShape(TypedDict, total=False):
     kind: Required[str]
     name: str
@@ -48,13 +43,8 @@ class _DeviceShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset({*_DeviceShape.__annotations__, *_EfficiencyShape.__annotations__, "version"})
 _SPEC = ("kind", "name", "flops", "memory_bandwidth", "memory", "launch", "provenance")
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_DeviceShape)
+FORMAT = Format(_DeviceShape, "a device")
 
 
 def read_device(source: PathLike | Mapping[str, Any]) -> DeviceSpec:
@@ -64,21 +54,21 @@ def read_device(source: PathLike | Mapping[str, Any]) -> DeviceSpec:
     """
     if isinstance(source, str) and source in device_names():
         source = DEVICE_PRESETS / f"{source}.json"
+    # A kind that is misspelt would be told to be no file, which helps nobody.
     elif (
         isinstance(source, str)
         and not source.endswith((".json", ".json.gz"))
         and not Path(source).exists()
     ):
-        close = get_close_matches(source, device_names(), 1)
-        hint = f'did you mean "{close[0]}"?' if close else f"there are {', '.join(device_names())}"
+        hint = meant(source, device_names(), f"there are {', '.join(device_names())}")
         raise InputError(f'neither a file nor a kind of device: "{source}"; {hint}')
-    with opened(source) as (value, is_file):
-        return _spec(read_shape(_adapter(), value, _KEYS, is_file, "a device"))
+    with FORMAT.opened(source) as fields:
+        return _spec(fields)
 
 
 def device_names() -> tuple[str, ...]:
     """The kinds of device whose datasheets are shipped with simdev."""
-    return tuple(sorted(path.stem for path in DEVICE_PRESETS.glob("*.json")))
+    return shipped(DEVICE_PRESETS)
 
 
 @cache
@@ -87,14 +77,15 @@ def device_presets() -> tuple[DeviceSpec, ...]:
     return tuple(map(read_device, device_names()))
 
 
-def _spec(shaped: dict[str, Any]) -> DeviceSpec:
-    known = {key: shaped[key] for key in _SPEC if key in shaped}
+def _spec(fields: dict[str, Any]) -> DeviceSpec:
+    # What was measured, its family and its ports are for the tests of presets alone.
+    given = {key: fields[key] for key in _SPEC if key in fields}
     efficiency, problems = {}, []
-    for op_class, one in shaped.get("efficiency", {}).items():
+    for op_class, shares in fields.get("efficiency", {}).items():
         try:
-            efficiency[op_class] = Efficiency(**one)
+            efficiency[op_class] = Efficiency(**shares)
         except InputError as error:
             problems += [f"efficiency.{op_class}.{problem}" for problem in error.problems]
     if problems:
         raise InputError(problems)
-    return DeviceSpec(**known, efficiency=efficiency)
+    return DeviceSpec(**given, efficiency=efficiency)

@@ -8,7 +8,7 @@ devices, as in FlexFlow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from math import prod
 
 from ..cluster import Cluster
@@ -19,7 +19,6 @@ from ..strategy import Configuration, Strategy
 from ..structure import op_splits, weights_of
 from .reading import PathLike, label, read_text
 
-MOST = 10_000_000
 SUFFIXES = (".txt", ".strategy")
 """Files that end so are read as FlexFlow's; all others are JSON."""
 GPU, CPU = 0, 1
@@ -44,26 +43,28 @@ class _Words:
     def __init__(self, words: list[str]) -> None:
         self.words, self.at = words, 0
 
-    def text(self, what: str) -> str:
+    def text(self, expected: str) -> str:
         if self.at == len(self.words):
-            raise InputError(f"ends where {what} should stand")
+            raise InputError(f"ends where {expected} should stand")
         self.at += 1
         return self.words[self.at - 1]
 
-    def number(self, what: str) -> int:
-        word = self.text(what)
+    def number(self, expected: str) -> int:
+        word = self.text(expected)
         if not (word.isascii() and word.isdecimal() and len(word) < 9):
-            raise InputError(f"word {self.at}: {what} must be a whole number, got {word[:40]!r}")
+            raise InputError(
+                f"word {self.at}: {expected} must be a whole number, got {word[:40]!r}"
+            )
         return int(word)
 
-    def numbers(self, count: int, what: str) -> list[int]:
+    def numbers(self, count: int, expected: str) -> list[int]:
         if count > len(self.words) - self.at:
-            raise InputError(f"ends where {what} should stand")
-        return [self.number(what) for _ in range(count)]
+            raise InputError(f"ends where {expected} should stand")
+        return [self.number(expected) for _ in range(count)]
 
 
 def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
-    found: dict[str, Configuration] = {}
+    partition: dict[str, Configuration] = {}
     problems: list[str] = []
     for _ in range(words.number("the number of ops")):
         name = words.text("the name of an op")
@@ -75,11 +76,12 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
         ids = words.numbers(
             words.number(f"the number of device ids of {where}"), f"a device id of {where}"
         )
-        if name in found:
+        if name in partition:
             problems.append(f"{where}: stands there twice")
-        problems += _problems(graph, cluster, name, kind, degrees, ids)
-        if not problems:
-            found[name] = _configuration(graph, cluster, name, kind, degrees, ids)
+        try:
+            partition[name] = _configuration(graph, cluster, name, kind, degrees, ids)
+        except InputError as error:
+            problems += error.problems
     if words.at < len(words.words):
         problems.append(
             f"word {words.at + 1}: nothing may follow the last op, got "
@@ -87,60 +89,45 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
         )
     if problems:
         raise InputError(problems)
-    return Strategy(partition=found | _data_parallel(graph, cluster, found))
-
-
-def _problems(
-    graph: Graph, cluster: Cluster, name: str, kind: int, degrees: list[int], ids: list[int]
-) -> Iterator[str]:
-    if name not in graph.index:
-        yield f'op "{name}": the graph has no op of this name'
-        return
-    if kind not in (GPU, CPU):
-        yield f'op "{name}": the device type must be 0 (GPU) or 1 (CPU), got {kind}'
-        return
-    try:
-        semantics = op_semantics(graph, graph.index[name])
-    except InputError as error:
-        yield f"{error.problems[0]}"
-        return
-    if not semantics.outputs:
-        yield f'op "{name}": makes no tensor, so it has no dimensions to cut'
-        return
-    axes = output_axes(semantics)
-    if len(degrees) != len(axes):
-        yield f'op "{name}": has {len(degrees)} dimensions here, its output has {len(axes)}'
-        return
-    for dimension, (degree, axis) in enumerate(zip(reversed(degrees), axes, strict=True)):
-        if degree < 1 or (degree > 1 and axis is None):
-            yield (
-                f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot '
-                f"be cut into {degree} parts"
-            )
-    if ids and len(ids) != prod(degrees):
-        yield f'op "{name}": has {prod(degrees)} parts and {len(ids)} device ids'
-    count = len(_devices(cluster, kind))
-    yield from (
-        f'op "{name}": device id {one} is not in 0..{count - 1}' for one in ids if one >= count
-    )
+    return Strategy(partition=partition | _data_parallel(graph, cluster, partition))
 
 
 def _configuration(
     graph: Graph, cluster: Cluster, name: str, kind: int, degrees: list[int], ids: list[int]
 ) -> Configuration:
-    """Row-major order over the dimensions of the output is FlexFlow's order of points: the
-    innermost runs fastest.
+    """The configuration of an op. Row-major order over the dimensions of the output is FlexFlow's
+    order of points: the innermost runs fastest. Raises InputError.
     """
-    axes = output_axes(op_semantics(graph, graph.index[name]))
-    split = {
-        axis: degree
-        for axis, degree in zip(axes, reversed(degrees), strict=True)
-        if axis and degree > 1
-    }
+    if name not in graph.index:
+        raise InputError(f'op "{name}": the graph has no op of this name')
+    if kind not in (GPU, CPU):
+        raise InputError(f'op "{name}": the device type must be 0 (GPU) or 1 (CPU), got {kind}')
+    semantics = op_semantics(graph, graph.index[name])
+    if not semantics.outputs:
+        raise InputError(f'op "{name}": makes no tensor, so it has no dimensions to cut')
+    axes = output_axes(semantics)
+    if len(degrees) != len(axes):
+        raise InputError(
+            f'op "{name}": has {len(degrees)} dimensions here, its output has {len(axes)}'
+        )
+    outermost_first = list(zip(axes, reversed(degrees), strict=True))
     devices = _devices(cluster, kind)
-    each = next((n for n in range(1, len(ids) + 1) if len(ids) % n == 0 and _in_runs(ids, n)), 1)
-    shared = [ids[at] for at in range(0, len(ids), max(each, 1))]
-    return Configuration(split, tuple(devices[one] for one in shared))
+    problems = [
+        f'op "{name}": dimension {dimension} of its output (axis "{axis}") cannot be '
+        f"cut into {degree} parts"
+        for dimension, (axis, degree) in enumerate(outermost_first)
+        if degree < 1 or (degree > 1 and axis is None)
+    ]
+    if ids and len(ids) != prod(degrees):
+        problems.append(f'op "{name}": has {prod(degrees)} parts and {len(ids)} device ids')
+    last = len(devices) - 1
+    problems += [f'op "{name}": device id {i} is not in 0..{last}' for i in ids if i > last]
+    if problems:
+        raise InputError(problems)
+    # FlexFlow names a device for every part; here consecutive parts may share one.
+    run = next((n for n in range(1, len(ids) + 1) if len(ids) % n == 0 and _in_runs(ids, n)), 1)
+    split = {axis: degree for axis, degree in outermost_first if axis and degree > 1}
+    return Configuration(split, tuple(devices[i] for i in ids[::run]))
 
 
 def _in_runs(ids: list[int], length: int) -> bool:
@@ -150,28 +137,30 @@ def _in_runs(ids: list[int], length: int) -> bool:
 
 
 def _devices(cluster: Cluster, kind: int) -> list[str]:
-    able = [device for device in cluster.devices if device.runs_ops]
-    hosts = [device.name for device in able if device.is_host]
+    hosts = [device.name for device in cluster.devices if device.runs_ops and device.is_host]
+    # On a cluster of CPUs alone, or of GPUs alone, both types mean all devices.
     if kind == CPU and hosts:
         return hosts
     return [cluster.devices[i].name for i in cluster.workers]
 
 
 def _data_parallel(
-    graph: Graph, cluster: Cluster, told: dict[str, Configuration]
+    graph: Graph, cluster: Cluster, given: Mapping[str, Configuration]
 ) -> dict[str, Configuration]:
     """Forward ops that the file leaves out: their samples spread over all devices, where these
     divide them.
     """
-    names, found = tuple(_devices(cluster, GPU)), {}
+    names, partition = tuple(_devices(cluster, GPU)), {}
     weights = weights_of(graph)
     for position, op in enumerate(graph.ops):
-        if op.name in told or op.phase != "forward" or traits_of(op.kind).leaf:
+        if op.name in given or op.phase != "forward" or traits_of(op.kind).leaf:
             continue
         try:
-            samples = [one for one in op_splits(graph, position, weights) if one.kind == "sample"]
+            splits = op_splits(graph, position, weights)
         except InputError:
+            # FlexFlow has more kinds than have semantics here; such an op runs whole.
             continue
-        if samples and samples[0].size % len(names) == 0:
-            found[op.name] = Configuration({samples[0].axis: len(names)}, names)
-    return found
+        sample = next((split for split in splits if split.kind == "sample"), None)
+        if sample is not None and sample.size % len(names) == 0:
+            partition[op.name] = Configuration({sample.axis: len(names)}, names)
+    return partition

@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any, Required
 
-from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
 from ..graph import Graph, Op, Tensor
 from ..semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import STRICT, Bytes, Dtype, Time, plain, read_shape
-from .source import opened
-from .writing import time_text, write_text
+from .shape import Bytes, Dtype, Format, Time, plain
+from .writing import changed_fields, time_text, write_text
 
 
-@with_config(STRICT)
 class _TensorShape(TypedDict, total=False):
     bytes: Required[Bytes]
     shape: list[int] | None
@@ -28,7 +24,6 @@ class _TensorShape(TypedDict, total=False):
     view_of: int | None
 
 
-@with_config(STRICT)
 class _OpShape(TypedDict, total=False):
     name: Required[str]
     kind: str
@@ -45,26 +40,13 @@ class _OpShape(TypedDict, total=False):
     time: Time
 
 
-@with_config(STRICT)
 class _GraphShape(TypedDict, total=False):
     name: str
     ops: Required[list[_OpShape]]
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset(
-    {
-        *_GraphShape.__annotations__,
-        *_OpShape.__annotations__,
-        *_TensorShape.__annotations__,
-        "version",
-    }
-)
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_GraphShape)
+FORMAT = Format(_GraphShape, "a graph")
 
 
 def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
@@ -72,16 +54,12 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
 
     Raises InputError with every problem at once.
     """
-    with opened(source) as (value, is_file):
-        shaped = read_shape(_adapter(), value, _KEYS, is_file, "a graph")
-        problems = [
-            problem
-            for i, fields in enumerate(shaped["ops"])
-            for problem in _dtype_problems(i, fields)
-        ]
+    with FORMAT.opened(source) as fields:
+        ops = fields["ops"]
+        problems = [problem for i, op in enumerate(ops) for problem in _dtype_problems(i, op)]
         if problems:
             raise InputError(problems)
-        return Graph(shaped.get("name", "graph"), tuple(map(_op, shaped["ops"])))
+        return Graph(fields.get("name", "graph"), tuple(map(_op, ops)))
 
 
 def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -93,19 +71,11 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _op(fields: dict[str, Any]) -> Op:
-    outputs = tuple(
-        Tensor(
-            one["bytes"],
-            None if one.get("shape") is None else tuple(one["shape"]),
-            one.get("dtype"),
-            one.get("view_of"),
-        )
-        for one in fields.get("outputs", ())
-    )
-    lists: dict[str, Any] = {
-        str(name): tuple(fields[name]) for name in ("inputs", "control_inputs") if name in fields
+    # Attributes are labels: what a profile calls 0.5 may not be a Decimal here.
+    changed: dict[str, Any] = {
+        "outputs": tuple(Tensor(**tensor) for tensor in fields.get("outputs", ())),
+        "attrs": plain(fields.get("attrs", {})),
     }
-    changed: dict[str, Any] = {**lists, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))}
     return Op(**(fields | changed))
 
 
@@ -119,6 +89,7 @@ def write_graph(graph: Graph, path: PathLike) -> None:
 
 def graph_text(graph: Graph) -> str:
     """The graph as JSON, an op a line. Raises InputError where an attribute is no JSON."""
+    # All ops are tried, so that every attribute that is no JSON is told at once.
     problems, lines = [], []
     for i, op in enumerate(graph.ops):
         try:
@@ -128,37 +99,18 @@ def graph_text(graph: Graph) -> str:
     if problems:
         raise InputError(problems)
     head = json.dumps(graph.name, ensure_ascii=False)
+    # An op a line, so that versions of a graph can be compared.
     body = "[\n  " + ",\n  ".join(lines) + "\n]" if lines else "[]"
     return f'{{"version": 1, "name": {head}, "ops": {body}}}'
 
 
 def _op_object(op: Op) -> dict[str, Any]:
-    """The fields of an op that differ from their defaults."""
-    found: dict[str, Any] = {"name": op.name, "kind": op.kind, "phase": op.phase}
-    found |= {
-        name: list(getattr(op, name)) for name in ("inputs", "control_inputs") if getattr(op, name)
-    }
+    """The fields of an op that differ from their defaults, its phase in any case."""
+    fields = changed_fields(op, "kind", "phase")
     if op.outputs:
-        found["outputs"] = [_tensor_object(tensor) for tensor in op.outputs]
-    if op.attrs:
-        found["attrs"] = dict(op.attrs)
-    sizes = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
-    found |= {name: getattr(op, name) for name in sizes if getattr(op, name)}
-    if op.colocate is not None:
-        found["colocate"] = op.colocate
+        fields["outputs"] = [changed_fields(tensor) for tensor in op.outputs]
     if isinstance(op.time, Mapping):
-        found["time"] = {kind: time_text(Fraction(seconds)) for kind, seconds in op.time.items()}
+        fields["time"] = {kind: time_text(Fraction(time)) for kind, time in op.time.items()}
     elif op.time is not None:
-        found["time"] = time_text(Fraction(op.time))
-    return found
-
-
-def _tensor_object(tensor: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = {"bytes": tensor.bytes}
-    if tensor.shape is not None:
-        found["shape"] = list(tensor.shape)
-    if tensor.dtype is not None:
-        found["dtype"] = tensor.dtype
-    if tensor.view_of is not None:
-        found["view_of"] = tensor.view_of
-    return found
+        fields["time"] = time_text(Fraction(op.time))
+    return fields

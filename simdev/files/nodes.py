@@ -15,6 +15,8 @@ from fractions import Fraction
 from ..cluster import Cluster, Device, Link
 from ..errors import InputError
 
+# A few digits of a file make a cluster that fills the memory; beyond these a step could not be
+# simulated anyhow.
 MOST_DEVICES = 100_000
 MOST_LINKS = 1_000_000
 NETWORK = "network"
@@ -62,6 +64,7 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
     rate = network.bandwidth * network.efficiency
     devices, links = list[Device](), list[Link]()
     to_nic = Link(("", ""), rate, duplex=network.duplex, kind="nic")
+    # Half of the latency on either side of the switch, so that it adds up from NIC to NIC.
     to_switch = Link(
         ("", ""), rate, network.latency / 2, 0, network.duplex, network.hold_latency, NETWORK
     )
@@ -74,7 +77,7 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
             devices.append(Device(nic, "switch", node=k))
             links += [to_nic.between(names[end], nic) for end in ends]
             links.append(to_switch.between(nic, NETWORK))
-    # The one switch stands last: it belongs to no node.
+    # The switch stands last: it belongs to no node, and ranks count through the devices before it.
     devices.append(Device(NETWORK, "switch", node=nodes))
     return replace(node, devices=tuple(devices), links=tuple(links))
 
@@ -83,6 +86,7 @@ def _problems(node: Cluster, nodes: int, network: Network | None) -> Iterator[st
     if network is None:
         yield "nodes: several nodes need a network that joins them"
         return
+    # Counted before any is made: the limits are there to save the memory.
     links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
     if (
         nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
@@ -120,11 +124,11 @@ def network_problems(node: Cluster, network: Network) -> Iterator[str]:
 
 def _strides(names: list[str]) -> dict[str, int]:
     """For each stem ("gpu:"), by how much its numbers go up from one node to the next."""
-    found: dict[str, int] = {}
+    strides: dict[str, int] = {}
     for name in names:
         stem, number = _split(name)
-        found[stem] = max(found.get(stem, 0), number + 1)
-    return found
+        strides[stem] = max(strides.get(stem, 0), number + 1)
+    return strides
 
 
 def _renamed(name: str, node: int, strides: dict[str, int]) -> str:

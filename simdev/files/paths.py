@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+PRESETS = Path(__file__).parent.parent / "presets"
 
 # Objects whose keys are names of the user's and not fields of the format.
 _KEYED_BY_NAME = frozenset(
@@ -23,6 +28,7 @@ _KEYED_BY_NAME = frozenset(
     }
 )
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+# Messages show values of strangers: long enough to know them, short enough for a line.
 _MOST = 40
 
 
@@ -39,6 +45,7 @@ def path_text(path: Sequence[str | int]) -> str:
     for i, part in enumerate(path):
         if isinstance(part, int):
             text += f"[{part}]"
+        # A user's name may hold dots and brackets; quoted, it cannot be taken for a path.
         elif not _FIELD.match(part) or _keyed(path[:i]):
             text += f'["{part}"]'
         else:
@@ -60,6 +67,18 @@ def shown(value: Any) -> str:
         else str(value)
     )
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+
+
+@cache
+def shipped(folder: Path) -> tuple[str, ...]:
+    """Names of the presets in a folder, sorted."""
+    return tuple(sorted(path.stem for path in folder.glob("*.json")))
+
+
+def meant(name: str, names: Sequence[str], otherwise: str) -> str:
+    """What to say of a name that is none of these: the closest of them, or ``otherwise``."""
+    close = get_close_matches(name, names, 1)
+    return f'did you mean "{close[0]}"?' if close else otherwise
 
 
 def at(path: Sequence[str | int] | str, reason: str) -> str:

@@ -12,21 +12,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
 from fractions import Fraction
-from functools import cache
-from itertools import chain
-from typing import Annotated, Any, Literal, Required, get_args
+from typing import Annotated, Any, Literal, Required
 
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, with_config
+from pydantic import ConfigDict, PlainValidator, with_config
 from typing_extensions import TypedDict
 
 from ..costs import Profile, Row, profile_key
 from ..errors import InputError
-from ..units import MAX_BYTES, MAX_PS, exact, is_count
+from ..units import MAX_PS, exact
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
-from .shape import STRICT, VERSION, plain, validate
+from .shape import VERSION, Extent, Format, plain
 from .writing import decimal_text, write_text
 
 NS_PER_SECOND = 10**9
@@ -36,28 +33,19 @@ _Phase = Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]
 def _nanoseconds(value: Any) -> Fraction:
     if isinstance(value, (bool, str)):
         raise ValueError(f"must be a number of nanoseconds, got {shown(value)}")
-    found = exact(value)
-    if not 0 <= found <= MAX_PS // 1000:
+    time = exact(value)
+    if not 0 <= time <= MAX_PS // 1000:
         raise ValueError(f"must be from 0 to 53 days in nanoseconds, got {shown(value)}")
-    return found
+    return time
 
 
-def _error(value: Any) -> float | None:
+def _error(value: Any) -> float:
     if isinstance(value, (bool, str)):
         raise ValueError(f"must be a number, got {shown(value)}")
-    found = None if value is None else float(exact(value))
-    if found is not None and found < 0:
+    error = float(exact(value))
+    if error < 0:
         raise ValueError(f"must not be negative, got {shown(value)}")
-    return found
-
-
-def _extent(value: Any) -> int:
-    if not is_count(value):
-        raise ValueError(f"must be a whole number from 0 to 2^60, got {shown(value)}")
-    return int(value)
-
-
-Extent = Annotated[int, PlainValidator(_extent)]
+    return error
 
 
 @with_config(ConfigDict(strict=True, extra="allow"))
@@ -65,7 +53,6 @@ class _TimesShape(TypedDict, total=False):
     p50: Required[Annotated[Fraction, PlainValidator(_nanoseconds)]]
 
 
-@with_config(STRICT)
 class _RowShape(TypedDict, total=False):
     """The schema of reference rows; ``Any`` marks what is carried along and not interpreted."""
 
@@ -78,7 +65,7 @@ class _RowShape(TypedDict, total=False):
     phase: Required[_Phase]
     t_ns: Required[_TimesShape]
     src: str
-    rel_err: Annotated[float | None, PlainValidator(_error)]
+    rel_err: Annotated[float, PlainValidator(_error)] | None
     meth: str
     host_ns: Any
     kernel_ns: Any
@@ -97,19 +84,11 @@ class _RowShape(TypedDict, total=False):
 _InShape = TypedDict("_InShape", {"in": Required[list[list[Extent] | None]]}, total=False)
 
 
-@with_config(STRICT)
 class _WholeRow(_RowShape, _InShape, total=False):
     """A row with its operands."""
 
 
-_KEYS = frozenset({*_RowShape.__annotations__, *_InShape.__annotations__, "v"})
-_PHASES = frozenset(get_args(_Phase))
-_NUMBERS = (int, Decimal)
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_WholeRow)
+ROW = Format(_WholeRow)
 
 
 def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
@@ -149,6 +128,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
             problems.extend(f"{place}: {problem}" for problem in error.problems)
             continue
         if row is not None:
+            # Two rows of one key would leave it to their order which time counts.
             if places.setdefault(row.key, place) is not place:
                 problems.append(f"{place}: the same operator as {places[row.key]}")
             rows[row.key] = row
@@ -181,67 +161,23 @@ def _row(value: Any) -> Row | None:
     if not isinstance(value, dict):
         raise InputError(f"must be an object, got {shown(value)}")
     _require_version(value, required=True)
+    # Collectives stand in profiles too, for whoever fits tables to them.
     if "coll" in value:
         return None
     if "op" not in value:
         raise InputError('holds neither an operator ("op") nor a collective ("coll")')
-    if _surely_right(value):
-        # Half of the time of reading would go into the shape of rows that are plainly right.
-        median, error = value["t_ns"]["p50"], value.get("rel_err")
-    else:
-        shaped = validate(
-            _adapter(), {name: item for name, item in value.items() if name != "v"}, _KEYS
-        )
-        median, error = shaped["t_ns"]["p50"], shaped.get("rel_err")
-    attrs = plain(value.get("attrs", {}))
+    fields = ROW.validated({name: item for name, item in value.items() if name != "v"})
     key = profile_key(
-        value["op"],
-        attrs,
-        value["in"],
-        value.get("dt", ()),
-        value["out"],
-        value["phase"],
-        value["dev"],
+        fields["op"],
+        plain(fields.get("attrs", {})),
+        fields["in"],
+        fields.get("dt", ()),
+        fields["out"],
+        fields["phase"],
+        fields["dev"],
     )
-    numerator, denominator = median.as_integer_ratio()
-    seconds = Fraction(numerator, denominator * NS_PER_SECOND)
-    return Row(
-        key, seconds, value.get("src", "measured"), None if error is None else float(error), value
-    )
-
-
-def _surely_right(row: dict[str, Any]) -> bool:
-    """Whether a row has the shape of _WholeRow, told quickly; False only means that pydantic has to
-    look.
-    """
-    times, error, phase = row.get("t_ns"), row.get("rel_err"), row.get("phase")
-    if not (
-        row.keys() <= _KEYS and type(times) is dict and type(phase) is str and phase in _PHASES
-    ):
-        return False
-    median = times.get("p50")
-    return (
-        (type(median) is int or (type(median) is Decimal and abs(median.adjusted()) < 60))
-        and 0 <= median <= MAX_PS // 1000
-        and (error is None or (type(error) in _NUMBERS and 0 <= error < 1000))
-        and all(type(row.get(name, "")) is str for name in ("acc", "src", "meth"))
-        and type(row["op"]) is str
-        and type(row.get("dev")) is str
-        and type(row.get("attrs", {})) is dict
-        and type(row.get("dt", [])) is list
-        and {str}.issuperset(map(type, row.get("dt", ())))
-        and _are_shapes(row.get("in"))
-        and _are_shapes(row.get("out"))
-    )
-
-
-def _are_shapes(value: Any) -> bool:
-    if type(value) is not list or not {list}.issuperset(map(type, value)):
-        return False
-    extents = list(chain.from_iterable(value))
-    return {int}.issuperset(map(type, extents)) and (
-        not extents or (min(extents) >= 0 and max(extents) <= MAX_BYTES)
-    )
+    seconds = fields["t_ns"]["p50"] / NS_PER_SECOND
+    return Row(key, seconds, fields.get("src", "measured"), fields.get("rel_err"), value)
 
 
 def write_profile(profile: Profile, path: PathLike) -> None:
@@ -256,7 +192,8 @@ def write_profile(profile: Profile, path: PathLike) -> None:
 
 def _row_line(row: Row) -> str:
     dev, op, phase, attrs, operands, dtypes, outputs = json.loads(row.key)
-    key = {
+    details = plain(row.details)
+    fields = {
         "v": VERSION,
         "op": op,
         "attrs": attrs,
@@ -265,20 +202,15 @@ def _row_line(row: Row) -> str:
         "out": outputs,
         "dev": dev,
         "phase": phase,
+        **details,
+        "src": row.source,
     }
-    details = plain(row.details)
-    found = (
-        key
-        | details
-        | {"src": row.source}
-        | ({} if row.rel_err is None else {"rel_err": row.rel_err})
-    )
-    found.pop("t_ns", None)
+    if row.rel_err is not None:
+        fields["rel_err"] = row.rel_err
+    times = fields.pop("t_ns", {})
     others = [
-        f", {json.dumps(name)}: {json.dumps(v)}"
-        for name, v in details.get("t_ns", {}).items()
-        if name != "p50"
+        f", {json.dumps(name)}: {json.dumps(time)}" for name, time in times.items() if name != "p50"
     ]
     # The median is the one number that must come back exactly; json knows no decimals.
-    times = f'"t_ns": {{"p50": {decimal_text(row.seconds * NS_PER_SECOND)}{"".join(others)}}}'
-    return f"{json.dumps(found, ensure_ascii=False)[:-1]}, {times}}}"
+    median = f'"t_ns": {{"p50": {decimal_text(row.seconds * NS_PER_SECOND)}{"".join(others)}}}'
+    return f"{json.dumps(fields, ensure_ascii=False)[:-1]}, {median}}}"

@@ -23,10 +23,13 @@ from typing import Any
 from ..errors import InputError
 from .paths import path_text
 
+# A graph of a million ops has about 200 MiB; more is a mistake, or an attack.
 MAX_TEXT = 256 * 2**20
 MAX_RATIO, RATIO_FROM = 100, 16 * 2**20
 MAX_VALUES = 20_000_000
+# No format nests so deep, and what walks over values may recurse.
 MAX_DEPTH = 64
+# A float has at most 309 digits before its point; longer integers take quadratic time to read.
 MAX_DIGITS = 400
 MAX_EXPONENT = 400
 
@@ -60,6 +63,7 @@ def read_source(path: PathLike) -> tuple[bytes, bytes]:
 def text_of(data: bytes, path: PathLike) -> str:
     """The text that the bytes of a file are. Raises InputError."""
     try:
+        # Editors of Windows put a byte order mark before a text.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
@@ -88,6 +92,7 @@ def _read_bytes(path: str) -> bytes:
     else:
         with open(path, "rb") as file:
             data = file.read(MAX_TEXT + 1)
+    # One byte more than allowed was read: it tells that there is more.
     if len(data) > MAX_TEXT:
         raise InputError(f"larger than {MAX_TEXT >> 20} MiB")
     return data
@@ -98,6 +103,7 @@ def _unpacked(data: bytes, compressed: bool) -> bytes:
         return data
     limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * len(data)))
     parts, size = [], 0
+    # By chunks: a bomb is refused before it is unpacked.
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as unpacked:
         while part := unpacked.read(_CHUNK):
             parts.append(part)
@@ -156,6 +162,7 @@ class _Parser:
     """Parses values of one text; keeps what was found wrong until the paths can be told."""
 
     def __init__(self, text: str) -> None:
+        # Counted before parsing: values take many times the size of their text.
         if text.count(",") > MAX_VALUES:
             raise InputError(f"holds more than {MAX_VALUES} values")
         self._look_for_surrogates = "\\u" in text and _SURROGATE_ESCAPE.search(text) is not None
@@ -176,6 +183,8 @@ class _Parser:
         value = self._value(text)
         if text.count("[") + text.count("{") > MAX_DEPTH and _too_deep(value):
             raise InputError(f"nested more than {MAX_DEPTH} levels deep")
+        # To walk over all values takes as long as parsing, so only where something is known to be
+        # wrong, or may be.
         if self._faults or self._look_for_surrogates:
             problems = list(self._problems(value, ()))
             if problems:
@@ -202,6 +211,7 @@ class _Parser:
             raise InputError(f"nested more than {MAX_DEPTH} levels deep") from None
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Of equal keys json keeps the last without a word; a placement so written is a mistake.
         value = dict(pairs)
         if len(value) != len(pairs):
             keys = [key for key, _ in pairs]

@@ -12,40 +12,34 @@ them ends, ``trace_ps``, in place of ``step_time_ps``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import Any, Literal, NotRequired
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import TypeAdapter, with_config
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, get_type_hints
 
 from ..errors import InputError
 from ..taskgraph import BUFFER_KINDS, PERSISTENT, Buffers, Ints, Resource, Rows, TaskGraph, Tasks
-from ..trace import Trace
+from ..trace import DeviceMemory, Trace
 from ..units import MAX_BYTES
 from .paths import shown
 from .reading import PathLike
-from .shape import STRICT, VERSION, read_shape
-from .source import opened
+from .shape import VERSION, Format
 from .writing import write_text
 
 
-@with_config(STRICT)
 class _DevicesShape(TypedDict):
     name: list[str]
     capacity_bytes: list[int | None]
 
 
-@with_config(STRICT)
 class _LinksShape(TypedDict):
     name: list[str]
     bandwidth: list[Any]
 
 
-@with_config(STRICT)
 class _ResourcesShape(TypedDict):
     name: list[str]
     policy: list[Literal["fifo", "priority", "fixed"]]
@@ -53,7 +47,6 @@ class _ResourcesShape(TypedDict):
     sequence: list[list[int]]
 
 
-@with_config(STRICT)
 class _TasksShape(TypedDict):
     id: list[int]
     name: list[str]
@@ -73,7 +66,6 @@ class _TasksShape(TypedDict):
     successors: list[list[int]]
 
 
-@with_config(STRICT)
 class _BuffersShape(TypedDict):
     id: list[int]
     name: list[str]
@@ -85,21 +77,18 @@ class _BuffersShape(TypedDict):
     requested_bytes: NotRequired[list[int]]
 
 
-@with_config(STRICT)
 class _SpansShape(TypedDict):
     id: list[int]
     start_ps: list[int]
     finish_ps: list[int]
 
 
-@with_config(STRICT)
 class _OverflowShape(TypedDict):
     time_ps: int
     task: str
     excess_bytes: int
 
 
-@with_config(STRICT)
 class _MemoryShape(TypedDict):
     peak_bytes: int
     time_ps: list[int]
@@ -107,7 +96,6 @@ class _MemoryShape(TypedDict):
     overflow: _OverflowShape | None
 
 
-@with_config(STRICT)
 class _RunShape(TypedDict):
     engine: str
     step_time_ps: NotRequired[int]
@@ -123,27 +111,37 @@ class _RunShape(TypedDict):
     memory: NotRequired[dict[str, _MemoryShape]]
 
 
-_SHAPES = (
-    _RunShape,
-    _DevicesShape,
-    _LinksShape,
-    _ResourcesShape,
-    _TasksShape,
-    _BuffersShape,
-    _SpansShape,
-    _MemoryShape,
-)
-_KEYS = frozenset({"version"}.union(*(shape.__annotations__ for shape in _SHAPES)))
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_RunShape)
+FORMAT = Format(_RunShape, "a run")
+_BIG = 2**62
+# Least and most of the numbers of a column; a text is the table whose rows they name. Spans may lie
+# below zero: that a task starts before the step is for the checker to find.
+_RANGES: Mapping[str, tuple[int, int | str]] = {
+    **{f"tasks.{name}": (0, _BIG) for name in ("duration_ps", "lag_ps", "gap_ps")},
+    "tasks.op": (-1, "tasks"),
+    "tasks.output": (-1, _BIG),
+    "tasks.source": (0, "devices"),
+    "tasks.destination": (0, "devices"),
+    "tasks.bytes": (0, MAX_BYTES),
+    "tasks.priority": (-_BIG, _BIG),
+    "tasks.resources": (0, "resources"),
+    "tasks.links": (0, "links"),
+    "tasks.successors": (0, "tasks"),
+    "resources.device": (-1, "devices"),
+    "resources.sequence": (0, "tasks"),
+    "buffers.device": (0, "devices"),
+    "buffers.bytes": (0, MAX_BYTES),
+    "buffers.requested_bytes": (0, MAX_BYTES),
+    "buffers.filler": (PERSISTENT, "tasks"),
+    "buffers.readers": (0, "tasks"),
+    "spans.start_ps": (-_BIG, _BIG),
+    "spans.finish_ps": (-_BIG, _BIG),
+    "devices.capacity_bytes": (0, MAX_BYTES),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run as a file tells it, and what it claims: None where the file says nothing.
+    """A run as a file has it, and what it claims: None where the file says nothing.
 
     ``trace_ps`` is the end in ps; ``peaks`` are bytes by device; ``levels`` the (ps, bytes) at
     which memory changes; ``overflows`` the first (ps, task, bytes over the capacity), None where it
@@ -168,239 +166,176 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
 
     Raises InputError with every problem at once.
     """
-    with opened(source) as (value, is_file):
-        shaped = read_shape(_adapter(), value, _KEYS, is_file, "a run")
-        problems: list[str] = []
-        _check_tables(shaped, problems)
-        _check_rows(shaped, problems)
+    with FORMAT.opened(source) as run:
+        problems = [*_table_problems(run), *_range_problems(run), *_value_problems(run)]
         if problems:
             raise InputError(problems)
-        trace = _trace(shaped)
-        return _with_claims(trace, shaped)
+        return _with_claims(_trace(run), run)
 
 
-def _check_tables(run: dict[str, Any], problems: list[str]) -> None:
+def _table_problems(run: dict[str, Any]) -> Iterator[str]:
     """Columns of one length, ids that count, names that are names."""
+    tasks = len(run["tasks"]["id"])
     for table in ("devices", "links", "resources", "tasks", "buffers", "spans"):
         columns = run[table]
-        lengths = {name: len(column) for name, column in columns.items()}
-        wanted = len(run["tasks"]["id"]) if table == "spans" else next(iter(lengths.values()))
-        for name, length in lengths.items():
-            if length != wanted:
-                problems.append(f"{table}.{name}: must hold {wanted} entries, got {length}")
+        rows = tasks if table == "spans" else len(next(iter(columns.values())))
+        for name, column in columns.items():
+            if len(column) != rows:
+                yield f"{table}.{name}: must hold {rows} entries, got {len(column)}"
         for i, name in enumerate(columns.get("name", ())):
             if not name or not name.isprintable():
-                problems.append(f"{table}.name[{i}]: must be printable text, got {shown(name)}")
+                yield f"{table}.name[{i}]: must be printable text, got {shown(name)}"
     if len(set(run["devices"]["name"])) < len(run["devices"]["name"]):
-        problems.append("devices.name: a name stands twice")
+        yield "devices.name: a name stands twice"
     for table in ("tasks", "buffers"):
         ids = run[table]["id"]
         if ids != list(range(len(ids))):
-            problems.append(f"{table}.id: must count 0, 1, 2, ...")
-    if sorted(run["spans"]["id"]) != list(range(len(run["tasks"]["id"]))):
-        problems.append("spans.id: must name every task once")
+            yield f"{table}.id: must count 0, 1, 2, ..."
+    if sorted(run["spans"]["id"]) != list(range(tasks)):
+        yield "spans.id: must name every task once"
 
 
-def _check_rows(run: dict[str, Any], problems: list[str]) -> None:
-    """Every number is in its range: rows that exist, sizes and times that fit."""
-    counts = {name: len(run[name]["name"]) for name in ("devices", "links", "resources", "tasks")}
-    big = 2**62
-    ranges: list[tuple[str, str, int, int]] = [
-        *(("tasks", name, 0, big) for name in ("duration_ps", "lag_ps", "gap_ps")),
-        ("tasks", "op", -1, counts["tasks"] - 1),
-        ("tasks", "output", -1, big),
-        *(("tasks", name, 0, counts["devices"] - 1) for name in ("source", "destination")),
-        ("tasks", "bytes", 0, MAX_BYTES),
-        ("tasks", "priority", -big, big),
-        *(("tasks", name, 0, counts[name] - 1) for name in ("resources", "links")),
-        ("tasks", "successors", 0, counts["tasks"] - 1),
-        ("resources", "device", -1, counts["devices"] - 1),
-        ("resources", "sequence", 0, counts["tasks"] - 1),
-        ("buffers", "device", 0, counts["devices"] - 1),
-        ("buffers", "bytes", 0, MAX_BYTES),
-        *(
-            [("buffers", "requested_bytes", 0, MAX_BYTES)]
-            if "requested_bytes" in run["buffers"]
-            else []
-        ),
-        ("buffers", "filler", PERSISTENT, counts["tasks"] - 1),
-        ("buffers", "readers", 0, counts["tasks"] - 1),
-        *(("spans", name, -big, big) for name in ("start_ps", "finish_ps")),
-    ]
-    for table, name, least, most in ranges:
-        _check_range(f"{table}.{name}", run[table][name], least, most, problems)
-    capacities = [0 if size is None else size for size in run["devices"]["capacity_bytes"]]
-    _check_range("devices.capacity_bytes", capacities, 0, MAX_BYTES, problems)
+def _range_problems(run: dict[str, Any]) -> Iterator[str]:
+    """Numbers out of their ranges: rows that do not exist, sizes and times that do not fit."""
+    for path, (least, bound) in _RANGES.items():
+        table, _, name = path.partition(".")
+        most = len(run[bound]["name"]) - 1 if isinstance(bound, str) else bound
+        reason = f"must be from {least} to {most}" if most >= least else "there is none to name"
+        for i, entry in enumerate(run[table].get(name, ())):
+            # A device without a capacity has None; a list names rows.
+            numbers = entry if isinstance(entry, list) else [] if entry is None else [entry]
+            for j, number in enumerate(numbers):
+                if not least <= number <= most:
+                    place = f"{path}[{i}]" + (f"[{j}]" if numbers is entry else "")
+                    yield f"{place}: {reason}, got {shown(number)}"
+
+
+def _value_problems(run: dict[str, Any]) -> Iterator[str]:
     for i, kind in enumerate(run["buffers"]["kind"]):
         if kind not in BUFFER_KINDS:
-            problems.append(
-                f"buffers.kind[{i}]: must be one of {', '.join(BUFFER_KINDS)}, got {shown(kind)}"
-            )
+            choice = ", ".join(BUFFER_KINDS)
+            yield f"buffers.kind[{i}]: must be one of {choice}, got {shown(kind)}"
     for i, rate in enumerate(run["links"]["bandwidth"]):
-        if (
-            isinstance(rate, (bool, str))
-            or not hasattr(rate, "__float__")
-            or not 0 < float(rate) <= MAX_BYTES
-        ):
-            problems.append(
+        is_number = hasattr(rate, "__float__") and not isinstance(rate, bool)
+        if not is_number or not 0 < float(rate) <= MAX_BYTES:
+            yield (
                 f"links.bandwidth[{i}]: must be bytes per second, from 0 to 2^60, got {shown(rate)}"
             )
-
-
-def _check_range(path: str, column: list[Any], least: int, most: int, problems: list[str]) -> None:
-    for i, entry in enumerate(column):
-        numbers = enumerate(entry) if isinstance(entry, list) else ((-1, entry),)
-        for j, number in numbers:
-            if not least <= number <= most:
-                place = f"{path}[{i}]" + (f"[{j}]" if j >= 0 else "")
-                reason = (
-                    f"must be from {least} to {most}" if most >= least else "there is none to name"
-                )
-                problems.append(f"{place}: {reason}, got {shown(number)}")
 
 
 def _ints(column: list[int]) -> Ints:
     return np.array(column, np.int64)
 
 
+# What the columns of a shape become in the nouns.
+_COLUMNS: Mapping[Any, Callable[[Any], Any]] = {
+    list[int]: _ints,
+    list[list[int]]: Rows.of,
+    list[str]: tuple,
+    list[bool]: partial(np.array, dtype=np.bool_),
+}
+
+
+def _fields(shape: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a table by the names that they have in the nouns, where ids are rows and units
+    are known.
+    """
+    return {
+        name.removesuffix("_ps").replace("_bytes", ""): _COLUMNS[kind](columns[name])
+        for name, kind in get_type_hints(shape).items()
+        if name != "id" and name in columns
+    }
+
+
+def _table(noun: Tasks | Buffers, shape: Any) -> dict[str, Any]:
+    """The columns that a file has of a noun."""
+    columns: dict[str, Any] = {"id": list(range(len(noun)))}
+    for name in get_type_hints(shape):
+        column = getattr(noun, name.removesuffix("_ps").replace("_bytes", ""), None)
+        if isinstance(column, np.ndarray):
+            columns[name] = column.tolist()
+        elif column is not None:
+            columns[name] = column.lists() if isinstance(column, Rows) else list(column)
+    return columns
+
+
 def _trace(run: dict[str, Any]) -> Trace:
-    spans = run["spans"]
-    tasks, queues = _tasks(run["tasks"]), run["resources"]
+    spans, queues, buffers = run["spans"], run["resources"], run["buffers"]
     columns = (queues[name] for name in ("name", "policy", "sequence", "device"))
+    kinds = [BUFFER_KINDS.index(kind) for kind in buffers["kind"]]
+    capacities = [-1 if size is None else size for size in run["devices"]["capacity_bytes"]]
     task_graph = TaskGraph(
-        tasks,
+        Tasks(**_fields(_TasksShape, run["tasks"])),
         tuple(
-            Resource(name, policy, tuple(tasks), device)
-            for name, policy, tasks, device in zip(*columns, strict=True)
+            Resource(name, policy, tuple(sequence), device)
+            for name, policy, sequence, device in zip(*columns, strict=True)
         ),
-        _buffers(run["buffers"]),
+        Buffers(**_fields(_BuffersShape, buffers) | {"kind": _ints(kinds)}),
         tuple(run["devices"]["name"]),
-        _ints([-1 if size is None else size for size in run["devices"]["capacity_bytes"]]),
+        _ints(capacities),
         tuple(run["links"]["name"]),
         np.array([float(rate) for rate in run["links"]["bandwidth"]], np.float64),
         steps=run.get("steps", 1),
     )
-    start, finish = np.empty(len(tasks), np.int64), np.empty(len(tasks), np.int64)
+    start, finish = np.empty((2, len(spans["id"])), np.int64)
     start[spans["id"]], finish[spans["id"]] = spans["start_ps"], spans["finish_ps"]
     return Trace(task_graph, start, finish, run["engine"])
-
-
-def _tasks(columns: dict[str, Any]) -> Tasks:
-    numbers: dict[str, Any] = {
-        name: _ints(columns[name])
-        for name in ("op", "output", "source", "destination", "priority", "bytes")
-    }
-    numbers |= {name: _ints(columns[f"{name}_ps"]) for name in ("duration", "lag", "gap")}
-    numbers |= {name: Rows.of(columns[name]) for name in ("resources", "links", "successors")}
-    flow: NDArray[np.bool_] = np.array(columns["flow"], np.bool_)
-    return Tasks(name=tuple(columns["name"]), kind=tuple(columns["kind"]), flow=flow, **numbers)
-
-
-def _buffers(columns: dict[str, Any]) -> Buffers:
-    return Buffers(
-        name=tuple(columns["name"]),
-        device=_ints(columns["device"]),
-        bytes=_ints(columns["bytes"]),
-        kind=_ints([BUFFER_KINDS.index(kind) for kind in columns["kind"]]),
-        filler=_ints(columns["filler"]),
-        readers=Rows.of(columns["readers"]),
-        requested=_ints(columns["requested_bytes"]) if "requested_bytes" in columns else None,
-    )
 
 
 def _with_claims(trace: Trace, run: dict[str, Any]) -> SavedRun:
     memory: dict[str, dict[str, Any]] | None = run.get("memory")
     end, feasible = run.get("trace_ps", run.get("step_time_ps")), run.get("feasible")
+    # A run without its memory makes no claim about it, which the checker must not take for zero.
     if memory is None:
         return SavedRun(trace, end, feasible, None, None, None)
-    levels = {
-        name: list(zip(one["time_ps"], one["level_bytes"], strict=False))
-        for name, one in memory.items()
-    }
-    overflows = {
-        name: tuple(one["overflow"].values()) if one["overflow"] else None
-        for name, one in memory.items()
-    }
-    return SavedRun(
-        trace,
-        end,
-        feasible,
-        {name: one["peak_bytes"] for name, one in memory.items()},
-        levels,
-        overflows,
-    )
+    peaks, levels, overflows = {}, {}, {}
+    for device, claim in memory.items():
+        peaks[device] = claim["peak_bytes"]
+        levels[device] = list(zip(claim["time_ps"], claim["level_bytes"], strict=False))
+        overflows[device] = tuple(claim["overflow"].values()) if claim["overflow"] else None
+    return SavedRun(trace, end, feasible, peaks, levels, overflows)
 
 
 def write_run(trace: Trace, path: PathLike) -> None:
     """Write a run; same trace, same bytes. Raises OSError where it cannot write."""
     task_graph = trace.task_graph
+    # In columns a capacity that is not known is -1; in a file that would be a number to believe.
     capacities = [None if size < 0 else size for size in task_graph.capacity.tolist()]
-    spans = {
-        "id": list(range(len(trace.start))),
-        "start_ps": trace.start.tolist(),
-        "finish_ps": trace.finish.tolist(),
-    }
-    steps = task_graph.steps
-    length = (
-        {"step_time_ps": trace.end_ps} if steps == 1 else {"steps": steps, "trace_ps": trace.end_ps}
-    )
-    found = {
+    kinds = [BUFFER_KINDS[kind] for kind in task_graph.buffers.kind.tolist()]
+    steps, end = task_graph.steps, trace.end_ps
+    parts = {
         "version": VERSION,
         "engine": trace.engine,
-        **length,
+        **({"step_time_ps": end} if steps == 1 else {"steps": steps, "trace_ps": end}),
         "feasible": trace.feasible,
         "devices": {"name": list(task_graph.devices), "capacity_bytes": capacities},
         "links": {"name": list(task_graph.links), "bandwidth": task_graph.bandwidth.tolist()},
-        "resources": _resource_columns(task_graph.resources),
-        "tasks": _task_columns(task_graph.tasks),
-        "buffers": _buffer_columns(task_graph.buffers),
-        "spans": spans,
-        "memory": _memory_claims(trace),
+        "resources": {
+            name: [getattr(resource, name) for resource in task_graph.resources]
+            for name in ("name", "policy", "device", "sequence")
+        },
+        "tasks": _table(task_graph.tasks, _TasksShape),
+        "buffers": _table(task_graph.buffers, _BuffersShape) | {"kind": kinds},
+        "spans": {
+            "id": list(range(len(trace.start))),
+            "start_ps": trace.start.tolist(),
+            "finish_ps": trace.finish.tolist(),
+        },
+        "memory": {memory.device: _memory_claim(memory) for memory in trace.memory},
     }
+    # A part a line: two runs can be compared by their lines, and a long one still be looked at.
     lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in found.items()
+        f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in parts.items()
     )
     write_text(path, f"{{{lines}}}\n")
 
 
-def _resource_columns(resources: tuple[Resource, ...]) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        name: [getattr(one, name) for one in resources] for name in ("name", "policy", "device")
-    }
-    return columns | {"sequence": [list(one.sequence) for one in resources]}
-
-
-def _task_columns(tasks: Tasks) -> dict[str, Any]:
-    columns = {
-        name: getattr(tasks, name).tolist() for name in ("op", "output", "source", "destination")
-    }
-    columns |= {f"{name}_ps": getattr(tasks, name).tolist() for name in ("duration", "lag", "gap")}
-    columns |= {name: getattr(tasks, name).tolist() for name in ("priority", "bytes", "flow")}
-    columns |= {name: getattr(tasks, name).lists() for name in ("resources", "links", "successors")}
+def _memory_claim(memory: DeviceMemory) -> dict[str, Any]:
+    over = memory.overflow
     return {
-        "id": list(range(len(tasks))),
-        "name": list(tasks.name),
-        "kind": list(tasks.kind),
-    } | columns
-
-
-def _buffer_columns(buffers: Buffers) -> dict[str, Any]:
-    columns = {name: getattr(buffers, name).tolist() for name in ("device", "bytes", "filler")}
-    kinds = [BUFFER_KINDS[kind] for kind in buffers.kind.tolist()]
-    head = {"id": list(range(len(buffers))), "name": list(buffers.name), "kind": kinds}
-    asked = {} if buffers.requested is None else {"requested_bytes": buffers.requested.tolist()}
-    return head | columns | {"readers": buffers.readers.lists()} | asked
-
-
-def _memory_claims(trace: Trace) -> dict[str, Any]:
-    found = {}
-    for memory in trace.memory:
-        over = memory.overflow
-        found[memory.device] = {
-            "peak_bytes": memory.peak,
-            "time_ps": memory.time.tolist(),
-            "level_bytes": memory.level.tolist(),
-            "overflow": over
-            and {"time_ps": over.time_ps, "task": over.task, "excess_bytes": over.excess},
-        }
-    return found
+        "peak_bytes": memory.peak,
+        "time_ps": memory.time.tolist(),
+        "level_bytes": memory.level.tolist(),
+        "overflow": over
+        and {"time_ps": over.time_ps, "task": over.task, "excess_bytes": over.excess},
+    }

@@ -1,4 +1,5 @@
-"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself.
+"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself; and the grids
+of sweeps over them.
 
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
 may be absolute: a scenario names files as a command line does, and a file so named is only ever
@@ -14,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Required
 
-from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..cluster import Cluster
@@ -31,11 +31,11 @@ from .device import device_names, read_device
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
 from .paths import shown
-from .pipeline import table_path
 from .profile import read_profile
 from .reading import PathLike, label, read_json
-from .shape import STRICT, read_shape
-from .strategy import read_strategy
+from .shape import Format
+from .strategy import FORMAT as STRATEGY
+from .strategy import read_strategy, table_path
 
 ENGINES = ("auto", "simpy", "compiled")
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
@@ -46,11 +46,10 @@ was read before.
 """
 
 
-def _plainly(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
+def _without_memory(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
     return read(value)
 
 
-@with_config(STRICT)
 class _MemoryShape(TypedDict, total=False):
     model: str
     rounding: str
@@ -62,7 +61,6 @@ class _MemoryShape(TypedDict, total=False):
     communication: Any
 
 
-@with_config(STRICT)
 class _OptionsShape(TypedDict, total=False):
     engine: str
     memory: _MemoryShape
@@ -70,7 +68,6 @@ class _OptionsShape(TypedDict, total=False):
     steps: str
 
 
-@with_config(STRICT)
 class _ScenarioShape(TypedDict, total=False):
     name: str
     graph: Required[Any]
@@ -82,23 +79,22 @@ class _ScenarioShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset(
-    {
-        *_ScenarioShape.__annotations__,
-        *_OptionsShape.__annotations__,
-        *_MemoryShape.__annotations__,
-        "version",
-    }
+class _GridShape(TypedDict, total=False):
+    name: str
+    about: str
+    grid: Required[Any]
+
+
+FORMAT = Format(
+    _ScenarioShape,
+    "a scenario",
+    elsewhere={key: f"strategy.{key}" for key in STRATEGY.shape.__annotations__},
 )
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_ScenarioShape)
+GRID = Format(_GridShape, "a grid")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ScenarioFiles:
     """What a scenario file names, read and valid, and its options; ``graph`` is a model's sizes
     under a pipeline.
     """
@@ -121,8 +117,8 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
     The last is the schedule that its strategy, opened for that, may name.
     """
     for part in PARTS:
-        named = value.get(part)
-        for name in named if isinstance(named, list) else [named]:
+        names = value.get(part)
+        for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name and "\0" not in name:
                 yield os.path.normpath(os.path.join(folder, name))
     table = table_path(value.get("strategy"), folder)
@@ -131,8 +127,10 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
 
 
 def read_scenario(
-    source: PathLike | Mapping[str, Any], reading: Reading = _plainly, try_placement: bool = True
-) -> Parts:
+    source: PathLike | Mapping[str, Any],
+    reading: Reading = _without_memory,
+    try_placement: bool = True,
+) -> ScenarioFiles:
     """The parts of a scenario file, or of an object already parsed (its paths are relative to the
     working directory).
 
@@ -145,8 +143,8 @@ def read_scenario(
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         folder = "" if path == "-" else os.path.dirname(path)
-        return _Reader(label(path), folder, reading, try_placement).parts(read_json(path), True)
-    return _Reader("", "", reading, try_placement).parts(source, False)
+        return _Reader(label(path), folder, reading, try_placement).files(read_json(path), True)
+    return _Reader("", "", reading, try_placement).files(source, False)
 
 
 class _Reader:
@@ -157,48 +155,49 @@ class _Reader:
         self.reading, self.try_placement = reading, try_placement
         self.problems: list[str] = []
 
-    def parts(self, value: Any, is_file: bool) -> Parts:
-        shaped = self._caught(
-            lambda: read_shape(_adapter(), value, _KEYS, is_file, "a scenario"), self.file
-        )
-        if shaped is None:
+    def files(self, value: Any, is_file: bool) -> ScenarioFiles:
+        fields = self._caught(lambda: FORMAT.checked(value, is_file), self.file)
+        if fields is None:
             raise InputError(self.problems)
-        options = shaped.get("options", {})
+        options, given = fields.get("options", {}), fields["strategy"]
         engine = options.get("engine", "auto")
         if engine not in ENGINES:
             self._add(f"options.engine: must be one of {', '.join(ENGINES)}, got {shown(engine)}")
         memory = self._caught(
             lambda: MemoryModel(**options.get("memory", {})), self.file, "options.memory."
         )
-        is_foreign = isinstance(shaped["strategy"], str) and shaped["strategy"].endswith(SUFFIXES)
+        # The strategy says what the graph's name means, so it is read first; its problems stand
+        # last, where the file has it.
         before = len(self.problems)
-        strategy = None if is_foreign else self._strategy(shaped["strategy"])
-        # told last, although read first
-        of_strategy, self.problems[before:] = self.problems[before:], []
-        graph = self._graph(shaped["graph"], shaped["strategy"], strategy)
-        cluster = self._cluster(shaped["cluster"])
-        profiles = self._several("profile", shaped.get("profile", []), read_profile)
-        own = self._several("devices", shaped.get("devices", []), read_device)
-        for kind, count in Counter(spec.kind for spec in own).items():
+        is_foreign = isinstance(given, str) and given.endswith(SUFFIXES)
+        strategy = None if is_foreign else self._strategy(given)
+        self.problems, of_strategy = self.problems[:before], self.problems[before:]
+        graph = self._graph(fields["graph"], given, strategy)
+        cluster = self._cluster(fields["cluster"])
+        profiles = self._several("profile", fields.get("profile", []), read_profile)
+        sheets = self._several("devices", fields.get("devices", []), read_device)
+        for kind, count in Counter(spec.kind for spec in sheets).items():
             if count > 1:
                 self._add(f"devices: two of kind {shown(kind)}")
         self.problems += of_strategy
-        if is_foreign and cluster and isinstance(graph, Graph):
-            strategy = self._foreign(shaped["strategy"], graph, cluster)
-        if (
-            isinstance(graph, Graph)
-            and cluster
-            and strategy
-            and self.try_placement
-            and not strategy.pipeline
-        ):
-            self._place(graph, cluster, strategy, shaped["strategy"])
+        if cluster and isinstance(graph, Graph):
+            if is_foreign:
+                strategy = self._foreign(given, graph, cluster)
+            if strategy and self.try_placement and not strategy.pipeline:
+                self._place(graph, cluster, strategy, given)
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
-        strategy = _with_measured(strategy, graph, cluster)
-        specs = datasheets(own, [device.kind for device in cluster.devices], profiles)
-        more = options.get("symmetry", True), options.get("steps", "once")
-        return Parts(graph, cluster, profiles, strategy, engine, memory, specs, *more)
+        return ScenarioFiles(
+            graph,
+            cluster,
+            profiles,
+            _with_measured(strategy, graph, cluster),
+            engine,
+            memory,
+            datasheets(sheets, [device.kind for device in cluster.devices], profiles),
+            options.get("symmetry", True),
+            options.get("steps", "once"),
+        )
 
     def _add(self, problem: str) -> None:
         self.problems.append(f"{self.file}: {problem}" if self.file else problem)
@@ -218,6 +217,15 @@ class _Reader:
     def _path(self, path: str) -> str:
         return os.path.normpath(os.path.join(self.folder, path))
 
+    def _is_name(self, value: Any) -> bool:
+        """Whether a value is a text that names no file that is there."""
+        return (
+            isinstance(value, str)
+            and value != ""
+            and "\0" not in value
+            and not os.path.exists(self._path(value))
+        )
+
     def _part(
         self, key: str, value: Any, read: Callable[[Any], Any], reading: Reading | None = None
     ) -> Any:
@@ -230,94 +238,62 @@ class _Reader:
             return self._caught(lambda: reading(key, value, read), self.file, f"{key}.")
         return self._add(f"{key}: must be a path or an object, got {shown(value)}")
 
-    def _cluster(self, value: Any) -> Cluster | None:
-        if (
-            isinstance(value, str)
-            and value in preset_names()
-            and not os.path.exists(self._path(value))
-        ):
-            shipped: Cluster = self.reading("cluster", value, read_preset)
-            return shipped
-        is_name = (
-            isinstance(value, str)
-            and value
-            and not value.endswith((".json", ".gz"))
-            and "\0" not in value
-        )
-        if is_name and not os.path.exists(self._path(value)):
-            self._add(f"cluster: neither a file nor a preset: {shown(value)}; {preset_hint(value)}")
-            return None
-        found: Cluster | None = self._part("cluster", value, read_cluster)
-        return found
+    def _cluster(self, value: Any) -> Any:
+        if self._is_name(value):
+            if value in preset_names():
+                return self.reading("cluster", value, read_preset)
+            if not value.endswith((".json", ".gz")):
+                hint = preset_hint(value)
+                return self._add(f"cluster: neither a file nor a preset: {shown(value)}; {hint}")
+        return self._part("cluster", value, read_cluster)
 
-    def _strategy(self, value: Any) -> Strategy | None:
+    def _strategy(self, value: Any) -> Any:
         """A path or an object, or the name of a short form."""
-        if (
-            isinstance(value, str)
-            and value in SHORT_FORMS
-            and not os.path.exists(self._path(value))
-        ):
-            return Strategy(short=value)
-        if isinstance(value, str) and _is_word(value) and not os.path.exists(self._path(value)):
-            known = ", ".join(SHORT_FORMS)
-            self._add(
-                f"strategy: neither a file nor a short form: {shown(value)}; short forms: {known}"
-            )
-            return None
-        found: Strategy | None
-        if isinstance(value, str):
-            found = self._part("strategy", value, read_strategy)
-        else:
-            found = self._part("strategy", value, lambda one: read_strategy(one, self.folder))
-        return found
+        if self._is_name(value):
+            if value in SHORT_FORMS:
+                return Strategy(short=value)
+            if _is_word(value):
+                return self._add(
+                    f"strategy: neither a file nor a short form: {shown(value)}; short forms: "
+                    f"{', '.join(SHORT_FORMS)}"
+                )
+        # The table of a pipeline lies relative to where the strategy stands.
+        folder = "" if isinstance(value, str) else self.folder
+        return self._part("strategy", value, lambda source: read_strategy(source, folder))
 
-    def _foreign(self, value: str, graph: Graph, cluster: Cluster) -> Strategy | None:
-        """A file of FlexFlow's, which graph and cluster give a meaning: its path alone does not
-        tell it.
-        """
-        found: Strategy | None
-        found = self._part(
-            "strategy", value, lambda path: read_flexflow_strategy(path, graph, cluster), _plainly
+    def _foreign(self, value: str, graph: Graph, cluster: Cluster) -> Any:
+        # Graph and cluster give such a file its meaning: what was read before under its path may
+        # have been another strategy.
+        return self._part(
+            "strategy",
+            value,
+            lambda path: read_flexflow_strategy(path, graph, cluster),
+            _without_memory,
         )
-        return found
 
-    def _graph(
-        self, value: Any, strategy_value: Any, strategy: Strategy | None
-    ) -> Graph | Transformer | None:
+    def _graph(self, value: Any, strategy_value: Any, strategy: Strategy | None) -> Any:
         """A graph; under a pipeline a large model by its name is its sizes."""
-        piped = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
-        read = (
-            read_sizes
-            if isinstance(value, Mapping) and _is_large(value.get("model"), piped)
-            else read_ops
-        )
-        found: Graph | Transformer | None = self._part("graph", value, read)
-        return found
+        is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
+        is_sizes = isinstance(value, Mapping) and _is_large(value.get("model"), is_pipeline)
+        return self._part("graph", value, read_sizes if is_sizes else read_ops)
 
     def _several(self, key: str, value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
         """A part that may be one or a list of them."""
-        several = isinstance(value, list)
-        keys = [f"{key}[{i}]" for i in range(len(value))] if several else [key]
-        found = [
-            self._part(one, item, read)
-            for one, item in zip(keys, value if several else [value], strict=True)
-        ]
-        return tuple(part for part in found if part is not None)
+        named = {key: value}
+        if isinstance(value, list):
+            named = {f"{key}[{i}]": item for i, item in enumerate(value)}
+        parts = [self._part(name, item, read) for name, item in named.items()]
+        return tuple(part for part in parts if part is not None)
 
     def _place(self, graph: Graph, cluster: Cluster, strategy: Strategy, value: Any) -> None:
         """Try the placement here, where the file that holds it is known."""
-        file, prefix = (
-            (self._path(value), "") if isinstance(value, str) else (self.file, "strategy.")
-        )
+        is_path = isinstance(value, str)
+        file, prefix = (self._path(value), "") if is_path else (self.file, "strategy.")
+        place = placed if strategy.splits else resolve_placement
+        self._caught(lambda: place(graph, cluster, strategy.placement), file, prefix)
         if strategy.splits:
-            self._caught(lambda: placed(graph, cluster, strategy.placement), file, prefix)
-            self._caught(
-                lambda: resolve_partition(graph, cluster, strategy.partition), file, prefix
-            )
-        else:
-            self._caught(
-                lambda: resolve_placement(graph, cluster, strategy.placement), file, prefix
-            )
+            partition = strategy.partition
+            self._caught(lambda: resolve_partition(graph, cluster, partition), file, prefix)
 
 
 def _is_word(value: str) -> bool:
@@ -327,13 +303,14 @@ def _is_word(value: str) -> bool:
     )
 
 
-def _is_large(name: Any, piped: bool) -> bool:
+def _is_large(name: Any, is_pipeline: bool) -> bool:
     """Whether a model's name means the sizes of a large model: some have a graph too, for
     strategies of other kinds.
     """
     if not isinstance(name, str):
         return False
-    return name in LARGE or name not in MODELS if piped else name in LARGE and name not in MODELS
+    is_small = name in MODELS
+    return name in LARGE or not is_small if is_pipeline else name in LARGE and not is_small
 
 
 def _says_pipeline(value: Any) -> bool:
@@ -372,19 +349,49 @@ def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def datasheets(
-    own: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
+    sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
 ) -> tuple[DeviceSpec, ...]:
     """Datasheets of the scenario itself, then those shipped of the other kinds that its cluster or
     profiles name.
     """
-    named = dict.fromkeys(
-        [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
-    )
-    told = {spec.kind for spec in own}
-    shipped = [spec for kind in named if kind not in told and (spec := _shipped(kind)) is not None]
-    return (*own, *shipped)
+    named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
+    given = {spec.kind for spec in sheets}
+    # A dict and not a set: datasheets stand in the order in which kinds are named.
+    shipped = [_shipped(kind) for kind in dict.fromkeys(named) if kind not in given]
+    return (*sheets, *(spec for spec in shipped if spec is not None))
 
 
 @cache
 def _shipped(kind: str) -> DeviceSpec | None:
     return read_device(kind) if kind in device_names() else None
+
+
+def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
+    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after
+    another.
+
+    Raises InputError with every problem at once.
+    """
+    with GRID.opened(path) as fields:
+        grid = fields["grid"]
+        products = grid if isinstance(grid, list) else [grid]
+        problems = [
+            problem
+            for i, product in enumerate(products)
+            for problem in _grid_problems(product, f"grid[{i}]" if grid is products else "grid")
+        ]
+        if problems or not products:
+            raise InputError(problems or "grid: must not be empty")
+        return tuple(products)
+
+
+def _grid_problems(product: Any, at: str) -> list[str]:
+    if not isinstance(product, dict):
+        return [
+            f"{at}: must be an object of lists, or a list of such objects, got {shown(product)}"
+        ]
+    return [
+        f'{at}["{field}"]: must be a list of values, got {shown(values)}'
+        for field, values in product.items()
+        if not isinstance(values, list)
+    ]

@@ -1,26 +1,40 @@
-"""The shape of files, checked by pydantic; its complaints are told in our own words, all of them at
-once.
+"""Formats of files: a TypedDict each, checked by pydantic, whose complaints become simdev's
+messages, all of them at once.
 
-Only this package imports pydantic. A shape is a TypedDict: strict types, no unknown keys.
-Quantities are parsed on the way (``Seconds``, ``Bytes``, ``Bandwidth``), so that a wrong unit is
-told with its path like any wrong type.
+Only this package imports pydantic. Quantities are parsed on the way (``Seconds``, ``Bytes``,
+``Bandwidth``), so that a wrong unit has its path in the message like any wrong type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Annotated, Any
+from functools import cached_property
+from types import MappingProxyType
+from typing import Annotated, Any, get_args
 
-from pydantic import ConfigDict, PlainValidator, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import CoreSchema, ErrorDetails
+from pydantic_core.core_schema import custom_error_schema
+from typing_extensions import get_type_hints, is_typeddict
 
 from ..errors import InputError
 from ..semantics.dtype import known, no_dtype
-from ..units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
+from ..units import MAX_BYTES, exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 from .paths import at, path_text, shown
+from .reading import label, read_json
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 VERSION = 1
@@ -41,30 +55,17 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _optional_bytes(value: Any) -> int | None:
-    return None if value is None else parse_bytes(_number(value))
+def _quantity(parse: Callable[[Any], Any]) -> PlainValidator:
+    return PlainValidator(lambda value: parse(_number(value)))
 
 
-def _seconds(value: Any) -> Fraction:
-    return parse_time(_number(value))
-
-
-def _rate(value: Any) -> Fraction:
-    return parse_bandwidth(_number(value))
-
-
-def _flops(value: Any) -> Fraction:
-    return parse_flops(_number(value))
-
-
-def _dtype(value: Any) -> str | None:
-    if value is None:
-        return None
+def _dtype(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be the name of a dtype, got {shown(value)}")
     if known(value) is None:
         raise ValueError(no_dtype(value))
-    return value  # as it is written, so that a graph comes back as it went
+    # As it is written, so that a graph is written back as it was read.
+    return value
 
 
 def _share(value: Any) -> Fraction:
@@ -74,20 +75,18 @@ def _share(value: Any) -> Fraction:
     return share
 
 
-def _time(value: Any) -> Fraction | dict[str, Fraction] | None:
-    if value is None:
-        return None
+def _time(value: Any) -> Fraction | dict[str, Fraction]:
     if not isinstance(value, dict):
-        return _seconds(value)
-    found, problems = {}, []
-    for kind, one in value.items():
+        return parse_time(_number(value))
+    seconds, problems = {}, []
+    for kind, time in value.items():
         try:
-            found[str(kind)] = _seconds(one)
+            seconds[str(kind)] = parse_time(_number(time))
         except ValueError as error:
             problems.append(f'["{kind}"]: {error}')
     if problems:
         raise InputError(problems)
-    return found
+    return seconds
 
 
 def _priority(value: Any) -> int:
@@ -110,16 +109,37 @@ def plain(value: Any) -> Any:
 
 
 Bytes = Annotated[int, PlainValidator(_bytes)]
-OptionalBytes = Annotated[int | None, PlainValidator(_optional_bytes)]
-Seconds = Annotated[Fraction, PlainValidator(_seconds)]
-Bandwidth = Annotated[Fraction, PlainValidator(_rate)]
-Flops = Annotated[Fraction, PlainValidator(_flops)]
+OptionalBytes = Annotated[int, _quantity(parse_bytes)] | None
+Seconds = Annotated[Fraction, _quantity(parse_time)]
+Bandwidth = Annotated[Fraction, _quantity(parse_bandwidth)]
+Flops = Annotated[Fraction, _quantity(parse_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
-Dtype = Annotated[str | None, PlainValidator(_dtype)]
-Time = Annotated[Fraction | dict[str, Fraction] | None, PlainValidator(_time)]
+Dtype = Annotated[str, PlainValidator(_dtype)] | None
+Time = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)] | None
 Priority = Annotated[int, PlainValidator(_priority)]
 
+
+class _Worded:
+    """Annotates a type whose every error is of one kind, with one message of ``_REASONS``.
+
+    pydantic then checks it without calling Python, which is ten times faster than a validator.
+    """
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return custom_error_schema(
+            handler(source), custom_error_type=self.error, custom_error_message=self.error
+        )
+
+
+Extent = Annotated[int, Field(ge=0, le=MAX_BYTES), _Worded("extent")]
+
 _REASONS: dict[str, str] = {
+    "extent": "must be a whole number from 0 to 2^60, got {}",
     "missing": "missing",
     "string_type": "must be text, got {}",
     "int_type": "must be a whole number, got {}",
@@ -132,37 +152,129 @@ _REASONS: dict[str, str] = {
 }
 
 
-def validate(
-    adapter: TypeAdapter[Any], value: Any, keys: frozenset[str] = frozenset(), prefix: str = ""
-) -> Any:
-    """The value in the adapter's shape.
+class Format:
+    """What the file or object of one part of a scenario holds: a TypedDict, its keys, its name.
 
-    Raises InputError with every problem; ``keys`` are known, for suggestions.
+    Strict types and no unknown keys, in the dicts that it holds too. The adapter of pydantic is
+    built when it is first needed, for that takes as long as reading a small file.
     """
+
+    def __init__(
+        self,
+        shape: Any,
+        title: str = "",
+        prefix: str = "",
+        parts: Sequence[Format] = (),
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """``prefix`` stands before each problem, for a part of a file that is read by itself;
+        ``parts`` are read so, and have keys too; ``elsewhere``: by key the place where it stands.
+        """
+        self.shape, self.title, self.prefix = shape, title, prefix
+        self.parts, self.elsewhere = parts, elsewhere
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(with_config(STRICT)(self.shape))
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Keys of it and of the dicts that it holds: what a misspelt key may have meant."""
+        return frozenset({"version", *_keys(self.shape)}.union(*(part.keys for part in self.parts)))
+
+    @contextmanager
+    def opened(self, source: Any) -> Iterator[dict[str, Any]]:
+        """The checked object of a file (or of an object already parsed, which may leave out the
+        version); problems that the block raises are told of that file too.
+        """
+        with opened(source) as (value, is_file):
+            yield self.checked(value, is_file)
+
+    def checked(self, value: Any, needs_version: bool = False) -> dict[str, Any]:
+        """An object of this shape, without its version. Raises InputError.
+
+        Another version means another shape, so a wrong version is told alone.
+        """
+        problems = _version_problems(value, needs_version, self.title)
+        if problems and "version" in value:
+            raise InputError(problems)
+        try:
+            fields = self.validated({key: item for key, item in value.items() if key != "version"})
+        except InputError as error:
+            raise InputError([*problems, *error.problems]) from None
+        if problems:
+            raise InputError(problems)
+        return fields
+
+    def validated(self, value: Any) -> dict[str, Any]:
+        """A value of this shape. Raises InputError with every problem."""
+        try:
+            return dict(self._adapter.validate_python(value))
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+        raise InputError(
+            self.prefix.removesuffix("." if problem[0] == "[" else "") + problem
+            for detail in details
+            for problem in _problems(detail, self.keys, self.elsewhere)
+        )
+
+
+def _keys(hint: Any) -> Iterator[str]:
+    """The keys of the TypedDicts that a type is made of."""
+    inner: Iterable[Any] = get_args(hint)
+    if is_typeddict(hint):
+        fields = get_type_hints(hint)
+        yield from fields
+        inner = fields.values()
+    for part in inner:
+        yield from _keys(part)
+
+
+@contextmanager
+def opened(source: Any) -> Iterator[tuple[Any, bool]]:
+    """(value, whether it came from a file); problems found inside are told of that file."""
+    if not isinstance(source, (str, os.PathLike)):
+        yield source, False
+        return
+    value = read_json(source)
     try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    problems = (problem for detail in details for problem in _problems(detail, keys))
-    raise InputError(
-        [
-            prefix + problem if problem[0] != "[" else prefix.rstrip(".") + problem
-            for problem in problems
+        yield value, True
+    except InputError as error:
+        raise error.within(label(source)) from None
+
+
+def _version_problems(value: Any, needs_version: bool, title: str) -> list[str]:
+    """Problems of the ``version`` of a file's object (InputError where it is no object at all)."""
+    if not isinstance(value, dict):
+        raise InputError(f"must be an object ({title}), got {shown(value)}")
+    if "version" not in value:
+        return [f'version: missing; write "version": {VERSION}'] if needs_version else []
+    version = value["version"]
+    # type() and not isinstance: JSON's true would pass as the version 1.
+    if type(version) is not int or version != VERSION:
+        return [
+            f"version: must be {VERSION}, the only one that this simdev reads; got {shown(version)}"
         ]
-    )
+    return []
 
 
-def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
+def _problems(
+    detail: ErrorDetails, keys: frozenset[str], elsewhere: Mapping[str, str]
+) -> Iterator[str]:
     path = list(detail["loc"])
+    # pydantic marks a fault of a key so; our paths name the key itself.
     if path and path[-1] == "[key]":
         path.pop()
     context = detail.get("ctx", {})
     cause = context.get("error")
+    # A validator that looks into a value gives paths of its own, below that of the value.
     if isinstance(cause, InputError):
         yield from (path_text(path) + problem for problem in cause.problems)
     elif detail["type"] == "extra_forbidden":
-        # one known elsewhere is no help here
-        close = get_close_matches(str(path[-1]), sorted(keys - {path[-1]}), 1)
+        key = str(path[-1])
+        # A key that the format knows in another place is no help here.
+        close = get_close_matches(key, sorted(keys - {key}), 1)
+        close = [elsewhere[key]] if key in elsewhere else close
         yield at(path, f'unknown key; did you mean "{close[0]}"?' if close else "unknown key")
     elif cause is not None:
         yield at(path, str(cause))
@@ -172,41 +284,3 @@ def _problems(detail: ErrorDetails, keys: frozenset[str]) -> Iterator[str]:
             "expected": str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
         }
         yield at(path, reason.format(shown(detail["input"]), **context))
-
-
-def _version_problems(value: Any, required: bool, what: str) -> list[str]:
-    """Problems of the ``version`` of a file's object (InputError where it is no object at all)."""
-    if not isinstance(value, dict):
-        raise InputError(f"must be an object ({what}), got {shown(value)}")
-    if "version" not in value:
-        return [f'version: missing; write "version": {VERSION}'] if required else []
-    version = value["version"]
-    if type(version) is not int or version != VERSION:
-        return [
-            (
-                f"version: must be {VERSION}, the only one that this simdev reads; got "
-                f"{shown(version)}"
-            )
-        ]
-    return []
-
-
-def read_shape(
-    adapter: TypeAdapter[Any], value: Any, keys: frozenset[str], required_version: bool, what: str
-) -> dict[str, Any]:
-    """An object of a known version in the adapter's shape, without its version. Raises InputError.
-
-    Another version means another shape, so a wrong version is told alone.
-    """
-    problems = _version_problems(value, required_version, what)
-    if problems and "version" in value:
-        raise InputError(problems)
-    try:
-        shaped = validate(
-            adapter, {key: item for key, item in value.items() if key != "version"}, keys
-        )
-    except InputError as error:
-        raise InputError([*problems, *error.problems]) from None
-    if problems:
-        raise InputError(problems)
-    return dict(shaped)

@@ -1,4 +1,4 @@
-"""Strategies from and to JSON.
+"""Strategies from and to JSON, with their policies of synchronisation (docs/sync.md) and pipelines.
 
 An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
 "gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An
@@ -9,50 +9,90 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from typing import Any, Required
 
-from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from ..errors import InputError
 from ..strategy import (
     POLICIES,
+    PRESETS,
     SHORT_FORMS,
+    SYNCS,
     Collectives,
     Configuration,
     Order,
+    Parallelism,
     Strategy,
     Sync,
     default_sync,
+    sync_policy,
 )
 from .collectives import choice_object, read_choice
 from .paths import shown
-from .pipeline import KEYS as PIPELINE_KEYS
-from .pipeline import pipeline_object, read_pipeline
-from .reading import PathLike
-from .shape import STRICT, Priority, read_shape, validate
-from .source import opened
-from .sync import read_sync, sync_object
-from .writing import write_text
+from .reading import PathLike, read_json, read_text
+from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
+from .writing import changed_fields, write_text
 
 
-@with_config(STRICT)
 class _OrderShape(TypedDict, total=False):
     policy: Required[str]
     priority: dict[str, Priority]
     sequence: dict[str, list[str]]
 
 
-@with_config(STRICT)
 class _ConfigurationShape(TypedDict, total=False):
     split: dict[str, int]
     devices: list[str]
     time: str | None
 
 
-@with_config(STRICT)
+class _SyncShape(TypedDict, total=False):
+    policy: Required[str]
+    transport: str
+    slice_parameters: int | None
+    even_parameters: int | None
+    bucket: OptionalBytes
+    priority: str
+    credit: OptionalBytes
+    credit_rule: str
+    servers: Any
+    server_order: str
+    aggregation: Any
+    reply: str
+    overlap: bool
+    message: Seconds
+    hold: str
+    segment: Bytes
+    spread: str
+
+
+class _PipelineShape(TypedDict, total=False):
+    dp: int
+    tp: int
+    pp: int
+    ep: int
+    microbatches: int
+    microbatch: int
+    schedule: str
+    chunks: int
+    table: str | None
+    stage_layers: list[int]
+    stages: list[list[str] | str]
+    ranks: list[str]
+    zero: int
+    prefetch: int
+    overlap: bool
+    recompute: str
+    flash: bool
+    sequence_parallel: bool
+    offload: list[str]
+    host_bandwidth: Bandwidth
+    gradient_bytes: int
+    state_bytes: int
+
+
 class _StrategyShape(TypedDict, total=False):
     placement: dict[str, str]
     order: Any
@@ -67,19 +107,10 @@ class _StrategyShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-_KEYS = frozenset(
-    {
-        *_StrategyShape.__annotations__,
-        *_ConfigurationShape.__annotations__,
-        *PIPELINE_KEYS,
-        "version",
-    }
-)
-
-
-@cache
-def _adapters() -> tuple[TypeAdapter[Any], TypeAdapter[Any]]:
-    return TypeAdapter(_StrategyShape), TypeAdapter(_OrderShape)
+ORDER = Format(_OrderShape, prefix="order.")
+SYNC = Format(_SyncShape, prefix="sync.")
+PIPELINE = Format(_PipelineShape, prefix="pipeline.")
+FORMAT = Format(_StrategyShape, "a strategy or a placement", parts=(PIPELINE,))
 
 
 def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Strategy:
@@ -93,57 +124,61 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
         if isinstance(value, dict) and is_bare(value):
             value = {"placement": value}
         problems: list[str] = []
+        # Where the whole has not its shape, the parts that are read by themselves are tried all the
+        # same, so that every problem is told at once.
+        is_readable = True
         try:
-            shaped = read_shape(_adapters()[0], value, _KEYS, False, "a strategy or a placement")
+            fields = FORMAT.checked(value)
         except InputError as error:
-            if not isinstance(value, dict) or any(
-                problem.startswith("version") for problem in error.problems
-            ):
+            if not isinstance(value, dict) or error.problems[0].startswith("version"):
                 raise
-            problems, shaped = list(error.problems), value
-            read_sync(value.get("sync"), problems)
-        order = _order(shaped.get("order", "fifo"), problems)
-        fields = {} if shaped is value else _split_fields(shaped, problems)
-        if "collectives" in shaped:
-            fields["collectives"] = _collectives(shaped["collectives"], problems)
-        if "accumulate" in shaped:
-            fields["accumulate"] = shaped["accumulate"]
-        if "pipeline" in shaped:
-            fields["pipeline"] = read_pipeline(shaped["pipeline"], folder, problems)
+            problems, fields, is_readable = list(error.problems), value, False
+        read: dict[str, Any] = {"order": _order(fields.get("order", "fifo"), problems)}
+        if not is_readable:
+            read_sync(fields.get("sync"), problems)
+        else:
+            read |= _split_fields(fields, problems)
+        if "collectives" in fields:
+            read["collectives"] = _collectives(fields["collectives"], problems)
+        if "accumulate" in fields:
+            read["accumulate"] = fields["accumulate"]
+        if "pipeline" in fields:
+            read["pipeline"] = read_pipeline(fields["pipeline"], folder, problems)
         if problems:
             raise InputError(problems)
-        return Strategy(shaped.get("placement", {}), order, **fields)
+        return Strategy(fields.get("placement", {}), **read)
 
 
-def _split_fields(shaped: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """What a strategy tells of splits, with what is wrong with it."""
-    found: dict[str, Any] = {
-        "partition": {},
-        "tensors": {},
-        "devices": tuple(shaped.get("devices", ())),
-    }
-    for key, one in shaped.get("partition", {}).items():
+def _split_fields(fields: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+    """What a strategy says of splits; what is wrong joins ``problems``."""
+    partition, tensors = {}, dict[str, dict[int, int]]()
+    for key, configuration in fields.get("partition", {}).items():
         try:
-            found["partition"][key] = Configuration(**one)
+            partition[key] = Configuration(**configuration)
         except InputError as error:
             problems += [f'partition["{key}"].{problem}' for problem in error.problems]
-    for key, one in shaped.get("tensors", {}).items():
-        found["tensors"][key] = {}
-        for dimension, degree in one.items():
-            if not dimension.isdecimal() or not dimension.isascii():
+    for key, degrees in fields.get("tensors", {}).items():
+        tensors[key] = {}
+        for dimension, degree in degrees.items():
+            if dimension.isdecimal() and dimension.isascii():
+                tensors[key][int(dimension)] = degree
+            else:
                 problems.append(
                     f'tensors["{key}"]["{dimension}"]: must be the number of a dimension'
                 )
-            else:
-                found["tensors"][key][int(dimension)] = degree
-    found["sync"] = read_sync(shaped.get("sync"), problems)
-    short = shaped.get("short")
+    sync, short = read_sync(fields.get("sync"), problems), fields.get("short")
+    devices = tuple(fields.get("devices", ()))
     if short is not None and short not in SHORT_FORMS:
         problems.append(f"short: must be one of {', '.join(SHORT_FORMS)}, got {shown(short)}")
-    found["short"] = short if short in SHORT_FORMS else None
-    if found["devices"] and found["short"] is None:
+    if devices and short not in SHORT_FORMS:
         problems.append("devices: go with a short form; a configuration names its own")
-    return found if not problems else {}
+    return {
+        "partition": partition,
+        "tensors": tensors,
+        "sync": sync,
+        "short": short,
+        "devices": devices,
+    }
 
 
 def _collectives(value: Any, problems: list[str]) -> Collectives:
@@ -156,12 +191,13 @@ def _collectives(value: Any, problems: list[str]) -> Collectives:
 
 def is_bare(value: dict[str, Any]) -> bool:
     """Whether the object of a strategy is a placement alone."""
-    if value.get("short") in SHORT_FORMS and set(value) <= _StrategyShape.__annotations__.keys():
+    # An op may have the name of a key: what the keys hold, and what stands beside them, decides.
+    is_strategy = set(value) <= _StrategyShape.__annotations__.keys()
+    if is_strategy and (value.get("short") in SHORT_FORMS or "pipeline" in value):
         return False
-    if "version" in value or any(isinstance(value.get(key), dict) for key in _KEYS):
+    if "version" in value or any(isinstance(value.get(key), dict) for key in FORMAT.keys):
         return False
-    only_order = set(value) == {"order"} and value["order"] in POLICIES
-    return not only_order
+    return not (set(value) == {"order"} and value["order"] in POLICIES)
 
 
 def _order(value: Any, problems: list[str]) -> Order:
@@ -172,61 +208,167 @@ def _order(value: Any, problems: list[str]) -> Order:
             raise InputError(
                 f"order: must be the name of a policy or an object, got {shown(value)}"
             )
-        shaped = validate(_adapters()[1], value, frozenset(_OrderShape.__annotations__), "order.")
-        sequence = {queue: tuple(entries) for queue, entries in shaped.get("sequence", {}).items()}
-        return Order(shaped["policy"], shaped.get("priority", {}), sequence)
+        fields = ORDER.validated(value)
+        sequence = {queue: tuple(entries) for queue, entries in fields.get("sequence", {}).items()}
+        return Order(fields["policy"], fields.get("priority", {}), sequence)
     except InputError as error:
         problems.extend(error.problems)
         return Order()
 
 
+def read_sync(value: Any, problems: list[str]) -> str | Sync:
+    """How gradients are added up: one of SYNCS, the object of a policy, or "" where nothing is
+    given.
+
+    What is wrong joins ``problems``.
+    """
+    # The default depends on the short form, which only the strategy knows.
+    if value is None:
+        return ""
+    if isinstance(value, str) and value in SYNCS:
+        return value
+    try:
+        if not isinstance(value, Mapping):
+            choice = f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy"
+            is_policy = isinstance(value, str) and value in PRESETS
+            hint = f'; write {{"policy": "{value}"}}' if is_policy else ""
+            raise InputError(f"{choice}, got {shown(value)}{hint}")
+        settings = SYNC.validated(value)
+        if "servers" in settings:
+            settings["servers"] = _servers(settings["servers"])
+        return sync_policy(settings.pop("policy"), **settings)
+    except InputError as error:
+        problems.extend(error.problems)
+        return SYNCS[0]
+
+
+def _servers(value: Any) -> str | tuple[str, ...]:
+    """A way to spread servers, or the machines: {"machine": "host:0"}, {"machine": ["host:0",
+    "host:1"]}.
+    """
+    if isinstance(value, str):
+        return value
+    is_machine = isinstance(value, Mapping) and set(value) == {"machine"}
+    names = value["machine"] if is_machine else None
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            'sync.servers: must be "sharded", "star" or {"machine": NAME}, got ' + shown(value)
+        )
+    return tuple(names)
+
+
+def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism | None:
+    """The pipeline of a strategy; a table's path is relative to ``folder``.
+
+    What is wrong joins ``problems``.
+    """
+    try:
+        if not isinstance(value, Mapping):
+            hint = '; write {"pp": 4, "microbatches": 16}' if isinstance(value, str) else ""
+            raise InputError(f"pipeline: must be an object, got {shown(value)}{hint}")
+        fields = PIPELINE.validated(value)
+    except InputError as error:
+        problems.extend(error.problems)
+        return None
+    try:
+        if fields.get("table") is not None:
+            fields["table"] = _table(fields, folder)
+        return Parallelism(**fields)
+    except InputError as error:
+        # A table is a file of its own: its problems are told of it.
+        prefix = "pipeline." if error.file is None else f"pipeline.table: {error.file}: "
+        problems.extend(prefix + problem for problem in error.problems)
+        return None
+
+
+def _table(fields: Mapping[str, Any], folder: str) -> str:
+    """The text of the schedule that a pipeline names."""
+    # A table says both; one that differed would be believed without a word.
+    for name in ("schedule", "chunks"):
+        if name in fields:
+            raise InputError(f"{name}: the table tells it; give one of them")
+    path = fields["table"]
+    if not path or "\0" in path:
+        raise InputError(f"table: must be the path of a schedule, got {shown(path)}")
+    return read_text(os.path.normpath(os.path.join(folder, path)))
+
+
+def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
+    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it
+    names none.
+
+    ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
+    """
+    if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
+        path = os.path.normpath(os.path.join(folder, strategy))
+        try:
+            strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
+        except InputError:
+            return None
+    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
+    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
+    is_path = isinstance(table, str) and table and "\0" not in table
+    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
+
+
 def write_strategy(strategy: Strategy, path: PathLike) -> None:
     """Write a strategy. Raises OSError where it cannot write, InputError for a pipeline's table."""
     order = strategy.order
-    told: Any = order.policy
-    if order.policy == "priority":
-        told = {"policy": order.policy, "priority": dict(order.priority)}
-    elif order.policy == "fixed":
-        told = {
-            "policy": order.policy,
-            "sequence": {queue: list(entries) for queue, entries in order.sequence.items()},
-        }
-    found = {"version": 1, "placement": dict(strategy.placement), "order": told} | _split_object(
-        strategy
-    )
-    write_text(path, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+    fields: dict[str, Any] = {
+        "version": 1,
+        "placement": dict(strategy.placement),
+        "order": order.policy if order == Order(order.policy) else changed_fields(order, "policy"),
+    }
+    fields |= _split_object(strategy)
+    write_text(path, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
 
 
 def _split_object(strategy: Strategy) -> dict[str, Any]:
     """What is split, as far as anything is."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if strategy.partition:
-        found["partition"] = {
-            key: _configuration_object(one) for key, one in strategy.partition.items()
+        fields["partition"] = {
+            key: changed_fields(configuration, "split")
+            for key, configuration in strategy.partition.items()
         }
     if strategy.tensors:
-        found["tensors"] = {
-            key: {str(d): n for d, n in one.items()} for key, one in strategy.tensors.items()
+        fields["tensors"] = {
+            key: {str(dimension): degree for dimension, degree in degrees.items()}
+            for key, degrees in strategy.tensors.items()
         }
-    if strategy.sync != default_sync(strategy.short):
-        found["sync"] = (
-            sync_object(strategy.sync) if isinstance(strategy.sync, Sync) else strategy.sync
-        )
+    sync = strategy.sync
+    # What follows from the short form is left out, so that a file read again is the same strategy.
+    if sync != default_sync(strategy.short):
+        fields["sync"] = sync_object(sync) if isinstance(sync, Sync) else sync
     if strategy.short is not None:
-        found |= {"short": strategy.short, "devices": list(strategy.devices)}
+        fields |= {"short": strategy.short, "devices": list(strategy.devices)}
     if strategy.collectives != Collectives():
-        found["collectives"] = choice_object(strategy.collectives)
+        fields["collectives"] = choice_object(strategy.collectives)
     if strategy.accumulate != 1:
-        found["accumulate"] = strategy.accumulate
+        fields["accumulate"] = strategy.accumulate
     if strategy.pipeline is not None:
-        found["pipeline"] = pipeline_object(strategy.pipeline)
-    return found
+        fields["pipeline"] = pipeline_object(strategy.pipeline)
+    return fields
 
 
-def _configuration_object(one: Configuration) -> dict[str, Any]:
-    found: dict[str, Any] = {"split": dict(one.split)}
-    if one.devices:
-        found["devices"] = list(one.devices)
-    if one.time is not None:
-        found["time"] = one.time
-    return found
+def sync_object(sync: Sync) -> dict[str, Any]:
+    """A policy with what differs from its preset, as JSON."""
+    fields = changed_fields(sync, *sync.settings)
+    fields = {name: fields[name] for name in ("policy", *sync.settings)}
+    if "servers" in fields and not isinstance(sync.servers, str):
+        fields["servers"] = {"machine": list(sync.servers)}
+    return fields
+
+
+def pipeline_object(pipeline: Parallelism) -> dict[str, Any]:
+    """What a strategy's file says of a pipeline: what differs from the defaults.
+
+    Raises InputError for a table of its own, which is a file beside the strategy's.
+    """
+    if pipeline.table is not None:
+        raise InputError(
+            "pipeline.table: a schedule of one's own is a file; name it in the strategy's "
+            "file by hand"
+        )
+    return changed_fields(pipeline)

@@ -12,8 +12,10 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Any
 
 from .reading import PathLike
 
@@ -62,11 +64,33 @@ def write_text(path: PathLike, text: str) -> None:
     """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends
     in .gz.
     """
+    # No time of writing in the gzip header: the same text gives the same bytes.
     data = text.encode()
     if os.fspath(path).endswith(".gz"):
         data = gzip.compress(data, 6, mtime=0)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(data)
+
+
+def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
+    """Fields of a dataclass that differ from their defaults, and those named, ready for JSON:
+    tuples as lists, times and rates as texts with units.
+    """
+    changed: dict[str, Any] = {}
+    for field in fields(noun):
+        value = getattr(noun, field.name)
+        if field.name not in always and (value is None or value == field.default):
+            continue
+        # Exact fractions: a float would come back as another number.
+        if field.name in _TEXTS and isinstance(value, int | Fraction):
+            value = _TEXTS[field.name](Fraction(value))
+        changed[field.name] = listed(value)
+    return changed
+
+
+def listed(value: Any) -> Any:
+    """Tuples as lists, also inside of tuples; everything else as it is."""
+    return [listed(item) for item in value] if isinstance(value, tuple) else value
 
 
 def time_text(seconds: Fraction) -> str:
@@ -79,10 +103,22 @@ def rate_text(rate: Fraction) -> str:
     return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
 
 
+# By the names that fields have in nouns; what stands here is a text with a unit in files.
+_TEXTS = {
+    "gap": time_text,
+    "latency": time_text,
+    "message": time_text,
+    "bandwidth": rate_text,
+    "host_bandwidth": rate_text,
+    "aggregation": rate_text,
+}
+
+
 def _text(value: Fraction, units: dict[str, int]) -> str:
     unit = next(
         (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
     )
+    # Zero is less than one of every unit; it is written in the first.
     unit = next(iter(units)) if value == 0 else unit
     return f"{decimal_text(value / Fraction(10) ** units[unit])} {unit}"
 
@@ -91,6 +127,7 @@ def decimal_text(value: Fraction) -> str:
     """The fraction as a decimal: exact where it ends within 60 digits, else rounded up to 30
     significant ones.
     """
+    # A fraction ends as a decimal where its denominator has no prime factors but 2 and 5.
     digits, rest = 0, value.denominator
     for factor in (2, 5):
         power = 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import preset_names
-from ..files.cluster import PRESETS
+from ..files.cluster import CLUSTERS
 from ..files.paths import shown
 from ..files.strategy import is_bare
 from ..strategy import SHORT_FORMS
@@ -153,7 +153,7 @@ def _unfolded(preset: Mapping[str, Any], read: Read) -> Any:
     if name not in preset_names():
         return preset
     settings = {key: preset[key] for key in preset if key not in ("preset", "network")}
-    cluster = read(os.path.abspath(PRESETS / f"{name}.json")) | settings
+    cluster = read(os.path.abspath(CLUSTERS / f"{name}.json")) | settings
     return _with_network(cluster, preset["network"]) if "network" in preset else cluster
 
 

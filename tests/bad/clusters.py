@@ -139,7 +139,7 @@ CLUSTERS = (
         "misspelt_short_form",
         '{"version": 1, "devices": [{"name": "gpu:0"}], "links": {"all_to_al": {}}}',
         "links.all_to_all: missing",
-        "links.all_to_al: unknown key",
+        'links.all_to_al: unknown key; did you mean "all_to_all"?',
     ),
     bad(
         "short_form_without_bandwidth",

@@ -64,6 +64,12 @@ SCENARIOS = (
         scenario(stategy={}),
         'f.json: stategy: unknown key; did you mean "strategy"?',
     ),
+    bad(
+        "accumulate_beside_the_strategy",
+        scenario(accumulate=2, options={"accumulate": 2}),
+        'f.json: options.accumulate: unknown key; did you mean "strategy.accumulate"?',
+        'f.json: accumulate: unknown key; did you mean "strategy.accumulate"?',
+    ),
     bad("missing_file", scenario(graph="nowhere.json"), "nowhere.json: no such file"),
     bad("graph_a_folder", scenario(graph="."), ".: is a directory"),
     bad("empty_path", scenario(graph=""), 'f.json: graph: must be a path, got ""'),

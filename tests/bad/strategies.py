@@ -28,6 +28,11 @@ STRATEGIES = (
         'placment: unknown key; did you mean "placement"?',
     ),
     bad(
+        "pipeline_a_text",
+        '{"pipeline": "1F1B"}',
+        'pipeline: must be an object, got "1F1B"; write {"pp": 4, "microbatches": 16}',
+    ),
+    bad(
         "partition",
         (
             '{"version": 1, "placement": {}, "partition": {"a": "x"}, "sync": {"a": 1}, '

@@ -15,6 +15,13 @@ from typing import Any
 
 import pytest
 
+from preset_rules import (
+    lint_cluster,
+    lint_collectives,
+    lint_device,
+    lint_families,
+    lint_presets,
+)
 from simdev.cli import main
 from simdev.cli.clusters import device_table, preset_rows, preset_table
 from simdev.cluster import Cluster, Device, Link
@@ -34,16 +41,9 @@ from simdev.files import (
     read_scenario,
     write_cluster,
 )
-from simdev.files.cluster import PRESETS
+from simdev.files.cluster import CLUSTERS
 from simdev.files.collectives import COLLECTIVE_PRESETS, collective_names
 from simdev.files.device import DEVICE_PRESETS
-from simdev.files.lint import (
-    lint_cluster,
-    lint_collectives,
-    lint_device,
-    lint_families,
-    lint_presets,
-)
 from simdev.files.reading import read_json
 from simdev.graph import Graph
 from simdev.lowering import lower
@@ -73,7 +73,7 @@ def test_the_shipped_presets_are_in_order() -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_cluster_passes_the_lint_and_has_its_devices_and_routes(name: str) -> None:
-    assert list(lint_cluster(name, read_json(PRESETS / f"{name}.json"))) == []
+    assert list(lint_cluster(name, read_json(CLUSTERS / f"{name}.json"))) == []
     cluster = read_preset(name)
     running = [i for i, device in enumerate(cluster.devices) if device.runs_ops]
     assert {cluster.devices[i].kind for i in running} <= set(device_names())
@@ -173,7 +173,7 @@ BROKEN_CLUSTERS = [
 
 @pytest.mark.parametrize(("path", "new", "problem"), BROKEN_CLUSTERS)
 def test_the_lint_finds_what_is_wrong_with_a_cluster(path: str, new: Any, problem: str) -> None:
-    value = copy.deepcopy(read_json(PRESETS / "dgx-1v.json"))
+    value = copy.deepcopy(read_json(CLUSTERS / "dgx-1v.json"))
     at(value, path, new)
     assert any(problem in one for one in lint_cluster("dgx-1v", value))
 
@@ -221,8 +221,8 @@ def test_the_lint_finds_tables_told_twice(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("a100-40", "copy"):
         fields = {**read_json(DEVICE_PRESETS / "a100-40.json"), "kind": name}
         (tmp_path / f"{name}.json").write_text(json.dumps(fields, default=float))
-    for module in ("lint", "device"):
-        monkeypatch.setattr(f"simdev.files.{module}.DEVICE_PRESETS", tmp_path)
+    for module in ("preset_rules", "simdev.files.device"):
+        monkeypatch.setattr(f"{module}.DEVICE_PRESETS", tmp_path)
     assert any("copy.json: the same as a100-40.json" in one for one in lint_presets())
 
 
@@ -301,7 +301,7 @@ def test_nodes_are_numbered_on_and_joined_by_the_network() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in preset_names() if "network" in read_json(PRESETS / f"{name}.json")]
+    "name", [name for name in preset_names() if "network" in read_json(CLUSTERS / f"{name}.json")]
 )
 def test_routes_within_a_node_do_not_leave_it(name: str) -> None:
     one, two = read_preset(name, 1), read_preset(name, 2)

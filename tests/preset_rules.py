@@ -14,11 +14,11 @@ from fractions import Fraction
 from statistics import median
 from typing import Any
 
-from ..units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
-from .cluster import PRESETS
-from .collectives import COLLECTIVE_PRESETS
-from .device import DEVICE_PRESETS
-from .reading import read_json
+from simdev.files.cluster import CLUSTERS
+from simdev.files.collectives import COLLECTIVE_PRESETS
+from simdev.files.device import DEVICE_PRESETS
+from simdev.files.reading import read_json
+from simdev.units import exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
 
 KINDS = ("measured", "datasheet", "fitted")
 LENIENT = Fraction(105, 100)  # a measurement may exceed its specification by clocks and rounding
@@ -50,7 +50,7 @@ def lint_presets() -> list[str]:
     found: list[str] = []
     folders = (
         (DEVICE_PRESETS, lint_device),
-        (PRESETS, lint_cluster),
+        (CLUSTERS, lint_cluster),
         (COLLECTIVE_PRESETS, lint_collectives),
     )
     for folder, lint in folders:
