@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simdev.export import export_chrome_trace
+from simdev.report.export import export_chrome_trace
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
 

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import PEER_FILES, machine, print_table
-from simdev.analysis import Report, Training
 from simdev.cluster import Cluster
 from simdev.costs import CostModel, DeviceSpec, Efficiency
 from simdev.engine import simulate
@@ -32,7 +31,9 @@ from simdev.files import collective_model, read_cluster, read_device, read_prese
 from simdev.files.scenario import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, large_model
-from simdev.scenario import Scenario, run
+from simdev.report import Report, run
+from simdev.report.measures.training import Training
+from simdev.scenario import Scenario
 from simdev.strategy import Parallelism, Strategy
 
 GIB = 2**30

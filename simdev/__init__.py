@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from .errors import InputError
     from .graph import Graph, Op, Tensor
     from .oracle import Oracle, oracle_of
-    from .plot import plot_gantt
-    from .scenario import Scenario, load_scenario, run
+    from .report import run
+    from .report.figures import plot_gantt
+    from .scenario import Scenario, load_scenario
     from .strategy import Strategy
     from .sweep import sweep
 
@@ -52,9 +53,10 @@ _HOMES = {
     "errors": ("InputError",),
     "graph": ("Graph", "Op", "Tensor"),
     "oracle": ("Oracle", "oracle_of"),
-    "plot": ("plot_gantt",),
     "costs": ("CostModel",),
-    "scenario": ("Scenario", "load_scenario", "run"),
+    "report": ("run",),
+    "report.figures": ("plot_gantt",),
+    "scenario": ("Scenario", "load_scenario"),
     "strategy": ("Strategy",),
     "sweep": ("sweep",),
 }

@@ -1,4 +1,4 @@
-"""Scenario, one runnable question, and ``run``, which answers it."""
+"""Scenario, one runnable question, and ``execute``, which simulates it and gives an Outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,18 +15,19 @@ from .cluster import Cluster
 from .costs import KNOWN, RUNGS, CostMiss, CostModel, OpCost
 from .errors import InputError
 from .graph import Graph
+from .lowering import LoweredStep, Prepared, split
 from .memory import MemoryModel
 from .models.large import Transformer
-from .steps import STEPS
+from .models.large.roles import LargeStep
+from .period import STEPS, simulate_strategy
+from .schedules import Schedule
 from .strategy import Origin, Parallelism, Strategy
+from .taskgraph import TaskGraph
+from .trace import Trace
 from .units import picoseconds
 
 if TYPE_CHECKING:
-    from .analysis import Outcome, Report, SplitCost
     from .files import ScenarioFiles
-    from .lowering import LoweredStep, Prepared
-    from .taskgraph import TaskGraph
-    from .trace import Trace
 
 OPTIONS = ("engine", "memory", "symmetry", "steps")
 """Fields of a scenario that stand under ``options`` in its file."""
@@ -82,20 +83,22 @@ class Scenario:
     def _graph_problems(self) -> Iterator[str]:
         pipeline = self.strategy.pipeline
         for name in () if pipeline is None else pipeline.of_large_models():
-            told = f"{self.graph.name or 'this'} is a graph"
-            yield f"strategy.pipeline.{name}: goes with a large model by its name; {told}"
+            yield (
+                f"strategy.pipeline.{name}: goes with a large model by its name; "
+                f"{self.graph.name or 'this'} is a graph"
+            )
         if not self.symmetry:
             yield "symmetry: goes with a large model"
 
     def _large_problems(self) -> Iterator[str]:
-        """A large model has no ops, so nothing can be told of single ones."""
+        """A large model has no ops, so nothing can be said of single ones."""
         name = self.graph.name
         if self.strategy.pipeline is None:
             yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
         for beside in ("stages", "ranks"):
             if self.strategy.pipeline is not None and getattr(self.strategy.pipeline, beside):
-                told = f"goes with a graph of ops; {name} is a large model by its sizes"
-                yield f"strategy.pipeline.{beside}: {told}"
+                reason = f"goes with a graph of ops; {name} is a large model by its sizes"
+                yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
         if self.costs.profiles:
@@ -104,6 +107,41 @@ class Scenario:
             yield f"costs: none is measured; the layers of {name} are estimated from datasheets"
         if self.memory != MemoryModel():
             yield f"memory: that of {name} is counted tensor by tensor"
+
+
+class Splitting(NamedTuple):
+    """What says what splitting ops costs: the task graph of one step (or microbatch), the kinds of
+    the ops that were split, what each shard was made from, and the time of ops unsplit in ps.
+    """
+
+    task_graph: TaskGraph
+    kinds: Mapping[str, str]
+    origins: Mapping[str, Origin]
+    whole_ps: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a report is made of: a trace, with where its op times come from.
+
+    A trace alone is an outcome too: ``Outcome(trace)``. ``rungs`` is the share of the op time by
+    the rung of the cost ladder that gave it, ``misses`` what had to be estimated (the longest
+    first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
+    known). ``memory`` is how memory was counted. ``splitting`` is there where ops were split.
+    ``synchronised`` counts the gradients that a policy synchronises (None: there is none).
+    ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
+    stage times alone follows.
+    """
+
+    trace: Trace
+    rungs: Mapping[str, float] = field(default_factory=dict)
+    misses: tuple[CostMiss, ...] = ()
+    rel_err: float | None = 0.0
+    memory: MemoryModel = MemoryModel()
+    splitting: Splitting | None = None
+    synchronised: int | None = None
+    large: LargeStep | None = None
+    schedule: Schedule | None = None
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -129,10 +167,11 @@ def scenario_of(
     try:
         return Scenario(parts.graph, parts.cluster, costs, parts.strategy, **options)
     except InputError as error:
-        told = (
-            f"options.{one}" if one.partition(":")[0] in OPTIONS else one for one in error.problems
+        problems = (
+            f"options.{problem}" if problem.partition(":")[0] in OPTIONS else problem
+            for problem in error.problems
         )
-        raise InputError(told, file) from None
+        raise InputError(problems, file) from None
 
 
 def graph_of(scenario: Scenario) -> Graph:
@@ -154,8 +193,6 @@ def prepare(scenario: Scenario) -> Prepared:
 
     Raises InputError for a large model, of whose lowering the strategy decides everything.
     """
-    from .lowering import Prepared
-
     return Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
 
 
@@ -164,8 +201,6 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
     Raises InputError, MissingCostError, DeadlockError.
     """
-    from .steps import simulate_strategy
-
     if isinstance(scenario.graph, Transformer):
         return _large(scenario)
     prepared = prepare(scenario) if prepared is None else prepared
@@ -174,8 +209,7 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
 
 def _large(scenario: Scenario) -> Outcome:
-    """The step of a large model; what is wrong with its pipeline is told of the strategy."""
-    from .analysis import Outcome
+    """The step of a large model; what is wrong with its pipeline is reported of the strategy."""
     from .engine import simulate
     from .files import collective_model
     from .lowering.hybrid import lower_hybrid
@@ -186,13 +220,13 @@ def _large(scenario: Scenario) -> Outcome:
     specs = {spec.kind: spec for spec in scenario.costs.specs}
     try:
         collectives = collective_model(scenario.cluster)
-        task_graph, plan = lower_hybrid(model, pipeline, collectives, specs, scenario.symmetry)
+        task_graph, large = lower_hybrid(model, pipeline, collectives, specs, scenario.symmetry)
     except InputError as error:
         raise InputError(
             [_in_pipeline(problem) for problem in error.problems], error.file
         ) from None
     trace = simulate(task_graph, scenario.engine)
-    return Outcome(trace, {"roofline": 1.0}, rel_err=None, plan=plan)
+    return Outcome(trace, {"roofline": 1.0}, rel_err=None, large=large)
 
 
 def _in_pipeline(problem: str) -> str:
@@ -206,28 +240,19 @@ def _in_pipeline(problem: str) -> str:
 
 def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: LoweredStep) -> Outcome:
     """A trace of a strategy's ``step``, with where its op times come from."""
-    from .analysis import Outcome
-    from .lowering import split
-
-    own, placed, origins = split(prepared, strategy)
-    one = step.task_graph if step.microbatch is None else step.microbatch
-    # ops are the first tasks
-    costs = op_costs(own, one.tasks.source[: len(own.graph.ops)].tolist())
-    splits = _split_costs(prepared, own, placed, origins, one) if origins else ()
-    known = rung_shares(costs), cost_misses(own, costs), expected_error(costs)
-    return Outcome(trace, *known, prepared.memory, splits, step.synchronised)
+    sharded, placed, origins = split(prepared, strategy)
+    graph = step.task_graph if step.microbatch is None else step.microbatch
+    # Ops are the first tasks of a task graph.
+    costs = op_costs(sharded, graph.tasks.source[: len(sharded.graph.ops)].tolist())
+    splitting = _splitting(prepared, placed, origins, graph) if origins else None
+    known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
+    return Outcome(trace, *known, prepared.memory, splitting, step.synchronised)
 
 
-def _split_costs(
-    prepared: Prepared,
-    sharded: Prepared,
-    placed: Strategy,
-    origins: Mapping[str, Origin],
-    step: TaskGraph,
-) -> tuple[SplitCost, ...]:
-    """What splitting costs, an op's unsplit time being that on the device of its first part."""
-    from .analysis import split_costs
-
+def _splitting(
+    prepared: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
+) -> Splitting:
+    """An op's unsplit time is that on the device of its first part."""
     graph, cluster = prepared.graph, prepared.cluster
     whole: dict[str, int] = {}
     for name, origin in origins.items():
@@ -235,10 +260,10 @@ def _split_costs(
             cost = prepared.cost(graph.index[origin.op], cluster.index[placed.placement[name]])
             if cost is not None:
                 whole[origin.op] = picoseconds(cost.seconds)
-    return split_costs(step, {op.name: op.kind for op in graph.ops}, origins, whole)
+    return Splitting(step, {op.name: op.kind for op in graph.ops}, origins, whole)
 
 
-class Alike(NamedTuple):
+class SharedCost(NamedTuple):
     """Ops of one kind that cost the same on one kind of device: the first of them, its device, and
     how many.
     """
@@ -249,7 +274,7 @@ class Alike(NamedTuple):
     number: int
 
 
-def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[Alike, ...]:
+def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ...]:
     """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
     are left out.
     """
@@ -259,14 +284,14 @@ def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[Alike, ...]:
     for op, device in enumerate(devices):
         cost = prepared.cost(op, device)
         if cost is not None:
-            alike = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
-            first.setdefault(alike, (op, device, cost))
-            counts[alike] += 1
-    return tuple(Alike(*first[alike], count) for alike, count in counts.items())
+            key = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
+            first.setdefault(key, (op, device, cost))
+            counts[key] += 1
+    return tuple(SharedCost(*first[key], count) for key, count in counts.items())
 
 
-def rung_shares(costs: Iterable[Alike]) -> dict[str, float]:
-    """The share of the summed op time by rung, for the rungs that told any; empty where no op takes
+def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
+    """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
     time.
     """
     totals = dict.fromkeys(RUNGS, Fraction(0))
@@ -276,8 +301,8 @@ def rung_shares(costs: Iterable[Alike]) -> dict[str, float]:
     return {rung: float(seconds / total) for rung, seconds in totals.items() if seconds}
 
 
-def expected_error(costs: Iterable[Alike]) -> float | None:
-    """Mean of the expected relative errors, weighted by time; None where an estimate tells none.
+def expected_error(costs: Iterable[SharedCost]) -> float | None:
+    """Mean of the expected relative errors, weighted by time; None where an estimate has none.
 
     Given and measured times that tell none count as exact. It bounds the expected error of the
     summed op time, which it equals where all errors go the same way.
@@ -293,16 +318,16 @@ def expected_error(costs: Iterable[Alike]) -> float | None:
     )
 
 
-def cost_misses(prepared: Prepared, costs: Iterable[Alike]) -> tuple[CostMiss, ...]:
-    """What had to be estimated, the longest in sum first; ops of one kind with one cost are told
+def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
+    """What had to be estimated, the longest in sum first; ops of one kind with one cost are counted
     together.
     """
-    misses = [_miss(prepared, alike) for alike in costs if alike.cost.rung not in KNOWN]
+    misses = [_miss(prepared, shared) for shared in costs if shared.cost.rung not in KNOWN]
     return tuple(sorted(misses, key=lambda miss: -miss.seconds))
 
 
-def _miss(prepared: Prepared, alike: Alike) -> CostMiss:
-    first, device, cost, number = alike
+def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
+    first, device, cost, number = shared
     op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
     return CostMiss(
         op.name,
@@ -316,32 +341,20 @@ def _miss(prepared: Prepared, alike: Alike) -> CostMiss:
     )
 
 
-def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
-    """The answer: lower, simulate, analyze; see ``execute``.
-
-    Raises InputError, MissingCostError, DeadlockError.
-
-    A step that does not fit is an answer and no error (``Report.feasible``).
-    """
-    from .analysis import analyze
-
-    return analyze(execute(scenario, prepared))
-
-
 def fingerprint(value: Any) -> str:
-    """A hash of all that a scenario, or a part of one, says: the same however its files write
+    """A hash of all that a scenario, or a part of it, says: equal however its files write
     it.
     """
-    found = hashlib.sha256()
-    _feed(lambda text: found.update(text.encode()), value)
-    return found.hexdigest()[:32]
+    digest = hashlib.sha256()
+    _feed(lambda text: digest.update(text.encode()), value)
+    return digest.hexdigest()[:32]
 
 
 def _feed(write: Callable[[str], None], value: Any) -> None:
     if is_dataclass(value):
         write(f"{type(value).__name__}(")
-        for one in fields(value):
-            _feed(write, getattr(value, one.name))
+        for part in fields(value):
+            _feed(write, getattr(value, part.name))
         write(")")
     elif isinstance(value, Mapping):
         write("{")

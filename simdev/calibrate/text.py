@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from ..analysis import Table, shorten, table_text
+from ..report.table import NUMBER, TEXT, Table, shorten, table_text
 from ..units import format_bandwidth, format_seconds
 from .calibration import Calibration, Quality
 from .parameter import Parameter
@@ -23,7 +23,7 @@ def calibration_text(calibration: Calibration) -> str:
         _quality_table(calibration),
         _residual_table(calibration),
     ]
-    parts = [_headline(calibration), *(table_text(table) for table in tables if table.body)]
+    parts = [_headline(calibration), *(table_text(table) for table in tables if table.rows)]
     return "\n\n".join([*parts, *_notes(calibration)])
 
 
@@ -52,8 +52,8 @@ def _number(quantity: str, value: Fraction | float) -> str:
 
 def _parameter_table(calibration: Calibration) -> Table:
     body = tuple(_parameter_row(one) for one in calibration.parameters if one.fitted)
-    head = ("<quantity", "<of", "before", "fitted", "std. error", "spans")
-    return Table("Fitted", head, body)
+    numbers = dict.fromkeys(("before", "fitted", "std. error", "spans"), NUMBER)
+    return Table("Fitted", {"quantity": TEXT, "of": TEXT} | numbers, body, shown=len(body))
 
 
 def _parameter_row(one: Parameter) -> tuple[str, ...]:
@@ -64,8 +64,7 @@ def _parameter_row(one: Parameter) -> tuple[str, ...]:
 
 def _quality_table(calibration: Calibration) -> Table:
     body = tuple(_quality_row(one) for one in calibration.qualities)
-    head = (
-        "<durations of",
+    numbers = (
         "count",
         "RMS before",
         "RMS fitted",
@@ -73,7 +72,8 @@ def _quality_table(calibration: Calibration) -> Table:
         "relative fitted",
         "R2",
     )
-    return Table("Residuals", head, body)
+    columns = {"durations of": TEXT} | dict.fromkeys(numbers, NUMBER)
+    return Table("Residuals", columns, body)
 
 
 def _quality_row(one: Quality) -> tuple[str, ...]:
@@ -100,7 +100,8 @@ def _residual_table(calibration: Calibration) -> Table:
         for one in largest
         if one.seconds
     )
-    return Table("The largest of them", ("<task", "measured", "fitted", "residual", "off"), body)
+    numbers = dict.fromkeys(("measured", "fitted", "residual", "off"), NUMBER)
+    return Table("The largest of them", {"task": TEXT} | numbers, body)
 
 
 def _notes(calibration: Calibration) -> Iterator[str]:

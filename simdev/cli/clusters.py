@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     cluster = _cluster(args)
     with output_files(args, {"output": PICTURES}, ()) as out:
         if "output" in out:
-            from ..plot.cluster import cluster_figure
+            from ..report.figures.cluster import cluster_figure
 
             save_figure(cluster_figure(cluster), out["output"])
     if args.json:

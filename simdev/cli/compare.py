@@ -13,7 +13,6 @@ from .options import DONE, Option
 from .outputs import output_files
 from .report import PAGE, page_inputs, write_page
 
-ROWS_SHOWN = 12
 HELP = "tell two steps apart: scenarios or saved runs"
 DESCRIPTION = (
     "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
@@ -28,7 +27,7 @@ OPTIONS: tuple[Option, ...] = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    from ..report import compare_data, is_results, page
+    from ..report.page import compare_data, is_results, page
 
     files = [args.first, args.second]
     if files == ["-", "-"]:
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _subjects(*files: str) -> tuple[Any, Any]:
-    from ..report import read_subject
+    from ..report.page import read_subject
 
     first, second = map(read_subject, files)
     # Files of the same name in two folders are told apart by their paths.
@@ -56,24 +55,21 @@ def _subjects(*files: str) -> tuple[Any, Any]:
 
 
 def _text(first: Any, second: Any) -> str:
-    from ..analysis import table_text
-    from ..report import compare_sheets, sheet_table, verdict
+    from ..report.page import compare_tables, verdict
+    from ..report.table import table_text
 
     parts = [f"A: {first.name}\nB: {second.name}\n{verdict(first, second)}"]
-    for sheet in compare_sheets(first.report, second.report):
-        if sheet.rows:
-            text = table_text(sheet_table(sheet, ROWS_SHOWN, 32))
-            parts.append(f"{text}\n  {sheet.note}" if sheet.note else text)
-    return "\n\n".join(parts)
+    tables = compare_tables(first.report, second.report)
+    return "\n\n".join([*parts, *(table_text(table) for table in tables if table.rows)])
 
 
 def _json(first: Any, second: Any) -> str:
-    from ..report import compare_sheets, verdict
+    from ..report.page import compare_tables, verdict
 
     comparison = {
         "a": first.name,
         "b": second.name,
         "verdict": verdict(first, second),
-        "sheets": [sheet.to_json() for sheet in compare_sheets(first.report, second.report)],
+        "sheets": [table.to_json() for table in compare_tables(first.report, second.report)],
     }
     return json.dumps(comparison, indent=1, allow_nan=False)

@@ -99,7 +99,7 @@ def write_trace(trace: Trace, places: Mapping[str, str], figure: Callable[[], Fi
 
         write_run(trace, places["save"])
     if "trace" in places:
-        from ..export import export_chrome_trace
+        from ..report.export import export_chrome_trace
 
         export_chrome_trace(trace, places["trace"])
     if "gantt" in places:

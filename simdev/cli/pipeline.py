@@ -54,23 +54,26 @@ OPTIONS: tuple[Option, ...] = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    from ..analysis.pipeline import analyze_pipeline
     from ..engine import simulate
     from ..lowering.pipeline import pipeline_task_graph
-    from ..plot.pipeline import pipeline_figure
+    from ..report import analyze
+    from ..report.figures import report_figure
+    from ..scenario import Outcome
     from ..schedules import aligned, schedule_csv
 
     inputs = [] if args.csv is None else [(args.csv, f"the table {args.csv}")]
     with output_files(args, OUTPUTS, inputs) as out:
         schedule = _schedule(args)
         trace = simulate(pipeline_task_graph(schedule, _times(args, schedule)), args.engine)
-        report = analyze_pipeline(schedule, trace)
+        report = analyze(Outcome(trace, schedule=schedule))
         code = FAILED_CHECK if args.check and is_faulty(trace) else DONE
         if "save_csv" in out:
             with open(out["save_csv"], "w", encoding="utf-8", newline="") as file:
                 file.write(schedule_csv(aligned(schedule)))
-        write_trace(trace, out, lambda: pipeline_figure(report, trace))
-    print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
+        write_trace(trace, out, lambda: report_figure(report))
+    section = report.pipeline
+    assert section is not None
+    print(json.dumps(section.to_json(), indent=1, allow_nan=False) if args.json else section)
     return code
 
 

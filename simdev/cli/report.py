@@ -30,7 +30,7 @@ OPTIONS: tuple[Option, ...] = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    from ..report import is_results, page, read_results, results_data
+    from ..report.page import is_results, page, read_results, results_data
 
     with output_files(args, {"out": PAGE}, page_inputs([args.file])) as out:
         if is_results(args.file):
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _step(file: str, what_if: bool) -> dict[str, Any]:
-    from ..report import read_subject, run_data, what_ifs
+    from ..report.page import read_subject, run_data, what_ifs
 
     def watch(cases: Sequence[Any]) -> Sequence[Any]:
         bar: Sequence[Any] = progress_bar("what if", iterable=cases)
@@ -58,7 +58,7 @@ def _step(file: str, what_if: bool) -> dict[str, Any]:
 
 def page_inputs(sources: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(path, description) of the files that a page of these sources may not replace."""
-    from ..report import is_results
+    from ..report.page import is_results
 
     for source in sources:
         yield source, "the input"

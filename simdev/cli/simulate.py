@@ -15,9 +15,6 @@ from .options import DONE, FAILED_CHECK, INFEASIBLE, Option
 from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from ..analysis import Report
     from ..scenario import Scenario
 
 # In the order in which they are checked and written.
@@ -92,7 +89,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     with output_files(args, OUTPUTS, _inputs(args)) as out:
-        from ..analysis import analyze
+        from ..report import analyze
+        from ..report.figures import report_figure
         from ..scenario import execute
 
         with progress_bar("load", total=5) as bar:
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
                 begin("check")
                 code = FAILED_CHECK if is_faulty(report.trace) else code
             begin("write")
-            write_trace(report.trace, out, lambda: _figure(report))
+            write_trace(report.trace, out, lambda: report_figure(report))
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
     return code
 
@@ -214,14 +212,3 @@ def _as_option(problem: str) -> str:
     name = name.partition("[")[0]
     name = {"table": "csv", "preset": "cluster"}.get(name, name)
     return f"{_option(name)}:{reason}" if name in (*OF_MODELS, "model") else problem
-
-
-def _figure(report: Report) -> Figure:
-    from ..plot import gantt_figure, sync_figure
-    from ..plot.training import training_figure
-
-    if report.training is not None:
-        return training_figure(report)
-    if report.steady is not None:
-        return sync_figure(report.trace, report.steady)
-    return gantt_figure(report.trace)

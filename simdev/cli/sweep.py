@@ -117,7 +117,7 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
 
 def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
     """What people want to see of the results: ``fields`` are those that were set."""
-    from ..analysis.table import Table, shorten, table_text
+    from ..report.table import NUMBER, TEXT, Table, shorten, table_text
     from ..units import format_seconds
 
     names = [str(name) for name in results]
@@ -135,9 +135,8 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
             _cell(row["reason"]).replace("\n", "; "),
         )
         body.append(tuple(map(printable, cells)))
-    # "<" aligns a column to the left.
-    titles = [name if name == "step time" else f"<{printable(name)}" for name in head]
-    return table_text(Table("sweep", tuple(titles), tuple(body)))
+    columns = {printable(name): NUMBER if name == "step time" else TEXT for name in head}
+    return table_text(Table("sweep", columns, tuple(body), shown=len(body)), width=None)
 
 
 def _cell(value: Any) -> str:

@@ -14,7 +14,8 @@ from ..costs import CostModel
 from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.profile import read_profile
-from ..scenario import Scenario, run
+from ..report import run
+from ..scenario import Scenario
 from ..strategy import Order, Strategy
 from ..units import PS_PER_SECOND
 

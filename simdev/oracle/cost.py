@@ -47,7 +47,7 @@ def limits_of(cluster: Cluster) -> list[tuple[int, int]]:
 
 def cost_of(trace: Trace) -> Cost:
     """The cost that a whole trace shows."""
-    from ..analysis import step_time_ps  # what the compiled paths never ask need not be loaded
+    from ..period import step_time_ps  # what the compiled paths never ask need not be loaded
 
     peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
     return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)

@@ -22,8 +22,8 @@ from ..errors import InputError
 from ..graph import Graph
 from ..lowering import Prepared, expanded
 from ..memory import MemoryModel
+from ..period import STEPS, follow_one_another, simulate_strategy
 from ..scenario import Scenario, graph_of
-from ..steps import STEPS, follow_one_another, simulate_strategy
 from ..strategy import (
     SHORT_FORMS,
     Collectives,

@@ -1,8 +1,9 @@
-"""A step in which something takes a part of its time, run again: a run of the changed scenario.
+"""A step in which something takes a part of its time, simulated again: a run of the changed
+scenario.
 
-Lowering takes durations as they are told, so a step is lowered once, and durations are changed in
-what was lowered: before anything stretches them (collectives.slowdown), hangs on the schedule
-(credit), or follows (other steps). Where the strategy itself hangs on times, it is lowered anew.
+Lowering takes durations as they are given, so a step is lowered once, and durations are changed in
+what was lowered: before anything stretches them (collectives.slowdown), depends on the schedule
+(credit), or follows (other steps). Where the strategy itself depends on times, it is lowered anew.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis import step_time_ps
 from ..graph import Graph, Op
 from ..lowering import LoweredStep, Prepared, lower_step, without_short
+from ..period import follow_one_another, simulate_lowered, step_time_ps
 from ..scenario import Scenario, prepare
-from ..steps import follow_one_another, simulate_lowered
 from ..strategy import Strategy, Sync
 from ..taskgraph import Ints
 from ..trace import Trace
@@ -26,7 +26,7 @@ BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stag
 
 
 @dataclass(frozen=True, slots=True)
-class Ops:
+class OpSelection:
     """The ops of a class on a device, by its index (None: of any)."""
 
     of_class: str | None = None
@@ -34,7 +34,7 @@ class Ops:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class FasterStep:
     """A scenario lowered to one step, of which something takes 1 / ``factor`` of its time.
 
     ``kinds`` are the kinds of the ops by name, by which they are of a class (none: phases).
@@ -47,12 +47,13 @@ class Question:
     factor: int
     kinds: Mapping[str, str]
 
-    def step_ps(self, chosen: NDArray[np.bool_], ops: Ops | None, engine: str) -> int:
-        """The step time in ps where the chosen tasks are faster; ``ops`` tells them as ops.
+    def step_ps(self, chosen: NDArray[np.bool_], ops: OpSelection | None, engine: str) -> int:
+        """The step time in ps where the chosen tasks are faster; ``ops``: those that they are, if
+        any.
 
         Raises InputError, DeadlockError.
         """
-        if ops is not None and self._hangs_on_times:
+        if ops is not None and self._depends_on_times:
             step = self._lowered(ops)
         else:
             graph = self.step.task_graph
@@ -68,7 +69,7 @@ class Question:
         return simulate_lowered(step, self.scenario.strategy, engine, self.scenario.steps)
 
     @classmethod
-    def of(cls, scenario: Scenario, factor: int, kinds: Mapping[str, str]) -> Question:
+    def of(cls, scenario: Scenario, factor: int, kinds: Mapping[str, str]) -> FasterStep:
         """Raises InputError, MissingCostError."""
         prepared = prepare(scenario)
         repeated = follow_one_another(scenario.strategy, scenario.steps)
@@ -76,23 +77,24 @@ class Question:
         return cls(scenario, prepared, step, repeated, factor, kinds)
 
     def _part(self, duration: Ints, chosen: NDArray[np.bool_]) -> Ints:
-        """A duration that is not known is below 0 and stays."""
+        """The durations, those chosen divided and rounded up."""
+        # A duration that is not known is below 0 and stays.
         return np.where(chosen & (duration > 0), -(-duration // self.factor), duration)
 
     @property
-    def _hangs_on_times(self) -> bool:
+    def _depends_on_times(self) -> bool:
         strategy, pipeline = self.scenario.strategy, self.scenario.strategy.pipeline
         timed = isinstance(strategy.sync, Sync) and strategy.sync.priority == "tac"
         balanced = pipeline is not None and not pipeline.stages
         return timed or balanced or strategy.short in BALANCED
 
-    def _lowered(self, ops: Ops) -> LoweredStep:
+    def _lowered(self, ops: OpSelection) -> LoweredStep:
         strategy = self._strategy(ops)
         return lower_step(
-            self.prepared, strategy, self.repeated, lambda own: self._durations(own, ops)
+            self.prepared, strategy, self.repeated, lambda split: self._durations(split, ops)
         )
 
-    def _strategy(self, ops: Ops) -> Strategy:
+    def _strategy(self, ops: OpSelection) -> Strategy:
         """The strategy with a short form written out that the changed times may balance otherwise.
 
         A whole device that is faster changes nothing: layers are weighed on one device.
@@ -101,10 +103,11 @@ class Question:
         if strategy.short not in BALANCED or ops.of_class is None:
             return strategy
         graph, cluster = self.prepared.graph, self.prepared.cluster
-        faster = {i for i, op in enumerate(graph.ops) if self._is_of(op, ops)}
-        changed = [self._faster(i, op) if i in faster else op for i, op in enumerate(graph.ops)]
-        there = Graph(graph.name, tuple(changed))
-        return without_short(there, cluster, strategy, self.prepared.costs)
+        changed = tuple(
+            self._faster(i, op) if self._is_of(op, ops) else op for i, op in enumerate(graph.ops)
+        )
+        faster = Graph(graph.name, changed)
+        return without_short(faster, cluster, strategy, self.prepared.costs)
 
     def _faster(self, i: int, op: Op) -> Op:
         """The op with a part of its time on every kind of device that it is known of."""
@@ -113,12 +116,14 @@ class Question:
         times = {kind: cost.seconds / self.factor for kind, cost in costs.items() if cost}
         return replace(op, time=times)
 
-    def _durations(self, own: Prepared, ops: Ops) -> Ints:
+    def _durations(self, split: Prepared, ops: OpSelection) -> Ints:
         """Durations in ps by op and device of what the strategy made; collectives keep theirs."""
-        rows = [self._is_of(op, ops) and i not in own.rings for i, op in enumerate(own.graph.ops)]
-        places = np.arange(len(own.cluster.devices))
+        rows = [
+            self._is_of(op, ops) and i not in split.rings for i, op in enumerate(split.graph.ops)
+        ]
+        places = np.arange(len(split.cluster.devices))
         where = np.ones(len(places), np.bool_) if ops.device is None else places == ops.device
-        return self._part(own.duration, np.array(rows, np.bool_)[:, None] & where)
+        return self._part(split.duration, np.array(rows, np.bool_)[:, None] & where)
 
-    def _is_of(self, op: Op, ops: Ops) -> bool:
+    def _is_of(self, op: Op, ops: OpSelection) -> bool:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
 
-from ..sweep.answer import COLUMNS
-from .sheet import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
+from ..errors import InputError
+from .measures.path import BLAMES
+from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TABLES = (".csv", ".parquet")
+COLUMNS: Mapping[str, Any] = {
+    "status": "str",
+    "reason": "str",
+    "graph_name": "str",
+    "cluster_name": "str",
+    "ops": "Int64",
+    "devices": "Int64",
+    "step_time_s": "float64",
+    "step_time_ps": "Int64",
+    "first_step_s": "float64",
+    "trace_s": "float64",
+    "steps": "Int64",
+    "cycle": "Int64",
+    "feasible": "boolean",
+    "memory_excess_bytes": "Int64",
+    "peak_bytes": "Int64",
+    "utilization": "float64",
+    "bubble": "float64",
+    "exposed_communication": "float64",
+    "transfers": "Int64",
+    "transfer_bytes": "Int64",
+    **{f"blame_{blame}_s": "float64" for blame in BLAMES},
+    "cost_estimated": "float64",
+    "cost_rel_err": "float64",
+    "mfu": "float64",
+    "engine": "str",
+}
+"""The figures of one row of a sweep with their types in a DataFrame."""
 FIRST = (
     "status",
     "reason",
@@ -33,12 +64,12 @@ def results_data(results: pd.DataFrame, title: str) -> dict[str, Any]:
     columns = {name: _values(results[name], name) for name in names}
     kinds = {name: _kind(name, values) for name, values in columns.items()}
     statuses = results["status"].value_counts(sort=False).items()
-    told = ", ".join(f"{count:,} {status}" for status, count in statuses)
+    counts = ", ".join(f"{count:,} {status}" for status, count in statuses)
     return {
         "page": "results",
         "title": title,
         "fits": True,
-        "headline": f"{len(results):,} scenarios: {told}" if len(results) else "No scenarios",
+        "headline": f"{len(results):,} scenarios: {counts}" if len(results) else "No scenarios",
         "facts": [],
         "notes": [],
         "columns": [{"title": name, "as": kinds[name], "values": columns[name]} for name in names],
@@ -104,3 +135,45 @@ def _axes(
         x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
     others = [name for name in varied if not x.startswith(name)]
     return {"x": x, "y": "step_time_s", "colour": others[0] if others else "status"}
+
+
+def is_results(path: str) -> bool:
+    """Whether a file is a table of sweep results by its name."""
+    return path.lower().endswith(TABLES)
+
+
+def read_results(path: str) -> pd.DataFrame:
+    """The results of a sweep, as ``simdev sweep --out`` writes them. Raises InputError."""
+    import pandas as pd
+
+    is_parquet = path.lower().endswith(".parquet")
+    try:
+        with open(path, "rb") as file:
+            table = pd.read_parquet(file) if is_parquet else _read_csv(file)
+    except ImportError:
+        raise InputError("Parquet needs pyarrow; install simdev[parquet]", path) from None
+    except FileNotFoundError:
+        raise InputError("no such file", path) from None
+    # what the system, pandas and pyarrow raise for broken files
+    except (ValueError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or "broken"
+        problem = (
+            f"cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
+            f"{reason[:1].lower()}{reason[1:]}"
+        )
+        raise InputError(problem, path) from None
+    missing = [name for name in ("scenario", "status", "step_time_s") if name not in table.columns]
+    if missing:
+        raise InputError(
+            (f"is no table of simdev sweep: it has no column {' and no column '.join(missing)}"),
+            path,
+        )
+    return table
+
+
+def _read_csv(file: IO[bytes]) -> pd.DataFrame:
+    """Only what is empty is no value, and names are text: a scenario may be called NA, or 007."""
+    import pandas as pd
+
+    texts = {"scenario": "str"} | {name: "str" for name, kind in COLUMNS.items() if kind == "str"}
+    return pd.read_csv(file, low_memory=False, dtype=texts, keep_default_na=False, na_values=[""])

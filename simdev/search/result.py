@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..check import Violation, check
 from ..oracle import Cost, Oracle, cost_of
-from ..steps import simulate_strategy
+from ..period import simulate_strategy
 from ..strategy import Strategy
 from .trial import Point
 

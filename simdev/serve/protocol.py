@@ -209,7 +209,7 @@ def _chunk(oracle: Oracle, assignments: list[Assignment], start: int) -> list[Co
 
 
 def _trace(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> Any:
-    from ..analysis import analyze
+    from ..report import analyze
     from ..scenario import execute
 
     loaded, assignment = _question(state, scenario, strategy)

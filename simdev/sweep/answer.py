@@ -9,14 +9,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ..analysis import Report
-from ..analysis.path import BLAMES
 from ..costs import KNOWN, CostModel
 from ..errors import InputError, SimdevError
 from ..files import read_scenario
 from ..graph import Graph
 from ..lowering import Prepared
-from ..scenario import Scenario, load_scenario, prepare, run, scenario_of
+from ..report import Report, run
+from ..scenario import Scenario, load_scenario, prepare, scenario_of
 from .point import SweepPoint, engine_version, file_digest
 
 T = TypeVar("T")
@@ -165,7 +164,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
         "graph_name": graph.name,
         "cluster_name": scenario.cluster.name,
         "ops": len(graph.ops) if isinstance(graph, Graph) else sum(d.ops for d in devices),
-        "devices": training.plan.parallelism.devices if training else len(working),
+        "devices": training.large.parallelism.devices if training else len(working),
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
         "first_step_s": steady and steady.first_ps / 1e12,
@@ -192,33 +191,3 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
 
 def _excess(memory: Any) -> str:
     return f"{memory.device}: {memory.peak - memory.capacity} bytes over its {memory.capacity}"
-
-
-COLUMNS: Mapping[str, Any] = {
-    "status": "str",
-    "reason": "str",
-    "graph_name": "str",
-    "cluster_name": "str",
-    "ops": "Int64",
-    "devices": "Int64",
-    "step_time_s": "float64",
-    "step_time_ps": "Int64",
-    "first_step_s": "float64",
-    "trace_s": "float64",
-    "steps": "Int64",
-    "cycle": "Int64",
-    "feasible": "boolean",
-    "memory_excess_bytes": "Int64",
-    "peak_bytes": "Int64",
-    "utilization": "float64",
-    "bubble": "float64",
-    "exposed_communication": "float64",
-    "transfers": "Int64",
-    "transfer_bytes": "Int64",
-    **{f"blame_{blame}_s": "float64" for blame in BLAMES},
-    "cost_estimated": "float64",
-    "cost_rel_err": "float64",
-    "mfu": "float64",
-    "engine": "str",
-}
-"""The columns of ``row_of`` with their types in a DataFrame."""

@@ -14,12 +14,12 @@ import pandas as pd
 
 from ..errors import InputError, reason_of
 from ..files import replacing
-from .answer import COLUMNS, failed
+from ..report.results import COLUMNS, FORMULA
+from .answer import failed
 from .grid import si_values
 from .point import Row
 
 ENDINGS = (".csv", ".parquet")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -126,7 +126,7 @@ def csv_text(results: pd.DataFrame) -> str:
 
 
 def _safe(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def counts(results: pd.DataFrame) -> dict[str, int]:

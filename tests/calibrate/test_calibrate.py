@@ -29,10 +29,10 @@ from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.errors import InputError, SimdevError
-from simdev.export import export_chrome_trace
 from simdev.files import read_cluster, write_cluster, write_graph, write_run, write_strategy
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import lower
+from simdev.report.export import export_chrome_trace
 from simdev.strategy import Strategy
 from simdev.taskgraph import TaskGraph
 from simdev.trace import Trace

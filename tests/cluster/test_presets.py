@@ -47,7 +47,7 @@ from simdev.files.device import DEVICE_PRESETS
 from simdev.files.reading import read_json
 from simdev.graph import Graph
 from simdev.lowering import lower
-from simdev.plot.cluster import cluster_figure, cluster_picture
+from simdev.report.figures.cluster import cluster_figure, cluster_picture
 from simdev.strategy import Strategy
 from simdev.units import parse_flops
 

@@ -21,10 +21,6 @@ from hypothesis import strategies as st
 
 from peers import measured_all_reduces
 from sharded import COSTS, linears
-from simdev.analysis import timeline_rows
-from simdev.analysis.spans import Window
-from simdev.analysis.splits import sent_bytes
-from simdev.analysis.usage import link_use
 from simdev.check import check
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.collectives import CollectiveTable, bus_bandwidth, phases, table_of_rows
@@ -38,7 +34,11 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, lower
 from simdev.memory import MemoryModel
 from simdev.oracle import Oracle
-from simdev.scenario import Scenario, load_scenario, run
+from simdev.report import run
+from simdev.report.measures.spans import Window, timeline_rows
+from simdev.report.measures.splits import sent_bytes
+from simdev.report.measures.usage import link_use
+from simdev.scenario import Scenario, load_scenario
 from simdev.strategy import Collectives, Configuration, Order, Strategy
 from simdev.taskgraph import COLLECTIVE, TaskGraph
 from simdev.trace import Trace

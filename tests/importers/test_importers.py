@@ -20,7 +20,7 @@ from simdev.importers import (
     workload_scenario,
     write_imported,
 )
-from simdev.scenario import run
+from simdev.report import run
 
 # PipeDream
 

@@ -33,7 +33,7 @@ from simdev.importers import (
     open_source,
     recognise,
 )
-from simdev.scenario import run
+from simdev.report import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "importers.md"
 TRACE = {

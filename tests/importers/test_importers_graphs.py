@@ -13,7 +13,7 @@ import pytest
 from simdev import load_scenario
 from simdev.errors import InputError
 from simdev.importers import Machine, import_file, network_scenario, parse_network, write_imported
-from simdev.scenario import run
+from simdev.report import run
 
 # networkx
 

@@ -18,7 +18,7 @@ from simdev.importers import (
     read_model,
     write_imported,
 )
-from simdev.scenario import run
+from simdev.report import run
 from simdev.semantics import op_work
 
 onnx = pytest.importorskip("onnx")

@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn import functional
 
 from simdev import Oracle, Scenario, Strategy, run
-from simdev.analysis import Report
 from simdev.costs import CostModel
 from simdev.files import read_graph, read_preset
 from simdev.files.device import read_device
 from simdev.graph import Graph
 from simdev.lowering import partition
 from simdev.measure.capture import capture
+from simdev.report import Report
 
 V100, COSTS = read_preset("c4140-4x-v100"), CostModel(specs=(read_device("v100"),))
 WORDS, IMAGES = (32, 64, 256), (48, 3, 32, 32)

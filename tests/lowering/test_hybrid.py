@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simdev.analysis import Outcome, analyze
-from simdev.analysis.training import BUBBLE, TERMS, tiles
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import Cluster
@@ -26,8 +24,10 @@ from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, classifier, layer, shard_of
 from simdev.models.large.roles import DATA, EXPERT, HOST, PIPELINE, RECOMPUTE, TENSOR
-from simdev.plot.training import training_figure, training_spans
-from simdev.scenario import load_scenario, run
+from simdev.report import analyze, run
+from simdev.report.figures import chart_of, draw_gantt
+from simdev.report.measures.training import BUBBLE, TERMS, tiles
+from simdev.scenario import Outcome, load_scenario
 from simdev.strategy.parallelism import Parallelism
 from simdev.taskgraph import Coded, Lazy
 from specs import SPEC
@@ -90,7 +90,7 @@ def report_of(
     model: Transformer, p: Parallelism, symmetry: bool = True, cluster: Cluster | None = None
 ):
     task_graph, plan = lowered(model, p, symmetry, cluster)
-    return analyze(Outcome(simulate(task_graph, "simpy"), plan=plan))
+    return analyze(Outcome(simulate(task_graph, "simpy"), large=plan))
 
 
 DEGREES = [
@@ -143,10 +143,10 @@ def test_one_device_stands_for_all_that_are_alike(
     model, p = case
     cluster = cluster_for(p.devices, nics)
     one, every = report_of(model, p, cluster=cluster), report_of(model, p, False, cluster)
-    assert one.training.plan.collapsed
-    assert not every.training.plan.collapsed
+    assert one.training.large.collapsed
+    assert not every.training.large.collapsed
     assert one.step_ps == every.step_ps
-    assert one.training.plan.counted == every.training.plan.counted == len(every.trace.start)
+    assert one.training.large.counted == every.training.large.counted == len(every.trace.start)
     for short, long in zip(one.training.stages, every.training.stages, strict=True):
         assert (short.device, short.layers, dict(short.terms)) == (
             long.device,
@@ -180,9 +180,9 @@ def test_devices_that_differ_are_not_collapsed() -> None:
     """Three NICs for four devices: the groups of dp do not all have one to themselves."""
     cluster, p = boxes(4, 2, 3), Parallelism(dp=2, tp=4, microbatches=2)
     report = report_of(SMALL, p, cluster=cluster)
-    assert not report.training.plan.collapsed
-    assert "slower links" in report.training.plan.why
-    assert report.training.plan.why in str(report)
+    assert not report.training.large.collapsed
+    assert "slower links" in report.training.large.why
+    assert report.training.large.why in str(report)
     assert check(report.trace.task_graph, report.trace) == ()
     fast = report_of(SMALL, p)
     assert report.step_ps > fast.step_ps
@@ -293,7 +293,7 @@ def test_replicas_share_the_adapter_that_they_send_through() -> None:
     def sent(nics: int) -> int:
         report = report_of(SMALL, p, cluster=boxes(4, 2, nics))
         (duration,) = set(
-            report.trace.task_graph.tasks.duration[report.training.plan.role == PIPELINE].tolist()
+            report.trace.task_graph.tasks.duration[report.training.large.role == PIPELINE].tolist()
         )
         return int(duration)
 
@@ -378,7 +378,7 @@ def test_a_tied_table_holds_up_both_ends() -> None:
     other.
     """
     report = report_of(DENSE, Parallelism(pp=2, microbatches=2, overlap=False))
-    plan, trace = report.training.plan, report.trace
+    plan, trace = report.training.large, report.trace
     (tie,) = np.flatnonzero((plan.role == PIPELINE) & (plan.microbatch < 0))
     for rank in range(2):
         label, start, finish = tiles(trace, plan, rank)
@@ -394,13 +394,13 @@ def test_selective_recomputation_without_effect_is_told() -> None:
 
 def test_the_chart_shows_every_microbatch_and_all_time() -> None:
     report = report_of(DENSE, Parallelism(tp=2, pp=2, microbatches=4, recompute="full"))
-    ax = training_figure(report).axes[0]
+    chart = chart_of(report)
+    ax = draw_gantt(chart)
     assert sorted(text.get_text() for text in ax.texts) == sorted(
         str(i) for i in range(4) for _ in range(4)
     )
-    spans = training_spans(report)
-    for rank in range(2):
-        drawn = sum(int((one.finish - one.start)[one.row == rank].sum()) for one in spans)
+    for row in chart.rows:
+        drawn = int((row.finish - row.start).sum())
         # gaps that could not be seen are drawn over
         assert report.step_ps <= drawn < 1.3 * report.step_ps
     legend = [text.get_text() for text in ax.get_legend().get_texts()]
@@ -424,7 +424,7 @@ def test_pipeline_meets_its_closed_form() -> None:
     model = replace(DENSE, vocabulary=1, tied=False)
     m, p = 8, 4
     report = report_of(model, Parallelism(pp=p, microbatches=m), cluster=free)
-    tasks, plan = report.trace.task_graph.tasks, report.training.plan
+    tasks, plan = report.trace.task_graph.tasks, report.training.large
     layers = [
         int(tasks.duration[(plan.role == role) & (tasks.source == 1)].sum()) // m for role in (0, 1)
     ]
@@ -438,7 +438,7 @@ def test_pipeline_meets_its_closed_form() -> None:
 def test_tiles_tile() -> None:
     report = report_of(EXPERTS, Parallelism(dp=2, tp=2, pp=2, ep=2, microbatches=4))
     for rank in range(2):
-        label, start, finish = tiles(report.trace, report.training.plan, rank)
+        label, start, finish = tiles(report.trace, report.training.large, rank)
         assert start[0] == 0
         assert finish[-1] == report.step_ps
         assert (start[1:] == finish[:-1]).all()
@@ -692,7 +692,7 @@ def test_run_is_what_the_line_runs() -> None:
     assert sum(report.training.terms.values()) == pytest.approx(report.seconds)
     assert "One device stands for the 8" in str(report)
     assert np.isclose(
-        report.training.mfu, report.training.plan.model.flops(16) / (report.seconds * 8 * 989e12)
+        report.training.mfu, report.training.large.model.flops(16) / (report.seconds * 8 * 989e12)
     )
 
 

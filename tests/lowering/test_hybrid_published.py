@@ -165,7 +165,7 @@ def test_the_large_step_has_so_many_tasks() -> None:
     """
     p, layers = hybrid.LARGE_STEP, 96
     cluster, model = read_preset("dgx-a100-80", 128), large_model("gpt3-175b")
-    plan = hybrid.report_of(cluster, model, p).training.plan
+    plan = hybrid.report_of(cluster, model, p).training.large
     computing = 1024 * (layers // 8) * 96 * 2
     tensor = 2 * (computing // 8)
     sends = 7 * 96 * 2 * 128

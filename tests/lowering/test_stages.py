@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdev import Scenario, load_scenario, run
-from simdev.analysis import step_time_ps
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import Cluster, Device
@@ -25,6 +24,7 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.lowering.stages import even_cut, stages_of
 from simdev.models import build
 from simdev.oracle import oracle_of
+from simdev.period import step_time_ps
 from simdev.scenario import execute
 from simdev.strategy import Parallelism, Strategy
 

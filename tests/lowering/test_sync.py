@@ -15,7 +15,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simdev.analysis import Outcome, steady_state, step_time_ps
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device
@@ -29,7 +28,9 @@ from simdev.lowering.sync import Layer, layer_graph, timing_aware_order, timing_
 from simdev.memory import MemoryModel
 from simdev.models import build, parameter_count
 from simdev.oracle import Oracle
-from simdev.scenario import Scenario, execute, run
+from simdev.period import steady_state, step_time_ps
+from simdev.report import run
+from simdev.scenario import Outcome, Scenario, execute
 from simdev.strategy import PRESETS, Strategy, Sync, sync_policy
 from simdev.taskgraph import TRANSFER, TaskGraph
 from simdev.trace import Trace

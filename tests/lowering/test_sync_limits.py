@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simdev.analysis import Outcome, step_time_ps
-from simdev.analysis.text import report_text
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device, Link
@@ -24,7 +22,9 @@ from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering.sync import Layer, layer_graph
 from simdev.memory import MemoryModel
-from simdev.scenario import Scenario, execute, run
+from simdev.period import step_time_ps
+from simdev.report import run
+from simdev.scenario import Outcome, Scenario, execute
 from simdev.strategy import PRESETS, Collectives, Strategy, Sync, sync_policy
 
 NAMES = ["gpu:0", "gpu:1"]
@@ -227,9 +227,9 @@ def test_a_policy_with_nothing_to_synchronise_says_so() -> None:
     report = run(
         Scenario(graph, joined(), CostModel(), Strategy(placement, sync=sync_policy("p3")))
     )
-    assert "No gradient is synchronised" in report_text(report)
+    assert "No gradient is synchronised" in str(report)
     assert report.to_json()["synchronised_gradients"] == 0
-    assert "No gradient" not in report_text(run(asked(joined(), sync_policy("p3"))))
+    assert "No gradient" not in str(run(asked(joined(), sync_policy("p3"))))
 
 
 @pytest.mark.parametrize("value", [0, 2**61, True, 1.5])

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import simdev.analysis
+import simdev.period
 from simdev import sweep
 from simdev.errors import InputError
-from simdev.plot import PUBLISHED, gains_of, plot_gains
+from simdev.report.figures import PUBLISHED, gains_of, plot_gains
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 BANDWIDTHS = (1, 2, 3, 4, 5, 6, 8, 10)
@@ -27,7 +27,7 @@ REPRODUCED = {  # seconds a step at these bandwidths, by another simulation of t
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parameter server does not repeat itself: 16 steps tell its mean within a percent."""
-    monkeypatch.setattr(simdev.analysis, "COUNTS", (4, 8, 16))
+    monkeypatch.setattr(simdev.period, "COUNTS", (4, 8, 16))
 
 
 def swept(model: str, bandwidths: Sequence[float], policies: Sequence[str]) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from simdev.files import read_profile
 from simdev.importers import Machine, graph_scenario, write_imported
 from simdev.measure import import_program, import_trace, trace_profile
 from simdev.measure.traces.events import parse_events
-from simdev.scenario import run
+from simdev.report import run
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

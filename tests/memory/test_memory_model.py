@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from peers import PEERS
 from simdev import Oracle, load_scenario, run
-from simdev.analysis import Outcome, analyze
-from simdev.analysis.allocator import Allocator, AllocatorUse, allocator_use
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
@@ -40,6 +38,9 @@ from simdev.memory import (
     state_bytes,
     with_training_state,
 )
+from simdev.report import analyze
+from simdev.report.measures.footprint import Allocator, AllocatorUse, allocator_use
+from simdev.scenario import Outcome
 from simdev.strategy import Strategy
 from simdev.trace import Trace
 from strategies import Tape, World, drawn, make_world, op

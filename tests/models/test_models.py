@@ -27,7 +27,8 @@ from simdev.files.device import read_device
 from simdev.files.graph import read_graph, write_graph
 from simdev.files.profile import read_profile
 from simdev.graph import Graph
-from simdev.scenario import Scenario, run
+from simdev.report import run
+from simdev.scenario import Scenario
 from simdev.semantics import (
     boxes,
     input_regions,

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run
-from simdev.analysis import step_time_ps
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device
@@ -24,6 +23,7 @@ from simdev.files import read_strategy, write_strategy
 from simdev.graph import Graph, Op, Tensor
 from simdev.models import build
 from simdev.oracle import oracle_of
+from simdev.period import step_time_ps
 from simdev.scenario import execute
 from simdev.strategy import Order, Strategy, sync_policy
 

@@ -8,18 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from simdev.analysis import (
-    BLAMES,
-    NOBODY,
-    Outcome,
-    Report,
-    analyze,
-    covered_ps,
-    critical_path,
-    timeline_rows,
-)
 from simdev.engine import simulate
 from simdev.errors import OutOfMemoryError
+from simdev.report import Report, analyze
+from simdev.report.measures.path import BLAMES, NOBODY, critical_path
+from simdev.report.measures.spans import covered_ps, timeline_rows
+from simdev.scenario import Outcome
 from simdev.taskgraph import TaskGraph
 from simdev.trace import Trace
 from strategies import World, task_graphs, worlds

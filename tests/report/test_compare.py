@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.analysis import Outcome, analyze
 from simdev.cli import main
-from simdev.report import Subject, compare_data, compare_sheets, verdict
-from simdev.scenario import load_scenario, run
+from simdev.report import analyze, run
+from simdev.report.page import Subject, compare_data, compare_tables, verdict
+from simdev.scenario import Outcome, load_scenario
 from traces import Span, trace_of
 
 
@@ -30,7 +30,7 @@ def subject(name: str, **changes: Any) -> Subject:
 
 
 def rows(first: Subject, second: Subject) -> dict[str, dict[str, tuple[Any, ...]]]:
-    found = compare_sheets(first.report, second.report)
+    found = compare_tables(first.report, second.report)
     return {sheet.title: {row[0]: row[1:] for row in sheet.rows} for sheet in found}
 
 
@@ -95,7 +95,7 @@ def test_devices_and_tasks_of_one_only_are_told() -> None:
         "b",
         analyze(Outcome(trace_of([Span("x", 0, 5, "gpu:9"), Span("z", 5, 6, "gpu:9")], ["gpu:9"]))),
     )
-    found = {sheet.title: sheet for sheet in compare_sheets(first.report, second.report)}
+    found = {sheet.title: sheet for sheet in compare_tables(first.report, second.report)}
     assert {row[0]: row[1:3] for row in found["Devices"].rows} == {
         "gpu:0": (9, None),
         "gpu:9": (None, 6),

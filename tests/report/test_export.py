@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from simdev.export import export_chrome_trace, to_graphviz
+from simdev.report.export import export_chrome_trace, to_graphviz
 from simdev.trace import Trace
 from strategies import World, worlds
 from traces import HOSTILE, Span, hostile, trace_of, two_devices

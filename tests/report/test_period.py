@@ -15,8 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simdev import Oracle, Scenario, load_scenario, run, sweep
-from simdev.analysis import COUNTS, Report, steady_state, transfer_mask
-from simdev.analysis.splits import sent_bytes
 from simdev.check import check
 from simdev.cli import main
 from simdev.cluster import Cluster, Device
@@ -24,6 +22,10 @@ from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.lowering import Prepared, iterated, lower_step
 from simdev.lowering.sync import Layer, layer_graph
+from simdev.period import COUNTS, steady_state
+from simdev.report import Report
+from simdev.report.measures.spans import transfer_mask
+from simdev.report.measures.splits import sent_bytes
 from simdev.scenario import execute
 from simdev.serve.protocol import respond
 from simdev.serve.state import ServerState

@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from simdev.analysis import critical_path
-from simdev.plot import (
-    gantt_figure,
-    gantt_rows,
+from simdev.report.figures import plot_gantt, plot_memory, trace_figure
+from simdev.report.figures.gantt import (
+    IDLE,
+    Gantt,
+    GanttRow,
+    Label,
+    Look,
+    draw_gantt,
     merge_neighbours,
-    path_row,
-    plot_gantt,
-    plot_memory,
-)
-from simdev.plot.style import byte_unit, kind_colours, plain, time_unit
+)  # fmt: skip
+from simdev.report.figures.style import byte_unit, kind_colours, plain, time_unit
+from simdev.report.figures.trace import trace_rows
+from simdev.report.measures.path import critical_path
 from simdev.trace import Trace
 from strategies import World
 from traces import HOSTILE, Span, hostile, trace_of, two_devices
@@ -43,8 +46,14 @@ def many(count: int, devices: int = 8) -> Trace:
     return trace_of(spans, [f"gpu:{d}" for d in range(devices)])
 
 
+def rows_of(trace: Trace) -> list[tuple[GanttRow, list[str]]]:
+    """Each row below the critical path, with the kinds of its spans."""
+    rows, colours = trace_rows(trace)
+    return [(row, [list(colours)[look] for look in row.look]) for row in rows[1:]]
+
+
 def test_rows_by_hand() -> None:
-    rows = gantt_rows(two_devices())
+    rows, kinds = zip(*rows_of(two_devices()), strict=True)
     assert [(row.name, row.device, row.computes) for row in rows] == [
         ("gpu:0", 0, True),
         ("send gpu:0", 0, False),
@@ -53,12 +62,7 @@ def test_rows_by_hand() -> None:
     ]
     assert [row.start.tolist() for row in rows] == [[0, 12], [10], [20, 26], [10]]
     assert [row.finish.tolist() for row in rows] == [[10, 20], [16], [25, 30], [16]]
-    assert [row.kind.tolist() for row in rows] == [
-        ["forward"] * 2,
-        ["transfer"],
-        ["backward", "update"],
-        ["transfer"],
-    ]
+    assert list(kinds) == [["forward"] * 2, ["transfer"], ["backward", "update"], ["transfer"]]
     assert [row.critical.tolist() for row in rows] == [[True, False], [True], [True, True], [True]]
 
 
@@ -69,31 +73,46 @@ def test_transfers_without_a_queue_are_packed_into_lanes() -> None:
         Span("z", 4, 5, to=1),
         Span("w", 0, 9, at=1, to=0),
     ]
-    lanes = {row.name: row.tasks.tolist() for row in gantt_rows(trace_of(spans)) if len(row)}
+    lanes = {row.name: row.tasks.tolist() for row, _ in rows_of(trace_of(spans)) if len(row)}
     assert lanes == {"out gpu:0": [0, 2], "out gpu:0 #2": [1], "out gpu:1": [3]}
 
 
 def test_links_are_the_last_rows() -> None:
-    rows = gantt_rows(
+    rows = rows_of(
         trace_of([Span("x", 0, 4, "link gpu:0>gpu:1", to=1), Span("a", 0, 1, "gpu:1", at=1)])
     )
-    assert [row.name for row in rows] == ["gpu:0", "gpu:1", "link gpu:0>gpu:1"]
+    assert [row.name for row, _ in rows] == ["gpu:0", "gpu:1", "link gpu:0>gpu:1"]
 
 
 def test_the_path_row_tiles_the_step() -> None:
-    row = path_row(two_devices())
-    assert row.start.tolist() == [s.start_ps for s in critical_path(two_devices())]
-    assert row.kind.tolist() == ["forward", "transfer", "latency", "backward", "launch", "update"]
-    assert row.finish[-1] == 30
+    rows, colours = trace_rows(two_devices())
+    assert rows[0].start.tolist() == [s.start_ps for s in critical_path(two_devices())]
+    assert [list(colours)[look] for look in rows[0].look] == [
+        "forward", "transfer", "latency", "backward", "launch", "update",
+    ]  # fmt: skip
+    assert rows[0].finish[-1] == 30
 
 
 def test_neighbours_of_one_kind_merge() -> None:
-    row = gantt_rows(many(80, 1))[0]
+    row = trace_rows(many(80, 1))[0][1]
     assert merge_neighbours(row, 0.5).tasks.tolist() == row.tasks.tolist()
-    one_kind = gantt_rows(trace_of([Span(f"a{i}", 4 * i, 4 * i + 3, "gpu:0") for i in range(5)]))[0]
-    merged = merge_neighbours(one_kind, 1)
+    spans = [Span(f"a{i}", 4 * i, 4 * i + 3, "gpu:0") for i in range(5)]
+    merged = merge_neighbours(trace_rows(trace_of(spans))[0][1], 1)
     # a4 is the critical path (a root that waited), so it stays by itself.
     assert (merged.start.tolist(), merged.finish.tolist()) == ([0, 16], [15, 19])
+
+
+def test_a_chart_draws_the_rows_and_colours_that_it_is_handed() -> None:
+    spans = np.array([0, 1]), np.array([0, 60]), np.array([50, 100]), np.array([0, 1])
+    row = GanttRow("mine", 0, True, *spans, np.zeros(2, bool), note="beside it")
+    labels = (Label(0, 0, 50, 0, ("first",)),)
+    ax = draw_gantt(
+        Gantt((row,), (Look("#0072B2"), IDLE), 100, "by hand", labels=labels, legend={"idle": IDLE})
+    )
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["mine"]
+    assert [text.get_text() for text in ax.texts] == ["first"]
+    assert ax.get_title(loc="left") == "by hand"
+    assert [len(drawn.get_paths()) for drawn in ax.collections[:2]] == [1, 1]
 
 
 def test_gantt_of_ten_spans_tells_names_and_ends() -> None:
@@ -142,7 +161,7 @@ def test_memory_curves_replay_the_trace() -> None:
 
 
 def test_figure_stacks_both_on_one_time_axis() -> None:
-    figure = gantt_figure(two_devices([106, 5]))
+    figure = trace_figure(two_devices([106, 5]))
     gantt, memory = figure.axes
     assert gantt.get_xlim() == memory.get_xlim()
     assert gantt.get_title(loc="left") == "step 30 ps, DOES NOT FIT: 4 B over"
@@ -152,11 +171,11 @@ def test_figure_stacks_both_on_one_time_axis() -> None:
 @pytest.mark.parametrize("trace", [trace_of([]), trace_of([Span("a", 0, 0, "gpu:0")]), hostile()])
 def test_anything_can_be_drawn(trace: Trace) -> None:
     # Warnings are errors here: a glyph that the font lacks, or mathtext, would fail.
-    assert png(gantt_figure(trace))
+    assert png(trace_figure(trace))
 
 
 def test_worlds_can_be_drawn(pipeline: World) -> None:
-    assert png(gantt_figure(pipeline.trace))
+    assert png(trace_figure(pipeline.trace))
 
 
 def test_plain_text_does_no_harm() -> None:
@@ -187,7 +206,8 @@ def test_unknown_kinds_get_a_colour_of_their_own() -> None:
 
 def test_importing_plot_does_not_import_matplotlib() -> None:
     code = (
-        "import sys, simdev.plot, simdev.export; sys.exit('matplotlib' in sys.modules or "
+        "import sys, simdev.report.figures, simdev.report.export; sys.exit('matplotlib' in "
+        "sys.modules or "
         "'pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

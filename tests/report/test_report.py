@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
-from simdev.analysis import Outcome, analyze, covered_ps
 from simdev.engine import simulate
 from simdev.errors import DeadlockError, InputError
 from simdev.files import write_run
-from simdev.report import read_results, read_subject, results_data, run_data, timeline, what_ifs
-from simdev.report.pictures import MOST_LEVELS, busy_shares, coarser
-from simdev.scenario import load_scenario, run
+from simdev.report import analyze, run
+from simdev.report.measures.spans import covered_ps
+from simdev.report.page import read_results, read_subject, results_data, run_data, what_ifs
+from simdev.report.page.timeline import MOST_LEVELS, busy_shares, coarser, timeline
+from simdev.scenario import Outcome, load_scenario
 from strategies import World, task_graphs, worlds
 from traces import Span, trace_of, two_devices
 
@@ -38,7 +39,7 @@ def gains(parts: dict[str, Any]) -> dict[tuple[str, str], int]:
     """The step time (ps) with each thing twice as fast."""
     found = load_scenario(parts)
     kinds = {op.name: op.kind for op in found.graph.ops}
-    return {(one.what, one.name): one.step_ps for one in what_ifs(run(found), kinds, found)}
+    return {(one.kind, one.name): one.step_ps for one in what_ifs(run(found), kinds, found)}
 
 
 # What if.
@@ -140,7 +141,7 @@ def test_a_run_without_a_scenario_is_asked_of_its_queues(tmp_path: Path) -> None
     report = run(load_scenario(question()))
     write_run(report.trace, tmp_path / "run.json")
     subject = read_subject(str(tmp_path / "run.json"))
-    found = {(one.what, one.name): one.step_ps for one in what_ifs(subject.report)}
+    found = {(one.kind, one.name): one.step_ps for one in what_ifs(subject.report)}
     assert found["queue", "channel gpu:0"] == found["queues", "all"] == 2_004_000
     assert found["phase", "forward"] == 1_008_000
     assert subject.violations == 0
@@ -148,7 +149,7 @@ def test_a_run_without_a_scenario_is_asked_of_its_queues(tmp_path: Path) -> None
 
 def test_shared_links_get_bandwidth() -> None:
     report = run(load_scenario(question(cluster=CLUSTER | {"queues": "fair"})))
-    found = {(one.what, one.name): one.step_ps for one in what_ifs(report)}
+    found = {(one.kind, one.name): one.step_ps for one in what_ifs(report)}
     assert found["link", "link gpu:0>gpu:1"] == 2_004_000
 
 
@@ -168,7 +169,7 @@ def test_what_ifs_are_sorted_and_none_is_invented(task_graph: Any) -> None:
 
 
 def test_the_rows_name_every_task_where_it_ran() -> None:
-    told = timeline(analyze(Outcome(two_devices())))
+    told = timeline(two_devices())
     names = told["tasks"]["name"]
     rows = {row["name"]: [names[task] for task in row["tasks"]] for row in told["rows"]}
     transfer = "a:0>gpu:1"
@@ -187,7 +188,7 @@ def test_any_step_can_be_told_with_every_task(world: World) -> None:
         trace = world.trace
     except DeadlockError:
         return
-    told = timeline(analyze(Outcome(trace)))
+    told = timeline(trace)
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     names = told["tasks"]["name"]
     assert {names[task] for row in told["rows"][1:] for task in row["tasks"]} == set(
@@ -198,14 +199,14 @@ def test_any_step_can_be_told_with_every_task(world: World) -> None:
 
 @given(task_graphs(("fifo", "priority"), flows=True))
 def test_any_trace_can_be_told(task_graph: Any) -> None:
-    told = timeline(analyze(Outcome(simulate(task_graph))))
+    told = timeline(simulate(task_graph))
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
 def test_very_many_spans_become_fewer_and_cover_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simdev.report.pictures.MOST_SPANS", 50)
+    monkeypatch.setattr("simdev.report.page.timeline.MOST_SPANS", 50)
     spans = [Span(f"op{i}", 10 * i, 10 * i + 9, "gpu:0") for i in range(300)]
-    told = timeline(analyze(Outcome(trace_of(spans, ["gpu:0"]))))
+    told = timeline(trace_of(spans, ["gpu:0"]))
     assert told["merged"]
     row = next(row for row in told["rows"] if row["name"] == "gpu:0")
     assert len(row["tasks"]) < 60
@@ -324,7 +325,7 @@ def test_steps_that_follow_one_another_are_told_by_their_period(tmp_path: Path) 
     assert steady is not None
     gains = what_ifs(subject.report, subject.kinds, subject.scenario)
     assert all(one.step_ps <= steady.period_ps * 1.2 for one in gains)
-    found = {(one.what, one.name): one for one in gains}
+    found = {(one.kind, one.name): one for one in gains}
     assert found["devices", "all"].gain > 0
     assert found["links", "all"].step_ps > 0
     assert "the period of steps that follow one another" in run_data(subject, gains)["headline"]

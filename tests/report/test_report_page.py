@@ -23,11 +23,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, scenario
-from simdev.analysis import Outcome, analyze
 from simdev.cli import main
-from simdev.report import Subject, WhatIf, compare_data, page, results_data, run_data
-from simdev.report.html import json_for_html
-from simdev.scenario import load_scenario, run
+from simdev.report import analyze, run
+from simdev.report.page import Subject, WhatIf, compare_data, page, results_data, run_data
+from simdev.report.page.html import json_for_html
+from simdev.scenario import Outcome, load_scenario
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
 from traces import HOSTILE, Held, Span, hostile, trace_of

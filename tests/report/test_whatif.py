@@ -20,7 +20,7 @@ from simdev.collectives import CollectiveTable
 from simdev.errors import DeadlockError, InputError
 from simdev.lowering import split
 from simdev.lowering.sync import Layer, layer_graph
-from simdev.report import what_ifs
+from simdev.report.page import what_ifs
 from simdev.scenario import prepare
 from simdev.strategy import (
     PRESETS,
@@ -95,10 +95,10 @@ def assert_lines_are_runs(scenario: Scenario, by_kind: bool = True) -> int:
         kinds = {op.name: op.kind for op in ops}
     compared = 0
     for line in what_ifs(report, kinds, scenario):
-        changed = faster(scenario, line.what, line.name, by_kind)
+        changed = faster(scenario, line.kind, line.name, by_kind)
         if changed is not None:
             again = run(changed).step_ps
-            assert line.step_ps == again, (line.what, line.name)
+            assert line.step_ps == again, (line.kind, line.name)
             assert line.gain == ((report.step_ps - again) / report.step_ps if report.step_ps else 0)
             compared += 1
     return compared

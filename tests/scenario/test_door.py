@@ -14,16 +14,16 @@ import pytest
 
 import simdev
 from simdev import Scenario, load_scenario, run, sweep
-from simdev.analysis import Outcome, Report, analyze
-from simdev.analysis.training import BUBBLE
 from simdev.calibrate import calibrate, read_measured
 from simdev.errors import InputError
 from simdev.files import read_run, read_strategy, write_run, write_strategy
 from simdev.graph import Graph
 from simdev.models.large import Transformer
 from simdev.oracle import oracle_of
-from simdev.report import compare_sheets, read_subject
-from simdev.scenario import execute
+from simdev.report import Report, analyze
+from simdev.report.measures.training import BUBBLE
+from simdev.report.page import compare_tables, read_subject
+from simdev.scenario import Outcome, execute
 from simdev.search import search
 from simdev.serve import ServerState
 from simdev.serve.protocol import respond
@@ -64,7 +64,7 @@ def test_every_shipped_scenario_goes_through_the_same_calls(path: Path) -> None:
         assert getattr(subject, figure) == getattr(report, figure)
     assert (row["step_time_ps"], row["bubble"]) == (report.step_ps, report.bubble)
     assert row["exposed_communication"] == report.exposed
-    assert next(compare_sheets(report, subject)).title == "The step"
+    assert next(compare_tables(report, subject)).title == "The step"
 
 
 def test_what_a_model_by_its_name_means_hangs_on_the_strategy() -> None:

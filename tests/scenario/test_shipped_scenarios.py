@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from simdev.analysis import Report
 from simdev.check import check
-from simdev.scenario import load_scenario, run
+from simdev.report import Report, run
+from simdev.scenario import load_scenario
 from simdev.sweep import sweep
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

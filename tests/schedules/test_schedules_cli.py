@@ -10,19 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simdev.analysis.pipeline import PipelineReport, analyze_pipeline
 from simdev.cli import main
 from simdev.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.plot.pipeline import (
-    HUES,
-    idle_gaps,
-    pipeline_bars,
-    pipeline_figure,
-    plot_pipeline,
-    shade,
-)
-from simdev.plot.style import new_figure
+from simdev.report.figures.gantt import IDLE, draw_gantt
+from simdev.report.figures.microbatches import HUES, pipeline_chart, shade
+from simdev.report.figures.style import new_figure
+from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 from simdev.schedules import named_schedule, stage_times
 from simdev.trace import Trace
 
@@ -54,12 +48,12 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return found
 
 
-def ran(name: str, ranks: int, microbatches: int, chunks: int = 1) -> tuple[PipelineReport, Trace]:
+def ran(name: str, ranks: int, microbatches: int, chunks: int = 1) -> tuple[PipelineUse, Trace]:
     schedule = named_schedule(name, ranks, microbatches, chunks)
     trace = simulate(
         pipeline_task_graph(schedule, stage_times(schedule, "2ms", "2ms", "1ms", "0.1ms"))
     )
-    return analyze_pipeline(schedule, trace), trace
+    return pipeline_use(schedule, trace), trace
 
 
 def test_the_question_of_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,20 +219,19 @@ def test_bad_input(
 
 def test_bars_and_gaps_tile_every_rank() -> None:
     report, trace = ran("ZB-H1", 3, 10)
-    bars = pipeline_bars(report.schedule, trace)
-    assert {(group.hue, group.kind) for group in bars} == {
-        (hue, kind) for hue in range(len(HUES)) for kind in "FIW"
-    }
-    assert sum(len(group.actions) for group in bars) == 90
-    rank, begin, end = idle_gaps(trace)
-    for row in range(3):
-        idle = int((end - begin)[rank == row].sum())
-        assert idle + report.ranks[row].busy_ps == report.step_ps
-    for group in bars:
-        assert (group.start == trace.start[group.actions]).all()
-        assert {report.schedule.actions[i].microbatch % len(HUES) for i in group.actions} == {
-            group.hue
-        }
+    chart = pipeline_chart(report, trace)
+    idle = chart.looks.index(IDLE)
+    drawn = 0
+    for row, rank in zip(chart.rows, report.ranks, strict=True):
+        acts, length = row.look != idle, row.finish - row.start
+        assert length.sum() == report.step_ps
+        assert length[acts].sum() == rank.busy_ps
+        assert (row.start[acts] == trace.start[row.tasks[acts]]).all()
+        # A look a hue and kind: microbatches take the hues in turn.
+        numbers = [report.schedule.actions[task].microbatch for task in row.tasks[acts]]
+        assert (row.look[acts] % len(HUES) == np.array(numbers) % len(HUES)).all()
+        drawn += int(acts.sum())
+    assert drawn == 90
 
 
 def test_kinds_differ_in_lightness() -> None:
@@ -253,7 +246,7 @@ def test_kinds_differ_in_lightness() -> None:
 )
 def test_figure_has_a_row_a_rank_and_tells_the_step(shape: Any) -> None:
     report, trace = ran(*shape)
-    ax = pipeline_figure(report, trace).axes[0]
+    ax = draw_gantt(pipeline_chart(report, trace))
     assert [label.get_text() for label in ax.get_yticklabels()] == [
         rank.name for rank in report.ranks
     ]
@@ -265,15 +258,18 @@ def test_figure_has_a_row_a_rank_and_tells_the_step(shape: Any) -> None:
 
 
 def test_labels_are_microbatches_or_actions() -> None:
-    plain = {text.get_text() for text in plot_pipeline(*ran("1F1B", 2, 3)).texts}
+    plain = {text.get_text() for text in draw_gantt(pipeline_chart(*ran("1F1B", 2, 3))).texts}
     assert plain == {"0", "1", "2"}
-    several = {text.get_text() for text in plot_pipeline(*ran("Interleaved1F1B", 2, 2, 2)).texts}
+    several = {
+        text.get_text()
+        for text in draw_gantt(pipeline_chart(*ran("Interleaved1F1B", 2, 2, 2))).texts
+    }
     assert "3B1" in several
 
 
 def test_many_actions_share_colours_and_have_no_labels() -> None:
     ax = new_figure(6, 3).add_subplot()
-    assert plot_pipeline(*ran("ZB-H2", 8, 160), ax) is ax
+    assert draw_gantt(pipeline_chart(*ran("ZB-H2", 8, 160)), ax) is ax
     legend = ax.get_legend()
     assert legend is not None
     assert (
@@ -286,7 +282,7 @@ def test_many_actions_share_colours_and_have_no_labels() -> None:
 def test_a_pipeline_of_no_length_is_drawn() -> None:
     schedule = named_schedule("1F1B", 2, 2)
     trace = simulate(pipeline_task_graph(schedule, stage_times(schedule, 0, 0)))
-    assert pipeline_figure(analyze_pipeline(schedule, trace), trace).axes
+    assert draw_gantt(pipeline_chart(pipeline_use(schedule, trace), trace))
 
 
 # --- The document

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simdev.analysis.pipeline import PipelineReport, analyze_pipeline
 from simdev.check import check
 from simdev.engine import simulate
 from simdev.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
+from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 from simdev.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times
 from simdev.taskgraph import TRANSFER, Rows, TaskGraph
 from simdev.trace import Trace
@@ -29,12 +29,12 @@ PS = 10**12
 
 def run(
     schedule: Schedule, *times: Any, engine: str = "simpy", **sizes: Any
-) -> tuple[PipelineReport, Trace]:
+) -> tuple[PipelineUse, Trace]:
     """Simulate and have the checker judge it. Times are seconds."""
     task_graph = pipeline_task_graph(schedule, stage_times(schedule, *times, **sizes))
     trace = simulate(task_graph, engine)
     assert check(task_graph, trace) == ()
-    return analyze_pipeline(schedule, trace), trace
+    return pipeline_use(schedule, trace), trace
 
 
 def step(name: str, ranks: int, microbatches: int, *times: Any, chunks: int = 1) -> Fraction:
@@ -42,7 +42,7 @@ def step(name: str, ranks: int, microbatches: int, *times: Any, chunks: int = 1)
     return Fraction(run(named_schedule(name, ranks, microbatches, chunks), *times)[0].step_ps, PS)
 
 
-def live(report: PipelineReport) -> list[int]:
+def live(report: PipelineUse) -> list[int]:
     return [rank.live for rank in report.ranks]
 
 
@@ -200,14 +200,14 @@ CHUNKS = 3
 
 
 @cache
-def replay(row: int, name: str) -> PipelineReport:
+def replay(row: int, name: str) -> PipelineUse:
     _, p, m, *times = PUBLISHED[row][:7]
     chunks = CHUNKS if name == "Interleaved1F1B" else 1
     return run(named_schedule(name, p, m, chunks), *(f"{time}ms" for time in times))[0]
 
 
 @cache
-def replay_without_waits(row: int) -> PipelineReport:
+def replay_without_waits(row: int) -> PipelineUse:
     """Interleaved, where only the first microbatch of each round waits for the last rank's chunk
     before its own.
     """
@@ -216,7 +216,7 @@ def replay_without_waits(row: int) -> PipelineReport:
     task_graph = pipeline_task_graph(
         schedule, stage_times(schedule, *(f"{time}ms" for time in times))
     )
-    return analyze_pipeline(schedule, simulate(_without_waits(schedule, task_graph)))
+    return pipeline_use(schedule, simulate(_without_waits(schedule, task_graph)))
 
 
 def _without_waits(schedule: Schedule, task_graph: TaskGraph) -> TaskGraph:
@@ -232,7 +232,7 @@ def _without_waits(schedule: Schedule, task_graph: TaskGraph) -> TaskGraph:
     return replace(task_graph, tasks=replace(tasks, successors=Rows.of(successors)))
 
 
-def rate(report: PipelineReport) -> str:
+def rate(report: PipelineUse) -> str:
     return f"{float(report.bubble_rate):.4f}"[1:]
 
 

@@ -24,11 +24,11 @@ import pytest
 
 from bad.scenarios import scenario
 from simdev import load_scenario
-from simdev.analysis import Outcome, analyze
 from simdev.cli import main
 from simdev.files import read_strategy
 from simdev.oracle import Cost, Oracle
-from simdev.scenario import run
+from simdev.report import analyze, run
+from simdev.scenario import Outcome
 from simdev.serve import METHODS, Limits, ServerState, respond
 from simdev.serve.http import refusal
 from waiting import HANGS, wait_until

@@ -18,9 +18,10 @@ import pytest
 import simdev
 from simdev.cli import main
 from simdev.errors import InputError
-from simdev.scenario import load_scenario, run
+from simdev.report import run
+from simdev.report.results import COLUMNS
+from simdev.scenario import load_scenario
 from simdev.sweep import sweep
-from simdev.sweep.answer import COLUMNS
 from simdev.sweep.frame import csv_text, write_results
 from simdev.sweep.point import rows_of
 from sweeps import ROOT, TINY, bandwidths

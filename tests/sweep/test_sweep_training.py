@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from simdev.scenario import load_scenario, run
+from simdev.report import run
+from simdev.scenario import load_scenario
 from simdev.sweep import sweep
 
 QUESTION: dict[str, Any] = {

@@ -1,0 +1,254 @@
+"""Steps that follow one another: simulate them until they repeat, and tell their period.
+
+Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
+q steps later, up to one shift, the period is (E(k + q) - E(k)) / q. Two equal periods prove
+nothing: what is compared is the whole state. When the last step simulated begins, all that runs,
+waits and is still to come follows from when the tasks of the steps that have not ended became
+ready, started and finished. If all of them did so as much later than their likes q steps before,
+the state has been there before, and a deterministic simulation goes on as it did then. No step that
+was not simulated can have played a part by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from .engine import simulate
+from .lowering import LoweredStep, Prepared, credited, iterated, lower_step, most_steps
+from .strategy import Strategy, Sync
+from .taskgraph import Ints, TaskGraph
+from .trace import Trace
+from .units import PS_PER_SECOND, format_seconds
+
+STEPS = ("once", "repeated")
+"""What a scenario may ask for: one step, or steps that follow one another."""
+
+COUNTS = (4, 8, 16, 32, 52)
+"""How many steps to simulate, until they repeat; the last leaves 50 periods."""
+
+SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
+PERIODS_SHOWN = 8
+
+
+def follow_one_another(strategy: Strategy, steps: str) -> bool:
+    """Whether steps are simulated one after another; a policy of synchronisation always does so."""
+    return steps == "repeated" or isinstance(strategy.sync, Sync)
+
+
+def simulate_strategy(
+    prepared: Prepared, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> tuple[Trace, LoweredStep]:
+    """The trace of a strategy, and the step that it executes, once or several times (STEPS).
+
+    Raises InputError, MissingCostError, DeadlockError.
+    """
+    step = lower_step(prepared, strategy, follow_one_another(strategy, steps))
+    return simulate_lowered(step, strategy, engine, steps), step
+
+
+def simulate_lowered(
+    step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0]
+) -> Trace:
+    """The trace of a step as a strategy lowers to it.
+
+    Where steps follow one another, as many are simulated as it takes until they repeat, or as there
+    may be (COUNTS). Raises InputError, DeadlockError.
+    """
+    if not follow_one_another(strategy, steps):
+        return simulate(step.task_graph, engine)
+    sync = strategy.sync if isinstance(strategy.sync, Sync) else None
+    for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
+        graph = iterated(step, count)
+        if step.pushes and sync:
+            trace = _under_credit(step, graph, sync, engine)
+        else:
+            trace = simulate(graph, engine)
+        steady = steady_state(trace)
+        if steady is not None and steady.repeats:
+            break
+    return trace
+
+
+def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
+    """The trace of several steps whose workers have a credit."""
+    # Loaded where there is a credit: an oracle of placements starts sooner without.
+    from .engine.credit import Sent, decisions
+
+    limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
+    return credited(
+        step,
+        graph,
+        sync,
+        lambda changed: simulate(changed, engine),
+        lambda free, sent: decisions(free, (Sent(*message) for message in sent), limit, skip),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """How ``steps`` that were simulated follow one another; times in ps.
+
+    ``first_ps`` is the time of the first step, ``periods_ps`` are from the end of each to the end
+    of the next, ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
+    proved by comparing it; then the period is exact, a mean over the cycle. With a ``cycle`` of 0
+    no repetition was seen; the period is the mean over the later half of ``periods_ps``.
+    """
+
+    first_ps: int
+    periods_ps: tuple[int, ...]
+    steps: int
+    cycle: int
+    trace_ps: int
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the state was seen to repeat."""
+        return self.cycle > 0
+
+    @property
+    def later_ps(self) -> tuple[int, ...]:
+        """The periods that count: those of the last cycle, else the later half."""
+        return self.periods_ps[-self.cycle if self.repeats else len(self.periods_ps) // 2 :]
+
+    @property
+    def period_ps(self) -> Fraction:
+        """The period in ps; exact where the state repeats."""
+        return Fraction(sum(self.later_ps), len(self.later_ps))
+
+    @property
+    def step_ps(self) -> int:
+        """The step time: the period, rounded up to a picosecond."""
+        return ceil(self.period_ps)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``simdev simulate --json`` adds where steps repeat."""
+        return {
+            "first_step_s": self.first_ps / PS_PER_SECOND,
+            "trace_s": self.trace_ps / PS_PER_SECOND,
+            "cycle": self.cycle,
+            "steps": self.steps,
+            "periods_s": [period / PS_PER_SECOND for period in self.periods_ps],
+            "period_min_s": min(self.later_ps) / PS_PER_SECOND,
+            "period_max_s": max(self.later_ps) / PS_PER_SECOND,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What a person should know of the step time."""
+        times = self.first_ps, self.trace_ps, min(self.later_ps), max(self.later_ps)
+        first, whole, least, most = map(_time, times)
+        yield (
+            "Steps follow one another: this is their period. "
+            f"First step {first}, all {self.steps} steps {whole}."
+        )
+        if self.cycle == 1:
+            yield "The last steps repeat each other in every task."
+        elif self.repeats:
+            yield (
+                f"Every {self.cycle} steps the same comes again in every task: "
+                f"periods from {least} to {most}."
+            )
+        else:
+            yield (
+                f"NOT STEADY after {self.steps} steps: "
+                f"periods from {least} to {most}, the mean is given."
+            )
+        more = ", .." if len(self.periods_ps) > PERIODS_SHOWN else ""
+        yield f"From end to end: {', '.join(map(_time, self.periods_ps[:PERIODS_SHOWN]))}{more}."
+
+
+def _time(ps: int) -> str:
+    return format_seconds(ps / PS_PER_SECOND)
+
+
+def steady_state(trace: Trace) -> Steady | None:
+    """How the steps of a trace repeat; None for fewer than three, which have no period."""
+    steps = trace.task_graph.steps
+    if steps < 3:
+        return None
+    times = _StepTimes.of(trace)
+    cycle = next((q for q in range(1, (steps - 2) // 2 + 1) if times.repeat(q)), 0)
+    counted = times.ends[: (times.last_undisturbed(cycle) if cycle else steps - 2) + 1]
+    return Steady(int(counted[0]), tuple(np.diff(counted).tolist()), steps, cycle, trace.end_ps)
+
+
+def step_time_ps(trace: Trace) -> int:
+    """The step time in ps: of steps that follow one another their period, rounded up (rule 10)."""
+    steady = steady_state(trace)
+    return -(-trace.end_ps // trace.task_graph.steps) if steady is None else steady.step_ps
+
+
+def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
+    """When each task became ready: the last release (finish + lag) of its predecessors, else 0."""
+    successors = task_graph.tasks.successors
+    ready = np.zeros(len(task_graph.tasks), np.int64)
+    np.maximum.at(ready, successors.ids, release[successors.owners()])
+    return ready
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepTimes:
+    """A trace with a row a step: of each task when it was ready, started and finished, in ps.
+
+    ``begins``, ``ends`` and ``frees`` are by step the first start, the last release, and when the
+    last task has left its queues too. ``slack`` is the part of a shift that may be rounding.
+    """
+
+    ready: Ints
+    start: Ints
+    finish: Ints
+    begins: Ints
+    ends: Ints
+    frees: Ints
+    slack: float
+
+    @classmethod
+    def of(cls, trace: Trace) -> _StepTimes:
+        """The times of a trace of several steps."""
+        tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
+        release = trace.finish + tasks.lag
+        free = np.maximum(release, trace.finish + tasks.gap)
+        times = ready_ps(trace.task_graph, release), trace.start, trace.finish, release, free
+        ready, start, finish, release, free = (column.reshape(steps, -1) for column in times)
+        begins = start.min(axis=1, initial=trace.end_ps)
+        ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
+        slack = SLACK if tasks.flow.any() else 0.0
+        return cls(ready, start, finish, begins, ends, frees, slack)
+
+    def repeat(self, cycle: int) -> bool:
+        """Whether the state in which the last step begins is that of ``cycle`` steps before.
+
+        Compared are the steps that have not ended then, and at least ``cycle`` + 1 of those before.
+        """
+        last = len(self.ends) - 2
+        now, shift = int(self.begins[last + 1]), int(self.ends[last] - self.ends[last - cycle])
+        under_way = np.flatnonzero(self.frees[: last + 1] > now)
+        first = min(last - cycle, *under_way[:1].tolist(), last)
+        if first < cycle:
+            return False
+        # Of the step that begins, only what waits for its queue by now is part of the state.
+        waiting = np.minimum(self.ready[[last + 1 - cycle, last + 1]] + [[shift], [0]], now)
+        columns = self.ends, self.begins, self.start, self.finish, self.ready
+        return all(
+            self._later(times[first - cycle : last + 1 - cycle], times[first : last + 1], shift)
+            for times in columns
+        ) and self._later(waiting[0] - shift, waiting[1], shift)
+
+    def _later(self, before: Ints, after: Ints, shift: int) -> bool:
+        """Whether all of these times are those ``shift`` ps later."""
+        return bool((np.abs(after - before - shift) <= self.slack * shift).all())
+
+    def last_undisturbed(self, cycle: int) -> int:
+        """The last step that ends before one begins that was not simulated, in the steady state."""
+        last = len(self.ends) - 2
+        shift = self.ends[last] - self.ends[last - cycle]
+        whole = self.ends[: last + 1] <= self.begins[last + 2 - cycle] + shift
+        # A step counts only where it is one shift later than its like: not in the first steps.
+        whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
+        whole[:cycle] = False
+        return int(np.flatnonzero(whole)[-1]) if whole.any() else last

@@ -1,0 +1,100 @@
+"""The chart of any trace: a row for each compute stream and queue, the critical path on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ...taskgraph import TRANSFER
+from ...trace import Trace
+from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ..measures.path import Segment, critical_path
+from ..measures.spans import timeline_rows
+from .gantt import Gantt, GanttRow, Label, Look, merge_neighbours
+from .style import kind_colours
+
+PATH = -2  # the device of the row that belongs to no device: the critical path
+MERGE_ABOVE = 5_000  # spans: beyond, neighbours that no pixel separates are drawn as one
+WAITS = ("queueing", "launch", "latency")  # blames that the path's row shows by their own names
+
+
+def trace_chart(trace: Trace) -> Gantt:
+    """The chart of a trace.
+
+    Bars are coloured by kind; transfers are named by their source and destination. The critical
+    path is a row of its own, on top, with what its waiting is blamed on, and its tasks are outlined
+    in red below (in large charts underlined).
+    """
+    rows, colours = trace_rows(trace)
+    looks = {kind: Look(colour) for kind, colour in colours.items()}
+    merged = sum(map(len, rows)) > MERGE_ABOVE
+    labels = () if merged else tuple(_labels(trace, rows, tuple(colours)))
+    if merged:
+        # Four thousandths of the width: about a third of a pixel on paper.
+        rows = tuple(merge_neighbours(row, trace.end_ps / 4_000) for row in rows)
+    verdict = "fits"
+    if not trace.feasible:
+        verdict = f"DOES NOT FIT: {format_bytes(trace.memory_excess)} over"
+    steps = trace.task_graph.steps
+    length = "step" if steps == 1 else f"{steps} steps"
+    title = f"{length} {format_seconds(trace.end_ps / PS_PER_SECOND)}, {verdict}"
+    return Gantt(
+        rows, tuple(looks.values()), trace.end_ps, title,
+        labels=labels, legend=looks, alarm=not trace.feasible,
+    )  # fmt: skip
+
+
+def trace_rows(trace: Trace) -> tuple[tuple[GanttRow, ...], Mapping[str, str]]:
+    """(the critical path, then a row for each compute stream, queue and lane, in the order of the
+    cluster, links last; the colour of each kind, in the order that the looks of the rows index).
+    """
+    rows, path = timeline_rows(trace), critical_path(trace)
+    kinds = trace.task_graph.tasks.kind
+    on_path = [s.blame if s.blame in WAITS else kinds[s.task] for s in path]
+    colours = kind_colours(
+        {kinds[task] for row in rows for task in row.tasks.tolist()} | {*on_path}
+    )
+    code = {kind: number for number, kind in enumerate(colours)}
+    look = np.fromiter((code.get(kind, -1) for kind in kinds), np.int64, len(kinds))
+    critical = np.zeros(len(kinds), np.bool_)
+    critical[[segment.task for segment in path]] = True
+    path_look = [code[kind] for kind in on_path]
+    charted = [_path_row(path, path_look)]
+    for row in rows:
+        ids = row.tasks
+        spans = ids, trace.start[ids], trace.finish[ids], look[ids], critical[ids]
+        charted.append(GanttRow(row.name, row.device, row.computes, *spans))
+    return tuple(charted), colours
+
+
+def _path_row(path: Sequence[Segment], looks: Sequence[int]) -> GanttRow:
+    """The critical path as a row that tiles the step."""
+    spans = [(segment.task, segment.start_ps, segment.finish_ps) for segment in path]
+    tasks, start, finish = np.array(spans, np.int64).reshape(-1, 3).T
+    look, unmarked = np.array(looks, np.int64), np.zeros(len(path), np.bool_)
+    return GanttRow("critical path", PATH, True, tasks, start, finish, look, unmarked)
+
+
+def _labels(trace: Trace, rows: Sequence[GanttRow], kinds: Sequence[str]) -> Iterator[Label]:
+    for number, row in enumerate(rows):
+        columns = (column.tolist() for column in (row.tasks, row.start, row.finish, row.look))
+        for task, start, finish, look in zip(*columns, strict=True):
+            names = tuple(_names(trace, row, task, kinds[look]))
+            yield Label(number, start, finish, look, names, kinds[look] != TRANSFER)
+
+
+def _names(trace: Trace, row: GanttRow, task: int, kind: str) -> Iterator[str]:
+    """What may be written into a bar, the longest first."""
+    tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+    name = tasks.name[task]
+    if row.device == PATH and kind in WAITS:
+        yield kind
+    elif tasks.kind[task] != TRANSFER:
+        yield name
+    else:
+        source, destination = devices[tasks.source[task]], devices[tasks.destination[task]]
+        yield f"{name.removesuffix(f'>{destination}')}  {source} → {destination}"
+        yield f"{source} → {destination}"
+        yield f"→ {destination}"
+        yield f"→{destination}"

@@ -1,0 +1,230 @@
+"""The critical path, and what each picosecond of the step is blamed on.
+
+The path is the chain of binding constraints, walked back from the task whose finish + lag ends the
+step. What let a task start when it did is either the predecessor that released it then, or the task
+that held one of its queues until then (finish + gap = start). Each piece of time on the chain is
+blamed on what filled it:
+
+    compute   a device computed: an op that the next task depends on, or that it waited behind for
+    the device
+    transfer  a transfer that the next task depends on (held latency and a flow's slower rate
+    included)
+    queueing  another transfer, behind which the next one had to wait for a queue
+    launch    only the gap after a task was left (launch overhead, link turnaround)
+    latency   on the way to the next task, holding nothing
+
+Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
+steps repeat they tile the window of whole periods, from its end back to where it begins. Ties: a
+dependency before a queue; of predecessors the smallest id; of holders the last to finish, then the
+first to start, then the smallest id.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...period import ready_ps
+from ...taskgraph import Ints, TaskGraph
+from ...trace import Trace
+from ...units import PS_PER_SECOND
+from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
+from .spans import Window, transfer_mask
+
+BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
+NOBODY = -1
+
+
+class Segment(NamedTuple):
+    """A piece of the critical path: [start_ps, finish_ps) blamed on ``blame`` (one of BLAMES).
+
+    ``task`` is the id of the task that filled it, ``waiter`` of the task that waited behind it in a
+    queue (NOBODY: the next task of the path depends on it). A tuple, because a path may hold as
+    many segments as the trace has tasks.
+    """
+
+    blame: str
+    task: int
+    start_ps: int
+    finish_ps: int
+    waiter: int = NOBODY
+
+    @property
+    def duration_ps(self) -> int:
+        """Its length in ps."""
+        return self.finish_ps - self.start_ps
+
+    def to_json(self, trace: Trace) -> dict[str, Any]:
+        """One entry of ``critical_path``."""
+        tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+        entry: dict[str, Any] = {
+            "task": tasks.name[self.task],
+            "blame": self.blame,
+            "start_s": self.start_ps / PS_PER_SECOND,
+            "finish_s": self.finish_ps / PS_PER_SECOND,
+            "start_ps": self.start_ps,
+            "finish_ps": self.finish_ps,
+            "device": devices[tasks.source[self.task]],
+        }
+        if self.waiter != NOBODY:
+            entry["waiter"] = tasks.name[self.waiter]
+        return entry
+
+
+def path_tasks(trace: Trace) -> list[int]:
+    """The ids of the tasks on the critical path of the whole trace, first to last."""
+    return [task for task, _ in _chain(trace, Window(0, trace.end_ps))]
+
+
+def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
+    """The tasks of the path, first to last, each with the task that waited behind it in a queue (or
+    NOBODY).
+
+    The last is the first that is released when the window ends, the first the one at work when it
+    begins.
+    """
+    tasks = trace.task_graph.tasks
+    if not len(tasks):
+        return []
+    release = trace.finish + tasks.lag
+    ready = ready_ps(trace.task_graph, release)
+    binding = _binding(trace.task_graph, release, ready)
+    holders = _Holders(trace)
+    path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
+    # tasks of no length that let go at one instant must not explain one another
+    on_path = {path[0][0]}
+    while True:
+        task = path[-1][0]
+        if window.begin_ps and trace.start[task] <= window.begin_ps:
+            return path[::-1]
+        if ready[task] == trace.start[task]:
+            before, waiter = int(binding[task]), NOBODY
+        else:
+            before, waiter = holders.until_start(task, on_path), task
+        if before == NOBODY:
+            return path[::-1]
+        path.append((before, waiter))
+        on_path.add(before)
+
+
+def _binding(task_graph: TaskGraph, release: Ints, ready: Ints) -> Ints:
+    """For each task the predecessor that released it last (the smallest id of several), NOBODY for
+    roots.
+    """
+    successors, count = task_graph.tasks.successors, len(task_graph.tasks)
+    before, after = successors.owners(), successors.ids
+    last = release[before] == ready[after]
+    binding = np.full(count, count, np.int64)
+    np.minimum.at(binding, after[last], before[last])
+    return np.where(binding == count, NOBODY, binding)
+
+
+class _Holders:
+    """The tasks that held each queue, by the instant at which they let go of it."""
+
+    def __init__(self, trace: Trace) -> None:
+        tasks = trace.task_graph.tasks
+        self.trace, self.held = trace, tasks.resources
+        holder, queue = tasks.resources.owners(), tasks.resources.ids
+        until = (trace.finish + tasks.gap)[holder]
+        order = np.lexsort((holder, trace.start[holder], -trace.finish[holder], until, queue))
+        # One number at a time is looked at below: lists are faster for that than arrays.
+        self.holder, self.until = holder[order].tolist(), until[order].tolist()
+        self.ptr = np.searchsorted(
+            queue[order], np.arange(len(trace.task_graph.resources) + 1)
+        ).tolist()
+
+    def until_start(self, task: int, excluded: set[int]) -> int:
+        """The task that held one of the queues of ``task`` until it started."""
+        start, finish = self.trace.start, self.trace.finish
+        then, holders = int(start[task]), []
+        for queue in self.held[task].tolist():
+            at, end = self.ptr[queue], self.ptr[queue + 1]
+            at = bisect_left(self.until, then, at, end)
+            while at < end and self.until[at] == then:
+                if self.holder[at] not in excluded:
+                    holders.append(self.holder[at])
+                    break
+                at += 1
+        return min(holders, key=lambda t: (-finish[t], start[t], t), default=NOBODY)
+
+
+def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, ...]:
+    """The segments of the critical path of a valid trace; they tile the window (None: the whole
+    trace), in ps.
+
+    The window ends with the finish or release of some task.
+    """
+    window = window or Window(0, trace.end_ps)
+    moves = transfer_mask(trace.task_graph)
+    tasks, segments = trace.task_graph.tasks, []
+    for task, waiter in _chain(trace, window):
+        start, finish = int(trace.start[task]), int(trace.finish[task])
+        blame = "compute" if not moves[task] else "transfer" if waiter == NOBODY else "queueing"
+        after, wait = (
+            ("latency", int(tasks.lag[task]))
+            if waiter == NOBODY
+            else ("launch", int(tasks.gap[task]))
+        )
+        borders = (max(time, window.begin_ps) for time in (start, finish, finish + wait))
+        for kind, (begin, end) in zip((blame, after), pairwise(borders), strict=True):
+            if begin < end:
+                segments.append(Segment(kind, task, begin, end, waiter))
+    return tuple(segments)
+
+
+def path_tables(
+    trace: Trace, path: Sequence[Segment], window: Window, blame: Mapping[str, int]
+) -> Iterator[Table]:
+    """What the step time is spent on: by blame (ps of a step), by place (tasks by their device,
+    transfers by their ends), and the longest segments.
+    """
+    step = sum(blame.values()) or 1
+    shares = tuple((name, ps, ps / step, ps / step) for name, ps in blame.items())
+    columns = {"blame": TEXT, "time": TIME, "of step": SHARE, "": BAR}
+    note = "The chain of tasks that made the step as long as it is; the parts add up to the step."
+    yield Table("Critical path: what the step time is spent on", columns, shares, note)
+    yield _place_table(trace, path, window)
+    names = trace.task_graph.tasks.name
+    longest = sorted(path, key=lambda segment: (-segment.duration_ps, segment.start_ps))
+    rows = tuple(
+        (
+            segment.blame, names[segment.task],
+            "" if segment.waiter == NOBODY else names[segment.waiter],
+            segment.start_ps, segment.duration_ps, window.share(segment.duration_ps),
+        )
+        for segment in longest
+    )  # fmt: skip
+    title = f"Its longest segments, of {len(path):,}"
+    title += f" in {window.steps} steps" if window.steps > 1 else ""
+    columns = {
+        "blame": TEXT, "task": TEXT, "waiting behind it": TEXT,
+        "from": TIME, "for": TIME, "of step": SHARE,
+    }  # fmt: skip
+    yield Table(title, columns, rows, shown=8)
+
+
+def _place_table(trace: Trace, path: Sequence[Segment], window: Window) -> Table:
+    """Many rows, so that the page alone shows it."""
+    graph = trace.task_graph
+    source, destination = graph.tasks.source, graph.tasks.destination
+    totals, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for segment in path:
+        ends = dict.fromkeys(graph.devices[end[segment.task]] for end in (source, destination))
+        place = segment.blame, graph.tasks.kind[segment.task], " → ".join(ends)
+        totals[place] += segment.duration_ps
+        counts[place] += 1
+    rows = tuple(
+        (*place, counts[place], window.a_step(ps), window.share(ps))
+        for place, ps in totals.most_common()
+    )
+    columns = {
+        "blame": TEXT, "kind": TEXT, "where": TEXT, "segments": COUNT, "time": TIME,
+        "of step": SHARE,
+    }  # fmt: skip
+    return Table("Critical path by place", columns, rows, shown=0)

@@ -1,0 +1,253 @@
+"""The section of a report on a pipeline from the times of its stages alone: its bubble, the
+activations that live on each rank, and its steady period.
+
+The *cost* of a step is the longest time that a rank spans, from its first start to its last finish,
+and the *bubble rate* is the share of it in which the busiest rank would not be busy:
+(cost - m (f + b + w)) / cost for m microbatches and equal stages (Zero Bubble, Qi et al. 2024,
+section 5.3). Steps that follow one another without a barrier between the ranks take the cost each;
+the step time, from the first start to the last finish, is the time of one step alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ...schedules import BACKWARD, FORWARD, WEIGHT, Schedule, weight_versions
+from ...taskgraph import Ints
+from ...trace import Trace
+from ...units import PS_PER_SECOND, format_seconds
+from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
+    once.
+
+    ``live`` counts activations (one a microbatch and stage), each from the start of its forward to
+    the finish of its backward, that of the weights included. ``peak`` are bytes.
+    """
+
+    name: str
+    stages: tuple[int, ...]
+    busy_ps: int
+    start_ps: int
+    finish_ps: int
+    live: int
+    peak: int
+
+    @property
+    def span_ps(self) -> int:
+        """From the first start to the last finish, in ps."""
+        return self.finish_ps - self.start_ps
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``ranks``; seconds and bytes."""
+        return {
+            "name": self.name,
+            "stages": list(self.stages),
+            "busy_s": self.busy_ps / PS_PER_SECOND,
+            "start_s": self.start_ps / PS_PER_SECOND,
+            "finish_s": self.finish_ps / PS_PER_SECOND,
+            "live_activations": self.live,
+            "peak_bytes": self.peak,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The steady state of an asynchronous pipeline: ``ps`` a microbatch, exact where ``repeats``.
+
+    It repeats where the state of all stages does, every ``cycle`` microbatches; else ``ps`` is the
+    mean over the later half. ``least_ps`` and ``most_ps`` are the extremes of the times that were
+    averaged.
+    """
+
+    ps: Fraction
+    repeats: bool
+    cycle: int
+    least_ps: int
+    most_ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineUse:
+    """What a pipeline's trace shows; times in ps.
+
+    ``period`` is None for a synchronous schedule, or too short a run.
+    """
+
+    schedule: Schedule
+    engine: str
+    step_ps: int
+    ranks: tuple[RankUse, ...]
+    versions: tuple[int, ...]
+    period: Period | None
+
+    @property
+    def cost_ps(self) -> int:
+        """The longest span of a rank."""
+        return max(rank.span_ps for rank in self.ranks)
+
+    @property
+    def ideal_ps(self) -> int:
+        """What the busiest rank computes: the least cost that any order allows."""
+        return max(rank.busy_ps for rank in self.ranks)
+
+    @property
+    def bubble_rate(self) -> Fraction:
+        """(cost - ideal) / cost; in an asynchronous steady state, of one period. 0 where nothing
+        takes time.
+        """
+        ideal, cost = Fraction(self.ideal_ps), Fraction(self.cost_ps)
+        if self.period is not None:
+            ideal, cost = ideal / self.schedule.microbatches, self.period.ps
+        return 1 - ideal / cost if cost else Fraction(0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The section as an object of JSON; seconds and bytes."""
+        schedule, period = self.schedule, self.period
+        section: dict[str, Any] = {
+            "schedule": schedule.name,
+            "stages": schedule.stages,
+            "microbatches": schedule.microbatches,
+            "step_time_s": self.step_ps / PS_PER_SECOND,
+            "step_time_ps": self.step_ps,
+            "cost_s": self.cost_ps / PS_PER_SECOND,
+            "ideal_s": self.ideal_ps / PS_PER_SECOND,
+            "bubble_rate": float(self.bubble_rate),
+            "engine": self.engine,
+            "live_activations": [rank.live for rank in self.ranks],
+            "peak_bytes": [rank.peak for rank in self.ranks],
+            "weight_versions": list(self.versions),
+            "ranks": [rank.to_json() for rank in self.ranks],
+        }
+        if period is not None:
+            extremes = period.least_ps, period.most_ps
+            section["period_s"] = float(period.ps / PS_PER_SECOND)
+            section["period_exact"] = period.repeats
+            section["period_range_s"] = [ps / PS_PER_SECOND for ps in extremes]
+        return section
+
+    def lines(self) -> Iterator[str]:
+        """What a person should know first."""
+        schedule, period, rate = self.schedule, self.period, float(self.bubble_rate)
+        yield (
+            f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "
+            f"{schedule.microbatches} microbatches"
+        )
+        yield f"Step time {_time(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
+        if period is not None:
+            how = "the mean, not yet steady"
+            if period.repeats:
+                how = f"exact, repeats every {period.cycle}"
+            yield f"Steady period {_time(period.ps)} a microbatch ({how}); bubble rate {rate:.4f}"
+            return
+        work = f"cost {_time(self.cost_ps)} for {_time(self.ideal_ps)} of work"
+        yield f"Bubble rate {rate:.4f}: {work}"
+        if schedule.asynchronous:
+            yield "No steady state: too few microbatches"
+
+    def table(self) -> Table:
+        """A row a rank; versions of weights, and memory, where there are such."""
+        columns = {
+            "rank": TEXT, "stages": TEXT, "busy": TIME, "idle": SHARE, "live activations": COUNT,
+        }  # fmt: skip
+        stashes, holds = self.schedule.asynchronous, any(rank.peak for rank in self.ranks)
+        columns |= {"weight versions": NUMBER} if stashes else {}
+        columns |= {"peak memory": BYTES} if holds else {}
+        rows = []
+        for rank in self.ranks:
+            idle = 1 - rank.busy_ps / self.step_ps if self.step_ps else 0.0
+            cells = [rank.name, ",".join(map(str, rank.stages)), rank.busy_ps, idle, rank.live]
+            if stashes:
+                cells.append(",".join(str(self.versions[stage]) for stage in rank.stages))
+            rows.append((*cells, *[rank.peak] * holds))
+        return Table("Ranks (idle: of the step time)", columns, tuple(rows), shown=64)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines()) + "\n\n" + table_text(self.table())
+
+
+def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:
+    """The section of a trace of ``pipeline_task_graph(schedule, ...)``."""
+    ranks, first = [], 0
+    # The tasks of a pipeline are its actions, rank by rank, then its messages.
+    for rank, row in enumerate(schedule.rows):
+        last = first + sum(action is not None for action in row)
+        ranks.append(_rank_use(schedule, trace, rank, first, last))
+        first = last
+    period = _period(schedule, trace) if schedule.asynchronous else None
+    versions = weight_versions(schedule)
+    return PipelineUse(schedule, trace.engine, trace.end_ps, tuple(ranks), versions, period)
+
+
+def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
+    """Of the tasks ``first`` to ``last``, which are those of the rank."""
+    start, finish = trace.start[first:last], trace.finish[first:last]
+    stages = tuple(stage for stage, home in enumerate(schedule.rank_of) if home == rank)
+    live, memory = _live(schedule, first, start, finish), trace.memory[rank]
+    times = int((finish - start).sum()), int(start.min()), int(finish.max())
+    return RankUse(memory.device, stages, *times, live, memory.peak)
+
+
+def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
+    """The most activations at once."""
+    events = []
+    for i, (begin, end) in enumerate(zip(start.tolist(), finish.tolist(), strict=True)):
+        kind = schedule.actions[first + i].kind
+        if kind == FORWARD:
+            events.append((begin, 1))
+        elif kind in (BACKWARD, WEIGHT):
+            events.append((end, -1))
+    # Sorted, ends at an instant come before begins at it, as for any buffer (rule 7).
+    changes = [change for _, change in sorted(events)]
+    return int(np.cumsum([0, *changes]).max())
+
+
+def _period(schedule: Schedule, trace: Trace) -> Period | None:
+    """The time between microbatches completed by stage 0, while the pipeline is still being fed.
+
+    In 1F1B what happens between two backwards of each stage follows from what happened between the
+    two before them. So the state repeats for ever once all its times differ by one constant from
+    those of an earlier microbatch.
+    """
+    state = _states(schedule, trace)
+    if len(state) < 3:
+        return None
+    ends = state[:, 0]  # of the backwards of stage 0
+    shifts = state[-1] - state[:-1]
+    same = np.flatnonzero((shifts == shifts[:, :1]).all(axis=1))
+    cycle = len(state) - 1 - int(same[-1]) if len(same) else 0
+    gaps = np.diff(ends)[-(cycle or len(ends) // 2) :]
+    period = Fraction(int(gaps.sum()), len(gaps))
+    return Period(period, cycle > 0, cycle, int(gaps.min()), int(gaps.max()))
+
+
+def _states(schedule: Schedule, trace: Trace) -> Ints:
+    """A line a microbatch while all stages are fed: when each stage ended its backward, and the
+    forward before that.
+    """
+    ends: dict[tuple[int, bool], list[int]] = {}
+    ahead: dict[int, int] = {}  # forwards of a stage before its first backward
+    for action, finish in zip(schedule.actions, trace.finish.tolist(), strict=False):
+        forward = action.kind == FORWARD
+        if forward or action.kind in (BACKWARD, WEIGHT):
+            ends.setdefault((action.stage, forward), []).append(finish)
+        if not forward:
+            ahead.setdefault(action.stage, len(ends[action.stage, True]))
+    count = schedule.microbatches + 1 - max(ahead.values())
+    columns = []
+    for stage, skipped in sorted(ahead.items()):
+        forwards = ends[stage, True][skipped - 1 :]
+        columns += [ends[stage, False][:count], forwards[:count]]
+    return np.array(columns, np.int64).T
+
+
+def _time(ps: int | Fraction) -> str:
+    return format_seconds(float(Fraction(ps) / PS_PER_SECOND))

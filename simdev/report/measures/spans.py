@@ -1,0 +1,196 @@
+"""Arithmetic on the spans [start, finish) of a trace, in ps, and the rows in which they stand."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...period import Steady
+from ...taskgraph import COLLECTIVE, SYNC, TRANSFER, Coded, Ints, Resource, TaskGraph
+from ...trace import Trace
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """[begin_ps, end_ps) of a trace of ``traced`` steps: as long as ``steps`` of them together.
+
+    A report measures what happens there and shares it out among the steps.
+    """
+
+    begin_ps: int
+    end_ps: int
+    steps: int = 1
+    traced: int = 1
+
+    @classmethod
+    def of(cls, trace: Trace, steady: Steady | None) -> Window:
+        """The periods that count of steps that repeat, else the whole trace."""
+        steps = trace.task_graph.steps
+        if steady is None:
+            return cls(0, trace.end_ps, steps, steps)
+        end = steady.first_ps + sum(steady.periods_ps)
+        return cls(end - sum(steady.later_ps), end, len(steady.later_ps), steps)
+
+    @property
+    def length_ps(self) -> int:
+        """How long it is, in ps."""
+        return self.end_ps - self.begin_ps
+
+    def a_step(self, ps: int) -> int:
+        """The part of a time in the window that belongs to one step, in ps, rounded up."""
+        return -(-ps // self.steps)
+
+    def share(self, ps: int) -> float:
+        """The share of the window that a time in it is, 0 of a window of no length."""
+        return ps / self.length_ps if self.length_ps else 0.0
+
+    def covered_ps(self, start: Ints, finish: Ints) -> int:
+        """The time in ps that the spans cover together within the window."""
+        return covered_ps(np.maximum(start, self.begin_ps), np.minimum(finish, self.end_ps))
+
+
+def covered_ps(start: Ints, finish: Ints) -> int:
+    """The time in ps that the spans cover together: the length of their union."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, finish = start[order], finish[order]
+    before = np.concatenate((start[:1], np.maximum.accumulate(finish)[:-1]))
+    return int(np.maximum(finish - np.maximum(start, before), 0).sum())
+
+
+def transfer_mask(task_graph: TaskGraph) -> Bools:
+    """True for each task that moves bytes between devices or adds them up on the way, false for
+    each that computes.
+    """
+    tasks = task_graph.tasks
+    moves = kind_mask(task_graph, TRANSFER, COLLECTIVE, SYNC) | tasks.flow
+    moves |= tasks.source != tasks.destination
+    return moves
+
+
+def sent_mask(task_graph: TaskGraph) -> Bools:
+    """True for each task that sends: transfers (``transfer_mask``) that do not only add up or
+    wait.
+    """
+    return transfer_mask(task_graph) & ~kind_mask(task_graph, SYNC)
+
+
+def kind_mask(task_graph: TaskGraph, *wanted: str) -> Bools:
+    """True for each task of these kinds."""
+    kinds = task_graph.tasks.kind
+    # Of several steps the kinds are codes of a few labels; there are up to ten million tasks.
+    if isinstance(kinds, Coded):
+        return np.array([label in wanted for label in kinds.labels], np.bool_)[kinds.codes]
+    return np.fromiter((kind in wanted for kind in kinds), np.bool_, len(kinds))
+
+
+def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
+    """Whether the resource is its device's compute stream: it bears the name of that very
+    device.
+    """
+    return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
+
+
+def shown_devices(task_graph: TaskGraph) -> Bools:
+    """Which devices are worth a row: not those that do nothing and have no memory limit where
+    others have one.
+
+    In a cluster of several nodes there are more switches and NICs than devices that run ops.
+    """
+    limited = task_graph.capacity >= 0
+    used = np.zeros(len(limited), np.bool_)
+    used[task_graph.tasks.source[~transfer_mask(task_graph)]] = True
+    used[task_graph.buffers.device] = True
+    return used | limited if limited.any() else np.ones(len(limited), np.bool_)
+
+
+def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
+    """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
+    order = np.argsort(keys, kind="stable")
+    borders = np.searchsorted(keys[order], np.arange(1, count))
+    return np.split(values[order], borders) if count else []
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a timeline: its tasks in the order of time, none of which overlap.
+
+    ``device`` is the index of the device to which it belongs (-1: a link); ``computes`` tells a
+    compute stream from a queue or lane of transfers.
+    """
+
+    name: str
+    device: int
+    computes: bool
+    tasks: Ints
+
+
+def timeline_rows(trace: Trace) -> tuple[Row, ...]:
+    """Each device's compute stream and queues, in the order of the cluster, then the links.
+
+    A task stands in the row of every queue that it holds. What holds none is packed into as few
+    lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
+    Queues that nothing held are left out, and so are the compute streams of switches
+    (``shown_devices``) and what computes for no time in no queue.
+    """
+    task_graph = trace.task_graph
+    held = task_graph.tasks.resources
+    queued = group(held.ids, held.owners(), len(task_graph.resources))
+    shown = shown_devices(task_graph)
+    rows: list[list[Row]] = [[] for _ in range(len(task_graph.devices) + 1)]  # links stand last
+    for resource, unsorted in zip(task_graph.resources, queued, strict=True):
+        tasks = _in_time(trace, unsorted)
+        if is_compute_stream(task_graph, resource) and shown[resource.device]:
+            rows[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
+        elif len(tasks):
+            rows[resource.device].append(Row(resource.name, resource.device, False, tasks))
+    computing, moving = _unqueued(trace)
+    for device, name in enumerate(task_graph.devices):
+        rows[device] += _lanes(trace, name, device, True, computing[device])
+        rows[device] += _lanes(trace, f"out {name}", device, False, moving[device])
+    return tuple(row for of_device in rows for row in of_device)
+
+
+def _in_time(trace: Trace, tasks: Ints) -> Ints:
+    return tasks[np.lexsort((tasks, trace.finish[tasks], trace.start[tasks]))]
+
+
+def _unqueued(trace: Trace) -> Iterator[list[Ints]]:
+    """By source device the compute tasks, then the transfers, that hold no queue."""
+    tasks = trace.task_graph.tasks
+    alone = np.diff(tasks.resources.ptr) == 0
+    moves = transfer_mask(trace.task_graph)
+    # What marks the start of an expanded collective takes no time and is not drawn.
+    for mask in (alone & ~moves & (trace.start != trace.finish), alone & moves):
+        rows = np.flatnonzero(mask)
+        yield group(tasks.source[rows], rows, len(trace.task_graph.devices))
+
+
+def _lanes(trace: Trace, name: str, device: int, computes: bool, tasks: Ints) -> Iterator[Row]:
+    """The tasks packed into lanes: each into the first lane that is free at its start."""
+    tasks = _in_time(trace, tasks)
+    lanes: list[list[int]] = []
+    busy: list[tuple[int, int]] = []
+    idle: list[int] = []
+    spans = zip(
+        tasks.tolist(), trace.start[tasks].tolist(), trace.finish[tasks].tolist(), strict=True
+    )
+    for task, start, finish in spans:
+        while busy and busy[0][0] <= start:
+            heapq.heappush(idle, heapq.heappop(busy)[1])
+        if not idle:
+            heapq.heappush(idle, len(lanes))
+            lanes.append([])
+        lane = heapq.heappop(idle)
+        lanes[lane].append(task)
+        heapq.heappush(busy, (finish, lane))
+    for number, members in enumerate(lanes):
+        title = f"{name} #{number + 1}" if number else name
+        yield Row(title, device, computes, np.array(members, np.int64))

@@ -1,0 +1,193 @@
+"""What splitting each op costs: its time against that of its parts, and the bytes that its parts
+fetch and add up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...semantics import traits_of
+from ...strategy import Origin
+from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
+from ...units import PS_PER_SECOND
+from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
+from .spans import kind_mask, transfer_mask
+
+ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCost:
+    """One op that is split, or whose partial results are added up; or one that computes and stays
+    whole beside these.
+
+    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not
+    known), ``summed_ps`` and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts
+    (each to whom it serves first), ``sync_bytes`` to add up its partial results and to hand out the
+    sum.
+    """
+
+    op: str
+    kind: str
+    parts: int
+    split: Mapping[str, int]
+    whole_ps: int | None
+    summed_ps: int
+    longest_ps: int
+    bytes_in: int
+    sync_bytes: int
+
+    @property
+    def stays_whole(self) -> bool:
+        """Whether it runs on one device though others of the step are split."""
+        return self.parts == 1 and not self.sync_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``splits``."""
+        return {
+            "op": self.op,
+            "kind": self.kind,
+            "parts": self.parts,
+            "split": dict(self.split),
+            "whole_s": None if self.whole_ps is None else self.whole_ps / PS_PER_SECOND,
+            "summed_s": self.summed_ps / PS_PER_SECOND,
+            "longest_s": self.longest_ps / PS_PER_SECOND,
+            "bytes_in": self.bytes_in,
+            "sync_bytes": self.sync_bytes,
+        }
+
+
+def split_costs(
+    task_graph: TaskGraph,
+    kinds: Mapping[str, str],
+    origins: Mapping[str, Origin],
+    whole_ps: Mapping[str, int],
+) -> tuple[SplitCost, ...]:
+    """The ops that were split, and those that stay whole although they take time, in program order.
+
+    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
+    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit.
+    """
+    tasks = task_graph.tasks
+    of_task = [
+        origins.get(tasks.name[task]) if op == task else None
+        for task, op in enumerate(tasks.op.tolist())
+    ]
+    durations = _durations(task_graph, of_task)
+    degrees = _degrees(origins)
+    shards = {origin.op for origin in origins.values() if origin.role == "shard"}
+    bytes_in, sync_bytes = _bytes(task_graph, of_task)
+    costs = []
+    for name, kind in kinds.items():
+        parts = durations.get(name, [])
+        whole = len(parts) < 2 and not sync_bytes[name]
+        if traits_of(kind).leaf or (whole and not (name in shards and any(parts))):
+            continue
+        cost = SplitCost(
+            name, kind, len(parts), degrees.get(name, {}), whole_ps.get(name), sum(parts),
+            max(parts, default=0), bytes_in[name], sync_bytes[name],
+        )  # fmt: skip
+        costs.append(cost)
+    return tuple(costs)
+
+
+def _durations(task_graph: TaskGraph, of_task: Sequence[Origin | None]) -> dict[str, list[int]]:
+    """The times in ps of the parts of each op."""
+    durations: dict[str, list[int]] = {}
+    for origin, duration in zip(of_task, task_graph.tasks.duration.tolist(), strict=True):
+        if origin is not None and origin.role not in ADDING:
+            durations.setdefault(origin.op, []).append(duration)
+    return durations
+
+
+def _degrees(origins: Mapping[str, Origin]) -> dict[str, dict[str, int]]:
+    """By op and axis into how many intervals it is cut."""
+    cuts: dict[str, dict[str, set[tuple[int, int]]]] = {}
+    for origin in origins.values():
+        for axis, interval in origin.box:
+            cuts.setdefault(origin.op, {}).setdefault(axis, set()).add(interval)
+    return {
+        op: {axis: len(intervals) for axis, intervals in axes.items()} for op, axes in cuts.items()
+    }
+
+
+def _bytes(
+    task_graph: TaskGraph, of_task: Sequence[Origin | None]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """(bytes sent to the parts of each op, bytes sent to add up its partial results)."""
+    tasks = task_graph.tasks
+    columns = zip(
+        tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True
+    )
+    bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
+    ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph)), strict=True))
+    for task, (kind, op, size, successors) in enumerate(columns):
+        origin = of_task[task]
+        if kind == COLLECTIVE and origin is not None:
+            sync_bytes[origin.op] += size * ranks[task]
+        readers = [reader for reader in successors if tasks.kind[reader] != TRANSFER]
+        if kind != TRANSFER or not readers:
+            continue
+        # A tensor that several ops read counts for the first of them.
+        ends = of_task[op], of_task[min(readers)]
+        adding = next((end for end in ends if end is not None and end.role in ADDING), None)
+        if adding is not None:
+            sync_bytes[adding.op] += size
+        elif ends[1] is not None:
+            bytes_in[ends[1].op] += size
+    return bytes_in, sync_bytes
+
+
+def ranks_of(task_graph: TaskGraph) -> tuple[Ints, Ints]:
+    """The collectives, and on how many devices each leaves a buffer (at least 1)."""
+    buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
+    collectives = np.flatnonzero(kind_mask(task_graph, COLLECTIVE))
+    filled = np.isin(buffers.filler, collectives)
+    places = np.unique(buffers.filler[filled] * count + buffers.device[filled]) // count
+    filler, ranks = np.unique(places, return_counts=True)
+    by_task = np.ones(len(task_graph.tasks), np.int64)
+    by_task[filler] = ranks
+    return collectives, by_task[collectives]
+
+
+def sent_bytes(task_graph: TaskGraph) -> int:
+    """Bytes of all transfers, and of collectives what all of their ranks send."""
+    moves, size = transfer_mask(task_graph), task_graph.tasks.bytes
+    collectives, ranks = ranks_of(task_graph)
+    # A collective is a transfer too, so one rank's bytes are counted already.
+    return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
+
+
+def split_tables(
+    splits: Sequence[SplitCost], whole: Sequence[SplitCost], step_ps: int
+) -> tuple[Table, Table]:
+    """The ops that send most, then those that take longest; and the ops that run on one device
+    although others are split, the longest first.
+    """
+    ordered = sorted(splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
+    rows = tuple(
+        (
+            cost.op, " ".join(f"{axis}={degree}" for axis, degree in cost.split.items()) or "-",
+            cost.parts, cost.whole_ps, cost.summed_ps, cost.longest_ps, cost.bytes_in,
+            cost.sync_bytes,
+        )
+        for cost in ordered
+    )  # fmt: skip
+    columns = {
+        "op": TEXT, "split": TEXT, "parts": COUNT, "whole": TIME, "summed": TIME, "longest": TIME,
+        "fetched": BYTES, "added up": BYTES,
+    }  # fmt: skip
+    longest = sorted(whole, key=lambda cost: -cost.summed_ps)
+    step = max(step_ps, 1)
+    kept = tuple((cost.op, cost.kind, cost.summed_ps, cost.summed_ps / step) for cost in longest)
+    total = sum(cost.summed_ps for cost in longest) / step
+    return Table("What splitting costs", columns, rows), Table(
+        f"Stays whole although it computes: {total:.1%} of the step",
+        {"op": TEXT, "kind": TEXT, "time": TIME, "of the step": SHARE},
+        kept,
+    )

@@ -1,0 +1,214 @@
+"""The section of a report that only a large model's step has: time by what it goes to, use of the
+peak, memory by rank.
+
+The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
+exposed communication, and the bubble. Exposed communication is divided by what it is for
+(collectives of tp, of experts, of the replicas, copies to the host, what goes to or comes from
+other ranks: the first of these in flight). MFU is the share of the devices' peak that the products
+of the model alone would need; HFU counts what is computed twice, too (Korthikanti et al. 2022,
+section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...models.large.roles import COMPUTES, DATA, EXPERT, HOST, PIPELINE, ROLES, TENSOR, LargeStep
+from ...taskgraph import Ints
+from ...trace import DeviceMemory, Trace
+from ...units import PS_PER_SECOND
+from ..table import BYTES, LIMIT, TEXT, TIME, Table
+
+BUBBLE = "bubble"
+TERMS = (*ROLES, BUBBLE)
+EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
+"""What may be in flight while nothing is computed; the first that is in flight counts."""
+ROWS_SHOWN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """A rank of the pipeline: its device, its layers by stage, its time in ps by TERMS, and its
+    memory.
+    """
+
+    device: str
+    layers: tuple[tuple[int, ...], ...]
+    terms: Mapping[str, int]
+    memory: DeviceMemory
+
+    @property
+    def exposed_ps(self) -> int:
+        """Communication that no computing hides."""
+        return sum(self.terms[ROLES[role]] for role in EXPOSED)
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``stages``."""
+        return {
+            "device": self.device,
+            "layers": [[layers[0], layers[-1]] for layers in self.layers],
+            "terms_s": {term: ps / PS_PER_SECOND for term, ps in self.terms.items()},
+            "peak_bytes": self.memory.peak,
+            "capacity_bytes": self.memory.capacity,
+            "peak_by_kind": {kind: size for kind, size in self.memory.at_peak.items() if size},
+        }
+
+
+@dataclass(frozen=True)
+class Training:
+    """The section of a report that only a large model's step has; shares 0 to 1.
+
+    ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
+    peak that the products of the model alone would need, ``hfu`` that of all products made;
+    ``tokens_per_s`` are words trained on by second, on all devices.
+    """
+
+    large: LargeStep = field(repr=False, compare=False)
+    stages: tuple[StageUse, ...]
+    mfu: float
+    hfu: float
+    tokens_per_s: float
+
+    @classmethod
+    def of(cls, trace: Trace, large: LargeStep) -> Training:
+        """The section of a large model's step."""
+        p, model, seconds = large.parallelism, large.model, trace.end_ps / PS_PER_SECOND
+        again = p.recompute
+        # Flash attention recomputes its scores in any case and keeps none to recompute.
+        if again == "selective" and p.flash:
+            again = "none"
+        once, twice = model.flops(p.samples), model.flops_again(p.samples, again)
+        stages = tuple(
+            _stage(trace, large, rank, device) for rank, device in enumerate(large.first)
+        )
+        if not seconds:
+            return cls(large, stages, 0.0, 0.0, 0.0)
+        most = large.peak_flops * seconds
+        tokens = p.samples * model.length / seconds
+        return cls(large, stages, once / most, (once + twice) / most, tokens)
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """Seconds by TERMS, the mean over the ranks; they add up to the step time."""
+        count = len(self.stages)
+        return {
+            term: sum(stage.terms[term] for stage in self.stages) / count / PS_PER_SECOND
+            for term in TERMS
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``simdev simulate --json`` prints under ``training``."""
+        large, p = self.large, self.large.parallelism
+        return {
+            "model": large.model.name,
+            "devices": p.devices,
+            "samples": p.samples,
+            "tokens_per_s": self.tokens_per_s,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "terms_s": self.terms,
+            "stages": [stage.to_json() for stage in self.stages],
+            "symmetry": {
+                "collapsed": large.collapsed,
+                "copies": large.copies,
+                "tasks": len(large.role),
+                "tasks_of_all": large.counted,
+                "why_not": large.why,
+            },
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What stands above the step time, for a person at a terminal."""
+        large, p = self.large, self.large.parallelism
+        experts = f" x ep {p.ep}" if p.ep > 1 else ""
+        yield (
+            f"{large.model.name}: dp {p.dp} x tp {p.tp} x pp {p.pp}{experts}, {p.microbatches} "
+            f"microbatches of {p.microbatch} ({p.samples:,} samples a step), {large.schedule.name}"
+        )
+        yield f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}; {self.tokens_per_s:,.0f} tokens/s"
+
+    def tables(self) -> Iterator[Table]:
+        """Time and memory of each rank of the pipeline."""
+        used = [term for term in TERMS if any(stage.terms[term] for stage in self.stages)]
+        rows = tuple(
+            (
+                stage.device,
+                ", ".join(f"{layers[0]}-{layers[-1]}" for layers in stage.layers),
+                *(stage.terms[term] for term in used),
+            )
+            for stage in self.stages
+        )
+        columns = {"device": TEXT, "layers": TEXT} | dict.fromkeys(used, TIME)
+        title = "Time by rank: computing, exposed communication, and the bubble"
+        yield Table(title, columns, rows, shown=ROWS_SHOWN)
+        memories = [stage.memory for stage in self.stages]
+        kinds = [kind for kind in memories[0].at_peak if any(m.at_peak[kind] for m in memories)]
+        rows = tuple(
+            (m.device, m.peak, m.capacity, *(m.at_peak[kind] for kind in kinds)) for m in memories
+        )
+        columns = {"device": TEXT, "peak": BYTES, "capacity": LIMIT} | dict.fromkeys(kinds, BYTES)
+        yield Table("Memory at the peak of each rank", columns, rows, shown=ROWS_SHOWN)
+
+    def notes(self) -> Iterator[str]:
+        """What has to be known to read the figures."""
+        large, count = self.large, len(self.large.role)
+        if large.collapsed and large.copies > 1:
+            yield (
+                f"One device stands for the {large.copies} of its rank of the pipeline, which are "
+                f"alike: exact, with {count:,} tasks instead of {large.counted:,}."
+            )
+        elif large.why:
+            yield f"All {large.counted:,} tasks were simulated: {large.why}."
+        else:
+            yield f"{count:,} tasks were simulated."
+        if large.parallelism.recompute == "selective" and large.parallelism.flash:
+            yield (
+                'recompute "selective" changes nothing with flash attention, which never keeps its '
+                "scores."
+            )
+        yield (
+            "Times of layers are the datasheet's roofline with its stated efficiencies; "
+            "collectives are modelled."
+        )
+
+
+def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
+    """The step of a rank of the pipeline cut into spans: what each goes to (TERMS), its start and
+    its finish in ps.
+
+    They tile the step. Neighbours that go to the same thing are joined.
+    """
+    tasks, device = trace.task_graph.tasks, large.first[rank]
+    rows = np.flatnonzero((tasks.source == device) | (tasks.destination == device))
+    role, start, finish = large.role[rows], trace.start[rows], trace.finish[rows] + tasks.lag[rows]
+    times = np.unique(np.concatenate((start, finish, [0, trace.end_ps])))
+    label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
+    # Painted one over another, so the most important comes last: computing over what it hides.
+    for painted in (*EXPOSED[::-1], *range(COMPUTES)):
+        of_role = role == painted
+        change = np.zeros(len(times), np.int64)
+        np.add.at(change, np.searchsorted(times, start[of_role]), 1)
+        np.add.at(change, np.searchsorted(times, finish[of_role]), -1)
+        label[np.cumsum(change)[:-1] > 0] = painted
+    if not len(label):
+        return label, label, label
+    first = np.flatnonzero(np.concatenate(([True], label[1:] != label[:-1])))
+    return label[first], times[first], np.append(times[first[1:]], times[-1:])
+
+
+def _stage(trace: Trace, large: LargeStep, rank: int, device: int) -> StageUse:
+    label, start, finish = tiles(trace, large, rank)
+    totals = np.zeros(len(TERMS), np.int64)
+    np.add.at(totals, label, finish - start)
+    borders = np.cumsum([0, *large.stage_layers]).tolist()
+    layers = tuple(
+        tuple(range(borders[stage], borders[stage + 1]))
+        for stage, home in enumerate(large.schedule.rank_of)
+        if home == rank
+    )
+    terms = dict(zip(TERMS, totals.tolist(), strict=True))
+    return StageUse(trace.task_graph.devices[device], layers, terms, trace.memory_of(device))

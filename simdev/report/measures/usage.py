@@ -1,0 +1,332 @@
+"""How much of a step each device computed and each queue or link carried.
+
+Three things tile the step of a device. *Busy*: it computes (its gaps do not count). *Exposed*
+communication: it computes nothing while a transfer from or to it, or a collective that it takes
+part in, is in flight, from its start to its release (finish + lag). The *bubble*: neither, it waits
+for what others compute. What a trace viewer counts on each rank (Holistic Trace Analysis:
+communication that no computing overlaps) is the second; with transfers that take no time the third
+is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. Both together are its *idle* time.
+
+A queue or link is busy while it carries a transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ...taskgraph import COLLECTIVE, Ints, Rows
+from ...trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
+from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
+from .spans import (
+    Bools,
+    Window,
+    group,
+    is_compute_stream,
+    kind_mask,
+    sent_mask,
+    transfer_mask,
+)  # fmt: skip
+
+DEVICES_SHOWN = 16
+LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its
+    memory.
+    """
+
+    name: str
+    ops: int
+    busy_ps: int
+    exposed_ps: int
+    bubble_ps: int
+    utilization: float
+    memory: DeviceMemory
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``devices``."""
+        memory = self.memory
+        return {
+            "ops": self.ops,
+            "busy_s": self.busy_ps / PS_PER_SECOND,
+            "utilization": self.utilization,
+            "exposed_communication_s": self.exposed_ps / PS_PER_SECOND,
+            "bubble_s": self.bubble_ps / PS_PER_SECOND,
+            "peak_bytes": memory.peak,
+            "peak_time_s": memory.peak_ps / PS_PER_SECOND,
+            "capacity_bytes": memory.capacity,
+            "peak_by_kind": dict(memory.at_peak),
+            "overflow": None if memory.overflow is None else _overflow_json(memory.overflow),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``,
+    ``utilization`` = busy / step.
+
+    Transfers that hold no queue and share no link are named by their ends, ``gpu:0 -> gpu:1``.
+    """
+
+    name: str
+    transfers: int
+    bytes: int
+    busy_ps: int
+    utilization: float
+
+    def to_json(self) -> dict[str, Any]:
+        """One entry of ``links``."""
+        return {
+            "transfers": self.transfers,
+            "bytes": self.bytes,
+            "busy_s": self.busy_ps / PS_PER_SECOND,
+            "utilization": self.utilization,
+        }
+
+
+def _overflow_json(overflow: Overflow) -> dict[str, Any]:
+    live = overflow.live[:LIVE_SHOWN]
+    return {
+        "time_s": overflow.time_ps / PS_PER_SECOND,
+        "task": overflow.task,
+        "excess_bytes": overflow.excess,
+        "live": [{"buffer": name, "bytes": size} for name, size in live],
+    }
+
+
+def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
+    """Every device, in the order of the cluster; its memory is that of the whole trace."""
+    tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
+    moves = transfer_mask(trace.task_graph)
+    computes = np.flatnonzero(~moves)
+    runs = group(tasks.source[computes], computes, count)
+    touches = group(*_ends(trace, np.flatnonzero(moves)), count)
+    return tuple(
+        _device(trace, window, run, touch, memory)
+        for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
+    )
+
+
+def _device(
+    trace: Trace, window: Window, run: Ints, touch: Ints, memory: DeviceMemory
+) -> DeviceUse:
+    """``run`` are the tasks that compute there, ``touch`` the transfers from or to it."""
+    busy = window.covered_ps(trace.start[run], trace.finish[run])
+    released = trace.finish[touch] + trace.task_graph.tasks.lag[touch]
+    start = np.concatenate((trace.start[run], trace.start[touch]))
+    used = window.covered_ps(start, np.concatenate((trace.finish[run], released)))
+    # Sums are shared out among the steps, not parts: so the rounded parts tile the step.
+    a_step = [window.a_step(ps) for ps in (0, busy, used, window.length_ps)]
+    computing, exposed, bubble = (after - before for before, after in pairwise(a_step))
+    ops, utilization = len(run) // window.traced, window.share(busy)
+    return DeviceUse(memory.device, ops, computing, exposed, bubble, utilization, memory)
+
+
+def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
+    """(device, transfer) for both ends of each transfer, the devices whose queues it holds, and
+    those that it fills.
+
+    A multicast, or a collective of one task, has more than two ends.
+    """
+    tasks, resources = trace.task_graph.tasks, trace.task_graph.resources
+    buffers = trace.task_graph.buffers
+    holder, held = tasks.resources.owners(), tasks.resources.ids
+    device = np.array([resource.device for resource in resources], np.int64)[held]
+    queued = (device >= 0) & np.isin(holder, transfers)
+    filled = np.isin(buffers.filler, transfers)
+    ends = tasks.source[transfers], tasks.destination[transfers]
+    ranks, collective = _ranks(trace)
+    devices = np.concatenate((*ends, device[queued], buffers.device[filled], ranks))
+    rows = transfers, transfers, holder[queued], buffers.filler[filled], collective
+    return devices, np.concatenate(rows)
+
+
+def _ranks(trace: Trace) -> tuple[Ints, Ints]:
+    """(device, collective) where one queue stands for all ranks of a group: those that compute
+    beside its collectives.
+
+    Of a chain of collectives only the ends stand beside what computes; all that hold one queue have
+    the same ranks.
+    """
+    tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
+    grouped = kind_mask(trace.task_graph, COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)
+    rows = np.flatnonzero(grouped)
+    queue = np.full(len(grouped), -1, np.int64)
+    queue[rows] = tasks.resources.ids[tasks.resources.ptr[rows]]
+    before, after = tasks.successors.owners(), tasks.successors.ids
+    computes = ~transfer_mask(trace.task_graph)
+    into, out = grouped[after] & computes[before], grouped[before] & computes[after]
+    queues = np.concatenate((queue[after[into]], queue[before[out]]))
+    devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))
+    number = len(trace.task_graph.devices)
+    pairs = np.unique(queues * number + devices)
+    ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
+    # For each collective the list of its queue: where each list begins, and how far on.
+    size = np.diff(ranks.ptr)[queue[rows]]
+    first = np.cumsum(size) - size
+    at = np.arange(int(size.sum())) + np.repeat(ranks.ptr[queue[rows]] - first, size)
+    return ranks.ids[at], np.repeat(rows, size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carrier:
+    """What carries transfers: a queue, a half-link or a pair of devices; ``start`` is when each
+    task enters it (ps).
+    """
+
+    name: str
+    tasks: Ints
+    start: Ints
+
+
+def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
+    """Every queue for transfers, then every half-link that flows share, then the transfers that
+    wait for nothing.
+    """
+    return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
+
+
+def carriers(trace: Trace) -> Iterator[Carrier]:
+    """What ``link_use`` measures, in its order."""
+    yield from _queues(trace)
+    yield from _half_links(trace)
+    yield from _unqueued(trace)
+
+
+def _queues(trace: Trace) -> Iterator[Carrier]:
+    task_graph = trace.task_graph
+    rows = task_graph.tasks.resources
+    holder = rows.owners()
+    sends = transfer_mask(task_graph)[holder]
+    holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
+    for resource, held in zip(task_graph.resources, holders, strict=True):
+        if not is_compute_stream(task_graph, resource):
+            yield Carrier(resource.name, held, trace.start[held])
+
+
+def _half_links(trace: Trace) -> Iterator[Carrier]:
+    tasks, names = trace.task_graph.tasks, trace.task_graph.links
+    if not tasks.flow.any():
+        return
+    crossing = group(tasks.links.ids, tasks.links.owners(), len(names))
+    for name, flows in zip(names, crossing, strict=True):
+        # A flow's duration is its held latency, after which it enters its links (rule 5).
+        enters = np.minimum(trace.start[flows] + tasks.duration[flows], trace.finish[flows])
+        yield Carrier(name, flows, enters)
+
+
+def _unqueued(trace: Trace) -> Iterator[Carrier]:
+    tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+    free: Bools = (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
+    rows = np.flatnonzero(sent_mask(trace.task_graph) & free)
+    ends = tasks.source[rows] * len(devices) + tasks.destination[rows]
+    pairs, where = np.unique(ends, return_inverse=True)
+    members = group(where.astype(np.int64), rows, len(pairs))
+    for pair, tasks_between in zip(pairs.tolist(), members, strict=True):
+        source, destination = divmod(pair, len(devices))
+        name = f"{devices[source]} -> {devices[destination]}"
+        yield Carrier(name, tasks_between, trace.start[tasks_between])
+
+
+def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
+    carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
+    busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
+    count, size = len(carrier.tasks) // window.traced, carried // window.traced
+    return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
+
+
+def device_table(devices: Sequence[DeviceUse], shown: Bools) -> Table:
+    """A row a device; ``shown`` are those worth one (``shown_devices``), the others go last.
+
+    Of more than a terminal shows, those go first that run ops or hold memory.
+    """
+    many = int(shown.sum()) > DEVICES_SHOWN
+    order = sorted(
+        zip(devices, shown.tolist(), strict=True),
+        key=lambda pair: (not pair[1], many and not pair[0].ops, many and not pair[0].memory.peak),
+    )
+    rows = tuple(
+        (
+            device.name, device.ops, device.busy_ps, device.utilization, device.exposed_ps,
+            device.memory.peak, device.memory.peak_ps, device.memory.capacity,
+            device.memory.peak / device.memory.capacity if device.memory.capacity else None,
+        )
+        for device, _ in order
+    )  # fmt: skip
+    columns = {
+        "device": TEXT, "ops": COUNT, "busy": TIME, "of step": SHARE, "exposed": TIME,
+        "peak memory": BYTES, "peak at": TIME, "capacity": LIMIT, "used": SHARE,
+    }  # fmt: skip
+    note = "Exposed: a transfer from or to the device is under way while it computes nothing."
+    return Table("Devices", columns, rows, note, min(int(shown.sum()), DEVICES_SHOWN))
+
+
+def held_table(memories: Sequence[DeviceMemory], in_terminal: bool) -> Table:
+    """What devices hold at their peaks, by kind of buffer; those that hold nothing are left out."""
+    held = [memory for memory in memories if memory.peak]
+    kinds = [
+        kind for kind in dict.fromkeys(k for m in held for k, size in m.at_peak.items() if size)
+    ]
+    rows = tuple((m.device, *(m.at_peak.get(kind, 0) for kind in kinds)) for m in held)
+    columns = {"device": TEXT} | dict.fromkeys(kinds, BYTES)
+    return Table("Held at the peak", columns, rows, shown=DEVICES_SHOWN if in_terminal else 0)
+
+
+def link_table(links: Sequence[LinkUse], count: int, size: int) -> Table:
+    """The queues and links that carry anything, the busiest first; ``count`` transfers of ``size``
+    bytes in all.
+    """
+    used = sorted((link for link in links if link.transfers), key=lambda link: -link.busy_ps)
+    rows = tuple(
+        (link.name, link.transfers, link.bytes, link.busy_ps, link.utilization) for link in used
+    )
+    columns = {
+        "queue or link": TEXT, "transfers": COUNT, "carried": BYTES, "busy": TIME, "of step": SHARE,
+    }  # fmt: skip
+    return Table(f"Transfers: {count:,} of {format_bytes(size)} in all", columns, rows)
+
+
+def verdict(memories: Sequence[DeviceMemory]) -> Iterator[str]:
+    """Whether the step fits; else which devices exceed their memory, when, and by how much."""
+    over = [(memory, memory.overflow) for memory in memories if memory.overflow is not None]
+    if not over:
+        limited = any(memory.capacity is not None for memory in memories)
+        reason = "no device has a memory limit"
+        if limited:
+            reason = "every device stays within its memory"
+        yield f"FITS: {reason}."
+        return
+    yield f"DOES NOT FIT: {len(over)} of {len(memories)} devices exceed their memory."
+    for memory, overflow in over[:DEVICES_SHOWN]:
+        yield from _overflow_lines(memory, overflow)
+    if len(over) > DEVICES_SHOWN:
+        yield f"  ... and {len(over) - DEVICES_SHOWN} more devices"
+
+
+def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
+    first, peak = (format_seconds(ps / PS_PER_SECOND) for ps in (overflow.time_ps, memory.peak_ps))
+    moment = f"when {shorten(overflow.task)} starts"
+    if overflow.task == PERSISTENT_BUFFERS:
+        moment = "by what is held throughout the step"
+    yield (
+        f"  {shorten(memory.device)}: {overflow.excess:,} bytes ({format_bytes(overflow.excess)}) "
+        f"over at {first}, {moment}."
+    )
+    yield (
+        f"    Its peak is {format_bytes(memory.peak)} of {format_bytes(memory.capacity or 0)}, at "
+        f"{peak}. The largest buffers at that first moment:"
+    )
+    shown = LIVE_SHOWN // 2
+    for name, size in overflow.live[:shown]:
+        yield f"    {format_bytes(size):>12}  {shorten(name, 64)}"
+    rest = [size for _, size in overflow.live[shown:]]
+    if rest:
+        yield f"    {format_bytes(sum(rest)):>12}  in {len(rest):,} more"

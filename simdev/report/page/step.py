@@ -1,0 +1,166 @@
+"""The page of one step, as data: headline, pictures and tables, ready for JSON; and the step that a
+file is about.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...check import check
+from ...errors import InputError
+from ...files import read_run
+from ...files.paths import shown
+from ...files.reading import label, read_json
+from ...graph import Graph
+from ...lowering import split
+from ...scenario import Outcome, Scenario, execute, load_scenario, prepare
+from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ..report import Report, analyze
+from ..table import SHARE, TEXT, TIME, Table
+from ..whatif import FACTOR, WhatIf
+from .timeline import timeline
+
+ROWS = 2_000  # of a table that has a row an op
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One step to report on: its name, what its trace means, and where it comes from.
+
+    ``scenario`` is None for a saved run and for a large model, and ``kinds``, the kinds of the ops
+    by name, are None then. ``violations`` counts what the checker objects to in a saved run.
+    """
+
+    name: str
+    report: Report
+    scenario: Scenario | None = None
+    kinds: Mapping[str, str] | None = None
+    violations: int = 0
+
+
+def read_subject(path: str) -> Subject:
+    """The step of a file: a saved run as it is, a scenario simulated now. Raises SimdevError."""
+    value = read_json(path)
+    name = label(path) if path == "-" else os.path.basename(path)
+    is_run = isinstance(value, Mapping) and "spans" in value and "tasks" in value
+    # What is wrong with a file that is read by its path names the file already.
+    scenario = None if is_run or path == "-" else load_scenario(path)
+    try:
+        if is_run:
+            saved = read_run(value)
+            violations = len(check(saved.task_graph, saved.trace))
+            return Subject(name, analyze(Outcome(saved.trace)), violations=violations)
+        if not isinstance(value, Mapping):
+            raise InputError(f"must be an object (a scenario), got {shown(value)}")
+        return _simulated(name, scenario or load_scenario(value))
+    except InputError as error:
+        raise error.within(label(path)) from None
+
+
+def _simulated(name: str, scenario: Scenario) -> Subject:
+    prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
+    report = analyze(execute(scenario, prepared))
+    if prepared is None:  # the links of a large model are not tried one by one
+        return Subject(name, report)
+    ops = split(prepared, scenario.strategy).prepared.graph.ops
+    return Subject(name, report, scenario, {op.name: op.kind for op in ops})
+
+
+def run_data(subject: Subject, gains: Sequence[WhatIf] = ()) -> dict[str, Any]:
+    """All that the page of one step shows."""
+    report = subject.report
+    return {
+        "page": "run",
+        "title": subject.name,
+        "fits": report.feasible,
+        "headline": headline(report),
+        "facts": [list(fact) for fact in facts(report)],
+        "notes": list(notes(subject)),
+        "timeline": timeline(report.trace),
+        "blame": [[blame, ps] for blame, ps in report.blame.items()],
+        "sheets": tables_json([_what_if_table(subject, gains), *report.tables()]),
+    }
+
+
+def tables_json(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """The tables with any rows, as the page takes them."""
+    return [table.to_json(ROWS) for table in tables if table.rows]
+
+
+def headline(report: Report) -> str:
+    """The step time, and whether the step fits, in one line."""
+    limited = any(memory.capacity is not None for memory in report.memories)
+    fits = "fits" if limited else "fits: no device has a memory limit"
+    if not report.feasible:
+        over = [memory.device for memory, _ in report.overflows]
+        fits = f"DOES NOT FIT: {format_bytes(report.memory_excess)} over on {', '.join(over[:4])}"
+        fits += f" and {len(over) - 4} more" if len(over) > 4 else ""
+    period = "" if report.steady is None else " (the period of steps that follow one another)"
+    return f"Step time {format_seconds(report.seconds)}{period}, {fits}"
+
+
+def facts(report: Report) -> Iterator[tuple[str, str]]:
+    """What stands at the top of the page."""
+    yield "step time", format_seconds(report.seconds)
+    yield "exactly", f"{report.step_ps:,} ps"
+    if report.steady is not None:
+        trace_s, steps = report.trace_ps / PS_PER_SECOND, report.steady.steps
+        yield "first step", format_seconds(report.steady.first_ps / PS_PER_SECOND)
+        yield "whole trace", f"{steps} steps in {format_seconds(trace_s)}"
+    yield "devices that compute", f"{len(report.working):,} of {len(report.devices):,}"
+    yield "ops", f"{sum(device.ops for device in report.working):,}"
+    yield "transfers", f"{report.transfer_count:,} of {format_bytes(report.transfer_bytes)}"
+    yield "bubble", f"{report.bubble:.1%}"
+    yield "exposed communication", f"{report.exposed:.1%}"
+    if report.training is not None:
+        yield "MFU, HFU", f"{report.training.mfu:.1%}, {report.training.hfu:.1%}"
+    yield "largest peak", format_bytes(max((m.peak for m in report.memories), default=0))
+    yield "engine", report.engine
+
+
+def notes(subject: Subject) -> Iterator[str]:
+    """What has to be known to read the figures."""
+    report = subject.report
+    if report.steady is not None:
+        yield " ".join(report.steady.lines())
+        yield (
+            "The timeline, memory and load show the whole trace; all other figures are those of "
+            "one step."
+        )
+    if subject.violations:
+        yield (
+            f"This run breaks the execution contract in {subject.violations} places, so its "
+            "figures cannot be trusted: simdev check tells them."
+        )
+    for _, overflow in report.overflows:
+        first = format_seconds(overflow.time_ps / PS_PER_SECOND)
+        excess = format_bytes(overflow.excess)
+        yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
+    if report.training is not None:
+        yield from report.training.lines()
+    yield from report.notes()
+
+
+def _what_if_table(subject: Subject, gains: Sequence[WhatIf]) -> Table:
+    rows = tuple((case.kind, case.name, case.busy_ps, case.step_ps, case.gain) for case in gains)
+    note = (
+        f"Each line is a simulation of its own with this one thing {FACTOR} times faster. Gaps "
+        "stay; a link gets bandwidth, its latency stays."
+    )
+    if subject.scenario is None:
+        links = "A saved run does not tell links"
+        if subject.report.training is not None:
+            links = "Links of a large model are not tried"
+        note = (
+            f"Each line is a simulation of its own with this one thing taking 1/{FACTOR} of its "
+            f"time. Gaps stay. {links}, so all that goes through a queue is shortened, its latency "
+            "too: the most that a faster link could bring. Of a graph's scenario the links "
+            "themselves are asked."
+        )
+    columns = {
+        "what": TEXT, "name": TEXT, "busy now": TIME, "step time then": TIME, "gain": SHARE,
+    }  # fmt: skip
+    return Table(f"What if it were {FACTOR}x faster?", columns, rows, note)

@@ -1,0 +1,156 @@
+"""What the pictures of a page show, as plain data: spans by row, memory over time, how busy
+everything is.
+
+Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
+stays small enough to open: neighbours in a row become one span, and of the memory levels of a
+moment the highest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...taskgraph import Ints
+from ...trace import DeviceMemory, Trace
+from ..figures.gantt import GanttRow, merge_neighbours
+from ..figures.trace import trace_rows
+from ..measures.spans import group, shown_devices, transfer_mask
+from ..measures.usage import carriers
+
+MOST_SPANS = 100_000
+MOST_LEVELS = 4_000  # of one device's memory
+BINS = 400  # of the step, for the load
+MOST_EDGES = 400_000
+
+
+def timeline(trace: Trace) -> dict[str, Any]:
+    """The Gantt chart: tasks as columns, rows that name them, the critical path; beside it memory
+    and load.
+    """
+    rows, colours = trace_rows(trace)
+    merged = sum(map(len, rows)) > MOST_SPANS
+    if merged:
+        resolution = trace.end_ps * len(rows) / MOST_SPANS
+        rows = tuple(merge_neighbours(row, resolution) for row in rows)
+    used = np.unique(np.concatenate([row.tasks for row in rows])).astype(np.int64)
+    place = np.zeros(len(trace.start), np.int64)
+    place[used] = np.arange(len(used))
+    # Only where no span stands for several tasks can the page say what a task waits for.
+    whole = len(used) == len(place)
+    shown = np.flatnonzero(shown_devices(trace.task_graph)).tolist()
+    return {
+        "step": trace.end_ps,
+        "merged": merged,
+        "kinds": list(colours),
+        "colours": list(colours.values()),
+        "devices": list(trace.task_graph.devices),
+        "tasks": _tasks(trace, used),
+        "rows": [_row(row, place, timed=merged or i == 0) for i, row in enumerate(rows)],
+        "before": _before(trace) if whole else None,
+        "memory": [_memory(trace.memory[device]) for device in shown],
+        "load": list(_load(trace)),
+    }
+
+
+def _tasks(trace: Trace, used: Ints) -> dict[str, Any]:
+    tasks = trace.task_graph.tasks
+    columns = {
+        "start": trace.start, "length": trace.finish - trace.start, "source": tasks.source,
+        "destination": tasks.destination, "bytes": tasks.bytes,
+    }  # fmt: skip
+    numbers = {name: column[used].tolist() for name, column in columns.items()}
+    return {"name": [tasks.name[i] for i in used.tolist()]} | numbers
+
+
+def _row(row: GanttRow, place: Ints, timed: bool) -> dict[str, Any]:
+    """``start`` and ``length`` stand only in rows whose spans are not those of their tasks."""
+    columns: dict[str, Any] = {"name": row.name, "device": row.device, "computes": row.computes}
+    columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
+    columns["critical"] = np.flatnonzero(row.critical).tolist()
+    if timed:
+        columns |= {"start": row.start.tolist(), "length": (row.finish - row.start).tolist()}
+    return columns
+
+
+def _before(trace: Trace) -> dict[str, Any] | None:
+    """The tasks that each task waits for, as lists one after another; None where there are too
+    many.
+    """
+    rows = trace.task_graph.predecessors
+    if len(rows.ids) > MOST_EDGES:
+        return None
+    return {"count": np.diff(rows.ptr).tolist(), "ids": rows.ids.tolist()}
+
+
+def _memory(memory: DeviceMemory) -> dict[str, Any]:
+    """The level of a device from each time on."""
+    time, level = coarser(memory.time, memory.level, MOST_LEVELS)
+    return {
+        "name": memory.device,
+        "capacity": memory.capacity,
+        "peak": memory.peak,
+        "peak_at": memory.peak_ps,
+        "time": time.tolist(),
+        "level": level.tolist(),
+    }
+
+
+def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
+    """At most ``most`` levels; of neighbours that become one the highest is kept, so that peaks
+    stay.
+    """
+    if len(time) <= most:
+        return time, level
+    first = np.linspace(0, len(time), most // 2 + 1).astype(np.int64)[:-1]
+    highest = np.maximum.reduceat(level, first)
+    last = np.append(first[1:], len(time)) - 1
+    # The highest from the first time of a group on, then what it ends with.
+    times = np.stack((time[first], time[last]), axis=1).reshape(-1)
+    levels = np.stack((highest, level[last]), axis=1).reshape(-1)
+    return times, levels
+
+
+def _load(trace: Trace) -> Iterator[dict[str, Any]]:
+    """For each device that computes and each queue or link that carries: the share of each bin in
+    which it is busy.
+    """
+    for name, start, finish in _busy_spans(trace):
+        if len(start):
+            shares = busy_shares(start, finish, trace.end_ps, BINS)
+            yield {"name": name, "percent": np.rint(shares * 100).astype(np.int64).tolist()}
+
+
+def _busy_spans(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
+    """(device, queue or link; start and finish in ps of the spans in which it is busy)."""
+    task_graph = trace.task_graph
+    computes, devices = np.flatnonzero(~transfer_mask(task_graph)), task_graph.devices
+    runs = group(task_graph.tasks.source[computes], computes, len(devices))
+    for name, tasks in zip(devices, runs, strict=True):
+        yield name, trace.start[tasks], trace.finish[tasks]
+    for carrier in carriers(trace):
+        yield carrier.name, carrier.start, trace.finish[carrier.tasks]
+
+
+def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> NDArray[np.float64]:
+    """The share of each of ``bins`` equal parts of the step in which any of the spans is under
+    way.
+    """
+    if not step_ps or not len(start):
+        return np.zeros(bins)
+    order = np.argsort(start, kind="stable")
+    start, finish = start[order], np.maximum.accumulate(finish[order])
+    # each span without what earlier ones cover
+    begin = np.maximum(start, np.concatenate(([0], finish[:-1])))
+    length = np.maximum(finish - begin, 0)
+    covered = np.concatenate(([0], np.cumsum(length)))
+    knots = np.stack((begin, begin + length), axis=1).reshape(-1)
+    values = np.stack((covered[:-1], covered[1:]), axis=1).reshape(-1)
+    # Between its knots the time covered so far is linear, so its differences are exact.
+    edges = np.linspace(0, step_ps, bins + 1)
+    parts = np.diff(np.interp(edges, knots, values, left=0)) * bins / step_ps
+    shares: NDArray[np.float64] = np.clip(parts, 0.0, 1.0)
+    return shares

@@ -1,0 +1,341 @@
+"""Report: what the trace of a step means, in numbers for scripts and notebooks and as text.
+
+It is made of sections: devices, links and the critical path of every step; ``steady`` where steps
+repeat, ``pipeline`` of a schedule's stage times, ``training`` of a large model, ``footprint`` and
+``splits`` where there are such. A section tells its own lines, tables, notes and JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from ..costs import CostMiss
+from ..errors import OutOfMemoryError
+from ..lowering import Prepared
+from ..period import Steady, steady_state
+from ..scenario import Outcome, Scenario, execute
+from ..trace import DeviceMemory, Overflow, Trace
+from ..units import PS_PER_SECOND, format_seconds
+from .measures.footprint import Footprint
+from .measures.path import BLAMES, Segment, critical_path, path_tables
+from .measures.pipeline import PipelineUse, pipeline_use
+from .measures.spans import Window, sent_mask, shown_devices
+from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
+from .measures.training import Training
+from .measures.usage import (
+    LIVE_SHOWN,
+    DeviceUse,
+    LinkUse,
+    device_table,
+    device_use,
+    held_table,
+    link_table,
+    link_use,
+    verdict,
+)
+from .table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, table_html, table_text
+
+
+@dataclass(frozen=True)
+class Report:
+    """The analysis of one trace. Times are integer ps (``..._ps``) or seconds, sizes bytes, shares
+    0 to 1.
+
+    ``critical_path`` tiles the step (see ``path``); ``costs`` is the share of the op time that was
+    given, measured, interpolated, fitted, scaled from another device or taken from a roofline,
+    ``cost_misses`` what had to be estimated, ``cost_rel_err`` the expected relative error of an
+    op's time, weighted by time (None: not known). ``footprint`` is None where memory is counted as
+    the execution contract counts it; ``splits`` is what splitting each op costs, ``whole`` the ops
+    that stay whole beside these although they take time.
+
+    Where the trace holds several steps, ``steady`` says how they repeat, and all other figures are
+    those of one step: ``step_ps`` is their period, and the rest what happens in ``window``, whole
+    periods that the critical path tiles, shared out among its steps. Memory is that of the whole
+    trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a policy synchronises
+    (None: there is no policy). ``training`` is the section of a large model's step, ``pipeline``
+    that of a schedule from the times of its stages.
+    """
+
+    trace: Trace = field(repr=False, compare=False)
+    step_ps: int
+    devices: tuple[DeviceUse, ...]
+    links: tuple[LinkUse, ...]
+    transfer_count: int
+    transfer_bytes: int
+    critical_path: tuple[Segment, ...] = field(repr=False)
+    costs: Mapping[str, float]
+    cost_misses: tuple[CostMiss, ...] = ()
+    cost_rel_err: float | None = 0.0
+    footprint: Footprint | None = None
+    splits: tuple[SplitCost, ...] = ()
+    whole: tuple[SplitCost, ...] = ()
+    steady: Steady | None = None
+    window: Window = field(default=Window(0, 0), repr=False)
+    synchronised: int | None = None
+    training: Training | None = None
+    pipeline: PipelineUse | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The step time in seconds; where steps repeat, their period."""
+        return self.step_ps / PS_PER_SECOND
+
+    @property
+    def trace_ps(self) -> int:
+        """When the whole trace ends, in ps."""
+        return self.trace.end_ps
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every device stays within its memory."""
+        return self.trace.feasible
+
+    @property
+    def memory_excess(self) -> int:
+        """The largest excess over a capacity in bytes, 0 where everything fits."""
+        return self.trace.memory_excess
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran the step."""
+        return self.trace.engine
+
+    @property
+    def overflows(self) -> tuple[tuple[DeviceMemory, Overflow], ...]:
+        """The devices that exceed their memory, each with the first moment at which it does."""
+        return tuple((m, m.overflow) for m in self.memories if m.overflow is not None)
+
+    @property
+    def memories(self) -> tuple[DeviceMemory, ...]:
+        """The memory of every device over the whole trace, in the order of the cluster."""
+        return self.trace.memory
+
+    @property
+    def blame(self) -> dict[str, int]:
+        """The critical path of a step by what it is blamed on, in ps; the values add up to
+        ``step_ps``.
+        """
+        totals = dict.fromkeys(BLAMES, 0)
+        for segment in self.critical_path:
+            totals[segment.blame] += segment.duration_ps
+        # Sums are shared out, not parts: so the rounded values add up.
+        sums = [self.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
+        shares = (after - before for before, after in pairwise(sums))
+        return dict(zip(BLAMES, shares, strict=True))
+
+    @property
+    def working(self) -> tuple[DeviceUse, ...]:
+        """The devices that run any op."""
+        return tuple(device for device in self.devices if device.ops)
+
+    @property
+    def idle(self) -> float:
+        """The share of the working devices' time in which they compute nothing: ``bubble`` +
+        ``exposed``.
+        """
+        return self._share(sum(self.step_ps - device.busy_ps for device in self.working))
+
+    @property
+    def exposed(self) -> float:
+        """The share of the working devices' time that goes to exposed communication (see
+        ``usage``).
+        """
+        return self._share(sum(device.exposed_ps for device in self.working))
+
+    @property
+    def bubble(self) -> float:
+        """The share of the working devices' time in which they neither compute nor communicate (see
+        ``usage``).
+        """
+        return self._share(sum(device.bubble_ps for device in self.working))
+
+    def _share(self, ps: int) -> float:
+        return ps / (self.step_ps * len(self.working)) if ps else 0.0
+
+    def require_feasible(self) -> Report:
+        """The report itself. Raises OutOfMemoryError for the device that exceeds its memory
+        first.
+        """
+        if not self.overflows:
+            return self
+        memory, first = min(self.overflows, key=lambda over: over[1].time_ps)
+        capacity, live = memory.capacity or 0, first.live[:LIVE_SHOWN]
+        needed = capacity + first.excess
+        raise OutOfMemoryError(first.device, first.time_ps, first.task, needed, capacity, live)
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``simdev simulate --json`` prints, ready for ``json.dumps``."""
+        figures: dict[str, Any] = {
+            "step_time_s": self.seconds,
+            "step_time_ps": self.step_ps,
+            "feasible": self.feasible,
+            "memory_excess_bytes": self.memory_excess,
+            "engine": self.engine,
+            "devices": {device.name: device.to_json() for device in self.devices},
+            "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
+            "links": {link.name: link.to_json() for link in self.links},
+            "exposed_communication": self.exposed,
+            "bubble": self.bubble,
+            "idle": self.idle,
+            "blame_s": {blame: ps / PS_PER_SECOND for blame, ps in self.blame.items()},
+            "critical_path": [segment.to_json(self.trace) for segment in self.critical_path],
+            "costs": dict(self.costs),
+            "cost_rel_err": self.cost_rel_err,
+            "cost_misses": [_miss_json(miss) for miss in self.cost_misses],
+        }
+        # What only some steps have; where there is none, the key is left out.
+        figures |= {} if self.footprint is None else {"memory": self.footprint.to_json()}
+        figures |= {} if self.steady is None else self.steady.to_json()
+        if self.synchronised is not None:
+            figures["synchronised_gradients"] = self.synchronised
+        figures |= {} if self.training is None else {"training": self.training.to_json()}
+        if self.whole:
+            figures["whole"] = [_whole_json(cost, self.step_ps) for cost in self.whole]
+        return figures | ({"splits": [c.to_json() for c in self.splits]} if self.splits else {})
+
+    def lines(self) -> Iterator[str]:
+        """The step time, and what has to be known to read it."""
+        for section in (self.training, self.pipeline):
+            yield from () if section is None else section.lines()
+        step = f"{self.step_ps:,} ps, engine {self.engine}"
+        yield f"Step time {format_seconds(self.seconds)}  ({step})"
+        yield from () if self.steady is None else self.steady.lines()
+        if self.synchronised == 0:
+            yield "No gradient is synchronised: the strategy makes none on several devices."
+
+    def tables(self) -> Iterator[Table]:
+        """The figures of the step, for a terminal, a notebook and a page."""
+        if self.training is not None:
+            yield from self.training.tables()
+        else:
+            yield device_table(self.devices, shown_devices(self.trace.task_graph))
+            yield held_table(self.memories, in_terminal=self.footprint is not None)
+        if self.pipeline is not None:
+            yield self.pipeline.table()
+        if self.footprint is not None:
+            yield self.footprint.table()
+        yield link_table(self.links, self.transfer_count, self.transfer_bytes)
+        if self.critical_path:
+            yield from path_tables(self.trace, self.critical_path, self.window, self.blame)
+        yield from split_tables(self.splits, self.whole, self.step_ps)
+        yield _miss_table(self)
+
+    def notes(self) -> Iterator[str]:
+        """What has to be known to read the figures."""
+        yield (
+            f"Bubble {self.bubble:.1%}, exposed communication {self.exposed:.1%} of the working "
+            f"devices' time (idle: {self.idle:.1%})."
+        )
+        for section in (self.training, self.footprint):
+            yield from () if section is None else section.notes()
+        if self.costs:
+            known = ", ".join(f"{part:.1%} {rung}" for rung, part in self.costs.items() if part)
+            error = "not known" if self.cost_rel_err is None else f"{self.cost_rel_err:.1%}"
+            expected = (
+                f"  Expected error, weighted by time: {error}." if self.cost_rel_err != 0 else ""
+            )
+            yield f"Op times by origin: {known or 'none'}.{expected}"
+
+    def __str__(self) -> str:
+        tables = (table_text(table) for table in self.tables() if table.rows and table.shown)
+        return "\n\n".join(
+            ["\n".join(self.lines()), "\n".join(verdict(self.memories)), *tables, *self.notes()]
+        )
+
+    def __repr__(self) -> str:
+        fits = "feasible" if self.feasible else f"{self.memory_excess} bytes over"
+        return (
+            f"Report({self.seconds:.9g} s, {fits}, {len(self.devices)} devices, "
+            f"engine {self.engine!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        colour = "#1a7f37" if self.feasible else "#c01c28"
+        parts = [
+            f"<p><b>{escape(chr(10).join(self.lines()))}</b></p>",
+            f'<pre style="color:{colour}">{escape(chr(10).join(verdict(self.memories)))}</pre>',
+            *(table_html(table) for table in self.tables() if table.rows and table.shown),
+            *(f"<p>{escape(note)}</p>" for note in self.notes()),
+        ]
+        return f"<div>{''.join(parts)}</div>"
+
+
+def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
+    """The answer: lower, simulate, analyze; see ``execute``. Raises InputError, MissingCostError,
+    DeadlockError.
+
+    A step that does not fit is an answer and no error (``Report.feasible``).
+    """
+    return analyze(execute(scenario, prepared))
+
+
+def analyze(outcome: Outcome) -> Report:
+    """The report of what running a scenario showed.
+
+    A trace alone can be analyzed too: ``analyze(Outcome(trace))``.
+    """
+    trace, large, schedule = outcome.trace, outcome.large, outcome.schedule
+    steady, steps = steady_state(trace), trace.task_graph.steps
+    window = Window.of(trace, steady)
+    splits = split_costs(*outcome.splitting) if outcome.splitting is not None else ()
+    return Report(
+        trace=trace,
+        step_ps=window.a_step(window.length_ps),
+        devices=device_use(trace, window),
+        links=link_use(trace, window),
+        transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
+        transfer_bytes=sent_bytes(trace.task_graph) // steps,
+        critical_path=critical_path(trace, window),
+        costs=dict(outcome.rungs),
+        cost_misses=outcome.misses,
+        cost_rel_err=outcome.rel_err,
+        footprint=Footprint.of(trace, outcome.memory),
+        splits=tuple(cost for cost in splits if not cost.stays_whole),
+        whole=tuple(cost for cost in splits if cost.stays_whole),
+        steady=steady,
+        window=window,
+        synchronised=outcome.synchronised,
+        training=None if large is None else Training.of(trace, large),
+        pipeline=None if schedule is None else pipeline_use(schedule, trace),
+    )
+
+
+def _miss_table(report: Report) -> Table:
+    busy = sum(device.busy_ps for device in report.devices) / PS_PER_SECOND
+    rows = tuple(
+        (
+            miss.op, miss.kind, miss.device_kind, miss.count, round(miss.seconds * PS_PER_SECOND),
+            miss.seconds / busy if busy else 0.0, miss.rung, miss.rel_err, miss.basis,
+        )
+        for miss in report.cost_misses
+    )  # fmt: skip
+    columns = {
+        "first op": TEXT, "kind": TEXT, "on": TEXT, "ops": COUNT, "time": TIME, "of busy": SHARE,
+        "rung": TEXT, "error": SHARE, "basis": DETAIL,
+    }  # fmt: skip
+    return Table("Op times that were not measured", columns, rows, shown=8)
+
+
+def _miss_json(miss: CostMiss) -> dict[str, Any]:
+    return {
+        "op": miss.op,
+        "kind": miss.kind,
+        "device_kind": miss.device_kind,
+        "count": miss.count,
+        "time_s": miss.seconds,
+        "rung": miss.rung,
+        "rel_err": miss.rel_err,
+        "basis": miss.basis,
+    }
+
+
+def _whole_json(cost: SplitCost, step_ps: int) -> dict[str, Any]:
+    share = cost.summed_ps / step_ps if step_ps else 0.0
+    time_s = cost.summed_ps / PS_PER_SECOND
+    return {"op": cost.op, "kind": cost.kind, "time_s": time_s, "share": share}

@@ -1,0 +1,144 @@
+"""Tables with typed cells, shown in three ways: text for a terminal, HTML for a notebook, JSON for
+the page, which formats and sorts them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from ..units import PS_PER_SECOND, format_bytes, format_seconds
+
+TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
+    "text", "count", "time", "bytes", "limit", "rate", "share", "change", "number", "bar", "detail",
+)  # fmt: skip
+"""How a cell is shown: as it is; whole number; ps; bytes; bytes that may be without limit (None);
+bytes/s; 0 to 1; signed part of 1; number; a share as a bar, for a terminal alone; a text, for the
+page alone.
+"""
+
+TERMINAL_WIDTH = 99
+NAME_WIDTH, LEAST_WIDTH = 44, 8  # of a column of texts, where a table has to fit a terminal
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    COUNT: "{:,}".format,
+    TIME: lambda ps: format_seconds(ps / PS_PER_SECOND),
+    BYTES: format_bytes,
+    LIMIT: format_bytes,
+    SHARE: "{:.1%}".format,
+    CHANGE: "{:+.1%}".format,
+    BAR: lambda share: "█" * round(30 * share),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells; ``columns`` says by title how their cells are shown (TEXT, COUNT, ...).
+
+    A cell is a text, a number, a truth value or None. A terminal and a notebook show the first
+    ``shown`` rows and count the others (0: the table stands on the page alone).
+    """
+
+    title: str
+    columns: Mapping[str, str]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+    shown: int = 16
+
+    def to_json(self, most: int | None = None) -> dict[str, Any]:
+        """The table as the page takes it, with at most so many rows (None: all)."""
+        # A page draws bars of its own, beside shares.
+        kept = [i for i, kind in enumerate(self.columns.values()) if kind != BAR]
+        columns = [
+            {"title": title, "as": TEXT if kind == DETAIL else kind}
+            for title, kind in self.columns.items()
+        ]
+        return {
+            "title": self.title,
+            "note": self.note,
+            "columns": [columns[i] for i in kept],
+            "rows": [[row[i] for i in kept] for row in self.rows[:most]],
+        }
+
+
+def table_text(table: Table, width: int | None = TERMINAL_WIDTH) -> str:
+    """A table for a terminal: texts are cut where it would be wider than ``width`` characters."""
+    lines, left = _cells(table)
+    widths = _widths(lines, left, width)
+    text = [table.title]
+    for line in lines:
+        cells = (
+            f"{shorten(cell, size):{'<' if is_left else '>'}{size}}"
+            for cell, size, is_left in zip(line, widths, left, strict=True)
+        )
+        text.append("  " + "  ".join(cells).rstrip())
+    return "\n".join(text + [f"  {line}" for line in (_more(table), table.note) if line])
+
+
+def table_html(table: Table) -> str:
+    """A table for a notebook; every cell is escaped."""
+    lines, left = _cells(table)
+    head, *body = (
+        "".join(
+            f'<{tag} style="text-align:{"left" if is_left else "right"}">{escape(cell)}</{tag}>'
+            for cell, is_left in zip(line, left, strict=True)
+        )
+        for line, tag in zip(lines, ["th"] + ["td"] * len(lines), strict=False)
+    )
+    rows = "".join(f"<tr>{row}</tr>" for row in body)
+    below = "".join(f"<p>{escape(line)}</p>" for line in (_more(table), table.note) if line)
+    return (
+        f"<table><caption>{escape(table.title)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{rows}</tbody></table>{below}"
+    )
+
+
+def _cells(table: Table) -> tuple[list[tuple[str, ...]], list[bool]]:
+    """(the head and the rows that are shown, as texts; which columns are aligned to the left)."""
+    columns = [column for column in enumerate(table.columns.values()) if column[1] != DETAIL]
+    titles = list(table.columns)
+    body = (tuple(_text(row[i], kind) for i, kind in columns) for row in table.rows[: table.shown])
+    head = tuple(titles[i] for i, _ in columns)
+    return [head, *body], [kind in (TEXT, BAR) for _, kind in columns]
+
+
+def _text(cell: Any, kind: str) -> str:
+    if cell is None:
+        return "unlimited" if kind == LIMIT else "-"
+    return _FORMATS.get(kind, str)(cell)
+
+
+def _more(table: Table) -> str:
+    hidden = len(table.rows) - table.shown
+    return f"... and {hidden:,} more" if hidden > 0 else ""
+
+
+def _widths(lines: Sequence[tuple[str, ...]], left: Sequence[bool], most: int | None) -> list[int]:
+    """The widths of the columns; the widest texts give way until the line fits."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if most is None:
+        return widths
+    texts = [column for column, is_left in enumerate(left) if is_left]
+    for column in texts:
+        widths[column] = min(widths[column], NAME_WIDTH)
+    while sum(widths) + 2 * len(widths) > most:
+        widest = max(texts, key=lambda column: widths[column], default=None)
+        if widest is None or widths[widest] <= LEAST_WIDTH:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def shorten(name: str, width: int = 32) -> str:
+    """At most ``width`` characters; the middle gives way, since names differ at both ends."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def change(before: float, after: float) -> float | None:
+    """What was added as a part of what was there; None where nothing was and something is now."""
+    return (after - before) / before if before else None if after else 0.0
