@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simdev.cluster import Cluster, Device
 from simdev.engine import simulate
 from simdev.taskgraph import Buffers, Resource, Rows, TaskGraph, Tasks
 from simdev.trace import Trace
+from strategies import UNIT, World, op
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,62 @@ def starts(trace: Trace) -> dict[str, int]:
 def play(tasks: Sequence[T], policy: str = "fifo", **sequence: object) -> Trace:
     """Simulate a hand-written program."""
     return simulate(program(tasks, policy, **sequence))  # type: ignore[arg-type]
+
+
+# Small programs whose traces tests know by heart
+
+
+def sequence() -> TaskGraph:
+    """a [0, 2) b [2, 4) in one queue; c [4, 5) alone after b; a also releases d [5, 6) after a
+    lag.
+    """
+    return program([T("a", 2, "q", lag=0), T("b", 2, "q"), T("c", 1, "r", "b"), T("l", 2, (),
+    lag=3),
+                    T("d", 1, "s", "l")])  # fmt: skip
+
+
+def gapped() -> TaskGraph:
+    """x [0, 2) busy to 4, y [4, 5), z of length zero."""
+    return program([T("x", 2, "q", gap=2), T("y", 1, "q"), T("z", 0, "q"), T("free", 2)])
+
+
+def pair() -> TaskGraph:
+    """p [0, 2) holds both queues, u [2, 4) the first, v [2, 5) the second."""
+    return program([T("p", 2, "s r"), T("u", 2, "s"), T("v", 3, "r")])
+
+
+def ranked() -> TaskGraph:
+    """Under priority: first [0, 1), urgent [1, 3), later [3, 5)."""
+    return program([T("first", 1, "q", priority=2), T("later", 2, "q", "first", priority=9),
+                    T("urgent", 2, "q", "first", priority=1)], "priority")  # fmt: skip
+
+
+def sequenced() -> TaskGraph:
+    """A fixed sequence b, a: b [0, 2) a [2, 4)."""
+    return program([T("a", 2, "q"), T("b", 2, "q")], sequence={"q": "b a"})
+
+
+def rounds() -> TaskGraph:
+    """At 1, n (a successor of s) is ready a round before m (of the zero-length z): n [1, 3) m [3,
+    5).
+    """
+    return program([T("m", 2, "q", "z"), T("s", 1), T("z", 0, (), "s"), T("n", 2, "q", "s")])
+
+
+def behind() -> TaskGraph:
+    """x [0, 4) on r; head waits for r and s; tail stands behind head on s: head [4, 5), tail [5,
+    6).
+    """
+    return program([T("x", 4, "r"), T("head", 1, "r s"), T("tail", 1, "s")])
+
+
+def remote(queues: str = "fair", latency: str = "0 ps") -> World:
+    """a and b on g0 send 4 and 2 bytes to c on g1."""
+    devices = [Device("g0", memory=10), Device("g1", memory=4)]
+    cluster = Cluster.all_to_all("c", devices, queues, bandwidth=UNIT, latency=latency)
+    ops = [op("a", 1, size=4), op("b", 1, size=2), op("c", 1, "a", "b", workspace_bytes=1)]
+    return World.of(ops, cluster, [0, 0, 1])
+
+
+def remote_graph() -> TaskGraph:
+    return remote().task_graph

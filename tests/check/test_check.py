@@ -13,15 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from programs import T, program
+from programs import (
+    T,
+    behind,
+    gapped,
+    pair,
+    program,
+    ranked,
+    remote,
+    rounds,
+    sequence,
+    sequenced,
+)
 from simdev.check import RULES, Claim, Violation, check
-from simdev.check.flows import fair_rates, unfair
-from simdev.check.schedule import bound_faults
 from simdev.cluster import Cluster, Device
 from simdev.engine import simulate
 from simdev.taskgraph import Resource, Rows, TaskGraph
 from simdev.trace import Trace
-from strategies import UNIT, Tape, World, make_task_graph, op, repeated, task_graphs, worlds
+from strategies import Tape, World, make_task_graph, op, repeated, task_graphs, worlds
 
 # What valid programs look like from outside
 
@@ -99,62 +108,6 @@ def spans(task_graph: TaskGraph, **moved: int | tuple[int, int]) -> Trace:
             to if isinstance(to, tuple) else (to, to + finish[row] - start[row])
         )
     return Trace(task_graph, start, finish, "broken")
-
-
-def sequence() -> TaskGraph:
-    """a [0, 2) b [2, 4) in one queue; c [4, 5) alone after b; a also releases d [5, 6) after a
-    lag.
-    """
-    return program([T("a", 2, "q", lag=0), T("b", 2, "q"), T("c", 1, "r", "b"), T("l", 2, (),
-    lag=3),
-                    T("d", 1, "s", "l")])  # fmt: skip
-
-
-def gapped() -> TaskGraph:
-    """x [0, 2) busy to 4, y [4, 5), z of length zero."""
-    return program([T("x", 2, "q", gap=2), T("y", 1, "q"), T("z", 0, "q"), T("free", 2)])
-
-
-def pair() -> TaskGraph:
-    """p [0, 2) holds both queues, u [2, 4) the first, v [2, 5) the second."""
-    return program([T("p", 2, "s r"), T("u", 2, "s"), T("v", 3, "r")])
-
-
-def ranked() -> TaskGraph:
-    """Under priority: first [0, 1), urgent [1, 3), later [3, 5)."""
-    return program([T("first", 1, "q", priority=2), T("later", 2, "q", "first", priority=9),
-                    T("urgent", 2, "q", "first", priority=1)], "priority")  # fmt: skip
-
-
-def sequenced() -> TaskGraph:
-    """A fixed sequence b, a: b [0, 2) a [2, 4)."""
-    return program([T("a", 2, "q"), T("b", 2, "q")], sequence={"q": "b a"})
-
-
-def rounds() -> TaskGraph:
-    """At 1, n (a successor of s) is ready a round before m (of the zero-length z): n [1, 3) m [3,
-    5).
-    """
-    return program([T("m", 2, "q", "z"), T("s", 1), T("z", 0, (), "s"), T("n", 2, "q", "s")])
-
-
-def behind() -> TaskGraph:
-    """x [0, 4) on r; head waits for r and s; tail stands behind head on s: head [4, 5), tail [5,
-    6).
-    """
-    return program([T("x", 4, "r"), T("head", 1, "r s"), T("tail", 1, "s")])
-
-
-def remote(queues: str = "fair", latency: str = "0 ps") -> World:
-    """a and b on g0 send 4 and 2 bytes to c on g1."""
-    devices = [Device("g0", memory=10), Device("g1", memory=4)]
-    cluster = Cluster.all_to_all("c", devices, queues, bandwidth=UNIT, latency=latency)
-    ops = [op("a", 1, size=4), op("b", 1, size=2), op("c", 1, "a", "b", workspace_bytes=1)]
-    return World.of(ops, cluster, [0, 0, 1])
-
-
-def remote_graph() -> TaskGraph:
-    return remote().task_graph
 
 
 def flows(**moved: int | tuple[int, int]) -> Trace:
@@ -337,48 +290,6 @@ def test_frees_come_before_allocations():
     world = World.of(ops, Cluster("one", (Device("g0"),)), [0, 0, 0])
     assert check(world.task_graph, world.trace, Claim(3, {"g0": 2})) == ()
     assert rules(check(world.task_graph, world.trace, Claim(3, {"g0": 3}))) == {"peak"}
-
-
-# The safety net: bounds that follow from the other rules, judged alone
-
-
-@pytest.mark.parametrize(
-    ("build", "low", "high"),
-    [
-        (sequence, 6, 11),
-        (gapped, 3, 7),
-        (pair, 5, 7),
-        (ranked, 5, 5),
-        (behind, 5, 6),
-        (remote_graph, 5, 13),
-    ],
-)
-def test_bounds(build, low, high):
-    task_graph = build()
-    steps = range(20)
-    assert [step for step in steps if not list(bound_faults(task_graph, step))] == list(
-        range(low, high + 1)
-    )
-
-
-def test_fair_rates_are_known():
-    """Two half-links of 1 and 2: the flow over both gets half of the first, the others what is
-    left.
-    """
-    flows = {0: [0], 1: [0, 1], 2: [1]}
-    assert fair_rates(flows, [1.0, 2.0]) == {0: 0.5, 1: 0.5, 2: 1.5}
-
-
-@pytest.mark.parametrize(
-    ("rates", "fault"),
-    [({0: 0.5, 1: 0.5, 2: 1.6}, "more than"), ({0: 0.5, 1: 0.5, 2: 1.4}, "no bottleneck"),
-     ({0: 0.6, 1: 0.4, 2: 1.6}, "no bottleneck"), ({0: 0.5, 1: 0.5, 2: 1.5 - 1e-8},
-     "no bottleneck")],
-)  # fmt: skip
-def test_unfair_rates_are_refused(rates, fault):
-    flows = {0: [0], 1: [0, 1], 2: [1]}
-    assert list(unfair(flows, {0: 0.5, 1: 0.5, 2: 1.5}, [1.0, 2.0])) == []
-    assert any(fault in text for text in unfair(flows, rates, [1.0, 2.0]))
 
 
 # The checker itself

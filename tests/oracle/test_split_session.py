@@ -40,8 +40,8 @@ from strategies import Tape, drawn
 
 QUEUES = ("device", "half-duplex", "link", "egress", "parallel")
 
+# The compiled path knows no buckets.
 PARALLEL = Strategy(short="data-parallel", sync="all-reduce")
-"""As the compiled path knows it."""
 
 
 def timed(tape: Tape, case: Case) -> Case:
