@@ -69,7 +69,8 @@ def horizon_of(id_bits: int) -> int:
 @jitable
 def clear(h: Keys) -> None:
     """Nothing waits, and no time has passed."""
-    h.cell[SIZE], h.cell[BESIDE], h.cell[EPOCH], h.cell[KEY], h.cell[FAULT] = 0, LATE, 0, 0, 0
+    cell = h.cell
+    cell[SIZE], cell[BESIDE], cell[EPOCH], cell[KEY], cell[FAULT] = 0, LATE, 0, 0, 0
 
 
 @jitable
@@ -90,14 +91,15 @@ def drop_top(h: Keys) -> None:
     """Take the first key off: walk the hole down, then the last key up (it belongs near the
     leaves; Wegener, Theoretical Computer Science 118, 1993).
     """
+    heap = h.heap
     size = h.cell[SIZE] - 1
     h.cell[SIZE] = size
-    key = h.heap[size]
-    h.heap[size] = LATE  # so that the hole may look at one child too many
+    key = heap[size]
+    heap[size] = LATE  # so that the hole may look at one child too many
     at, child = 0, 1
     while child < size:
-        child += h.heap[child + 1] < h.heap[child]
-        h.heap[at] = h.heap[child]
+        child += heap[child + 1] < heap[child]
+        heap[at] = heap[child]
         at, child = child, 2 * child + 1
     rise(h, at, key)
 
@@ -138,15 +140,16 @@ def recount(h: Heap, instant: int) -> int:
     Where even that is too far, FAULT is set and the run goes on in a wrong order, to an end that is
     not used: a test in every loop would cost more than the rest of such a run.
     """
-    shift = h.cell[KEY] >> h.id_bits
-    h.cell[EPOCH], h.cell[KEY] = h.cell[EPOCH] + shift, h.cell[KEY] - (shift << h.id_bits)
-    for at in range(h.cell[SIZE]):
+    cell = h.cell
+    shift = cell[KEY] >> h.id_bits
+    cell[EPOCH], cell[KEY] = cell[EPOCH] + shift, cell[KEY] - (shift << h.id_bits)
+    for at in range(cell[SIZE]):
         h.heap[at] -= shift << h.id_bits
-    if h.cell[BESIDE] != LATE:
-        h.cell[BESIDE] -= shift << h.id_bits
-    since = instant - h.cell[EPOCH]
+    if cell[BESIDE] != LATE:
+        cell[BESIDE] -= shift << h.id_bits
+    since = instant - cell[EPOCH]
     if since >= h.horizon:
-        h.cell[FAULT], since = FAR, h.horizon - 1
+        cell[FAULT], since = FAR, h.horizon - 1
     return since
 
 

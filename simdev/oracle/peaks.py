@@ -59,12 +59,13 @@ def events_for(buffers: int, devices: int, copies: int, tensors: int) -> Events:
 @jitable
 def clear(v: Events, devices: int, step_ps: int) -> bool:
     """No events yet, of a step so long; whether times inside a part fit the heap's keys."""
-    v.cell[SHIFT], v.cell[BUFFERS] = 0, 0
-    while step_ps >> v.cell[SHIFT] >= SLOTS:
-        v.cell[SHIFT] += 1
+    cell = v.cell
+    cell[SHIFT], cell[BUFFERS] = 0, 0
+    while step_ps >> cell[SHIFT] >= SLOTS:
+        cell[SHIFT] += 1
     for slot in range(devices * SLOTS):
         v.net[slot], v.gain[slot], v.first[slot] = 0, 0, NONE
-    return v.cell[SHIFT] - PART_BITS + v.id_bits <= KEY_BITS
+    return cell[SHIFT] - PART_BITS + v.id_bits <= KEY_BITS
 
 
 @jitable

@@ -79,6 +79,7 @@ def tensor_buffers(
     """The buffer of a tensor at its producer, and its copies (whose rows are those of the first
     read).
     """
+    end = v.end
     source, freed, count = placement[op], r.finish[op], 0
     row, copies = p.ops + tensor, p.ops + p.tensors
     for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
@@ -90,11 +91,11 @@ def tensor_buffers(
         freed = max(freed, r.received[e])
         if p.mode == PER_CONSUMER:
             buffer(v, copies + e, device, z.sent[tensor], r.sent[e], finish)
-        elif v.end[device] == NONE:
+        elif end[device] == NONE:
             v.reads[count], count = e, count + 1
-            v.end[device] = finish
+            end[device] = finish
         else:
-            v.end[device] = max(v.end[device], finish)
+            end[device] = max(end[device], finish)
     group = z.group[tensor]
     if group != NONE:
         freed = max(freed, v.until[group])
@@ -103,8 +104,8 @@ def tensor_buffers(
     for k in range(count):
         e = v.reads[k]
         device = placement[p.consumer[e]]
-        buffer(v, copies + e, device, z.sent[tensor], r.sent[e], v.end[device])
-        v.end[device] = NONE
+        buffer(v, copies + e, device, z.sent[tensor], r.sent[e], end[device])
+        end[device] = NONE
 
 
 @jit

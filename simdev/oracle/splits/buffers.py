@@ -39,23 +39,24 @@ def read_until(
     t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int
 ) -> None:
     """Until when each output of a row is read, to ``v.end``; and the copies of what is sent."""
+    fans = t.fans
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
     for base in range(bases):
         v.end[base] = r.finish[row]
     fan = t.fan[slot] + part
-    for e in range(t.fans[fan], t.fans[fan + 1]):
-        base, reader = t.fans[e] >> REF_BITS, row_of(t, w, t.fans[e] & REF_MASK)
+    for e in range(fans[fan], fans[fan + 1]):
+        base, reader = fans[e] >> REF_BITS, row_of(t, w, fans[e] & REF_MASK)
         v.end[base] = max(v.end[base], r.finish[reader])
     fan += t.parts[slot] + 1
-    at, end, sent = t.fans[fan], t.fans[fan + 1], r.first_sent[row]
+    at, end, sent = fans[fan], fans[fan + 1], r.first_sent[row]
     while at < end:
-        base, count, until = t.fans[at + 2], t.fans[at + 3], 0
+        base, count, until = fans[at + 2], fans[at + 3], 0
         v.end[base] = max(v.end[base], r.received[sent])
         for k in range(at + 4, at + 4 + count):
-            until = max(until, r.finish[row_of(t, w, t.fans[k])])
-        size = -(-t.fans[at + 1] // q.unit) * q.unit
-        add(v, most, t.fans[at] % t.devices, size, r.sent[sent], until)
+            until = max(until, r.finish[row_of(t, w, fans[k])])
+        size = -(-fans[at + 1] // q.unit) * q.unit
+        add(v, most, fans[at] % t.devices, size, r.sent[sent], until)
         at, sent = at + 4 + count, sent + 1
 
 
@@ -64,24 +65,25 @@ def row_buffers(
     t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints
 ) -> None:
     """The buffers of one row."""
+    arena = t.arena
     slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
     start, finish = r.start[row], r.finish[row]
     if slot < t.ops:
         block, device = t.block[slot], device_of(t, slot, part)
-        bases = t.arena[block + STRIDE] - 2
-        sizes = t.arena[block + SIZES] + part * (bases + 2)
-        peak[device] += t.arena[sizes]
-        add(v, most, device, t.arena[sizes + 1], start, finish)
+        bases = arena[block + STRIDE] - 2
+        sizes = arena[block + SIZES] + part * (bases + 2)
+        peak[device] += arena[sizes]
+        add(v, most, device, arena[sizes + 1], start, finish)
         read_until(t, w, r, v, q, most, row, bases)
         for base in range(bases):
-            add(v, most, device, t.arena[sizes + 2 + base], start, v.end[base])
+            add(v, most, device, arena[sizes + 2 + base], start, v.end[base])
         return
-    where = t.arena[t.block[slot] + ROW + part]
-    bases, sizes = t.arena[where + BASES], t.arena[where + SUM_SIZES]
+    where = arena[t.block[slot] + ROW + part]
+    bases, sizes = arena[where + BASES], arena[where + SUM_SIZES]
     read_until(t, w, r, v, q, most, row, bases)
     for base in range(bases):
-        device = t.arena[where + DEVICES + base]
-        add(v, most, device, t.arena[sizes + base], start, v.end[base])
+        device = arena[where + DEVICES + base]
+        add(v, most, device, arena[sizes + base], start, v.end[base])
 
 
 @jit

@@ -19,31 +19,32 @@ def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
     """Write the fan of some sources: for each where its readers here begin, then where its
     transfers do, then all.
     """
+    fans = t.fans
     fan = w.cell[END]
     at = fan + 2 * (count + 1)
     for source in range(first, first + count):
-        t.fans[fan + source - first] = at
+        fans[fan + source - first] = at
         e = w.source_local[source]
         while e != NONE:
-            t.fans[at] = w.ask_base[e] << REF_BITS | w.ask_ref[e]
+            fans[at] = w.ask_base[e] << REF_BITS | w.ask_ref[e]
             at, e = at + 1, w.ask_next[e]
-    t.fans[fan + count] = at
+    fans[fan + count] = at
     for source in range(first, first + count):
-        t.fans[fan + count + 1 + source - first] = at
+        fans[fan + count + 1 + source - first] = at
         e, last = w.source_sent[source], NONE
         while e != NONE:
             if last == NONE or w.ask_out[e] != w.ask_out[last] or w.ask_to[e] != w.ask_to[last]:
-                t.fans[at], t.fans[at + 1], t.fans[at + 2] = (
+                fans[at], fans[at + 1], fans[at + 2] = (
                     w.ask_to[e],
                     w.ask_bytes[e],
                     w.ask_base[e],
                 )
                 counter, at = at + 3, at + 4
-                t.fans[counter] = 0
-            t.fans[counter] += 1
-            t.fans[at] = w.ask_ref[e]
+                fans[counter] = 0
+            fans[counter] += 1
+            fans[at] = w.ask_ref[e]
             last, at, e = e, at + 1, w.ask_next[e]
-    t.fans[fan + 2 * count + 1] = at
+    fans[fan + 2 * count + 1] = at
     w.cell[END] = at
     return fan
 
@@ -73,47 +74,46 @@ def line_up(w: FanWork, sources: int) -> None:
 @jitable
 def emit_sums(t: Columns, w: FanWork, op: int, output: int) -> None:
     """Write the fan of the sums of a tensor, what they wait for, and who reads them first."""
+    cell, fans = w.cell, t.fans
     slot, first = t.ops + t.tensor_ptr[op] + output, w.source_ptr[output]
     if t.parts[slot] == 0:
         return
     t.fan[slot] = emit(t, w, first, t.parts[slot])
-    t.wait[slot] = w.cell[END]
+    t.wait[slot] = cell[END]
     for row in range(t.parts[slot]):
-        t.fans[w.cell[END] + row] = w.source_waits[first + row]
-    w.cell[END] += t.parts[slot]
-    begun = w.cell[END]
+        fans[cell[END] + row] = w.source_waits[first + row]
+    cell[END] += t.parts[slot]
+    begun = cell[END]
     t.first[slot], at = begun, begun + 1
-    for n in range(w.cell[BEGUN]):
+    for n in range(cell[BEGUN]):
         if w.begun[4 * n] == output:
-            t.fans[at], t.fans[at + 1], t.fans[at + 2] = (
+            fans[at], fans[at + 1], fans[at + 2] = (
                 w.begun[4 * n + 1],
                 w.begun[4 * n + 2],
                 w.begun[4 * n + 3],
             )
             at += 3
-    t.fans[begun] = (at - begun) // 3
-    w.cell[END] = at
+    fans[begun] = (at - begun) // 3
+    cell[END] = at
 
 
 @jitable
 def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
     """Write the fans of an op and of its sums; ``most`` words of fans may be used."""
+    cell = w.cell
     sources, parts, tensors = clear(t, w, op), 0, t.tensor_ptr[op + 1] - t.tensor_ptr[op]
-    if w.cell[FAULT] == 0:
+    if cell[FAULT] == 0:
         parts = ask(t, w, op)
-    if (
-        w.cell[END] + 4 * (sources + tensors) + 5 * w.cell[ASKS] + parts + 3 * w.cell[BEGUN] + 64
-        > most
-    ):
-        w.cell[FAULT] = max(w.cell[FAULT], FULL)
-    if w.cell[FAULT]:
+    if cell[END] + 4 * (sources + tensors) + 5 * cell[ASKS] + parts + 3 * cell[BEGUN] + 64 > most:
+        cell[FAULT] = max(cell[FAULT], FULL)
+    if cell[FAULT]:
         return
     line_up(w, sources)
     t.fan[op] = emit(t, w, 0, t.parts[op])
-    t.given[op] = w.cell[END]
+    t.given[op] = cell[END]
     for k in range(parts):
-        t.fans[w.cell[END] + k] = w.given[k]
-    w.cell[END] += parts
+        t.fans[cell[END] + k] = w.given[k]
+    cell[END] += parts
     for output in range(tensors):
         emit_sums(t, w, op, output)
 

@@ -11,25 +11,22 @@ from .blocks import (
     ADDENDS,
     ADDENDS_OF,
     BOXES,
-    BYTES,
     CELLS,
     COLLECTIVE,
     DEVICES,
     DIMS,
-    ELEMENTS,
     INPUTS,
     KIND,
-    LAYOUTS,
     LOCAL,
     NEEDS,
     OF_SUMS,
     RANK,
     ROW,
     SUM_GRID,
-    UNIT,
     WHAT,
 )
 from .columns import NONE, PART_BITS, Columns, FanWork
+from .regions import cell_at, cut, is_inside, layout_of, next_place, size_of, touch
 
 # Cells of FanWork: asks, views, words of regions, sums begun, the end of the fans, what went wrong.
 ASKS, VIEWS, REGIONS, BEGUN, END, FAULT = range(6)
@@ -38,21 +35,6 @@ FULL, UNKNOWN = 1, 2
 HERE = -1
 VIEW = 1 << 20
 """Numbers of views, after all outputs that are made."""
-
-
-@jitable
-def layout_of(t: Columns, op: int, output: int) -> int:
-    """Where the layout of an output begins."""
-    return t.arena[t.arena[t.block[op] + LAYOUTS] + output]
-
-
-@jitable
-def size_of(t: Columns, layout: int, volume: int) -> int:
-    """Bytes of a part of a tensor, rounded up."""
-    if t.arena[layout + UNIT] > 0:
-        return t.arena[layout + UNIT] * volume
-    count = t.arena[layout + ELEMENTS]
-    return (t.arena[layout + BYTES] * volume + count - 1) // count if count > 0 else 0
 
 
 @jitable
@@ -117,27 +99,34 @@ def sum_row(t: Columns, op: int, output: int, row: int) -> int:
 
 
 @jitable
+def lies_on(t: Columns, op: int, output: int, row: int, base: int) -> int:
+    """The device of a copy."""
+    if row >= OF_SUMS:
+        return t.arena[sum_row(t, op, output, row - OF_SUMS) + DEVICES + base]
+    return t.arena[t.devices_of[op] + row]
+
+
+@jitable
 def begin_sum(
     t: Columns, w: FanWork, op: int, output: int, row: int, reader: int, place: int
 ) -> None:
     """A sum asks for what it reads, and is written before the part that first reads it."""
+    arena = t.arena
     layout = layout_of(t, op, output)
     where, slot = sum_row(t, op, output, row), t.ops + t.tensor_ptr[op] + output
-    inputs, summed = t.arena[where + INPUTS], w.source_ptr[output] + row
-    count, rank = t.arena[inputs], t.arena[inputs + 1]
-    to = HERE if t.arena[where + WHAT] == COLLECTIVE else t.arena[where + DEVICES]
+    inputs, summed = arena[where + INPUTS], w.source_ptr[output] + row
+    count, rank = arena[inputs], arena[inputs + 1]
+    to = HERE if arena[where + WHAT] == COLLECTIVE else arena[where + DEVICES]
     for n in range(count):
         at = inputs + 2 + n * (3 + 2 * rank)
-        source, base = t.arena[at], t.arena[at + 1]
+        source, base = arena[at], arena[at + 1]
+        here = lies_on(t, op, output, source, base)
         if source >= OF_SUMS:
-            here = t.arena[sum_row(t, op, output, source - OF_SUMS) + DEVICES + base]
             source += w.source_ptr[output] - OF_SUMS
             if w.source_written[source] == 0:
                 w.cell[FAULT] = UNKNOWN
-        else:
-            here = t.arena[t.devices_of[op] + source]
         for d in range(2 * rank):
-            w.piece[d] = t.arena[at + 3 + d]
+            w.piece[d] = arena[at + 3 + d]
         w.source_waits[summed] += 1
         hand(
             t,
@@ -145,7 +134,7 @@ def begin_sum(
             layout,
             source,
             base,
-            t.arena[at + 2] != 0,
+            arena[at + 2] != 0,
             rank,
             here,
             to,
@@ -175,81 +164,6 @@ def need_sum(
                 continue
         last = other
         begin_sum(t, w, op, output, last, reader, place)
-
-
-@jitable
-def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Set the places of a grid that share a point with a region, by dimension; whether there are
-    any.
-    """
-    for d in range(t.arena[layout + RANK]):
-        dim = layout + DIMS + 4 * d
-        n, starts, stops = t.arena[dim], t.arena[dim + 1], t.arena[dim + 2]
-        begin, end = t.arena[need + 2 * d], t.arena[need + 2 * d + 1]
-        low, high = 0, n  # the first that stops after the region begins
-        while low < high:
-            middle = (low + high) >> 1
-            if t.arena[stops + middle] > begin:
-                high = middle
-            else:
-                low = middle + 1
-        w.low[d], w.at[d] = low, low
-        high = n  # the first that starts where the region ends, or later
-        while low < high:
-            middle = (low + high) >> 1
-            if t.arena[starts + middle] >= end:
-                high = middle
-            else:
-                low = middle + 1
-        w.high[d] = low
-        if w.low[d] >= low:
-            return False
-    return True
-
-
-@jitable
-def next_place(w: FanWork, rank: int) -> bool:
-    """Go to the next of the places that are touched, the last dimension fastest; whether there is
-    one.
-    """
-    d = rank - 1
-    while d >= 0:
-        w.at[d] += 1
-        if w.at[d] < w.high[d]:
-            return True
-        w.at[d] = w.low[d]
-        d -= 1
-    return False
-
-
-@jitable
-def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Take the piece of a region at the place in hand; whether it is all that stands there."""
-    is_all = True
-    for d in range(t.arena[layout + RANK]):
-        dim, k = layout + DIMS + 4 * d, w.at[d]
-        begin, end = t.arena[t.arena[dim + 1] + k], t.arena[t.arena[dim + 2] + k]
-        w.piece[2 * d] = max(begin, t.arena[need + 2 * d])
-        w.piece[2 * d + 1] = min(end, t.arena[need + 2 * d + 1])
-        is_all = is_all and w.piece[2 * d] == begin and w.piece[2 * d + 1] == end
-    return is_all
-
-
-@jitable
-def cell_at(t: Columns, w: FanWork, layout: int) -> int:
-    """What holds the place in hand, or NONE."""
-    cell = t.arena[layout + CELLS]
-    for d in range(t.arena[layout + RANK]):
-        cell += w.at[d] * t.arena[layout + DIMS + 4 * d + 3]
-    return t.arena[cell]
-
-
-@jitable
-def lies_on(t: Columns, op: int, output: int, row: int, base: int) -> int:
-    """The device of a copy."""
-    if row >= OF_SUMS:
-        return t.arena[sum_row(t, op, output, row - OF_SUMS) + DEVICES + base]
-    return t.arena[t.devices_of[op] + row]
 
 
 @jitable
@@ -292,20 +206,21 @@ def read_grid(
     """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how
     many pieces.
     """
+    arena = t.arena
     units = layout_of(t, op, output)
     layout = units
     if addend < 0:
-        layout, addend = t.arena[t.block[t.ops + t.tensor_ptr[op] + output] + SUM_GRID], 0
-    rank, pieces, more = t.arena[layout + RANK], 0, touch(t, w, layout, need)
+        layout, addend = arena[t.block[t.ops + t.tensor_ptr[op] + output] + SUM_GRID], 0
+    rank, pieces, more = arena[layout + RANK], 0, touch(t, w, layout, need)
     while more:
         cell = cell_at(t, w, layout)
         if cell != NONE:
-            if addend >= t.arena[cell]:
+            if addend >= arena[cell]:
                 w.cell[FAULT] = UNKNOWN
                 return 0
             is_base = cut(t, w, layout, need)
-            at = nearest(t, op, output, t.arena[cell + 1 + addend], to)
-            source, base = t.arena[at], t.arena[at + 1]
+            at = nearest(t, op, output, arena[cell + 1 + addend], to)
+            source, base = arena[at], arena[at + 1]
             here = lies_on(t, op, output, source, base)
             if source >= OF_SUMS:
                 need_of(t, w, op, output, source - OF_SUMS, rank, reader, place)
@@ -321,18 +236,19 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
     """Which partial result of a statistic is that of a part with this box on this device, or
     NONE.
     """
+    arena = t.arena
     layout = layout_of(t, op, output)
-    cells, places, best = t.arena[layout + CELLS], 1, NONE
-    for d in range(t.arena[layout + RANK]):
-        places *= t.arena[layout + DIMS + 4 * d]
-    boxes, differs = t.arena[t.block[op] + BOXES], True
+    cells, places, best = arena[layout + CELLS], 1, NONE
+    for d in range(arena[layout + RANK]):
+        places *= arena[layout + DIMS + 4 * d]
+    boxes, differs = arena[t.block[op] + BOXES], True
     for place in range(places):
-        cell = t.arena[cells + place]
+        cell = arena[cells + place]
         if cell != NONE:
-            for addend in range(t.arena[cell]):
-                row = t.arena[t.arena[cell + 1 + addend] + 1]
-                if t.arena[t.devices_of[op] + row] == device:
-                    other = t.arena[boxes + row] != box
+            for addend in range(arena[cell]):
+                row = arena[arena[cell + 1 + addend] + 1]
+                if arena[t.devices_of[op] + row] == device:
+                    other = arena[boxes + row] != box
                     if (
                         best == NONE
                         or (differs and not other)
@@ -343,28 +259,17 @@ def own_addend(t: Columns, op: int, output: int, box: int, device: int) -> int:
 
 
 @jitable
-def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
-    """Whether one region is a part of another one."""
-    for d in range(rank):
-        if (
-            t.arena[need + 2 * d] < t.arena[region + 2 * d]
-            or t.arena[need + 2 * d + 1] > t.arena[region + 2 * d + 1]
-        ):
-            return False
-    return True
-
-
-@jitable
 def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int, ref: int) -> None:
     """A part reads a region of what is there on demand: of the first copy on its device that holds
     it.
     """
+    arena = t.arena
     layout, devices = layout_of(t, op, output), t.devices_of[op]
-    rank, regions, count = t.arena[layout + RANK], t.arena[layout + CELLS], t.parts[op]
+    rank, regions, count = arena[layout + RANK], arena[layout + CELLS], t.parts[op]
     row, source = w.on_device[to], NONE
-    while row != NONE and row < count and t.arena[devices + row] == to:
+    while row != NONE and row < count and arena[devices + row] == to:
         region = regions + row * (1 + 2 * rank)
-        if t.arena[region] >= 0 and is_inside(t, need, region + 1, rank):
+        if arena[region] >= 0 and is_inside(t, need, region + 1, rank):
             source = row
             break
         row += 1
@@ -372,8 +277,8 @@ def read_local(t: Columns, w: FanWork, op: int, output: int, need: int, to: int,
         w.cell[FAULT] = UNKNOWN
         return
     for d in range(2 * rank):
-        w.piece[d] = t.arena[need + d]
-    hand(t, w, layout, source, t.arena[regions + source * (1 + 2 * rank)], True, rank, to, to, ref)
+        w.piece[d] = arena[need + d]
+    hand(t, w, layout, source, arena[regions + source * (1 + 2 * rank)], True, rank, to, to, ref)
 
 
 @jitable
@@ -382,13 +287,14 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
 
     Returns how many sources there are: the op's parts, then the sums of its outputs.
     """
-    w.cell[ASKS], w.cell[VIEWS], w.cell[REGIONS], w.cell[BEGUN], w.cell[FAULT] = 0, 0, 0, 0, 0
+    cell = w.cell
+    cell[ASKS], cell[VIEWS], cell[REGIONS], cell[BEGUN], cell[FAULT] = 0, 0, 0, 0, 0
     sources = t.parts[op]
     for tensor in range(t.tensor_ptr[op], t.tensor_ptr[op + 1]):
         w.source_ptr[tensor - t.tensor_ptr[op]] = sources
         sources += t.parts[t.ops + tensor]
     if sources + 1 >= w.most_sources:
-        w.cell[FAULT] = FULL
+        cell[FAULT] = FULL
         return 0
     for source in range(sources):
         w.source_view[source], w.source_views[source] = NONE, 0
@@ -403,21 +309,22 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
 @jitable
 def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int) -> int:
     """A part of a reader reads one operand; how many pieces."""
+    arena = t.arena
     operand, output, block = t.entry_operand[entry], t.entry_output[entry], t.block[reader]
-    need, to = t.arena[t.arena[block + NEEDS] + operand], t.arena[t.devices_of[reader] + part]
-    rank = t.arena[need]
+    need, to = arena[arena[block + NEEDS] + operand], arena[t.devices_of[reader] + part]
+    rank = arena[need]
     need += 1 + part * (1 + 2 * rank)
-    if t.arena[need] == 0:
+    if arena[need] == 0:
         return 0
     layout = layout_of(t, op, output)
-    if t.arena[layout + KIND] == LOCAL:
+    if arena[layout + KIND] == LOCAL:
         read_local(t, w, op, output, need + 1, to, reader << PART_BITS | part)
         return 1
     addend = 0
-    if t.arena[layout + ADDENDS_OF] > 1:
-        addend = t.arena[t.arena[block + ADDENDS] + part]
+    if arena[layout + ADDENDS_OF] > 1:
+        addend = arena[arena[block + ADDENDS] + part]
         if addend < 0 and t.entry_statistics[entry]:
-            addend = own_addend(t, op, output, t.arena[t.arena[block + BOXES] + part], to)
+            addend = own_addend(t, op, output, arena[arena[block + BOXES] + part], to)
         if addend < 0 and t.block[t.ops + t.tensor_ptr[op] + output] == 0:
             w.cell[FAULT] = UNKNOWN
             return 0

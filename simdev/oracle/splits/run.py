@@ -88,6 +88,7 @@ def number_sums(t: Columns, w: Work) -> int:
 
     Returns how much of the map is used.
     """
+    extra_next = w.extra_next
     used = 0
     for slot in range(t.ops):
         w.extra[slot] = NONE
@@ -100,15 +101,15 @@ def number_sums(t: Columns, w: Work) -> int:
             reader, place, before = t.fans[at + 1], t.fans[at + 2], NONE
             link = w.extra[reader]
             # Two sums at one place are of one tensor, and stand in its order.
-            while link != NONE and w.extra_next[3 * link + 1] <= place:
-                before, link = link, w.extra_next[3 * link]
+            while link != NONE and extra_next[3 * link + 1] <= place:
+                before, link = link, extra_next[3 * link]
             entry = used + n
-            w.extra_next[3 * entry], w.extra_next[3 * entry + 1] = link, place
-            w.extra_next[3 * entry + 2] = slot << PART_BITS | t.fans[at]
+            extra_next[3 * entry], extra_next[3 * entry + 1] = link, place
+            extra_next[3 * entry + 2] = slot << PART_BITS | t.fans[at]
             if before == NONE:
                 w.extra[reader] = entry
             else:
-                w.extra_next[3 * before] = entry
+                extra_next[3 * before] = entry
         used += t.parts[slot]
     return used
 
@@ -178,19 +179,20 @@ def sending_ps(q: Rules, route: int, size: int) -> int:
 @jitable
 def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) -> None:
     """The transfers of a row that has finished."""
+    fans, cell = t.fans, w.cell
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
     ptr = t.fan[slot] + t.parts[slot] + 1 + part
-    at, end = t.fans[ptr], t.fans[ptr + 1]
+    at, end = fans[ptr], fans[ptr + 1]
     if r is not None:
-        r.first_sent[row] = w.cell[SENT]
+        r.first_sent[row] = cell[SENT]
     while at < end:
-        route, size, count = t.fans[at], t.fans[at + 1], t.fans[at + 3]
+        route, size, count = fans[at], fans[at + 1], fans[at + 3]
         start, begin, stop = now, q.queue_ptr[route], q.queue_ptr[route + 1]
         for e in range(begin, stop):
             start = max(start, w.free[q.queue[e]])
         if size > q.most_bytes or q.route_class[route] < 0 or start >= LATEST:
-            w.cell[FAULT] = LONG
+            cell[FAULT] = LONG
             return
         finish = after(w, start, sending_ps(q, route, size))
         free = later(w, finish, q.route_gap[route])
@@ -198,12 +200,12 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
             w.free[q.queue[e]] = free
         arrival = later(w, finish, q.route_lag[route])
         for k in range(at + 4, at + 4 + count):
-            release(w, row_of(t, w, t.fans[k]), arrival)
-        sent = w.cell[SENT]
-        w.cell[SENT] = sent + 1
+            release(w, row_of(t, w, fans[k]), arrival)
+        sent = cell[SENT]
+        cell[SENT] = sent + 1
         if r is not None:
             if sent >= r.most_sent:
-                w.cell[FAULT] = FULL
+                cell[FAULT] = FULL
                 return
             r.sent[sent], r.received[sent] = ps_of(w, start), ps_of(w, finish)
         at += 4 + count
@@ -224,31 +226,32 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
 
     Its readers where it lies need no transfer.
     """
+    arena, fans = t.arena, t.fans
     slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
     device, start = device_of(t, slot, part), now
     if slot < t.ops:
-        length = t.arena[t.devices_of[slot] + t.parts[slot] + part]
+        length = arena[t.devices_of[slot] + t.parts[slot] + part]
     else:
-        length = t.arena[t.arena[t.block[slot] + ROW + part] + LENGTH]
+        length = arena[arena[t.block[slot] + ROW + part] + LENGTH]
     if device != NONE:
         start = max(start, w.free[device])
         finish = after(w, start, length)
         w.free[device] = later(w, finish, q.device_gap[device]) if length > 0 else finish
     else:
-        queues = t.arena[t.arena[t.block[slot] + ROW + part] + QUEUES]
-        for e in range(queues + 1, queues + 1 + t.arena[queues]):
-            start = max(start, w.free[t.arena[e]])
+        queues = arena[arena[t.block[slot] + ROW + part] + QUEUES]
+        for e in range(queues + 1, queues + 1 + arena[queues]):
+            start = max(start, w.free[arena[e]])
         finish = after(w, start, length)
-        for e in range(queues + 1, queues + 1 + t.arena[queues]):
-            w.free[t.arena[e]] = finish
+        for e in range(queues + 1, queues + 1 + arena[queues]):
+            w.free[arena[e]] = finish
     w.missing[row] = TAKEN
     if r is not None:
         r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
     fan = t.fan[slot] + part
-    for e in range(t.fans[fan], t.fans[fan + 1]):
-        release(w, row_of(t, w, t.fans[e] & REF_MASK), finish)
+    for e in range(fans[fan], fans[fan + 1]):
+        release(w, row_of(t, w, fans[e] & REF_MASK), finish)
     fan += t.parts[slot] + 1
-    if t.fans[fan] < t.fans[fan + 1]:
+    if fans[fan] < fans[fan + 1]:
         if device != NONE:
             wait_to_send(w, w.cell[ROWS], row, device, finish)
         else:  # collectives do not finish in the order in which they are taken up
@@ -271,18 +274,19 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 @jitable
 def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
     """The step time in ps, or minus a fault."""
+    cell = w.cell
     if count_rows(t) + q.devices + 2 > w.most_rows:
         return -FULL
     clear(t, q, w)
-    last, rows, mask = 0, w.cell[ROWS], (1 << w.id_bits) - 1
-    turn, roots = 0, w.cell[ROOTS]
+    last, rows, mask = 0, cell[ROWS], (1 << w.id_bits) - 1
+    turn, roots = 0, cell[ROOTS]
     while True:
         if turn < roots:  # ready in the first round, taken up in the order of their rows
             last = max(last, happen(t, q, w, r, w.roots[turn], 0))
             turn += 1
             continue
         key = take(w)
-        if key == LATE or w.cell[FAULT]:
+        if key == LATE or cell[FAULT]:
             break
         row = key & mask
         if row < rows:
@@ -290,10 +294,10 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
         else:
             send(t, q, w, r, row - rows)
         if last >= LATEST:
-            w.cell[FAULT] = LONG
-    if rows + w.cell[SENT] >= MOST_TASKS:
-        w.cell[FAULT] = LONG
-    return -w.cell[FAULT] if w.cell[FAULT] else ps_of(w, last)
+            cell[FAULT] = LONG
+    if rows + cell[SENT] >= MOST_TASKS:
+        cell[FAULT] = LONG
+    return -cell[FAULT] if cell[FAULT] else ps_of(w, last)
 
 
 @jit
