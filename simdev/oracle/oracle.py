@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -112,11 +113,11 @@ class Oracle:
         return self._runs_plainly(self.under)
 
     def _runs_plainly(self, strategy: Strategy) -> bool:
-        """Whether compiled paths know it: one step, of one microbatch, with the collectives of the
-        ops.
+        """Whether the kernels of placements know it: one step, of one microbatch, with the
+        collectives of the ops.
         """
-        alike = self.prepared.running(strategy.collectives) is self.prepared
-        return alike and self._runs_once(strategy)
+        collectives = self.prepared.running(strategy.collectives)
+        return collectives is self.prepared and self._runs_once(strategy)
 
     def _runs_once(self, strategy: Strategy) -> bool:
         """Whether it is one step of one microbatch: no compiled path knows others."""
@@ -193,27 +194,14 @@ class Oracle:
     def __call__(self, strategy: Strategy | Placement | str) -> Cost:
         """The cost of one strategy; a text is the name of a short form."""
         started = time.thread_time()
-        if isinstance(strategy, str):
-            strategy = self._short_form(strategy)
-        if isinstance(strategy, Strategy):
-            cost = self._of_strategy(strategy)
-        elif self._plain:
-            cost = self._of_placement(self.placement(strategy), self.under.order)
-        else:
+        if isinstance(strategy, (str, Strategy)) or not self._plain:
             cost = self._of_strategy(self.strategy(strategy))
+        else:
+            cost = self._of_placement(self.placement(strategy), self.under.order)
         with self._lock:
             self.evaluations += 1
             self.cpu_seconds += time.thread_time() - started
         return cost
-
-    def _short_form(self, name: str) -> Strategy:
-        if name not in SHORT_FORMS:
-            forms = ", ".join(SHORT_FORMS)
-            raise InputError(
-                f"placement: must be whole numbers, names, or a short form ({forms}), got "
-                f'"{name[:40]}"'
-            )
-        return replace(self.under, short=name, sync=self._sync)
 
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at.
@@ -226,19 +214,15 @@ class Oracle:
         return self.in_full(self.strategy(column)).step_ps if step_ps is None else step_ps
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
+        cost = None
         if not self._runs_once(strategy):
-            return self.in_full(strategy)
-        if (
-            strategy.order.policy in ("fifo", "program")
-            and not strategy.splits
-            and self._runs_plainly(strategy)
-        ):
-            return self._of_placement(self.placement(strategy.placement), strategy.order)
-        if strategy.splits and self._splits is not None and strategy.collectives.slowdown == 1:
-            cost = self._splits.cost(expanded(self.graph, self.cluster, strategy, self.costs))
-            if cost is not None:
-                return cost
-        return self.in_full(strategy)
+            pass
+        elif strategy.splits:
+            if self._splits is not None and strategy.collectives.slowdown == 1:
+                cost = self._splits.cost(expanded(self.graph, self.cluster, strategy, self.costs))
+        elif strategy.order.policy in ("fifo", "program") and self._runs_plainly(strategy):
+            cost = self._of_placement(self.placement(strategy.placement), strategy.order)
+        return self.in_full(strategy) if cost is None else cost
 
     def in_full(self, strategy: Strategy) -> Cost:
         """The cost by lowering and the engine, whatever compiled path there may be.
@@ -271,11 +255,21 @@ class Oracle:
         cost = None if compiled is None else compiled.cost(column)
         return self.in_full(Strategy(self.named(column), order)) if cost is None else cost
 
-    def strategy(self, placement: Placement) -> Strategy:
-        """The placement as a Strategy, under the oracle's order, synchronisation and
-        collectives.
+    def strategy(self, strategy: Strategy | Placement | str) -> Strategy:
+        """Anything that can be scored, as a Strategy: a placement and a short form under the
+        oracle's order, synchronisation and collectives. Raises InputError.
         """
-        return replace(self.under, placement=self.named(placement))
+        if isinstance(strategy, Strategy):
+            return strategy
+        if not isinstance(strategy, str):
+            return replace(self.under, placement=self.named(strategy))
+        if strategy not in SHORT_FORMS:
+            forms = ", ".join(SHORT_FORMS)
+            raise InputError(
+                f"placement: must be whole numbers, names, or a short form ({forms}), got "
+                f'"{strategy[:40]}"'
+            )
+        return replace(self.under, short=strategy, sync=self._sync)
 
     def named(self, placement: Placement) -> dict[str, str]:
         """The placement by op and device name. Raises InputError for a device that is not there."""
@@ -300,11 +294,7 @@ class Oracle:
 
         Where steps follow one another it holds several, as many as it takes until they repeat.
         """
-        if isinstance(strategy, str):
-            strategy = self._short_form(strategy)
-        if not isinstance(strategy, Strategy):
-            strategy = self.strategy(strategy)
-        return self._trace(strategy)
+        return self._trace(self.strategy(strategy))
 
     def batch(
         self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1
@@ -317,14 +307,12 @@ class Oracle:
         strategies = list(strategies)
         if jobs == 1 or len(strategies) < 2:
             return [self(strategy) for strategy in strategies]
+        # Four parts a thread: few enough to cost nothing, and a slow one keeps nobody waiting long.
         size = -(-len(strategies) // (4 * jobs))
         parts = [strategies[at : at + size] for at in range(0, len(strategies), size)]
         with ThreadPoolExecutor(jobs) as pool:
-            return [
-                cost
-                for part in pool.map(lambda part: [self(one) for one in part], parts)
-                for cost in part
-            ]
+            costs = pool.map(lambda part: list(map(self, part)), parts)
+            return list(chain.from_iterable(costs))
 
     @overload
     def session(self, start: Strategy | str) -> SplitSession: ...
@@ -336,9 +324,8 @@ class Oracle:
         """A session of local search: from a placement, over placements; from a strategy, over how
         ops are split.
         """
-        if isinstance(start, str):
-            start = self._short_form(start)
-        if isinstance(start, Strategy):
+        if isinstance(start, (str, Strategy)):
+            start = self.strategy(start)
             return SplitSession(self.prepared, start, self._start_of, self.in_full)
         simple = self._plain and self.order.policy == "fifo" and not limits_of(self.cluster)
         compiled = self.evaluator("fifo") if simple else None
@@ -357,11 +344,16 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
     pipeline's, too) are kept; where ops run is what one asks about. Raises InputError for a large
     model, which has no ops.
     """
-    own = scenario.strategy
-    microbatches = own.accumulate if own.pipeline is None else own.pipeline.microbatches
-    sync = "" if own.sync == default_sync(own.short) else own.sync
+    strategy, pipeline = scenario.strategy, scenario.strategy.pipeline
     return Oracle(
-        graph_of(scenario), scenario.cluster, scenario.costs, own.order, cache, scenario.memory,
-        sync,
-        own.collectives, microbatches, scenario.steps,
-    )  # fmt: skip
+        graph_of(scenario),
+        scenario.cluster,
+        scenario.costs,
+        strategy.order,
+        cache,
+        scenario.memory,
+        "" if strategy.sync == default_sync(strategy.short) else strategy.sync,
+        strategy.collectives,
+        strategy.accumulate if pipeline is None else pipeline.microbatches,
+        scenario.steps,
+    )

@@ -235,7 +235,9 @@ class Blocks:
                     drafts[id(draft)], inputs[id(draft)] = draft, list(draft.pieces())
                     waiting += [copy.draft for copy, _, _ in inputs[id(draft)]]
             rows = parts | {key: OF_SUMS + row for row, key in enumerate(drafts)}
-            if len(drafts) >= MOST_PARTS or any(one.role == "stored" for one in drafts.values()):
+            if len(drafts) >= MOST_PARTS or any(
+                draft.role == "stored" for draft in drafts.values()
+            ):
                 raise NotCoveredError
             tensor = program.sharding.tensor((sums.made.op, sums.output))
             words = [self._sum(draft, inputs[key], rows, tensor) for key, draft in drafts.items()]
