@@ -4,11 +4,10 @@ squares.
 
 from __future__ import annotations
 
-from .calibration import Calibration, Quality, Residual, calibrate
+from .calibration import Calibration, Quality, Residual, calibrate, calibration_text
 from .fit import FIT
 from .measured import Measured, read_measured
-from .parameter import Parameter
-from .text import calibration_text
+from .solve import Parameter
 from .writing import fitted_cluster, write_fitted, write_fitted_cluster
 
 __all__ = [

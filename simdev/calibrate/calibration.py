@@ -4,8 +4,8 @@ trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,48 +13,58 @@ import numpy as np
 
 from ..cluster import Cluster
 from ..graph import Graph, Op
+from ..report.table import NUMBER, TEXT, Table, shorten, table_text
 from ..scenario import Scenario, execute, graph_of
 from ..taskgraph import TRANSFER, Ints
 from ..trace import Trace
-from ..units import PS_PER_SECOND, picoseconds
+from ..units import PS_PER_SECOND, format_bandwidth, format_seconds, picoseconds
 from .fit import FIT, fit
 from .measured import Measured
-from .observe import MOST_OVERLAP, Scene
-from .parameter import Parameter
-from .solve import goodness
+from .observe import MOST_OVERLAP, Member, Scene
+from .solve import Parameter, goodness
+
+RESIDUALS_SHOWN = 10
+NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One task: the seconds it took by the trace (mean over the steps), by the scenario before, and
+    """A task: the seconds it took by the trace (mean over the steps), by the scenario before, and
     as fitted.
     """
 
     task: str
     kind: str
-    measured: float
-    before: float
-    fitted: float
+    measured_s: float
+    before_s: float
+    predicted_s: float
 
     @property
-    def seconds(self) -> float:
+    def residual_s(self) -> float:
         """Measured minus fitted."""
-        return self.measured - self.fitted
+        return self.measured_s - self.predicted_s
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well durations of one kind (op, transfer) are told.
+    """How well durations of one kind (op, transfer) are told, each as (before, fitted).
 
-    ``rms`` in seconds, ``relative`` the RMS of the residuals as a share of what was measured,
-    ``r2`` None where all measured durations are one; each as (before, fitted).
+    ``rms_s`` in seconds, ``rms_relative`` as a share of what was measured; ``r2`` is None where all
+    measured durations are equal.
     """
 
     kind: str
     count: int
-    rms: tuple[float, float]
-    relative: tuple[float, float]
+    rms_s: tuple[float, float]
+    rms_relative: tuple[float, float]
     r2: tuple[float | None, float | None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        pairs = {"rms_s": self.rms_s, "rms_relative": self.rms_relative, "r2": self.r2}
+        return {"kind": self.kind, "count": self.count} | {
+            name: dict(zip(("before", "fitted"), pair, strict=True)) for name, pair in pairs.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -87,15 +97,18 @@ class Calibration:
         """
         return {
             "trace": self.source,
-            "parameters": [_parameter_json(one) for one in self.parameters],
+            "parameters": [parameter.to_json() for parameter in self.parameters],
             "step_s": {
                 "measured": list(self.steps_s),
                 "before": self.before_s,
                 "fitted": self.fitted_s,
             },
-            "quality": [_quality_json(one) for one in self.qualities],
+            "quality": [quality.to_json() for quality in self.qualities],
             "overlap": self.overlap,
-            "residuals": [_residual_json(one) for one in self.residuals],
+            "residuals": [
+                asdict(residual) | {"residual_s": residual.residual_s}
+                for residual in self.residuals
+            ],
             "unmatched": {
                 "spans": list(self.strangers),
                 "tasks": list(self.absent),
@@ -120,15 +133,12 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
         int(finish[steps.known].max() - start[steps.known].min()) / PS_PER_SECOND
         for start, finish in zip(steps.start, steps.finish, strict=True)
     ]
+    kinds = dict.fromkeys(residual.kind for residual in residuals)
     return Calibration(
         fitted,
         parameters,
         residuals,
-        tuple(
-            _quality(kind, same)
-            for kind in ("op", "transfer")
-            if (same := [r for r in residuals if r.kind == kind])
-        ),
+        tuple(_quality(kind, residuals) for kind in sorted(kinds)),
         measured.source,
         tuple(lengths),
         before.end_ps / PS_PER_SECOND,
@@ -152,64 +162,59 @@ def _residuals(scene: Scene, before: Trace, after: Trace) -> Iterator[Residual]:
 
 
 def _quality(kind: str, residuals: Sequence[Residual]) -> Quality:
-    took = [one.measured for one in residuals]
-    before, fitted = (
-        goodness(took, [one.before for one in residuals]),
-        goodness(took, [one.fitted for one in residuals]),
-    )
-    return Quality(
-        kind, len(took), (before[0], fitted[0]), (before[1], fitted[1]), (before[2], fitted[2])
-    )
+    rows = [residual for residual in residuals if residual.kind == kind]
+    took = [residual.measured_s for residual in rows]
+    before = goodness(took, [residual.before_s for residual in rows])
+    fitted = goodness(took, [residual.predicted_s for residual in rows])
+    rms, relative = (before[0], fitted[0]), (before[1], fitted[1])
+    return Quality(kind, len(took), rms, relative, (before[2], fitted[2]))
 
 
 def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scenario:
     """The scenario with what was fitted."""
     cluster, graph = scenario.cluster, graph_of(scenario)
-    for one in parameters:
-        if one.fitted and one.quantity != "efficiency":
-            cluster = _with_number(cluster, one)
+    fitted = [parameter for parameter in parameters if parameter.fitted]
+    for parameter in fitted:
+        if parameter.quantity != "efficiency":
+            cluster = _with_number(cluster, parameter)
     efficiencies = {
-        one.of: one.value for one in parameters if one.fitted and one.quantity == "efficiency"
+        parameter.of: parameter.value for parameter in fitted if parameter.quantity == "efficiency"
     }
     if efficiencies:
         graph = _with_efficiencies(scenario, efficiencies)
     return replace(scenario, cluster=cluster, graph=graph)
 
 
-def _with_number(cluster: Cluster, one: Parameter) -> Cluster:
-    if one.on_links:
-        change: dict[str, Any] = {one.quantity: one.value}
-        links = tuple(
-            replace(link, **change) if row in one.rows else link
-            for row, link in enumerate(cluster.links)
+def _with_number(cluster: Cluster, parameter: Parameter) -> Cluster:
+    def changed(members: Sequence[Member]) -> tuple[Member, ...]:
+        change: dict[str, Any] = {parameter.quantity: parameter.value}
+        return tuple(
+            replace(member, **change) if row in parameter.rows else member
+            for row, member in enumerate(members)
         )
-        return replace(cluster, links=links)
-    devices = tuple(
-        replace(device, gap=one.value) if row in one.rows else device
-        for row, device in enumerate(cluster.devices)
-    )
-    return replace(cluster, devices=devices)
+
+    if parameter.on_links:
+        return replace(cluster, links=changed(cluster.links))
+    return replace(cluster, devices=changed(cluster.devices))
 
 
-def _with_efficiencies(scenario: Scenario, efficiencies: dict[str, Fraction]) -> Graph:
+def _with_efficiencies(scenario: Scenario, efficiencies: Mapping[str, Fraction]) -> Graph:
     """Ops whose class was fitted carry their times themselves, by kind of device, in whole ps."""
-    kinds = list(
-        dict.fromkeys(device.kind for device in scenario.cluster.devices if device.runs_ops)
-    )
+    devices = [device for device in scenario.cluster.devices if device.runs_ops]
+    kinds = list(dict.fromkeys(device.kind for device in devices))
     graph = graph_of(scenario)
     ops = tuple(_timed(scenario, i, op, kinds, efficiencies) for i, op in enumerate(graph.ops))
     return replace(graph, ops=ops)
 
 
 def _timed(
-    scenario: Scenario, row: int, op: Op, kinds: Sequence[str], efficiencies: dict[str, Fraction]
+    scenario: Scenario, row: int, op: Op, kinds: Sequence[str], efficiencies: Mapping[str, Fraction]
 ) -> Op:
     times = {}
     for kind in kinds:
-        efficiency, cost = (
-            efficiencies.get(f"{kind}/{op.kind}"),
-            scenario.costs.cost(graph_of(scenario), row, kind),
-        )
+        efficiency = efficiencies.get(f"{kind}/{op.kind}")
+        cost = scenario.costs.cost(graph_of(scenario), row, kind)
+        # A table of times replaces what the op had: it keeps what the op says of other devices.
         if cost is not None and (efficiency is not None or op.seconds_on(kind) is not None):
             times[kind] = Fraction(picoseconds(cost.seconds / (efficiency or 1)), PS_PER_SECOND)
     if not any(f"{kind}/{op.kind}" in efficiencies for kind in times):
@@ -217,33 +222,107 @@ def _timed(
     return replace(op, time=times)
 
 
-def _parameter_json(one: Parameter) -> dict[str, Any]:
-    return {
-        "quantity": one.quantity,
-        "of": one.of,
-        "before": float(one.before),
-        "value": float(one.value),
-        "standard_error": one.error,
-        "count": one.count,
-        "fitted": one.fitted,
-        "note": one.note,
+def calibration_text(calibration: Calibration) -> str:
+    """The parameters, how well they tell the trace, the largest residuals, and what was left
+    out.
+    """
+    tables = [make(calibration) for make in (_parameter_table, _quality_table, _residual_table)]
+    parts = [_headline(calibration), *(table_text(table) for table in tables if table.rows)]
+    return "\n\n".join([*parts, *_notes(calibration)])
+
+
+def _headline(calibration: Calibration) -> str:
+    steps = calibration.steps_s
+    mean = sum(steps) / len(steps)
+    several = f", mean of {len(steps)} steps" if len(steps) > 1 else ""
+    return (
+        f"Measured step {format_seconds(mean)}{several}; simulated "
+        f"{format_seconds(calibration.before_s)} before, "
+        f"{format_seconds(calibration.fitted_s)} as fitted ({_off(calibration.fitted_s, mean)})"
+    )
+
+
+def _off(value: float, measured: float) -> str:
+    return f"{value / measured - 1:+.2%}" if measured else "no length"
+
+
+def _number(quantity: str, value: Fraction | float) -> str:
+    if quantity == "efficiency":
+        return f"{float(value):.4g}"
+    return (
+        format_bandwidth(float(value)) if quantity == "bandwidth" else format_seconds(float(value))
+    )
+
+
+def _parameter_table(calibration: Calibration) -> Table:
+    body = []
+    for parameter in calibration.parameters:
+        if parameter.fitted:
+            values = (parameter.before, parameter.value, parameter.error)
+            numbers = (
+                "" if value is None else _number(parameter.quantity, value) for value in values
+            )
+            of, count = shorten(parameter.of, 40), f"{parameter.count:,}"
+            body.append((parameter.quantity, of, *numbers, count))
+    columns = _columns(["quantity", "of"], ["before", "fitted", "std. error", "spans"])
+    return Table("Fitted", columns, tuple(body), shown=len(body))
+
+
+def _quality_table(calibration: Calibration) -> Table:
+    body = tuple(
+        (
+            f"{quality.kind}s",
+            f"{quality.count:,}",
+            *map(format_seconds, quality.rms_s),
+            *(f"{value:.2%}" for value in quality.rms_relative),
+            "" if quality.r2[1] is None else f"{quality.r2[1]:.4f}",
+        )
+        for quality in calibration.qualities
+    )
+    pairs = [f"{title} {when}" for title in ("RMS", "relative") for when in ("before", "fitted")]
+    return Table("Residuals", _columns(["durations of"], ["count", *pairs, "R2"]), body)
+
+
+def _residual_table(calibration: Calibration) -> Table:
+    residuals = sorted(calibration.residuals, key=lambda residual: -abs(residual.residual_s))
+    body = tuple(
+        (
+            shorten(residual.task, 40),
+            format_seconds(residual.measured_s),
+            format_seconds(residual.predicted_s),
+            format_seconds(residual.residual_s),
+            _off(residual.predicted_s, residual.measured_s),
+        )
+        for residual in residuals[:RESIDUALS_SHOWN]
+        if residual.residual_s
+    )
+    columns = _columns(["task"], ["measured", "fitted", "residual", "off"])
+    return Table("The largest of them", columns, body)
+
+
+def _columns(texts: Sequence[str], numbers: Sequence[str]) -> dict[str, str]:
+    return dict.fromkeys(texts, TEXT) | dict.fromkeys(numbers, NUMBER)
+
+
+def _notes(calibration: Calibration) -> Iterator[str]:
+    for parameter in calibration.parameters:
+        if not parameter.fitted:
+            value = _number(parameter.quantity, parameter.value)
+            yield f"{parameter.quantity} of {parameter.of} (stays {value}): {parameter.note}."
+    if calibration.overlap:
+        yield (
+            f"{calibration.overlap:.1%} of the spans begin before the one before them on "
+            "their queue has ended: where "
+            "waits are told apart, ends of spans are start + duration as fitted."
+        )
+    lists = {
+        "Names in the trace that are no task": calibration.strangers,
+        "Tasks that the trace lacks": calibration.absent,
+        "Tasks that the trace holds more or less often than the others, left out": (
+            calibration.uneven
+        ),
     }
-
-
-def _quality_json(one: Quality) -> dict[str, Any]:
-    pairs = {"rms_s": one.rms, "rms_relative": one.relative, "r2": one.r2}
-    told = {
-        name: dict(zip(("before", "fitted"), pair, strict=True)) for name, pair in pairs.items()
-    }
-    return {"kind": one.kind, "count": one.count} | told
-
-
-def _residual_json(one: Residual) -> dict[str, Any]:
-    return {
-        "task": one.task,
-        "kind": one.kind,
-        "measured_s": one.measured,
-        "before_s": one.before,
-        "predicted_s": one.fitted,
-        "residual_s": one.seconds,
-    }
+    for title, names in lists.items():
+        if names:
+            shown = ", ".join(shorten(name) for name in names[:NAMES_SHOWN])
+            yield f"{title}: {len(names):,} ({shown}{', ...' if len(names) > NAMES_SHOWN else ''})"

@@ -7,8 +7,8 @@ belongs to step k.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -40,7 +40,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class MeasuredSteps:
     """Start and finish of every task of a task graph in each measured step, in ps: arrays of
     [steps, tasks].
 
@@ -58,8 +58,7 @@ class Steps:
     @cached_property
     def known(self) -> NDArray[np.bool_]:
         """Whether each task was measured: [tasks]."""
-        found: NDArray[np.bool_] = (self.finish != MISSING).all(axis=0)
-        return found
+        return np.asarray((self.finish != MISSING).all(axis=0), np.bool_)
 
 
 def read_measured(path: PathLike) -> Measured:
@@ -70,13 +69,9 @@ def read_measured(path: PathLike) -> Measured:
     """
     value = read_json(path)
     try:
-        events = (
-            value
-            if isinstance(value, list)
-            else value.get("traceEvents")
-            if isinstance(value, dict)
-            else None
-        )
+        events = value if isinstance(value, list) else None
+        if isinstance(value, dict):
+            events = value.get("traceEvents")
         spans = _of_run(value) if events is None else _of_events(events)
     except InputError as error:
         raise error.within(label(path)) from None
@@ -97,17 +92,17 @@ def _of_events(events: Any) -> dict[str, tuple[Span, ...]]:
     """A span that is drawn in several rows (a transfer, in the queue of each end) counts once."""
     if not isinstance(events, list):
         raise InputError(f"traceEvents: must be a list, got {shown(events)}")
-    found: dict[str, set[Span]] = {}
+    spans: defaultdict[str, set[Span]] = defaultdict(set)
     problems: list[str] = []
     for i, event in enumerate(events):
         if isinstance(event, dict) and event.get("ph", "X") == "X" and "dur" in event:
             try:
-                found.setdefault(_name(event), set()).add(_span(event))
+                spans[_name(event)].add(_span(event))
             except InputError as error:
                 problems += [f"traceEvents[{i}].{problem}" for problem in error.problems]
     if problems:
         raise InputError(problems)
-    return {name: tuple(sorted(spans)) for name, spans in found.items()}
+    return {name: tuple(sorted(times)) for name, times in spans.items()}
 
 
 def _name(event: Mapping[str, Any]) -> str:
@@ -128,13 +123,13 @@ def _picoseconds(event: Mapping[str, Any], key: str) -> Fraction:
     value = event.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise InputError(f"{key}: must be a number of microseconds, got {shown(value)}")
-    found = Fraction(value) * PS_PER_US
-    if abs(found) > LATEST:
+    time = Fraction(value) * PS_PER_US
+    if abs(time) > LATEST:
         raise InputError(f"{key}: is out of range: {shown(value)}")
-    return found
+    return time
 
 
-def matched(measured: Measured, task_graph: TaskGraph) -> Steps:
+def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
     """The spans of the tasks of a task graph, step by step.
 
     Raises InputError where no name is that of a task.
@@ -158,25 +153,18 @@ def matched(measured: Measured, task_graph: TaskGraph) -> Steps:
         raise InputError(
             "the spans of the tasks lie more than 53 days apart", measured.source or None
         )
-    table = np.array(list(_columns(names, measured.spans, steps, first)), np.int64)
-    tasks = set(names)
-    return Steps(
+    missing = [(MISSING, MISSING)] * steps
+    rows = [
+        [(start - first, finish - first) for start, finish in spans]
+        if len(spans) == steps
+        else missing
+        for spans in (measured.spans.get(name, ()) for name in names)
+    ]
+    table, tasks = np.array(rows, np.int64), set(names)
+    return MeasuredSteps(
         table[:, :, 0].T,
         table[:, :, 1].T,
         tuple(name for name in measured.spans if name not in tasks),
         tuple(name for name in names if name not in measured.spans),
         tuple(name for name in present if len(measured.spans[name]) != steps),
     )
-
-
-def _columns(
-    names: Iterable[str], spans: Mapping[str, tuple[Span, ...]], steps: int, first: int
-) -> Iterator[list[Span]]:
-    for name in names:
-        own = spans.get(name, ())
-        even = len(own) == steps
-        yield (
-            [(start - first, finish - first) for start, finish in own]
-            if even
-            else [(MISSING, MISSING)] * steps
-        )

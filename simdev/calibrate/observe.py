@@ -9,83 +9,77 @@ transfer to it finished waited for the transfer's lag alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster import Cluster, Link
+from ..cluster import Cluster, Device, Link
 from ..fabric import Route
 from ..lowering import Prepared, lower_prepared, split
 from ..lowering.transfer import transfers
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
-from .measured import Measured, Steps, matched
+from .measured import Measured, MeasuredSteps, matched
 from .solve import Floats
 
 UNKNOWN = -1
-# of the neighbours on serial resources; beyond it the ends of spans are not believed
+# Of the neighbours on serial resources; beyond it the ends of spans are not believed
 MOST_OVERLAP = 0.02
 
 
+Member = TypeVar("Member", Device, Link)
+
+
 @dataclass(frozen=True, slots=True)
-class LinkClass:
-    """Links that are told to be alike: rows of the cluster's links, and one of them."""
+class Alike(Generic[Member]):
+    """Devices or links with equal numbers: ``rows`` of the cluster, and the first of them."""
 
     name: str
-    link: Link
+    member: Member
     rows: tuple[int, ...]
 
 
-def link_classes(cluster: Cluster) -> tuple[LinkClass, ...]:
+def _alike(
+    members: Mapping[int, Member],
+    key: Callable[[Member], object],
+    title: Callable[[Member, int], str],
+) -> tuple[Alike[Member], ...]:
+    """Members with one key are one class, named by their kind where no other class is of it."""
+    groups: defaultdict[object, list[int]] = defaultdict(list)
+    for row, member in members.items():
+        groups[key(member)].append(row)
+    counts = Counter(members[rows[0]].kind for rows in groups.values())
+    classes = []
+    for rows in groups.values():
+        first = members[rows[0]]
+        alone = first.kind and counts[first.kind] == 1
+        classes.append(Alike(first.kind if alone else title(first, len(rows)), first, tuple(rows)))
+    return tuple(classes)
+
+
+def link_classes(cluster: Cluster) -> tuple[Alike[Link], ...]:
     """Links of one kind, bandwidth, latency, gap, duplex and treatment of latency are one class."""
-    found: dict[object, list[int]] = {}
-    for row, link in enumerate(cluster.links):
-        key = (link.kind, link.bandwidth, link.latency, link.gap, link.duplex, link.hold_latency)
-        found.setdefault(key, []).append(row)
-    kinds = [cluster.links[rows[0]].kind for rows in found.values()]
-    return tuple(_link_class(cluster.links[rows[0]], tuple(rows), kinds) for rows in found.values())
+
+    def title(link: Link, count: int) -> str:
+        others = f" and {count - 1} more" if count > 1 else ""
+        return f"{link.kind} {link.ends[0]} - {link.ends[1]}{others}".strip()
+
+    key = attrgetter("kind", "bandwidth", "latency", "gap", "duplex", "hold_latency")
+    return _alike(dict(enumerate(cluster.links)), key, title)
 
 
-def _link_class(link: Link, rows: tuple[int, ...], kinds: Sequence[str]) -> LinkClass:
-    """Named by its kind where that is one class, else by its first link."""
-    ends = f"{link.ends[0]} - {link.ends[1]}"
-    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    name = (
-        link.kind
-        if link.kind and kinds.count(link.kind) == 1
-        else f"{link.kind} {ends}{others}".strip()
-    )
-    return LinkClass(name, link, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceClass:
-    """Devices of one kind and gap, by index."""
-
-    name: str
-    gap_ps: int
-    rows: tuple[int, ...]
-
-
-def device_classes(prepared: Prepared) -> tuple[DeviceClass, ...]:
-    """The classes of the devices that run ops."""
-    found: dict[tuple[str, int], list[int]] = {}
-    for row, device in enumerate(prepared.cluster.devices):
-        if device.runs_ops:
-            found.setdefault((device.kind, int(prepared.gap_ps[row])), []).append(row)
-    kinds = [kind for kind, _ in found]
-    names = prepared.cluster.devices
-    return tuple(
-        DeviceClass(
-            kind if kinds.count(kind) == 1 else f"{kind} ({names[rows[0]].name}, ...)",
-            gap,
-            tuple(rows),
-        )
-        for (kind, gap), rows in found.items()
+def device_classes(cluster: Cluster) -> tuple[Alike[Device], ...]:
+    """Devices that run ops, of one kind and gap, are one class."""
+    devices = {row: device for row, device in enumerate(cluster.devices) if device.runs_ops}
+    return _alike(
+        devices, attrgetter("kind", "gap"), lambda device, _: f"{device.kind} ({device.name}, ...)"
     )
 
 
@@ -99,7 +93,7 @@ class Scene:
     prepared: Prepared
     strategy: Strategy
     task_graph: TaskGraph
-    steps: Steps
+    steps: MeasuredSteps
 
     @cached_property
     def moves(self) -> Ints:
@@ -112,7 +106,7 @@ class Scene:
         placement = resolve_placement(
             self.prepared.graph, self.prepared.cluster, self.strategy.placement
         )
-        found: list[tuple[Route, ...]] = []
+        crossed: list[tuple[Route, ...]] = []
         reads = self.prepared.reads
         for transfer in transfers(self.prepared, placement):
             row = transfer.tensor
@@ -121,11 +115,12 @@ class Scene:
             if len(transfer.destinations) > 1:
                 ends = transfer.destinations
                 pieces = [tuple(self.prepared.segments(source, end)[0].route for end in ends)]
-            found += [routes for routes in pieces for _ in transfer.chunks]
-        return dict(zip(self.moves.tolist(), found, strict=True))
+            # Chunks of a piece follow one another; all of them take its route.
+            crossed += [routes for routes in pieces for _ in transfer.chunks]
+        return dict(zip(self.moves.tolist(), crossed, strict=True))
 
     @cached_property
-    def links(self) -> tuple[LinkClass, ...]:
+    def links(self) -> tuple[Alike[Link], ...]:
         """The classes of the cluster's links."""
         return link_classes(self.prepared.cluster)
 
@@ -134,8 +129,8 @@ class Scene:
         """The link class of every half-link."""
         by_ends = {
             self.prepared.cluster.links[row].ends: k
-            for k, one in enumerate(self.links)
-            for row in one.rows
+            for k, links in enumerate(self.links)
+            for row in links.rows
         }
         return tuple(by_ends[half.link.ends] for half in self.prepared.cluster.half_links)
 
@@ -157,10 +152,8 @@ class Scene:
         nothing.
         """
         tasks = self.task_graph.tasks
-        found: NDArray[np.bool_] = (
-            (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
-        )
-        return found
+        instant = (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
+        return np.asarray(instant, np.bool_)
 
 
 def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scene:
@@ -222,15 +215,15 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
     return _waits(gaps, believed), _waits(lags, believed)
 
 
-def _waits(found: list[tuple[int, float, float]], believed: bool) -> Waits:
-    table = np.array(found, np.float64).reshape(-1, 3)
+def _waits(rows: list[tuple[int, float, float]], believed: bool) -> Waits:
+    table = np.array(rows, np.float64).reshape(-1, 3)
     return Waits(table[:, 0].astype(np.int64), table[:, 1], table[:, 2], believed)
 
 
 def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | None]:
     """The tasks right before each on the resources that it holds; None where that is not known."""
     rows, known = scene.task_graph.tasks.resources, scene.steps.known
-    found: dict[int, list[int] | None] = {task: [] for task in np.flatnonzero(known).tolist()}
+    before: dict[int, list[int] | None] = {task: [] for task in np.flatnonzero(known).tolist()}
     holders: list[list[int]] = [[] for _ in scene.task_graph.resources]
     for resource, task in zip(rows.ids.tolist(), rows.owners().tolist(), strict=True):
         holders[resource].append(task)
@@ -240,12 +233,13 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
             held = held[known[held]]
             order = held[np.lexsort((held, finish[held], start[held]))].tolist()
             for first, second in pairwise(order):
-                own = found[second]
-                if own is not None:
-                    own.append(first)
+                neighbours = before[second]
+                if neighbours is not None:
+                    neighbours.append(first)
         else:
-            found |= {task: None for task in tasks if task in found}
-    return found
+            # A task that the trace lacks may have run in between: nothing is known of the queue.
+            before |= {task: None for task in tasks if task in before}
+    return before
 
 
 def _cause(
@@ -257,29 +251,26 @@ def _cause(
     others, predecessors = before[task], _predecessors(scene, task)
     if others is None or predecessors is None:
         return None
-    last = max(others, key=lambda one: (finish[one] + beliefs.gap[one], one), default=UNKNOWN)
-    release = max((finish[one] + beliefs.lag[one] for one in predecessors), default=-np.inf)
-    if last != UNKNOWN and release <= finish[last]:
+    free_at = {other: finish[other] + beliefs.gap[other] for other in others}
+    released_at = {other: finish[other] + beliefs.lag[other] for other in predecessors}
+    last = max(free_at, key=lambda other: (free_at[other], other), default=UNKNOWN)
+    sent = max(released_at, key=lambda other: (released_at[other], other), default=UNKNOWN)
+    if last != UNKNOWN and released_at.get(sent, -np.inf) <= finish[last]:
         return (last, True) if _leaves_gap(scene, last) else None
-    sent = max(predecessors, key=lambda one: (finish[one] + beliefs.lag[one], one), default=UNKNOWN)
-    if sent == UNKNOWN or sent not in scene.routes:
+    if sent not in scene.routes:
         return None
-    rest = max(
-        (finish[one] + beliefs.lag[one] for one in predecessors if one != sent), default=-np.inf
-    )
-    free = finish[last] + beliefs.gap[last] if last != UNKNOWN else -np.inf
-    return (sent, False) if max(rest, free) <= finish[sent] else None
+    rest = [time for other, time in released_at.items() if other != sent]
+    latest = max(*rest, free_at.get(last, -np.inf), -np.inf)
+    return (sent, False) if latest <= finish[sent] else None
 
 
 def _predecessors(scene: Scene, task: int) -> list[int] | None:
     """Those that were measured; None where one that matters was not."""
-    found = scene.task_graph.predecessors[task].tolist()
+    predecessors = scene.task_graph.predecessors[task].tolist()
     known, idle = scene.steps.known, scene.idle
-    return (
-        [one for one in found if known[one]]
-        if all(known[one] or idle[one] for one in found)
-        else None
-    )
+    if not all(known[other] or idle[other] for other in predecessors):
+        return None
+    return [other for other in predecessors if known[other]]
 
 
 def _leaves_gap(scene: Scene, task: int) -> bool:

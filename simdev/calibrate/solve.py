@@ -1,5 +1,5 @@
-"""Robust least squares for linear models, with standard errors, and numbers as short as their error
-allows.
+"""Robust least squares for linear models, with standard errors, and the parameters of a scenario as
+numbers as short as their errors allow.
 
 Noise in a trace is multiplicative (a long transfer varies more than a short one) and has outliers
 (a step that was interrupted). So residuals are relative to the model, and their loss is soft_l1:
@@ -25,9 +25,10 @@ Floats = NDArray[np.float64]
 PASSES = 5
 TINY = 1e-12  # relative: residuals below it are rounding
 OUTLIER = 2.0  # standard deviations from which on a residual counts less
-# a column that differs from the others by less of its length tells nothing of its own
+# A column that differs from the others by less of its length tells nothing that they do not.
 DEPENDENT = 1e-4
 WHOLE_DIGITS = 17
+CARE = Fraction(1, 20)  # of a standard error, by which a number may be off for having fewer digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,15 @@ def _least_squares() -> Any:
 
 
 def independent(columns: Floats) -> list[int]:
-    """The columns that tell something of their own, where the ones before them are preferred."""
+    """The columns that tell something which those chosen before them do not."""
     chosen: list[int] = []
     basis: list[Floats] = []
     for k in range(columns.shape[1]):
         column = columns[:, k].astype(np.float64)
         length = float(np.linalg.norm(column))
         for _ in range(2):  # twice: once leaves rounding errors of the size that is judged
-            for one in basis:
-                column = column - (one @ column) * one
+            for direction in basis:
+                column = column - (direction @ column) * direction
         rest = float(np.linalg.norm(column))
         if length and rest > DEPENDENT * length:
             chosen.append(k)
@@ -88,10 +89,12 @@ def solve(
     x = np.linalg.lstsq(rows * weights[:, None], (target - offset) * weights, rcond=None)[0]
     for _ in range(PASSES):
         if scale is None:
+            # Relative to the model of the pass before: relative to the measured values, those that
+            # are too small by accident would count most.
             weights = care / np.maximum(np.abs(rows @ x + offset), TINY * np.abs(target).max())
         a, y = rows * weights[:, None], (target - offset) * weights
         spread = max(1.4826 * float(np.median(np.abs(a @ x - y))), TINY)
-        found = least_squares(
+        fitted = least_squares(
             lambda p, a=a, y=y, spread=spread: (a @ p - y) / spread,
             x,
             jac=lambda p, a=a, spread=spread: a / spread,
@@ -101,7 +104,7 @@ def solve(
             ftol=1e-15,
             gtol=1e-15,
         )
-        x = found.x
+        x = fitted.x
     return Solution(x / unit, _errors(a, a @ x - y, OUTLIER * spread) / unit, len(target))
 
 
@@ -139,10 +142,10 @@ def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
         return Fraction(0)
     decimal = Decimal(exact.numerator) / Decimal(exact.denominator)
     for digits in range(1, WHOLE_DIGITS + 1):
-        found = Fraction(Context(prec=digits, rounding=ROUND_HALF_EVEN).create_decimal(decimal))
-        if abs(found - exact) <= allowed:
-            return found
-    return found
+        short = Fraction(Context(prec=digits, rounding=ROUND_HALF_EVEN).create_decimal(decimal))
+        if abs(short - exact) <= allowed:
+            break
+    return short
 
 
 def goodness(
@@ -161,3 +164,55 @@ def goodness(
         math.sqrt(float((relative**2).mean())) if len(relative) else 0.0,
         r2,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A number of a scenario that a trace may tell, in SI units (an efficiency: a share).
+
+    ``quantity`` is gap, latency, bandwidth or efficiency; ``of`` names the devices, links or ops,
+    ``rows`` are those of the cluster (none for an efficiency). ``value`` is what it was ``before``
+    unless it was fitted; ``error`` is its standard error (None: no data to spare), ``count`` how
+    many spans tell of it. A parameter that was left alone has a ``note`` with the reason.
+    """
+
+    quantity: str
+    of: str
+    before: Fraction
+    value: Fraction
+    error: float | None
+    count: int
+    rows: tuple[int, ...] = ()
+    on_links: bool = False
+    note: str = ""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the trace told its value."""
+        return not self.note
+
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers as JSON values."""
+        return {
+            "quantity": self.quantity,
+            "of": self.of,
+            "before": float(self.before),
+            "value": float(self.value),
+            "standard_error": self.error,
+            "count": self.count,
+            "fitted": self.fitted,
+            "note": self.note,
+        }
+
+
+def significant(value: float, error: float, least: Fraction | float) -> Fraction:
+    """A value with as few digits as its standard error (NaN: not known) allows; it may be off by
+    ``least`` anyway.
+    """
+    doubt = min(CARE * Fraction(error), abs(Fraction(value)) / 100) if error > 0 else Fraction(0)
+    return shortest(value, max(Fraction(least), doubt))
+
+
+def error_of(error: float) -> float | None:
+    """A standard error, None where there was no data to spare."""
+    return None if np.isnan(error) else error

@@ -16,11 +16,9 @@ from ..files.cluster import cluster_text
 from ..files.reading import PathLike, read_json
 from ..files.shape import VERSION, plain
 from ..files.writing import time_text, write_text
-from ..graph import Op
 from ..scenario import graph_of
 from ..version import __version__
 from .calibration import Calibration
-from .parameter import Parameter
 
 PATHS = ("graph", "strategy", "profile", "devices")
 
@@ -28,15 +26,13 @@ PATHS = ("graph", "strategy", "profile", "devices")
 def fitted_cluster(calibration: Calibration) -> Cluster:
     """The fitted cluster with the provenance of what was fitted."""
     cluster = calibration.scenario.cluster
-    fitted = {(one.on_links, one.quantity) for one in calibration.parameters if one.fitted}
     # What stood for all links, or all devices, stands no more.
-    stale = {
-        f"links{every}.{quantity}"
-        for on_links, quantity in fitted
-        for every in ("", ".all_to_all")
-        if on_links
-    }
-    stale |= {"devices.gap"} if (False, "gap") in fitted else set()
+    stale = set()
+    for parameter in calibration.parameters:
+        if parameter.fitted and parameter.on_links:
+            stale |= {f"links{every}.{parameter.quantity}" for every in ("", ".all_to_all")}
+        elif parameter.fitted and parameter.quantity == "gap":
+            stale.add("devices.gap")
     kept = {name: entry for name, entry in cluster.provenance.items() if name not in stale}
     return replace(cluster, provenance={**kept, **_provenance(calibration, False)})
 
@@ -59,17 +55,22 @@ def write_fitted(
     value = read_json(source)
     folder = "" if os.fspath(source) == "-" else os.path.dirname(os.fspath(source))
     target = os.path.dirname(os.fspath(path if place is None else place))
-    found: dict[str, Any] = {"version": VERSION} | {key: plain(part) for key, part in value.items()}
-    found |= {key: _moved(found[key], folder, target) for key in PATHS if key in found}
-    found["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
+    written: dict[str, Any] = {key: plain(part) for key, part in value.items()}
+    written = {"version": VERSION} | written
+    for key in PATHS:
+        if key in written:
+            written[key] = _moved(written[key], folder, target)
+    written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
     if timed:
-        found["graph"] = _with_times(value["graph"], folder, timed)
-    told = _provenance(calibration, True)
-    if told:
-        found["provenance"] = found.get("provenance", {}) | told
+        written["graph"] = _with_times(value["graph"], folder, timed)
+    provenance = _provenance(calibration, True)
+    if provenance:
+        written["provenance"] = written.get("provenance", {}) | provenance
+    # A part a line: what people may want to see beside the graph stays legible.
     lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in found.items()
+        f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}"
+        for key, part in written.items()
     )
     write_text(path, f"{{{lines}}}\n")
 
@@ -77,48 +78,41 @@ def write_fitted(
 def _moved(part: Any, folder: str, target: str) -> Any:
     """Paths relative to another folder; names of presets and objects as they are."""
     if isinstance(part, list):
-        return [_moved(one, folder, target) for one in part]
-    if (
-        not isinstance(part, str)
-        or os.path.isabs(part)
-        or not os.path.exists(os.path.join(folder, part))
-    ):
+        return [_moved(item, folder, target) for item in part]
+    if not isinstance(part, str) or os.path.isabs(part):
         return part
-    return os.path.relpath(os.path.join(folder, part), target or ".")
+    place = os.path.join(folder, part)
+    return os.path.relpath(place, target or ".") if os.path.exists(place) else part
 
 
-def _timed_ops(calibration: Calibration) -> dict[str, Op]:
-    """The ops that carry fitted times, by name."""
-    classes = {
-        one.of for one in calibration.parameters if one.fitted and one.quantity == "efficiency"
+def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
+    """The fitted times of ops by kind of device, by the name of the op."""
+    fitted = (parameter for parameter in calibration.parameters if parameter.fitted)
+    classes = {parameter.of for parameter in fitted if parameter.quantity == "efficiency"}
+    return {
+        op.name: {kind: time_text(Fraction(seconds)) for kind, seconds in op.time.items()}
+        for op in graph_of(calibration.scenario).ops
+        if isinstance(op.time, Mapping) and any(f"{kind}/{op.kind}" in classes for kind in op.time)
     }
-    ops = (op for op in graph_of(calibration.scenario).ops if isinstance(op.time, Mapping))
-    return {op.name: op for op in ops if any(f"{kind}/{op.kind}" in classes for kind in op.time)}  # type: ignore[union-attr]
 
 
-def _with_times(part: Any, folder: str, timed: Mapping[str, Op]) -> Any:
+def _with_times(part: Any, folder: str, timed: Mapping[str, Mapping[str, str]]) -> Any:
     graph = plain(part if isinstance(part, dict) else read_json(os.path.join(folder, part)))
     for op in graph["ops"]:
-        times = timed[op["name"]].time if op["name"] in timed else None
-        if isinstance(times, Mapping):
-            op["time"] = {kind: time_text(Fraction(seconds)) for kind, seconds in times.items()}
+        op |= {"time": timed[op["name"]]} if op["name"] in timed else {}
     return graph
 
 
 def _provenance(calibration: Calibration, efficiencies: bool) -> dict[str, Any]:
     """Where the fitted numbers come from: those of the cluster, or the efficiencies."""
     return {
-        f"{'links' if one.on_links else 'devices'}.{one.of}.{one.quantity}": _told(
-            one, calibration.source
-        )
-        for one in calibration.parameters
-        if one.fitted and (one.quantity == "efficiency") is efficiencies
-    }
-
-
-def _told(one: Parameter, source: str) -> dict[str, Any]:
-    found = {"value": float(one.value), "kind": "fitted", "spans": one.count}
-    return found | {
-        "standard_error": one.error,
-        "source": f"simdev calibrate {__version__} on {source}",
+        f"{'links' if parameter.on_links else 'devices'}.{parameter.of}.{parameter.quantity}": {
+            "value": float(parameter.value),
+            "kind": "fitted",
+            "spans": parameter.count,
+            "standard_error": parameter.error,
+            "source": f"simdev calibrate {__version__} on {calibration.source}",
+        }
+        for parameter in calibration.parameters
+        if parameter.fitted and (parameter.quantity == "efficiency") is efficiencies
     }

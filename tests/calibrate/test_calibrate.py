@@ -22,8 +22,7 @@ pytest.importorskip("scipy")
 
 from simdev import Scenario, load_scenario
 from simdev.calibrate import Calibration, Measured, calibrate, calibration_text, read_measured
-from simdev.calibrate.parameter import significant
-from simdev.calibrate.solve import goodness, independent, middle, shortest, solve
+from simdev.calibrate.solve import goodness, independent, middle, shortest, significant, solve
 from simdev.cli import main
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
@@ -151,7 +150,7 @@ def test_a_clean_trace_gives_the_numbers_exactly(queues: str, hold: bool) -> Non
         0 if queues in ("fair", "parallel") else Fraction(25, 10**6),
     )
     assert calibration.fitted_s * 1e12 == trace.end_ps
-    assert all(one.seconds == 0 for one in calibration.residuals)
+    assert all(residual.residual_s == 0 for residual in calibration.residuals)
     assert calibration.before_s != calibration.fitted_s
 
 
@@ -164,7 +163,7 @@ def test_gap_latency_and_bandwidth_come_back_from_a_noisy_trace(hold: bool, seed
     near(values(calibration), 0.03, "gap", "link_gap", "latency", "bandwidth")
     assert calibration.overlap == 0
     for one in calibration.qualities:
-        assert one.relative[1] < 0.06
+        assert one.rms_relative[1] < 0.06
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
