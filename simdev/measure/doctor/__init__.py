@@ -7,7 +7,7 @@ file is changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from . import across, pairs, plausible, units
@@ -51,22 +51,18 @@ def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
     Raises InputError for a file that is no profile.
     """
     sheets = [read_sheet(file) for file in files]
-    found = [
+    warnings = [
         Warned(sheet.file, name, message)
         for sheet in sheets
         for name, check in CHECKS.items()
         for message in check(sheet)
     ]
-    return found + _across(sheets)
-
-
-def _across(sheets: Sequence[Sheet]) -> list[Warned]:
-    pairs_of = [(first, second) for i, second in enumerate(sheets) for first in sheets[:i]]
-    return [
+    return warnings + [
         Warned(second.file, name, message)
-        for first, second in pairs_of
-        for name, check in (("copies", across.copies), ("clocks", across.clocks))
-        for message in check(first, second)
+        for i, second in enumerate(sheets)
+        for first in sheets[:i]
+        for name, compare in (("copies", across.copies), ("clocks", across.clocks))
+        for message in compare(first, second)
     ]
 
 

@@ -78,7 +78,7 @@ def clocks(first: Sheet, second: Sheet) -> Iterator[str]:
     for device in _devices(second):
         if device in _devices(first):
             for path in CONDITIONS:
-                a, b = first.told(*path), second.told(*path)
+                a, b = first.field(*path), second.field(*path)
                 if a is not None and b is not None and _plain(a) != _plain(b):
                     name = ".".join(path)
                     yield f"{device} was measured with {name} {b}, in {first.file} with {a}"

@@ -5,6 +5,7 @@ smaller.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import prod
 
@@ -33,29 +34,30 @@ def backward(sheet: Sheet) -> Iterator[str]:
     end does not bind elementwise ops, whose forward may be a costly function and whose backward is
     a product.
     """
-    forward: dict[str, list[Sample]] = {}
-    back: dict[str, list[Sample]] = {}
+    forward: defaultdict[str, list[Sample]] = defaultdict(list)
+    back: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         mark = _mark(sample)
         if mark is not None and sample.p50 > 0:
-            (forward if sample.phase == "fwd" else back).setdefault(mark, []).append(sample)
-    found = []
+            (forward if sample.phase == "fwd" else back)[mark].append(sample)
+    strange = []
     for mark, samples in back.items():
         ahead = forward.get(mark, [])
         parts = {
             (sample.kind, sample.phase, json.dumps(sample.attrs, sort_keys=True))
             for sample in samples
         }
+        # Two layers of one shape: nothing tells whose backward it is.
         if len(ahead) == 1 and len(parts) == len(samples):
             ratio = sum(sample.p50 for sample in samples) / ahead[0].p50
             least = 0.0 if op_class(ahead[0].kind) == "elementwise" else LEAST
             if not least <= ratio <= MOST * max(1.0, _work(samples) / _work(ahead) / USUAL):
-                found.append((abs(np.log(ratio / 2)), f"{ahead[0]} ({ratio:.3g} times)"))
-    if found:
-        worst = [text for _, text in sorted(found, key=lambda one: -one[0])]
+                strange.append((-abs(np.log(ratio / 2)), f"{ahead[0]} ({ratio:.3g} times)"))
+    if strange:
+        worst = [text for _, text in sorted(strange, key=lambda pair: pair[0])]
         yield (
-            f"the backward takes less than {LEAST:g} or more than {MOST:g} times its "
-            f"forward: {examples(worst)}"
+            f"the backward takes less than {LEAST:g} or more than {MOST:g} times its forward: "
+            f"{examples(worst)}"
         )
 
 
@@ -95,22 +97,20 @@ def monotone(sheet: Sheet) -> Iterator[str]:
     """An op that is at least twice as large in all extents together, smaller in none, and yet
     clearly faster.
     """
-    groups: dict[str, list[Sample]] = {}
+    groups: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         if sample.measured and sample.shapes:
             ranks = [len(shape) for shape in sample.shapes]
-            mark = json.dumps(
-                [sample.device, sample.kind, sample.phase, sample.attrs, sample.dtypes, ranks]
-            )
-            groups.setdefault(mark, []).append(sample)
-    found = [
+            names = [sample.device, sample.kind, sample.phase, sample.attrs, sample.dtypes, ranks]
+            groups[json.dumps(names)].append(sample)
+    texts = [
         text
         for samples in groups.values()
         if len(samples) > 1
         for text in _reversed(samples[:MOST_ROWS])
     ]
-    if found:
-        yield f"larger ops that are faster than smaller ones: {examples(found)}"
+    if texts:
+        yield f"larger ops that are faster than smaller ones: {examples(texts)}"
 
 
 def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
@@ -118,8 +118,11 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
         [[extent for shape in sample.shapes for extent in shape] for sample in samples], np.float64
     )
     size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
-    low = np.array([_low(sample) for sample in samples])
-    high = np.array([_high(sample) for sample in samples])
+    # Only what lies beyond both spreads: a time of which a row tells no spread stands for itself.
+    low, high = (
+        np.array([pick(sample.p50, _or(sample.time(name), sample.p50)) for sample in samples])
+        for name, pick in (("p10", min), ("p90", max))
+    )
     for i, sample in enumerate(samples):
         larger = (extents >= extents[i]).all(axis=1) & (size * SMALLER >= size[i])
         for j in map(int, np.flatnonzero(larger & (high < SLOWER * low[i]))):
@@ -130,11 +133,5 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
             break
 
 
-def _low(sample: Sample) -> float:
-    p10 = sample.time("p10")
-    return sample.p50 if p10 is None else min(p10, sample.p50)
-
-
-def _high(sample: Sample) -> float:
-    p90 = sample.time("p90")
-    return sample.p50 if p90 is None else max(p90, sample.p50)
+def _or(time: float | None, default: float) -> float:
+    return default if time is None else time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from .sheet import Sample, Sheet, examples
+from .sheet import Sample, Sheet, examples, number
 
 SCHEMA = 1
 TOO_FAST = 0.95
@@ -13,49 +13,42 @@ FLOOR_OVER_IDEAL = 3.0
 FEWEST = 10
 SPREAD = 0.2
 LEAST_RATIO, MOST_RATIO = 0.8, 1.25
+# What a last-level cache may hold: only beyond it a warm profile must keep to the memory's
+# bandwidth.
 CACHED_BYTES = 256 * 2**20
-"""What a last-level cache may hold: only beyond it a warm profile must keep to the memory's
-bandwidth.
-"""
-WIDEST = 4096
-"""Padding is counted tap by tap; images wider than this have next to none."""
+WIDEST = 4096  # padding is counted tap by tap; images wider than this have next to none
+# F(4x4, 3x3) multiplies a quarter of what is counted (Lavin and Gray, CVPR 2016).
 WINOGRAD = 4.0
-"""F(4x4, 3x3) multiplies a quarter of what is counted (Lavin and Gray, CVPR 2016)."""
 
 
 def noise(sheet: Sheet) -> Iterator[str]:
-    """The profile's own mark."""
-    if sheet.told("noise", "too_noisy"):
-        strays = sheet.told("noise", "idle_repeat_cv")
+    """The profile is marked too noisy by who measured it."""
+    if sheet.field("noise", "too_noisy"):
+        strays = sheet.field("noise", "idle_repeat_cv")
         yield f"marked too noisy when it was measured (an idle repeat strays by {strays})"
 
 
 def header(sheet: Sheet) -> Iterator[str]:
-    """What the header says of its own rows: their schema, their hash, and their sum against the
+    """What the header says of its rows: their schema, their hash, and their sum against the
     step.
     """
-    schema = sheet.told("schema")
+    schema = sheet.field("schema")
     if schema is not None and schema != SCHEMA:
         yield f"schema {schema} is not known here, only {SCHEMA}: fields may mean something else"
-    told = sheet.told("sha256_of_rows")
-    if told is not None and sheet.sha256 and told != sheet.sha256:
+    sha256 = sheet.field("sha256_of_rows")
+    if sha256 is not None and sheet.sha256 and sha256 != sheet.sha256:
         yield "the rows are not those that the header's sha256_of_rows was taken of"
-    ratio = _float(sheet.told("step", "ratio"))
+    ratio = number(sheet.field("step", "ratio"))
     if ratio is not None and not LEAST_RATIO <= ratio <= MOST_RATIO:
         yield f"the operators add up to {ratio:g} of the step that was measured with them"
 
 
 def quantiles(sheet: Sheet) -> Iterator[str]:
     """Least, p10, p50 and p90 in this order, none below zero, the median above."""
-    found = [sample for sample in sheet.samples if not _ordered(sample)]
-    if found:
-        yield (
-            f"min, p10, p50 and p90 are out of order or no numbers in {_of(found, sheet)}: "
-            f"{examples(found)}"
-        )
+    mixed = [sample for sample in sheet.samples if not _ordered(sample)]
+    yield from _warning(sheet, mixed, "min, p10, p50 and p90 are out of order or no numbers in")
     zeros = [sample for sample in sheet.samples if sample.p50 == 0 and sample.measured]
-    if zeros:
-        yield f"measured as taking no time: {_of(zeros, sheet)}: {examples(zeros)}"
+    yield from _warning(sheet, zeros, "measured as taking no time:")
 
 
 def _ordered(sample: Sample) -> bool:
@@ -65,40 +58,47 @@ def _ordered(sample: Sample) -> bool:
     return len(known) == len(times) and known == sorted(known) and min(known, default=0.0) >= 0
 
 
+def _warning(
+    sheet: Sheet, samples: Sequence[Sample], text: str, shown: Sequence[object] | None = None
+) -> Iterator[str]:
+    """A warning of some rows, with how many they are and some examples; none where there are
+    none.
+    """
+    if samples:
+        count = f"{len(samples)} of {len(sheet.samples)} rows"
+        yield f"{text} {count}: {examples(samples if shown is None else shown)}"
+
+
 def repetitions(sheet: Sheet) -> Iterator[str]:
     """Fewer than ten repetitions, or none told."""
-    measured = [(sample, sample.time("n")) for sample in sheet.samples if sample.measured]
-    few = [(n, sample) for sample, n in measured if n is not None and n < FEWEST]
-    if few:
-        least = min(n for n, _ in few)
-        found = [sample for _, sample in few]
-        yield (
-            f"fewer than {FEWEST} repetitions (least {least:g}) in {_of(found, sheet)}: "
-            f"{examples(found)}"
-        )
-    silent = [sample for sample, n in measured if n is None]
-    if silent:
-        yield f"repetitions not told in {_of(silent, sheet)}: {examples(silent)}"
+    counts = [(sample, sample.time("n")) for sample in sheet.samples if sample.measured]
+    few = {sample: n for sample, n in counts if n is not None and n < FEWEST}
+    least = min(few.values(), default=0)
+    text = f"fewer than {FEWEST} repetitions (least {least:g}) in"
+    yield from _warning(sheet, list(few), text)
+    silent = [sample for sample, n in counts if n is None]
+    yield from _warning(sheet, silent, "repetitions not told in")
 
 
 def spread(sheet: Sheet) -> Iterator[str]:
     """p90 - p10, or the coefficient of variation where a row tells it, above a fifth of the
     median.
     """
-    found = []
+    wide = {}
     for sample in sheet.samples:
         cv, p10, p90 = sample.time("cv"), sample.time("p10"), sample.time("p90")
         if cv is None and p10 is not None and p90 is not None and sample.p50 > 0:
             cv = (p90 - p10) / sample.p50
         if cv is not None and cv > SPREAD:
-            found.append((cv, sample))
-    if found:
+            wide[sample] = cv
+    if wide:
         total = sum(sample.p50 for sample in sheet.samples) or 1.0
-        share = sum(sample.p50 for _, sample in found) / total
-        worst = [sample for _, sample in sorted(found, key=lambda one: -one[0])]
+        share = sum(sample.p50 for sample in wide) / total
+        worst = sorted(wide, key=lambda sample: -wide[sample])
+        count = f"{len(wide)} of {len(sheet.samples)} rows"
         yield (
-            f"p90 - p10 is more than {SPREAD:.0%} of the median in "
-            f"{_of(worst, sheet)}, {share:.0%} of the time of all "
+            f"p90 - p10 is more than {SPREAD:.0%} of the median in {count}, "
+            f"{share:.0%} of the time of all "
             f"rows: {examples(worst)}"
         )
 
@@ -110,29 +110,27 @@ def roofline(sheet: Sheet) -> Iterator[str]:
     a quarter of its FLOPs. In a profile with warm caches the bandwidth binds only what no cache
     holds.
     """
-    flushed = sheet.told("method", "flush") is True
-    found = []
+    ratios = {}
     for sample in sheet.samples:
-        if sample.ideal is not None and sample.load is not None and sample.measured and sample.p50:
-            compute, memory = sample.ideal
-            compute *= inside(sample) / (WINOGRAD if _may_be_winograd(sample) else 1.0)
-            if (
-                sample.spec is not None
-                and sample.load.dtype == "float32"
-                and _may_use_tf32(sheet, sample)
-            ):
-                compute *= float(sample.spec.flops["float32"] / sample.spec.flops["tfloat32"])
-            cold = flushed or sample.load.read + sample.load.written > CACHED_BYTES
-            bound = max(compute, memory if cold else 0.0)
-            if sample.p50 < TOO_FAST * bound:
-                found.append((sample.p50 / bound, sample))
-    if found:
-        worst = [
-            f"{sample} ({ratio:.2g} of the bound)"
-            for ratio, sample in sorted(found, key=lambda one: one[0])
-        ]
-        few = [sample for _, sample in found]
-        yield f"faster than the datasheet allows in {_of(few, sheet)}: {examples(worst)}"
+        bound = _bound(sheet, sample)
+        if sample.measured and sample.p50 and sample.p50 < TOO_FAST * bound:
+            ratios[sample] = sample.p50 / bound
+    worst = sorted(ratios, key=lambda sample: ratios[sample])
+    shown = [f"{sample} ({ratios[sample]:.2g} of the bound)" for sample in worst]
+    yield from _warning(sheet, worst, "faster than the datasheet allows in", shown)
+
+
+def _bound(sheet: Sheet, sample: Sample) -> float:
+    """The nanoseconds that a row cannot be below by its datasheet; 0 where that is not known."""
+    if sample.ideal is None or sample.load is None:
+        return 0.0
+    compute, memory = sample.ideal
+    compute *= inside(sample) / (WINOGRAD if _may_be_winograd(sample) else 1.0)
+    if sample.spec is not None and sample.load.dtype == "float32" and _may_use_tf32(sheet, sample):
+        compute *= float(sample.spec.flops["float32"] / sample.spec.flops["tfloat32"])
+    flushed = sheet.field("method", "flush") is True
+    cold = flushed or sample.load.read + sample.load.written > CACHED_BYTES
+    return max(compute, memory if cold else 0.0)
 
 
 def inside(sample: Sample) -> float:
@@ -166,10 +164,10 @@ def _at(values: Sequence[int], axis: int) -> int:
 
 def _may_be_winograd(sample: Sample) -> bool:
     """A dense convolution of 3 or more points at stride 1: Winograd or FFT save multiplications."""
-    ones = all(set(sample.extents(name)) <= {1} for name in ("stride", "dilation"))
+    plain = all(set(sample.extents(name)) <= {1} for name in ("stride", "dilation"))
     return (
         sample.kind.startswith("conv")
-        and ones
+        and plain
         and sample.attrs.get("groups", 1) == 1
         and _kernel(sample) >= 3
     )
@@ -188,7 +186,7 @@ def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
     if sample.spec is None or not {"float32", "tfloat32"} <= set(sample.spec.flops):
         return False
     flag = "cudnn_tf32" if sample.kind.startswith("conv") else "tf32"
-    return sheet.told("flags", flag) is not False
+    return sheet.field("flags", flag) is not False
 
 
 def dispatch(sheet: Sheet) -> Iterator[str]:
@@ -215,22 +213,14 @@ def clocks(sheet: Sheet) -> Iterator[str]:
         for sample in sheet.samples
         if "meth" in sample.details
     }
-    timer = sheet.told("method", "timer")
+    timer = sheet.field("method", "timer")
     if isinstance(timer, str):
         methods.add(timer.split("+")[0])
     if len(methods) > 1:
         yield f"mixed clocks: {', '.join(sorted(methods))}"
     devices = {sample.device for sample in sheet.samples}
-    kind = sheet.told("device", "kind")
+    kind = sheet.field("device", "kind")
     if isinstance(kind, str):
         devices.add(kind)
     if len(devices) > 1:
         yield f"mixed devices: {', '.join(sorted(devices))}"
-
-
-def _of(found: list[Sample], sheet: Sheet) -> str:
-    return f"{len(found)} of {len(sheet.samples)} rows"
-
-
-def _float(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

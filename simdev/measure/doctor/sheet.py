@@ -127,12 +127,12 @@ class Sheet:
     samples: Sequence[Sample]
     sha256: str
 
-    def told(self, *path: str) -> Any:
+    def field(self, *path: str) -> Any:
         """A field of the header by its path; None where it is missing."""
-        found: Any = self.header
+        value: Any = self.header
         for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
     @cached_property
     def by_op(self) -> dict[tuple[str, str], Sample]:
@@ -163,11 +163,8 @@ def _hash_of_rows(file: str | os.PathLike[str], has_header: bool) -> str:
 
 def number(value: Any) -> float | None:
     """A number as a float; None for anything else."""
-    return (
-        float(value)
-        if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
-        else None
-    )
+    is_number = isinstance(value, (int, float, Decimal)) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
 def examples(samples: Iterable[Any]) -> str:

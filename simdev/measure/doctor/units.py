@@ -4,6 +4,7 @@ operations.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import log10, prod
 from statistics import median
@@ -34,20 +35,18 @@ def times(sheet: Sheet) -> Iterator[str]:
     """
     yield from _against_step(sheet)
     yield from _against_datasheet(sheet)
-    groups: dict[tuple[str, str], list[tuple[float, Sample]]] = {}
+    groups: defaultdict[tuple[str, str], list[tuple[float, Sample]]] = defaultdict(list)
     for sample in sheet.samples:
         work = _work(sample)
         if work and sample.p50 > 0:
-            groups.setdefault((sample.device, sample.kind), []).append(
-                (log10(sample.p50 / work), sample)
-            )
+            groups[sample.device, sample.kind].append((log10(sample.p50 / work), sample))
     for members in groups.values():
         if len(members) >= FEWEST_PEERS:
             yield from _strangers(members)
 
 
 def _against_step(sheet: Sheet) -> Iterator[str]:
-    ratio = number(sheet.told("step", "ratio"))
+    ratio = number(sheet.field("step", "ratio"))
     if ratio is not None and ratio > 0 and abs(abs(log10(ratio)) - 3) < WIDE:
         yield f"the operators add up to {ratio:g} of the step: one of them is in another unit"
 
@@ -85,26 +84,26 @@ def _work(sample: Sample) -> float:
 def _strangers(members: list[tuple[float, Sample]]) -> Iterator[str]:
     middle = median(value for value, _ in members)
     off = [(value - middle, sample) for value, sample in members]
-    found = [(by, sample) for by, sample in off if abs(abs(by) - 3) < WIDE]
-    if found and len(found) * 2 < len(members):
+    strange = [(by, sample) for by, sample in off if abs(abs(by) - 3) < WIDE]
+    # Where most of a kind are off, it is not the few that are strange.
+    if strange and len(strange) * 2 < len(members):
         texts = [
             f"{sample} (by {10 ** abs(by):,.0f}, too {'long' if by > 0 else 'short'})"
-            for by, sample in found
+            for by, sample in strange
         ]
         yield f"about 1,000 times off their like: {examples(texts)}"
 
 
 def counts(sheet: Sheet) -> Iterator[str]:
     """FLOPs and bytes that a row tells, against those that follow from its shapes."""
-    found: dict[str, list[Sample]] = {}
+    wrong: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         for name, expected in _expected(sample).items():
-            told = number(sample.details.get(name))
-            if told and expected:
-                verdict = _verdict(told / expected, name)
-                if verdict:
-                    found.setdefault(f"{name} {verdict}", []).append(sample)
-    for text, samples in found.items():
+            written = number(sample.details.get(name))
+            verdict = _verdict(written / expected, name) if written and expected else None
+            if verdict:
+                wrong[f"{name} {verdict}"].append(sample)
+    for text, samples in wrong.items():
         yield (
             f"{text}, against the shapes, in {len(samples)} of {len(sheet.samples)} rows: "
             f"{examples(samples)}"
