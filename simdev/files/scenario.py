@@ -323,7 +323,10 @@ def _with_measured(strategy: Strategy, graph: Graph | Transformer, cluster: Clus
     none are named.
     """
     choice = strategy.collectives
-    if isinstance(graph, Transformer) or (choice.cost != "table" and not graph.asks_tables):
+    if isinstance(graph, Transformer):
+        return strategy
+    # An op of a collective may ask for a table by itself.
+    if choice.cost != "table" and all(op.attrs.get("cost") != "table" for op in graph.ops):
         return strategy
     return replace(strategy, collectives=with_tables(choice, cluster))
 

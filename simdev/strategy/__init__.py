@@ -3,11 +3,16 @@ queues are served.
 """
 
 from .collectives import ALGORITHMS, COSTS, Collectives, choice_problems
-from .configuration import Configuration, Resolved, Resolver, resolve_partition
-from .named import WILDCARDS, Named, named
-from .origin import ROLES, Origin
+from .configuration import (
+    ROLES,
+    Configuration,
+    Origin,
+    Resolved,
+    Resolver,
+    resolve_partition,
+)
 from .parallelism import Parallelism
-from .placement import NOWHERE, placed, resolve_placement
+from .placement import NOWHERE, WILDCARDS, Named, named, placed, resolve_placement
 from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy, default_sync
 from .sync import PRESETS, Sync, sync_policy
 

@@ -51,6 +51,7 @@ class Collectives:
 
     def __post_init__(self) -> None:
         problems = list(choice_problems(self.algorithm, self.cost, self.chunks))
+        # A path is a sequence too; its letters would be taken for tables.
         tables: object = self.tables
         if not isinstance(tables, Sequence) or isinstance(tables, str):
             problems.append("tables: must hold measured tables; files.read_collectives reads them")
@@ -68,21 +69,22 @@ def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str
     reason``.
     """
     problems = [
-        f"{name}: must be one of {', '.join(choice)}, got {_told(value)}"
+        f"{name}: must be one of {', '.join(choice)}, got {_shown(value)}"
         for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))
         if value not in choice
     ]
     if chunks is not None and not (is_count(chunks) and chunks):
-        problems.append(f"chunks: must be a whole number > 0, at most 2^60, got {_told(chunks)}")
+        problems.append(f"chunks: must be a whole number > 0, at most 2^60, got {_shown(chunks)}")
     return problems
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return f'"{value[:40]}"' if isinstance(value, str) else str(value)[:40]
 
 
 def _slowdown(value: Number) -> Fraction:
-    found = exact(value)
-    if not 1 <= found <= 2:
-        raise ValueError(f"must be from 1 to 2, got {float(found):g}")
-    return found
+    factor = exact(value)
+    # Beyond 2 computing and sending in turn would be faster, which every device can do.
+    if not 1 <= factor <= 2:
+        raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
+    return factor

@@ -18,7 +18,7 @@ from ..frozen import FrozenDict, freeze
 from ..graph import Graph
 from ..semantics import Semantics, Split, boxes, op_semantics, traits_of
 from ..structure import Weights, op_splits, weights_of
-from .named import named
+from .placement import named
 
 DIVIDED = "divided"
 SAMPLE = "sample"
@@ -78,7 +78,7 @@ class Resolver:
         self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
     ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
-        self._semantics: dict[int, Semantics | InputError] = {}
+        self._splits: dict[int, tuple[Split, ...]] = {}
 
     @cached_property
     def weights(self) -> Weights:
@@ -87,14 +87,14 @@ class Resolver:
 
     def resolve(self) -> dict[int, Resolved]:
         """The configurations by op position. Raises InputError."""
-        found = named(self.graph, self.partition, self._allowed)
+        entries = named(self.graph, self.partition, self._allowed)
         problems = [
-            f'partition: "{op}" matches "{one}" and "{other}", which split it in different ways'
-            for op, one, other in found.clashes
+            f'partition: "{op}" matches "{key}" and "{other}", which split it in different ways'
+            for op, key, other in entries.clashes
         ]
-        problems += [f'partition["{key}"]: {self._why_unused(key)}' for key in found.unused]
+        problems += [f'partition["{key}"]: {self._why_unused(key)}' for key in entries.unused]
         resolved: dict[int, Resolved] = {}
-        for position, key in enumerate(found.keys):
+        for position, key in enumerate(entries.keys):
             op = self.graph.ops[position]
             if key is None or (key != op.name and not self._allowed(position, key)):
                 continue
@@ -107,51 +107,46 @@ class Resolver:
         return resolved
 
     def _why_unused(self, key: str) -> str:
-        others = named(self.graph, {key: self.partition[key]})
-        if all(one is None for one in others.keys):
+        # Without the question whether an op can be split so, to tell the two reasons apart.
+        if not any(named(self.graph, {key: self.partition[key]}).keys):
             return "no op and no colocation group is called or matched by this"
         axes = ", ".join(f'"{axis}"' for axis in self.partition[key].split)
         return f"no op that this matches can be split along {axes}"
 
-    def semantics(self, position: int) -> Semantics:
-        """Raises InputError."""
-        if position not in self._semantics:
-            try:
-                self._semantics[position] = self._semantics_of(position)
-            except InputError as error:
-                self._semantics[position] = error
-        found = self._semantics[position]
-        if isinstance(found, InputError):
-            raise found
-        return found
-
-    def _semantics_of(self, position: int) -> Semantics:
+    def _semantics(self, position: int) -> Semantics:
+        """Semantics of an op that can be split at all. Raises InputError."""
         op = self.graph.ops[position]
-        if len(op.made) < len(op.outputs):
-            view = next(k for k, tensor in enumerate(op.outputs) if tensor.view_of is not None)
-            raise InputError(
-                f"output {view} is a view of another (view_of), which only the whole op has"
-            )
-        return op_semantics(self.graph, position)
+        try:
+            if len(op.made) < len(op.outputs):
+                view = next(k for k, tensor in enumerate(op.outputs) if tensor.view_of is not None)
+                raise InputError(
+                    f"output {view} is a view of another (view_of), which only the whole op has"
+                )
+            return op_semantics(self.graph, position)
+        except InputError as error:
+            reason = f'op "{op.name}" cannot be split: {error.problems[0]}'
+            raise InputError(f".split: {reason}") from None
 
     def splits(self, position: int) -> tuple[Split, ...]:
         """The axes of an op that can be split; none where its kind has no semantics."""
-        try:
-            self.semantics(position)
-        except InputError:
-            return ()
-        return op_splits(self.graph, position, self.weights)
+        # Every pattern that matches an op asks this, and a search for every configuration of it.
+        if position not in self._splits:
+            try:
+                self._semantics(position)
+                self._splits[position] = op_splits(self.graph, position, self.weights)
+            except InputError:
+                self._splits[position] = ()
+        return self._splits[position]
 
     def _allowed(self, position: int, key: str) -> bool:
+        # A pattern for layers would cut their weights too, which follow the ops that read them.
         if traits_of(self.graph.ops[position].kind).leaf:
             return False
-        wanted = [axis for axis, degree in self.partition[key].split.items() if degree != 1]
-        axes = {
-            name
-            for split in self.splits(position)
-            for name in (split.axis, split.kind == SAMPLE and SAMPLE)
-        }
-        return all(axis in axes for axis in wanted)
+        splits = self.splits(position)
+        axes = {split.axis for split in splits}
+        axes |= {SAMPLE for split in splits if split.kind == SAMPLE}
+        cuts = self.partition[key].split
+        return all(axis in axes for axis, degree in cuts.items() if degree != 1)
 
     def resolved(self, position: int, configuration: Configuration) -> Resolved:
         """A configuration of the op at a position. Raises InputError."""
@@ -159,75 +154,67 @@ class Resolver:
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
         if parts > 1:
-            semantics = self._splittable(position)
             try:
-                boxes(semantics, degrees)
+                boxes(self._semantics(position), degrees)
             except InputError as error:
                 raise InputError(
-                    [f'.split: op "{op.name}": {problem}' for problem in error.problems]
+                    problem
+                    if problem.startswith(".split")
+                    else f'.split: op "{op.name}": {problem}'
+                    for problem in error.problems
                 ) from None
-        return Resolved(
-            degrees, self._devices(op.name, configuration.devices, parts), configuration.time
-        )
-
-    def _splittable(self, position: int) -> Semantics:
-        try:
-            return self.semantics(position)
-        except InputError as error:
-            name = self.graph.ops[position].name
-            raise InputError(f'.split: op "{name}" cannot be split: {error.problems[0]}') from None
+        devices = self._devices(op.name, configuration.devices, parts)
+        return Resolved(degrees, devices, configuration.time)
 
     def _degrees(self, position: int, split: Mapping[str, int]) -> dict[str, int]:
         """Degrees by axis, the sample axis under its own name, those of 1 left out."""
-        found: dict[str, int] = {}
+        degrees: dict[str, int] = {}
         name = self.graph.ops[position].name
         for axis, degree in split.items():
+            where = f'.split["{axis}"]: op "{name}"'
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 reason = f"the degree must be a whole number >= 1, got {degree!r}"
-                raise InputError(f'.split["{axis}"]: op "{name}": axis "{axis}": {reason}')
-            own = axis
-            if axis == SAMPLE and degree > 1:
-                own = self._sample_axis(position)
-            if own in found and degree > 1:
-                raise InputError(
-                    f'.split["{axis}"]: op "{name}": its sample axis "{own}" is told twice'
-                )
-            if degree > 1:
-                found[own] = degree
-        return found
+                raise InputError(f'{where}: axis "{axis}": {reason}')
+            # An axis that is not cut need not exist: a pattern may name the axes of several kinds.
+            if degree == 1:
+                continue
+            cut = self._sample_axis(position) if axis == SAMPLE else axis
+            if cut in degrees:
+                raise InputError(f'{where}: its sample axis "{cut}" is told twice')
+            degrees[cut] = degree
+        return degrees
 
     def _sample_axis(self, position: int) -> str:
-        semantics = self._splittable(position)
+        semantics = self._semantics(position)
         if any(axis.name == SAMPLE for axis in semantics.axes):
             return SAMPLE
-        own = next((split.axis for split in self.splits(position) if split.kind == SAMPLE), None)
-        if own is None:
-            names = ", ".join(split.axis for split in self.splits(position)) or "none"
-            raise InputError(
-                f'.split["{SAMPLE}"]: op "{self.graph.ops[position].name}": axis '
-                f'"{SAMPLE}": kind "{semantics.kind}" '
-                f"has no sample axis here; it can be split along {names}"
-            )
-        return own
+        splits = self.splits(position)
+        for split in splits:
+            if split.kind == SAMPLE:
+                return split.axis
+        names = ", ".join(split.axis for split in splits) or "none"
+        raise InputError(
+            f'.split["{SAMPLE}"]: op "{self.graph.ops[position].name}": axis "{SAMPLE}": kind '
+            f'"{semantics.kind}" has no sample axis here; it can be split along {names}'
+        )
 
     def _devices(self, op: str, names: tuple[str, ...], parts: int) -> tuple[int, ...]:
         cluster = self.cluster
         problems = list(_device_problems(cluster, op, names))
         if problems:
             raise InputError(problems)
-        own = [cluster.index[name] for name in names]
-        if not names:
-            own = list(cluster.workers[:parts])
-            if len(own) < parts:
-                raise InputError(
-                    f'.devices: op "{op}" has {parts} parts; the cluster has {len(own)} workers'
-                )
-        if parts % len(own):
+        devices = [cluster.index[name] for name in names] or list(cluster.workers[:parts])
+        if not names and len(devices) < parts:
             raise InputError(
-                f'.devices: op "{op}" has {parts} parts; {len(own)} devices must be as '
+                f'.devices: op "{op}" has {parts} parts; the cluster has {len(devices)} workers'
+            )
+        if parts % len(devices):
+            raise InputError(
+                f'.devices: op "{op}" has {parts} parts; {len(devices)} devices must be as '
                 "many or a divisor of it"
             )
-        return tuple(own[part * len(own) // parts] for part in range(parts))
+        # Consecutive parts share a device: their regions are neighbours more often than others.
+        return tuple(devices[part * len(devices) // parts] for part in range(parts))
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
@@ -238,3 +225,26 @@ def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Itera
             yield f'.devices[{i}]: op "{op}": "{name}" is a switch and runs no op'
         elif name in names[:i]:
             yield f'.devices[{i}]: op "{op}": "{name}" is listed twice'
+
+
+ROLES = ("shard", "copy", "stored", "sum", "sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an op of a sharded graph is made from.
+
+    ``op`` is the name in the graph that was split; ``role`` one of ROLES: a ``shard`` of it, a
+    ``copy`` that is made where it is read, a part ``stored`` otherwise than it is made, a ``sum``
+    of partial results, the ``sync`` of a gradient. ``number`` counts those of one op and role. By
+    output that it makes, ``regions`` are the output of the op and the part of it, and ``addend`` is
+    which of its partial results that is, of how many (0 of 1: the values). ``box`` is the interval
+    of each axis that is cut.
+    """
+
+    op: str
+    role: str
+    number: int
+    regions: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
+    addend: tuple[tuple[int, int], ...] = ()
+    box: tuple[tuple[str, tuple[int, int]], ...] = ()

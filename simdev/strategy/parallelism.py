@@ -9,11 +9,13 @@ from dataclasses import dataclass, fields
 from fractions import Fraction
 
 from ..errors import InputError
+from ..frozen import freeze
 from ..units import Number, is_count, parse_bandwidth
 
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("activations", "optimizer")
-MOST = 2**20  # of any degree
+# Of any degree: what is larger is a mistake, and would be counted up to before it is told.
+MOST = 2**20
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """What a pipeline may tell of a graph with ops."""
 
@@ -70,13 +72,9 @@ class Parallelism:
     state_bytes: int = 12
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offload", tuple(self.offload))
-        object.__setattr__(self, "stage_layers", tuple(self.stage_layers))
-        stages = (stage if isinstance(stage, str) else tuple(stage) for stage in self.stages)
-        object.__setattr__(self, "stages", tuple(stages))
-        object.__setattr__(self, "ranks", tuple(self.ranks))
+        freeze(self, "offload", "stage_layers", "stages", "ranks")
         if self.pp == 1:
-            object.__setattr__(self, "pp", self._ranks_told())
+            object.__setattr__(self, "pp", self._implied_ranks())
         problems = list(self._problems())
         if self.host_bandwidth is not None:
             try:
@@ -87,9 +85,9 @@ class Parallelism:
             raise InputError(problems)
 
     def _problems(self) -> Iterator[str]:
-        wrong = list(self._count_problems())
-        yield from wrong
-        if not wrong and self.dp % self.ep:
+        problems = list(self._count_problems())
+        yield from problems
+        if not problems and self.dp % self.ep:
             yield (
                 f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out "
                 "over replicas"
@@ -99,16 +97,17 @@ class Parallelism:
                 yield f"{name}: must be true or false, got {getattr(self, name)!r}"
         if self.recompute not in RECOMPUTES:
             yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
-        for one in self.offload:
-            if one not in OFFLOADS:
-                yield f'offload: must be of {", ".join(OFFLOADS)}, got "{one}"'
+        for target in self.offload:
+            if target not in OFFLOADS:
+                yield f'offload: must be of {", ".join(OFFLOADS)}, got "{target}"'
         if self.offload and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
 
-    def _ranks_told(self) -> int:
-        """How many ranks there are, from what else is told of them; 1 where nothing is."""
+    def _implied_ranks(self) -> int:
+        """How many ranks there are by the devices or stages named; 1 where none are."""
         if self.ranks or not self.stages or self.table is not None:
             return len(self.ranks) or 1
+        # A count that is wrong is told with the others; here it must not divide by zero.
         chunks = self.chunks if is_count(self.chunks) and self.chunks else 1
         stages = len(self.stages) + any(isinstance(stage, str) for stage in self.stages)
         return -(-stages // chunks)
@@ -116,9 +115,9 @@ class Parallelism:
     def of_large_models(self) -> list[str]:
         """The fields that are told of it and mean something for a large model alone."""
         return [
-            one.name
-            for one in fields(self)
-            if one.name not in OF_GRAPHS and getattr(self, one.name) != one.default
+            field.name
+            for field in fields(self)
+            if field.name not in OF_GRAPHS and getattr(self, field.name) != field.default
         ]
 
     def _count_problems(self) -> Iterator[str]:

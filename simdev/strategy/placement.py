@@ -1,15 +1,108 @@
-"""Placement: the device of every op."""
+"""Placement: the device of every op, by its name, its colocation group, or a pattern; the most
+specific entry counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Generic, NamedTuple, TypeVar
 
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
-from .named import named
 
 NOWHERE = -1
+Allowed = Callable[[int, str], bool]
+"""Whether a pattern may count for the op at a position."""
+WILDCARDS = "*?["
+T = TypeVar("T")
+
+
+class _Pattern(NamedTuple):
+    """An entry with wildcards, compiled: fnmatch forgets all but the last few hundred that it was
+    asked for.
+    """
+
+    literals: int
+    key: str
+    match: Callable[[str], object]
+
+    def fits(self, name: str, position: int, allowed: Allowed | None) -> bool:
+        """Whether it may count for the op of a name at a position."""
+        return bool(self.match(name)) and (allowed is None or allowed(position, self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Generic[T]):
+    """The entry of each op of a graph (None: it has none), the keys that count for nothing, and the
+    clashes.
+
+    A clash is an op with two patterns that are equally specific and tell different things.
+    """
+
+    keys: tuple[str | None, ...]
+    unused: tuple[str, ...]
+    clashes: tuple[tuple[str, str, str], ...]
+
+
+def named(graph: Graph, entries: Mapping[str, T], allowed: Allowed | None = None) -> Named[T]:
+    """The entry that counts for each op.
+
+    An op's own name wins over its colocation group, the group over patterns; among patterns the one
+    with the most literal characters wins. ``allowed`` says which patterns may count for the op at a
+    position (default: all).
+    """
+    patterns = _patterns(entries)
+    keys: list[str | None] = []
+    clashes: list[tuple[str, str, str]] = []
+    # A pattern is used where it matches, even if a more specific entry counts for every such op.
+    used: set[str] = {key for key in entries if key in graph.index or key in graph.groups}
+    unseen = [pattern for pattern in patterns if pattern.key not in used]
+    for position, op in enumerate(graph.ops):
+        key = op.name if op.name in entries else op.colocate if op.colocate in entries else None
+        if key is None and patterns:
+            fitting = (pattern for pattern in patterns if pattern.fits(op.name, position, allowed))
+            key, clash = _most_specific(fitting, entries)
+            if clash and key is not None:
+                clashes.append((op.name, key, clash))
+        keys.append(key)
+        if key is not None:
+            used.add(key)
+    for pattern in unseen:
+        names = enumerate(op.name for op in graph.ops)
+        if pattern.key not in used and any(pattern.fits(name, i, allowed) for i, name in names):
+            used.add(pattern.key)
+    unused = tuple(key for key in entries if key not in used)
+    return Named(tuple(keys), unused, tuple(clashes))
+
+
+def _patterns(entries: Mapping[str, T]) -> list[_Pattern]:
+    """The patterns of a placement or partition, the most specific first."""
+    patterns = [
+        _Pattern(sum(c not in "*?" for c in key), key, re.compile(translate(key)).match)
+        for key in entries
+        if any(c in key for c in WILDCARDS)
+    ]
+    return sorted(patterns, key=lambda pattern: pattern.literals, reverse=True)
+
+
+def _most_specific(fitting: Iterator[_Pattern], entries: Mapping[str, T]) -> tuple[str | None, str]:
+    """The best of the patterns that fit, and an equally specific one that tells another thing (or
+    "").
+    """
+    best = next(fitting, None)
+    if best is None:
+        return None, ""
+    # Sorted by literals: behind the first less specific pattern none can be as specific.
+    for pattern in fitting:
+        if pattern.literals < best.literals:
+            break
+        if entries[pattern.key] != entries[best.key]:
+            return best.key, pattern.key
+    return best.key, ""
 
 
 def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:
@@ -24,7 +117,7 @@ def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, st
 
 
 def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:
-    """The same where ops may be left out: NOWHERE (-1) for an op without an entry.
+    """The device index of every op where some may be left out: NOWHERE (-1) without an entry.
 
     Raises InputError.
     """
@@ -34,48 +127,41 @@ def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list
 def _resolved(
     graph: Graph, cluster: Cluster, placement: Mapping[str, str], complete: bool
 ) -> list[int]:
-    problems = _entry_problems(cluster, placement)
-    found = named(graph, placement)
+    problems = list(_entry_problems(cluster, placement))
+    entries = named(graph, placement)
     # Ahead of the ops without a device: a misspelt entry is why there are any.
     problems += [
         (f'placement["{key}"]: no op and no colocation group is called or matched by this')
-        for key in found.unused
+        for key in entries.unused
     ]
-    clashes = {op: (key, other) for op, key, other in found.clashes}
-    for op, key in zip(graph.ops, found.keys, strict=True):
+    clashes = {op: f'"{key}" and "{other}"' for op, key, other in entries.clashes}
+    for op, key in zip(graph.ops, entries.keys, strict=True):
         if op.name in clashes:
-            one, other = clashes[op.name]
             problems.append(
-                f'placement: "{op.name}" matches "{one}" and "{other}", which name '
-                "different devices"
+                f'placement: "{op.name}" matches {clashes[op.name]}, which name different devices'
             )
         if key is None and complete:
             problems.append(f'placement: op "{op.name}" has no device')
     devices = [
-        NOWHERE if key is None else cluster.index.get(placement[key], NOWHERE) for key in found.keys
+        NOWHERE if key is None else cluster.index.get(placement[key], NOWHERE)
+        for key in entries.keys
     ]
-    problems += _split_groups(graph, cluster, devices) if not problems else []
+    problems = problems or list(_split_groups(graph, cluster, devices))
     if problems:
         raise InputError(problems)
     return devices
 
 
-def _entry_problems(cluster: Cluster, placement: Mapping[str, str]) -> list[str]:
-    problems = []
+def _entry_problems(cluster: Cluster, placement: Mapping[str, str]) -> Iterator[str]:
     for key, name in placement.items():
         if name not in cluster.index:
-            problems.append(f'placement["{key}"]: no device named "{name}"')
+            yield f'placement["{key}"]: no device named "{name}"'
         elif not cluster.devices[cluster.index[name]].runs_ops:
-            problems.append(f'placement["{key}"]: "{name}" is a switch and runs no op')
-    return problems
+            yield f'placement["{key}"]: "{name}" is a switch and runs no op'
 
 
-def _split_groups(graph: Graph, cluster: Cluster, devices: list[int]) -> list[str]:
-    problems = []
+def _split_groups(graph: Graph, cluster: Cluster, devices: list[int]) -> Iterator[str]:
     for group, members in graph.groups.items():
         names = sorted({cluster.devices[devices[i]].name for i in members if devices[i] != NOWHERE})
         if len(names) > 1:
-            problems.append(
-                f'placement: colocation group "{group}" is split over {", ".join(names)}'
-            )
-    return problems
+            yield f'placement: colocation group "{group}" is split over {", ".join(names)}'

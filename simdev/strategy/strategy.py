@@ -16,6 +16,7 @@ from .sync import Sync
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
 SHORT_FORMS = ("data-parallel", "model-parallel", "owt", "expert")
+# Each microbatch is lowered: beyond this a graph has more tasks than a step can have.
 MOST_MICROBATCHES = 10_000
 
 
@@ -39,11 +40,10 @@ class Order:
             raise InputError(
                 f'order.policy: must be one of {", ".join(POLICIES)}, got "{self.policy}"'
             )
-        for name, value in (("priority", self.priority), ("sequence", self.sequence)):
-            wanted = "fixed" if name == "sequence" else name
-            if value and self.policy != wanted:
+        for name, policy in (("priority", "priority"), ("sequence", "fixed")):
+            if getattr(self, name) and self.policy != policy:
                 raise InputError(
-                    f'order.{name}: goes with the policy "{wanted}", not with "{self.policy}"'
+                    f'order.{name}: goes with the policy "{policy}", not with "{self.policy}"'
                 )
 
 
@@ -51,6 +51,7 @@ def default_sync(short: str | None) -> str:
     """How gradients are added up where nothing is told: in buckets under "data-parallel", as
     frameworks do.
     """
+    # PyTorch's DistributedDataParallel and Horovod gather small gradients before they send them.
     return "bucketed" if short == "data-parallel" else SYNCS[0]
 
 
@@ -89,6 +90,7 @@ class Strategy:
     pipeline: Parallelism | None = None
 
     def __post_init__(self) -> None:
+        # object: a caller without types may give anything, and is told here rather than later.
         order: object = self.order
         if isinstance(order, str):
             order = Order(order)
@@ -109,8 +111,10 @@ class Strategy:
         if self.short is not None and self.short not in SHORT_FORMS:
             raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
         if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):
-            told = f"a whole number from 1 to {MOST_MICROBATCHES}"
-            raise InputError(f"accumulate: must be {told}, got {self.accumulate!r}")
+            raise InputError(
+                f"accumulate: must be a whole number from 1 to {MOST_MICROBATCHES}, got "
+                f"{self.accumulate!r}"
+            )
         if self.devices and self.short is None:
             raise InputError("devices: go with a short form; a configuration names its own")
         if self.pipeline is not None:
@@ -121,18 +125,13 @@ class Strategy:
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
         # what a short form brings is not told beside
+        # What a short form brings is not told beside the pipeline.
         plain = replace(_PLAIN, sync=default_sync(self.short))
-        beside = [
-            one.name
-            for one in fields(self)
-            if one.name != "pipeline" and getattr(self, one.name) != getattr(plain, one.name)
-        ]
+        names = [field.name for field in fields(self) if field.name != "pipeline"]
+        beside = [name for name in names if getattr(self, name) != getattr(plain, name)]
         if beside:
             raise InputError(
-                [
-                    f"{name}: a pipeline stands alone; it says where everything runs"
-                    for name in beside
-                ]
+                f"{name}: a pipeline stands alone; it says where everything runs" for name in beside
             )
 
     @property

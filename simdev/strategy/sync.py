@@ -12,7 +12,7 @@ al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -29,6 +29,15 @@ CHOICES = {
     "spread": ("first", "hashed"),
 }
 SERVERS = ("sharded", "star")
+# Ways to cut or gather gradients: a policy has one of them, or none.
+_CUTS = ("slice_parameters", "even_parameters", "bucket")
+_PARSERS: Mapping[str, Callable[[Number], Any]] = {
+    "bucket": parse_bytes,
+    "credit": parse_bytes,
+    "segment": parse_bytes,
+    "aggregation": parse_bandwidth,
+    "message": parse_time,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +89,17 @@ class Sync:
     spread: str = "first"
 
     def __post_init__(self) -> None:
-        wrong = dict(self._parse())
-        problems = [f"{name}: {reason}" for name, reason in wrong.items()]
+        unread = dict(self._parse())
+        problems = [f"{name}: {reason}" for name, reason in unread.items()]
         problems += [
-            problem for problem in self._problems() if problem.partition(":")[0] not in wrong
+            problem for problem in self._problems() if problem.partition(":")[0] not in unread
         ]
         if problems:
             raise InputError(f"sync.{problem}" for problem in problems)
 
     def _parse(self) -> Iterator[tuple[str, str]]:
         """Quantities become SI; yields (field, reason) for what is none."""
-        parsers = {"bucket": parse_bytes, "credit": parse_bytes, "segment": parse_bytes}
-        parsers |= {"aggregation": parse_bandwidth, "message": parse_time}  # type: ignore[dict-item]
-        for name, parse in parsers.items():
+        for name, parse in _PARSERS.items():
             value = getattr(self, name)
             if value is not None:
                 try:
@@ -106,7 +113,7 @@ class Sync:
         for name, choice in CHOICES.items():
             if getattr(self, name) not in choice:
                 yield f'{name}: must be one of {", ".join(choice)}, got "{getattr(self, name)}"'
-        for name in ("slice_parameters", "even_parameters", "bucket", "credit", "segment"):
+        for name in (*_CUTS, "credit", "segment"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 yield f"{name}: must be a whole number, got {value!r}"
@@ -115,11 +122,7 @@ class Sync:
                     f"{name}: must be > 0{', at most 2^60' if value > 0 else ''}, got "
                     f"{str(value)[:40]}"
                 )
-        cuts = [
-            name
-            for name in ("slice_parameters", "even_parameters", "bucket")
-            if getattr(self, name) is not None
-        ]
+        cuts = [name for name in _CUTS if getattr(self, name) is not None]
         if len(cuts) > 1:
             yield f"{cuts[1]}: goes without {cuts[0]}: gradients are cut or gathered in one way"
         overlap: object = self.overlap
@@ -129,10 +132,8 @@ class Sync:
 
     def _server_problems(self) -> Iterator[str]:
         if isinstance(self.servers, str) and self.servers not in SERVERS:
-            yield (
-                f"servers: must be one of {', '.join(SERVERS)}, or name a machine, got "
-                f'"{self.servers}"'
-            )
+            choice = ", ".join(SERVERS)
+            yield f'servers: must be one of {choice}, or name a machine, got "{self.servers}"'
         elif not isinstance(self.servers, (str, tuple)) or not all(
             isinstance(name, str) for name in self.servers
         ):
@@ -145,6 +146,7 @@ class Sync:
             for name in ("even_parameters", "credit", "aggregation"):
                 if getattr(self, name) is not None:
                     yield f'{name}: goes with the transport "server"'
+        # A setting that changes nothing is a misunderstanding of whoever wrote it.
         if self.credit is None and self.credit_rule == "skip":
             yield "credit_rule: means something only with a credit"
 
@@ -152,28 +154,25 @@ class Sync:
     def settings(self) -> dict[str, Any]:
         """What differs from the policy's preset."""
         preset = sync_policy(self.policy)
-        names = [one.name for one in fields(self) if one.name != "policy"]
-        return {
-            name: getattr(self, name)
-            for name in names
-            if getattr(self, name) != getattr(preset, name)
-        }
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return {name: value for name, value in values.items() if value != getattr(preset, name)}
 
 
 def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
     """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first
     that of its own.
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     held = 0
     for row, size in enumerate(sizes):
         if not held:
-            found.append([])
-        found[-1].append(row)
+            groups.append([])
+        groups[-1].append(row)
         held += size
-        if held >= (limit if len(found) > 1 else first):
+        # The first group is smaller, so that sending begins early in the backward.
+        if held >= (limit if len(groups) > 1 else first):
             held = 0
-    return found
+    return groups
 
 
 _SERVER = {"reply": "broadcast", "slice_parameters": 50_000}
@@ -219,16 +218,16 @@ def sync_policy(policy: str, /, **settings: Any) -> Sync:
     """
     if policy not in PRESETS:
         raise InputError(f'sync.policy: must be one of {", ".join(PRESETS)}, got "{policy}"')
-    own = dict(PRESETS[policy])
-    cuts = ("slice_parameters", "even_parameters", "bucket")
-    if any(settings.get(name) is not None for name in cuts):
-        own |= dict.fromkeys(cuts)
-    if settings.get("transport", own.get("transport")) == "all-reduce" and "transport" in settings:
-        own |= {name: None for name in ("even_parameters", "credit") if name in own}
+    preset = dict(PRESETS[policy])
+    if any(settings.get(name) is not None for name in _CUTS):
+        preset |= dict.fromkeys(_CUTS)
+    # A policy of servers that is asked to all-reduce has no use for what only servers know.
+    if settings.get("transport") == "all-reduce":
+        preset |= {name: None for name in ("even_parameters", "credit") if name in preset}
     unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]
     if unknown:
         raise InputError(unknown)
-    return Sync(policy, **(own | settings))
+    return Sync(policy, **(preset | settings))
 
 
-_FIELDS = frozenset(one.name for one in fields(Sync)) - {"policy"}
+_FIELDS = [field.name for field in fields(Sync) if field.name != "policy"]

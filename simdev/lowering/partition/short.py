@@ -23,8 +23,7 @@ from ...costs import CostModel
 from ...errors import InputError
 from ...graph import Graph
 from ...semantics import Split, op_class, output_axes, traits_of
-from ...strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, placed
-from ...strategy.named import named
+from ...strategy import NOWHERE, SHORT_FORMS, Configuration, Strategy, named, placed
 from ...structure import TensorOf, layers_by_weight, mates, op_splits, weight_of_gradients
 from .geometry import parts
 from .problem import Placed, SplitProblem

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ...errors import InputError
 from ...graph import Graph
 from ...semantics import traits_of
-from ...strategy.named import named
+from ...strategy import named
 from ...structure import Groups, components, mates, order_of, updated
 from .cut import even_cut
 
