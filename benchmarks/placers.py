@@ -27,9 +27,8 @@ from simdev import Oracle, load_scenario
 from simdev.cluster import Cluster, Device
 from simdev.graph import Graph, Op, Tensor
 from simdev.search import search
-from simdev.search.tofu.baselines import communication
 from simdev.search.tofu.coarse import Coarse
-from simdev.search.tofu.plan import recursive
+from simdev.search.tofu.plan import communication, recursive
 
 from .common import GNMT, figure, machine, print_table, timed
 

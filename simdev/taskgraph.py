@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 # The kinds of tasks that send; a task that computes has its op's phase as kind.
 TRANSFER = "transfer"

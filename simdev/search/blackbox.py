@@ -9,11 +9,10 @@ from hashlib import blake2b
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..oracle import Oracle
-from ..taskgraph import Ints
+from ..taskgraph import Floats, Ints
 from .fitting import repair
 from .space import Rank, energy, rank_of
 from .trial import Trial, Walk, alone, best_start
@@ -184,7 +183,7 @@ def cross_entropy(trial: Trial) -> None:
         idle = 0 if len(ranks) > before else idle + 1
 
 
-def _sample(trial: Trial, chance: NDArray[np.float64]) -> Ints:
+def _sample(trial: Trial, chance: Floats) -> Ints:
     """A device for each group, by its probabilities [group, device]."""
     ends = np.cumsum(chance, axis=1)
     # The last sum may be under 1 by rounding.

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from ..taskgraph import Floats, Ints
+
 MOST = 4_000_000  # entries of a table that elimination may make
 BEAM = 2000  # partial choices that the beam keeps
 
@@ -78,7 +78,7 @@ class _Elimination:
         self.terms: dict[int, set[tuple[int, ...]]] = {v: set() for v in range(len(sizes))}
         self.tables: dict[tuple[int, ...], Floats] = {}
         self.near: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
-        self._undo: list[tuple[int, tuple[int, ...], NDArray[np.int64]]] = []
+        self._undo: list[tuple[int, tuple[int, ...], Ints]] = []
         for term in terms:
             self._add(term.variables, term.table)
 
@@ -119,21 +119,19 @@ class _Elimination:
         """Eliminate one variable (node elimination): the least over its values of all that it
         stands in.
         """
-        scope = tuple(sorted(self.near[v]))
-        axes = (*scope, v)
-        table = np.zeros([self.sizes[other] for other in axes])
+        scope, axes = tuple(sorted(self.near[v])), tuple(sorted((*self.near[v], v)))
+        table, axis = np.zeros([self.sizes[other] for other in axes]), axes.index(v)
         for key in sorted(self.terms[v]):
-            table += _spread(self.tables.pop(key), key, axes)
-            for other in key:
-                if other != v:
-                    self.terms[other].discard(key)
-        best = table.argmin(axis=-1)
-        self._undo.append((v, scope, best))
+            missing = [at for at, other in enumerate(axes) if other not in key]
+            table += np.expand_dims(self.tables.pop(key), missing)
+            for other in set(key) - {v}:
+                self.terms[other].discard(key)
+        self._undo.append((v, scope, table.argmin(axis=axis)))
         del self.near[v], self.terms[v]
         for other in scope:
             self.near[other].discard(v)
         if scope:
-            self._add(scope, table.min(axis=-1))
+            self._add(scope, table.min(axis=axis))
         return scope
 
     def undo(self, values: Mapping[int, int]) -> dict[int, int]:
@@ -173,14 +171,3 @@ class _Elimination:
             left.discard(v)
             front |= self.near[v]
             yield v
-
-
-def _spread(table: Floats, key: tuple[int, ...], axes: tuple[int, ...]) -> Floats:
-    """A table over ``key`` as one over ``axes``, of extent 1 where it does not depend on a
-    variable.
-    """
-    order = [key.index(variable) for variable in axes if variable in key]
-    extents = iter(np.transpose(table, order).shape)
-    return np.transpose(table, order).reshape(
-        [next(extents) if variable in key else 1 for variable in axes]
-    )

@@ -5,7 +5,6 @@ Importing this module registers it: ``gymnasium.make("simdev/Placement-v0", orac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -16,14 +15,13 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..oracle import Oracle
 from ..structure import unit_of
-from ..taskgraph import Ints, Rows
+from ..taskgraph import Floats, Ints
 from .holding import persistent_bytes
 from .space import choices, relative_excess
 
 ID = "simdev/Placement-v0"
 MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
 LEAST = -1000.0  # no placement has a lower reward; one without a route has this
-Floats = NDArray[np.float64]
 
 
 class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -58,28 +56,21 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._mask = np.zeros((groups, devices), np.int8)
         for row, allowed in enumerate(choices(oracle)):
             self._mask[row, allowed] = 1
-        self._time, self._memory = _group_features(oracle, self._mask)
-        self._fastest = np.where(self._mask, self._time, np.inf).argmin(axis=1)
-        self._longest_ps, self._all_memory = (
-            float(self._time.max(axis=1).sum()),
-            float(self._memory.sum()),
-        )
-        self._sent = _sent(oracle)
+        time, memory = _group_features(oracle, self._mask)
+        longest = float(time.max(axis=1).sum())
+        self._fastest = np.where(self._mask, time, np.inf).argmin(axis=1)
+        self._time, self._memory = _share(time, longest), _share(memory, memory.sum())
+        self._senders, self._sent = _sent(oracle)
         self._placement = np.full(groups, -1, np.int64)
-        self._placed = np.zeros((2, devices))  # ps and bytes placed on each device so far
+        self._placed = np.zeros((2, devices))  # time and memory placed on each device so far
         self._next = groups  # until the first reset
-        self.reference_ps = self._reference_ps()
+        alone = np.flatnonzero(self._mask.all(axis=0)).tolist()
+        steps = [oracle([device] * groups).step_ps for device in alone]
+        self.reference_ps = max(min(steps, default=round(longest)), 1)
         self.action_space = gymnasium.spaces.Discrete(devices)
         self.observation_space = gymnasium.spaces.Box(
             0.0, 1.0, (3 + 5 * devices + groups,), np.float32
         )
-
-    def _reference_ps(self) -> int:
-        """The best step on a single device in ps, at least 1."""
-        alone = np.flatnonzero(self._mask.all(axis=0)).tolist()
-        steps = [self.oracle([device] * len(self._mask)) for device in alone]
-        longest = round(self._longest_ps)
-        return max(min((cost.step_ps for cost in steps), default=longest), 1)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -124,14 +115,9 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             cost = self.oracle(self._placement)
         except InputError as error:
             return LEAST, {"error": str(error)}
-        reward = -cost.step_ps / self.reference_ps - self.penalty * relative_excess(
-            self.oracle, cost
-        )
-        outcome = {
-            "seconds": cost.seconds,
-            "feasible": cost.feasible,
-            "memory_excess": cost.memory_excess,
-        }
+        excess = relative_excess(self.oracle, cost)
+        reward = -cost.step_ps / self.reference_ps - self.penalty * excess
+        outcome = {name: getattr(cost, name) for name in ("seconds", "feasible", "memory_excess")}
         return max(reward, LEAST), outcome
 
     def _info(self) -> dict[str, Any]:
@@ -141,80 +127,49 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     def _observation(self) -> NDArray[np.float32]:
         groups, devices = self._mask.shape
-        by_device = np.zeros((5, devices))
-        placed, now, sent = self._placement, self._next, self._sent
-        shares = 0.0, 0.0
+        by_device, shares = np.zeros((5, devices)), (0.0, 0.0)
+        placed, now = self._placement, self._next
         if now < groups:
-            by_device[0], by_device[1] = self._time[now], self._mask[now]
-            senders, size = sent.to(now)
+            by_device[:2] = self._time[now], self._mask[now]
+            senders, size = self._senders[now]
             here = placed[senders] >= 0
             np.add.at(by_device[2], placed[senders[here]], size[here])
-            shares = (
-                _share(self._memory[now], self._all_memory),
-                _share(sent.by_group[now], sent.total),
-            )
+            shares = self._memory[now], self._sent[now]
         by_device[3:] = self._placed
-        by_device[[0, 3]] = _share(by_device[[0, 3]], self._longest_ps)
-        by_device[2] = _share(by_device[2], sent.total)
-        by_device[4] = _share(by_device[4], self._all_memory)
         row = np.concatenate(([now / groups], shares, by_device.ravel(), (placed + 1) / devices))
-        return np.clip(row, 0.0, 1.0).astype(np.float32)
+        return np.clip(row, 0.0, 1.0).astype(np.float32)  # sums of shares may round over 1
 
 
-def _share(part: Any, whole: float) -> Any:
+def _share(part: Floats, whole: float) -> Floats:
     """The part of a whole; 0 where there is nothing."""
     return part / whole if whole > 0 else part * 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
-    """Bytes that groups send to each other: for each group its ``senders``, ascending, and
-    ``bytes`` from each.
-
-    ``by_group`` is what each group sends in all, ``total`` what all send.
+def _sent(oracle: Oracle) -> tuple[list[tuple[Ints, Floats]], Floats]:
+    """For each group the groups that send to it, ascending, and how much; and what each group sends
+    in all. All are shares of the bytes that groups send to each other.
     """
-
-    senders: Rows
-    bytes: Floats
-    by_group: Floats
-    total: float
-
-    def to(self, group: int) -> tuple[Ints, Floats]:
-        """Who sends to a group, and how many bytes."""
-        begin, end = self.senders.ptr[group : group + 2]
-        return self.senders.ids[begin:end], self.bytes[begin:end]
-
-
-def _sent(oracle: Oracle) -> _Sent:
-    groups, reads, group_of = (
-        len(oracle.groups),
-        oracle.prepared.reads,
-        np.array(unit_of(oracle.graph), np.int64),
-    )
-    tensor = reads.consumers.owners()
+    groups, reads = len(oracle.groups), oracle.prepared.reads
+    group_of, tensor = np.array(unit_of(oracle.graph), np.int64), reads.consumers.owners()
     source, target = group_of[reads.producer[tensor]], group_of[reads.consumers.ids]
     away = source != target
     pairs, where = np.unique(target[away] * groups + source[away], return_inverse=True)
-    size = _sums(where.ravel(), reads.bytes[tensor[away]], len(pairs))
-    senders = Rows(np.searchsorted(pairs, np.arange(groups + 1) * groups), pairs % groups)
-    return _Sent(senders, size, _sums(senders.ids, size, groups), float(size.sum()))
-
-
-def _sums(rows: Ints, values: NDArray[Any], count: int) -> Floats:
-    """For each of ``count`` rows the sum of the values that stand beside it."""
-    return np.bincount(rows, values, count).astype(np.float64)
+    size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
+    size, senders = _share(size, size.sum()), pairs % groups
+    borders = np.searchsorted(pairs, np.arange(1, groups) * groups)
+    into = zip(np.split(senders, borders), np.split(size, borders), strict=True)
+    return list(into), np.bincount(senders, size, groups).astype(np.float64)
 
 
 def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Floats]:
     """Of each group: ps by device (0 where it may not stand), and the bytes that its ops hold."""
     group_of = np.array(unit_of(oracle.graph), np.int64)
-    times = np.zeros(mask.shape)
+    times, held = np.zeros(mask.shape), np.zeros(len(mask))
     np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
-    held = [
-        persistent_bytes(op) + op.workspace_bytes + sum(tensor.bytes for tensor in op.outputs)
-        for op in oracle.graph.ops
-    ]
-    return times * mask, _sums(group_of, np.array(held, np.float64), len(oracle.groups))
+    for op, group in zip(oracle.graph.ops, group_of, strict=True):
+        held[group] += persistent_bytes(op) + op.workspace_bytes
+        held[group] += sum(tensor.bytes for tensor in op.outputs)
+    return times * mask, held
 
 
 if ID not in gymnasium.registry:

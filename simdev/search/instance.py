@@ -9,13 +9,12 @@ from functools import cached_property
 from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..fabric import Segment, transfer_ps
 from ..graph import Graph
 from ..lowering import Prepared
 from ..structure import TensorOf, before_of, topological, unit_of, units
-from ..taskgraph import Ints, Rows
+from ..taskgraph import Floats, Ints, Rows
 from .holding import inner_peak, own_outputs, persistent_bytes
 from .prepare import Grouped
 from .space import able, mean_ps
@@ -53,7 +52,7 @@ class Instance:
         return np.array(unit_of(self.grouped.graph), np.int64)
 
     @cached_property
-    def duration(self) -> NDArray[np.int64]:
+    def duration(self) -> Ints:
         """Ps by node and device; -1 where its group cannot stand."""
         may, grouped = able(self.prepared), self.grouped
         runs = [device.runs_ops for device in self.prepared.cluster.devices]
@@ -65,7 +64,7 @@ class Instance:
         return np.where(known[self.group_of], table, -1)
 
     @cached_property
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Floats:
         """Mean ps of each node over the devices on which it may stand."""
         return mean_ps(self.duration)
 
@@ -97,7 +96,7 @@ class Instance:
         return _routes(self.prepared)
 
     @cached_property
-    def sending(self) -> NDArray[np.int64]:
+    def sending(self) -> Ints:
         """Ps that each tensor holds its queues, by tensor and class of route."""
         sizes = self.prepared.reads.bytes[list(self.tensors[0])].tolist()
         classes = self.routes.classes
@@ -108,7 +107,7 @@ class Instance:
         return table
 
     @cached_property
-    def edge_ps(self) -> NDArray[np.float64]:
+    def edge_ps(self) -> Floats:
         """Mean ps of a transfer over each edge, between two different devices."""
         used = self.routes.class_of[self.routes.class_of >= 0]
         if not len(used):

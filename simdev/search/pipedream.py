@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..oracle import Oracle
 from ..structure import before_of, components, topological, unit_of
+from ..taskgraph import Floats
 from .fitting import repair
 from .ideals import bits, ideals, leaves, nested, packed, table, unhurried
 from .space import mean_ps
@@ -22,7 +23,6 @@ from .trial import Trial
 MOST = 2500  # ideals; beyond it some of those of one linear order are taken
 WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
 CELLS = 1 << 20  # of a table at a time
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

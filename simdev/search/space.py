@@ -12,7 +12,7 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..lowering import Prepared
 from ..oracle import Cost, Oracle
-from ..taskgraph import Ints
+from ..taskgraph import Floats, Ints
 from .holding import overflows
 
 NEVER = 1 << 62  # more than any step or excess
@@ -54,11 +54,11 @@ def able(prepared: Prepared) -> NDArray[np.bool_]:
     return may
 
 
-def mean_ps(duration: NDArray[np.int64]) -> NDArray[np.float64]:
+def mean_ps(duration: Ints) -> Floats:
     """Mean ps by op over the devices where it can run, from ps by op and device (< 0: cannot)."""
     known = duration >= 0
     # Not np.mean with a mask: an op that runs nowhere has mean 0, not NaN.
-    mean: NDArray[np.float64] = (duration * known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    mean: Floats = (duration * known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     return mean
 
 

@@ -72,11 +72,9 @@ def test_an_op_with_one_consumer_joins_it():
     assert groups_of(coplace(Graph("g", tuple(ops))).graph) == [["a", "b"], ["c", "d"]]
 
 
-def test_co_placement_may_leave_control_inputs_out():
+def test_a_control_input_counts_as_a_consumer():
     ops = [op("a", 1), op("b", 1, "a"), op("c", 1, control_inputs=("a",))]
-    graph = Graph("g", tuple(ops))
-    assert groups_of(coplace(graph).graph) == []
-    assert groups_of(coplace(graph, control=False).graph) == [["a", "b"]]
+    assert groups_of(coplace(Graph("g", tuple(ops))).graph) == []
 
 
 def training() -> Graph:

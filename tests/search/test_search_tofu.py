@@ -17,10 +17,9 @@ from simdev.models.builder import StepBuilder
 from simdev.models.ops import concat, cross_entropy, einsum, linear, relu
 from simdev.search import confirm, search
 from simdev.search.elimination import minimise
-from simdev.search.tofu.baselines import BASELINES, communication
 from simdev.search.tofu.coarse import Coarse
 from simdev.search.tofu.costs import Side, cuts, read_step, write_step
-from simdev.search.tofu.plan import Level, recursive
+from simdev.search.tofu.plan import BASELINES, Level, communication, recursive
 from simdev.search.tofu.strategy import strategy_of
 from simdev.semantics import semantics_of
 from simdev.strategy import Strategy

@@ -9,9 +9,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...taskgraph import Ints
+from ...taskgraph import Floats, Ints
 from ..instance import Instance
 from ..solver import attended, scipy
 
@@ -27,7 +26,7 @@ class Relaxed:
     ``solved`` is false where the solver ran out of time: then there are no favourites.
     """
 
-    delayed: NDArray[np.float64]
+    delayed: Floats
     makespan_ps: float
     solved: bool = True
 
@@ -63,9 +62,7 @@ def relaxed(instance: Instance, seconds: float | None = None) -> Relaxed:
     return Relaxed(optimum.x[: len(edges)], float(optimum.fun) * unit)
 
 
-def _constraints(
-    edges: Ints, p: NDArray[np.float64], c: NDArray[np.float64]
-) -> tuple[tuple[Any, Any, Any], Any]:
+def _constraints(edges: Ints, p: Floats, c: Floats) -> tuple[tuple[Any, Any, Any], Any]:
     """(row, column, value) of the left sides, and the right sides of ``<=``.
 
     ``p`` are the times of nodes, ``c`` those of edges.
@@ -97,9 +94,7 @@ def _constraints(
     )
 
 
-def favourites(
-    instance: Instance, delayed: NDArray[np.float64], threshold: float = THRESHOLD
-) -> Ints:
+def favourites(instance: Instance, delayed: Floats) -> Ints:
     """The favourite child of each node, -1: none.
 
     Where rounding gives an op several, the last edge wins; a child taken by a second op is no
@@ -108,7 +103,7 @@ def favourites(
     child = np.full(len(instance.mean), -1, np.int64)
     parent = np.full(len(instance.mean), -1, np.int64)
     for (first, second), value in zip(instance.edges, delayed.tolist(), strict=True):
-        if value <= threshold:
+        if value <= THRESHOLD:
             child[first] = second
             if parent[second] >= 0:
                 child[parent[second]] = -1

@@ -132,7 +132,6 @@ def _lists_of(instance: Instance, capacity: Sequence[int], favourite: Ints | Non
         member=instance.groups.ids,
         group=instance.group_of,
         made=held.made,
-        scratch=held.scratch,
         size=instance.prepared.reads.bytes[list(rows)],
         at_home=held.at_home,
         home=home,

@@ -47,7 +47,6 @@ class Lists(NamedTuple):
     member: Ints
     group: Ints
     made: Ints  # bytes of each op's outputs
-    scratch: Ints  # and what it needs beside them while it runs
     size: Ints  # bytes by tensor
     at_home: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
     home: Ints  # producer of each tensor
@@ -148,7 +147,7 @@ def fits(p: Lists, c: Clock, op: int, device: int) -> bool:
     if limit < 0 or c.device[op] >= 0:
         return True
     group = p.group[op]
-    need = c.used[device] + p.persistent[group] + max(p.reserve[group], p.made[op] + p.scratch[op])
+    need = c.used[device] + p.persistent[group] + p.reserve[group]
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
         for k in range(p.carried_ptr[e], p.carried_ptr[e + 1]):
             tensor = p.carried[k]

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...taskgraph import Ints
+from ...taskgraph import Floats, Ints
 from .compiling import kernel, opener, part
-
-Floats = NDArray[np.float64]
 
 
 class Pairs(NamedTuple):

@@ -12,11 +12,10 @@ from math import inf, isqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...structure import before_of, components, topological
-from ...taskgraph import Ints
+from ...taskgraph import Floats, Ints
 from ..ideals import MOST, bits, chain, ideals, leaves, nested, packed, table, unhurried
 from ..kernels.compiling import Columns
 from ..kernels.pairs import Pairs, fill
@@ -27,7 +26,6 @@ COARSE = 1000  # ideals of a linear order that are looked at first, where it has
 SLICE = 1 << 19  # pairs of ideals between two looks at the time
 BYTES = 8  # of a word of bits
 CHUNK = 1 << 23  # cells of a table of ideals and pins at a time
-Floats = NDArray[np.float64]
 
 Net = tuple[tuple[int, ...], float]
 """The blocks that an op and its readers lie in, ascending, and its cost: paid by every device that

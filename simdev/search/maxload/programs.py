@@ -7,14 +7,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..solver import attended, scipy
@@ -25,7 +24,6 @@ from .problem import MaxLoadProblem
 GAP = 1e-6  # relative, at which the solver stops
 FAILED = 4  # the solver's status where its numbers trouble it
 SLACK = 1e-3  # relative, of the bound on all times: a tight one troubles the solver
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,7 @@ class Solved:
     failure: str | None = None
 
 
-def integer_program(
-    problem: MaxLoadProblem, seconds: float, known: float = inf, gap: float = GAP
-) -> Solved:
+def integer_program(problem: MaxLoadProblem, seconds: float, known: float = inf) -> Solved:
     """The best split of all, contiguous or not. ``known`` (ms) is a largest load that is already
     reached.
 
@@ -52,32 +48,16 @@ def integer_program(
     reader's b. Raises InputError where no split fits into memory, SimdevError where scipy is
     missing.
     """
-    return _solved(
-        _LargestLoad(problem, known),
-        seconds,
-        known,
-        gap,
-        "max-load: no split runs on these devices and fits into the memory of the accelerators",
-        lambda devices: max(problem.loads(devices).values()),
-    )
+    return _solved(_LargestLoad(problem, known), seconds, known)
 
 
-def latency_program(
-    problem: MaxLoadProblem, seconds: float, known: float = inf, gap: float = GAP
-) -> Solved:
+def latency_program(problem: MaxLoadProblem, seconds: float, known: float = inf) -> Solved:
     """The placement of least latency, as far as HiGHS comes. ``known`` (ms) is a latency that is
     already reached.
 
     Raises InputError where no placement fits into memory, SimdevError where scipy is missing.
     """
-    return _solved(
-        _Latency(problem, known),
-        seconds,
-        known,
-        gap,
-        "dnn-latency: nothing runs on these devices and fits into the memory of the accelerators",
-        lambda devices: latency(problem, devices),
-    )
+    return _solved(_Latency(problem, known), seconds, known)
 
 
 class _Assignment:
@@ -132,6 +112,10 @@ class _Assignment:
 class _LargestLoad(_Assignment):
     """Further columns: y by net and accelerator, the largest load."""
 
+    NOTHING = (
+        "max-load: no split runs on these devices and fits into the memory of the accelerators"
+    )
+
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
         # Nets of the same groups are added up, and drawn from any one of these.
         self.nets = nets_of(problem, range(len(problem.members)))
@@ -152,6 +136,10 @@ class _LargestLoad(_Assignment):
                     a, b, y = self.x(source, place), self.x(reader, place), self._y(net, place)
                     self.add([a, b, y], [1.0, -1.0, -1.0], -inf, 0.0)
                     self.add([b, a, y], [1.0, -1.0, -1.0], -inf, 0.0)
+
+    def value_ms(self, devices: Sequence[int]) -> float:
+        """The largest load."""
+        return max(self.problem.loads(devices).values())
 
     def _y(self, net: int, place: int) -> int:
         return self.assigned + net * len(self.accelerators) + place
@@ -174,6 +162,10 @@ class _Latency(_Assignment):
     finish of the accelerators, the last end. CPUs are unlimited, so one place stands for all.
     """
 
+    NOTHING = (
+        "dnn-latency: nothing runs on these devices and fits into the memory of the accelerators"
+    )
+
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
         ops, width = len(problem.group), len(problem.accelerators)
         super().__init__(problem, problem.cpus[:1], 2 * ops * width + ops + 2 * width + 1)
@@ -194,6 +186,10 @@ class _Latency(_Assignment):
             self._unit(place)
         for op in range(ops):
             self._follow(op)
+
+    def value_ms(self, devices: Sequence[int]) -> float:
+        """The latency."""
+        return latency(self.problem, devices)
 
     def _unit(self, place: int) -> None:
         """An accelerator: what comes in and goes out, when it may start, and when it ends."""
@@ -234,23 +230,16 @@ class _Latency(_Assignment):
         self.add(columns, values, 0.0, inf)
 
 
-def _solved(
-    program: _Assignment,
-    seconds: float,
-    known: float,
-    gap: float,
-    nothing: str,
-    value_ms: Callable[[Sequence[int]], float],
-) -> Solved:
-    """The best assignment of a program. Raises InputError (``nothing``) where there is none, and
-    ``known`` is infinite.
+def _solved(program: _LargestLoad | _Latency, seconds: float, known: float) -> Solved:
+    """The best assignment of a program. Raises InputError where there is none, and ``known`` is
+    infinite.
     """
-    answer = _minimum(program, seconds, gap)
+    answer = _minimum(program, seconds)
     if answer is None:
         return Solved(None, known, 0.0)
     infeasible = answer.status == 2
     if infeasible and known == inf:
-        raise InputError(nothing)
+        raise InputError(program.NOTHING)
     bound = 0.0 if answer.mip_dual_bound is None else max(float(answer.mip_dual_bound), 0.0)
     if answer.x is None:
         failure = f"the solver failed: {answer.message}" if answer.status == FAILED else None
@@ -258,10 +247,10 @@ def _solved(
     shares = answer.x[: program.assigned].reshape(program.groups, -1)
     place_of = shares.argmax(axis=1)
     devices = tuple(program.places[place_of[group]] for group in program.problem.group)
-    return Solved(devices, value_ms(devices), bound)
+    return Solved(devices, program.value_ms(devices), bound)
 
 
-def _minimum(program: _Assignment, seconds: float, gap: float) -> Any:
+def _minimum(program: _Assignment, seconds: float) -> Any:
     """HiGHS's result for the least value of the last column; None where it has none in time.
 
     Its presolve may end in an error on numbers of very different size: then it tries again without.
@@ -285,7 +274,7 @@ def _minimum(program: _Assignment, seconds: float, gap: float) -> Any:
                     integrality=program.integral,
                     bounds=optimize.Bounds(np.zeros(len(objective)), program.high),
                     constraints=optimize.LinearConstraint(matrix, least, most),
-                    options=options | {"mip_rel_gap": gap},
+                    options=options | {"mip_rel_gap": GAP},
                 ),
                 options["time_limit"],
             )

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...graph import Graph, Op
 from ...lowering.collective import is_collective
 from ...semantics import traits_of
 from ...structure import Groups, declared, mates, regrouped
-from ...taskgraph import Ints
+from ...taskgraph import Floats, Ints
 from ..holding import persistent_bytes
 from .grouped import Grouped
 
@@ -27,11 +26,11 @@ def colocate(graph: Graph) -> Grouped:
     return Grouped.of(regrouped(graph, declared(graph)))
 
 
-def coplace(graph: Graph, control: bool = True) -> Grouped:
+def coplace(graph: Graph) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
     Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many
-    ops read the op, not how many tensors they read; control inputs count too where ``control``.
+    ops read the op, not how many tensors they read; control inputs count too.
     What a collective over ranks reads stands on its rank, and does not join it. Backward and update
     ops that share a group with a forward op (``pair``, or so declared) follow it: the forward graph
     alone is co-placed then. Else the backward of one layer, read by the next alone, would weld all
@@ -40,9 +39,8 @@ def coplace(graph: Graph, control: bool = True) -> Grouped:
     groups, follows = declared(graph), _following(graph)
     readers: list[set[int]] = [set() for _ in graph.ops]
     for reader, reads in enumerate(graph.reads):
-        for producer, output in reads:
-            if not follows[reader] and (control or output >= 0):
-                readers[producer].add(reader)
+        for producer, _ in reads if not follows[reader] else ():
+            readers[producer].add(reader)
     for i, those in enumerate(readers):
         if len(those) == 1 and not follows[i]:
             (reader,) = those
@@ -128,7 +126,7 @@ def _bound(graph: Graph, ops: Sequence[Op], members: Sequence[tuple[int, ...]]) 
     return tuple(replace(op, colocate=name_of.get(groups.find(i))) for i, op in enumerate(ops))
 
 
-Choice = Callable[[Ints, NDArray[np.float64]], int]
+Choice = Callable[[Ints, Floats], int]
 """The device of a group, from the device and the weight of each of its ops."""
 
 

@@ -22,7 +22,7 @@ from ...taskgraph import Ints
 from ..layers import Layers
 from ..trial import Trial
 from .flexflow import Space, SplitWalk, space_of, starts
-from .parts import NONE, Edge, PartTimes, Scope
+from .parts import NONE, PartTimes, Scope
 
 BLOCK = 256  # partial strategies that are taken on together
 NEVER = 1 << 60
@@ -151,14 +151,13 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """How an op hangs on another, ``other``.
+    """How an op waits for another.
 
     ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of
     any part to the end of some part of the reader, and ``each``: from the end of some part to that
     of any part of the reader; None where not every part has such a one.
     """
 
-    other: int
     known: _Table | None = None
     last: _Table | None = None
     each: _Table | None = None
@@ -168,16 +167,16 @@ class _Link:
 class _Node:
     """An op where so many layers are configured.
 
-    ``duration`` of each part, where it is known how it lies; else ``shortest`` part in any way, and
-    the least ``work``.
+    ``duration`` of each part, where it is ``known`` how it lies; else the ``shortest`` part in any
+    way, and the least ``work``. ``inputs`` and ``outputs`` are (op, link).
     """
 
-    i: int
-    duration: _Table | None = None
-    shortest: _Table | None = None
-    work: _Table | None = None
-    inputs: list[_Link] = field(default_factory=list)
-    outputs: list[_Link] = field(default_factory=list)
+    known: bool
+    duration: _Table
+    shortest: _Table
+    work: _Table
+    inputs: list[tuple[int, _Link]] = field(default_factory=list)
+    outputs: list[tuple[int, _Link]] = field(default_factory=list)
 
 
 class Bounds:
@@ -187,55 +186,43 @@ class Bounds:
 
     def __init__(self, parts: PartTimes, count: int) -> None:
         self.parts, self.count = parts, count
-        self._nodes = {i: self._node(i) for i in parts.ops}
-        for edge in parts.lag:
-            link = self._link(edge)
-            u, v = edge
-            self._nodes[v].inputs.append(link)
-            self._nodes[u].outputs.append(_Link(v, link.known, link.last, link.each))
+        self._nodes: dict[int, _Node] = {}
+        for i, duration in parts.duration.items():
+            scope, there = parts.scope[i], duration >= 0
+            shortest = self._least(scope, np.where(there, duration, NEVER).min(axis=-1))
+            work = self._least(scope, np.where(there, duration, 0).sum(axis=-1))
+            known = shortest.scope == scope
+            self._nodes[i] = _Node(known, _Table(scope, duration), shortest, work)
+        for u, v in parts.lag:
+            link = self._link(u, v)
+            self._nodes[v].inputs.append((u, link))
+            self._nodes[u].outputs.append((v, link))
 
-    def _open(self, scope: Scope) -> tuple[int, ...]:
-        """The axes of layers that are not configured yet."""
-        return tuple(axis for axis, layer in enumerate(scope) if layer >= self.count)
+    def _least(self, scope: Scope, values: Ints) -> _Table:
+        """The least over the layers that are not configured yet."""
+        closed = tuple(layer for layer in scope if layer < self.count)
+        return _Table(closed, values.min(axis=tuple(range(len(closed), len(scope)))))
 
-    def _closed(self, scope: Scope) -> Scope:
-        return tuple(layer for layer in scope if layer < self.count)
-
-    def _node(self, i: int) -> _Node:
-        scope, duration = self.parts.scope[i], self.parts.duration[i]
-        if not self._open(scope):
-            return _Node(i, _Table(scope, duration))
-        least = np.where(duration < 0, NEVER, duration).min(axis=-1).min(axis=self._open(scope))
-        work = np.where(duration < 0, 0, duration).sum(axis=-1).min(axis=self._open(scope))
-        return _Node(i, None, _Table(self._closed(scope), least), _Table(self._closed(scope), work))
-
-    def _link(self, edge: Edge) -> _Link:
-        scope, lag, (u, v) = self.parts.scope[edge], self.parts.lag[edge], edge
-        if not self._open(scope):
-            return _Link(u, _Table(scope, lag))
+    def _link(self, u: int, v: int) -> _Link:
+        scope, lag = self.parts.scope[u, v], self.parts.lag[u, v]
+        if all(layer < self.count for layer in scope):
+            return _Link(_Table(scope, lag))
         waits, sends, runs = lag >= 0, self._there(u, scope) >= 0, self._there(v, scope)
         ps = np.where(waits, lag + runs[..., None, :], NONE)
-        to_last = np.where(sends, ps.max(axis=-1), NEVER).min(axis=-1).min(axis=self._open(scope))
-        to_each = (
-            np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1).min(axis=self._open(scope))
-        )
+        last = self._least(scope, np.where(sends, ps.max(axis=-1), NEVER).min(axis=-1))
+        each = self._least(scope, np.where(runs >= 0, ps.max(axis=-2), NEVER).min(axis=-1))
         return _Link(
-            u,
             None,
-            _Table(self._closed(scope), to_last) if (waits.any(axis=-1) | ~sends).all() else None,
-            _Table(self._closed(scope), to_each)
-            if (waits.any(axis=-2) | (runs < 0)).all()
-            else None,
+            last if (waits.any(axis=-1) | ~sends).all() else None,
+            each if (waits.any(axis=-2) | (runs < 0)).all() else None,
         )
 
     def _there(self, i: int, scope: Scope) -> Ints:
         """The durations of an op as a table over more layers."""
-        scope_of, duration = self.parts.scope[i], self.parts.duration[i]
-        shape = [self.parts.sizes[layer] if layer in scope_of else 1 for layer in scope]
-        wide = [self.parts.sizes[layer] for layer in scope]
-        return np.broadcast_to(
-            duration.reshape([*shape, duration.shape[-1]]), [*wide, duration.shape[-1]]
-        )
+        duration, sizes = self.parts.duration[i], [self.parts.sizes[layer] for layer in scope]
+        missing = [axis for axis, layer in enumerate(scope) if layer not in self.parts.scope[i]]
+        wide = np.expand_dims(duration, missing)
+        return np.broadcast_to(wide, [*sizes, duration.shape[-1]])
 
     def below(self, rows: Ints, limit: float) -> Ints:
         """The bound of each row with each choice of the last layer, in ps, [row, choice].
@@ -248,9 +235,8 @@ class Bounds:
             columns.append(np.arange(self.parts.sizes[self.count - 1])[None])
         ends = _Ends(self._nodes, columns)
         shape = len(rows), prod(self.parts.sizes[self.count - 1 : self.count])
-        bounds: Ints = np.broadcast_to(
-            np.maximum(ends.longest, ends.work // len(self.parts.devices)), shape
-        ).copy()
+        bound = np.maximum(ends.longest, ends.work // len(self.parts.devices))
+        bounds: Ints = np.broadcast_to(bound, shape).copy()
         where = np.nonzero(bounds < limit)
         if len(where[0]):
             bounds[where] = np.maximum(bounds[where], ends.devices(shape, where))
@@ -274,54 +260,48 @@ class _Ends:
         self.rest: dict[int, Ints] = {}  # after each part
         self.after: dict[int, Ints] = {}  # after any part
         self.work, self.longest = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
-        for node in nodes.values():
-            self._forward(node)
-        for node in reversed(nodes.values()):
-            self._backward(node)
+        for i, node in nodes.items():
+            self._forward(i, node)
+        for i, node in reversed(nodes.items()):
+            self._backward(i, node)
 
-    def _forward(self, node: _Node) -> None:
-        i, first, last = node.i, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
-        for link in node.inputs:
-            if link.each is not None:
-                first = np.maximum(first, self.first[link.other] + link.each.at(self.columns))
-            if link.last is not None:
-                last = np.maximum(last, self.last[link.other] + link.last.at(self.columns))
-        if node.duration is None:
-            assert node.shortest is not None
-            assert node.work is not None
-            self.work = self.work + node.work.at(self.columns)
-            self.first[i] = np.maximum(first, node.shortest.at(self.columns))
-            self.last[i] = np.maximum(last, self.first[i])
-            return
-        duration = node.duration.at(self.columns)
+    def _forward(self, i: int, node: _Node) -> None:
+        columns, first, last = self.columns, np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
         start = np.zeros((1, 1, 1), np.int64)
-        for link in node.inputs:
-            if link.known is not None:
-                lag = link.known.at(self.columns)
-                start = np.maximum(start, (self.end[link.other][..., None] + lag).max(axis=-2))
-        end = np.where(duration < 0, NONE, np.maximum(start + duration, first[..., None]))
-        self.duration[i], self.end[i] = duration, end
-        self.first[i] = np.where(duration < 0, NEVER, end).min(axis=-1)
-        self.last[i] = np.maximum(last, end.max(axis=-1))
-        self.work = self.work + np.where(duration < 0, 0, duration).sum(axis=-1)
-
-    def _backward(self, node: _Node) -> None:
-        i, after = node.i, np.zeros((1, 1), np.int64)
-        for link in node.outputs:
+        for other, link in node.inputs:
+            if link.each is not None:
+                first = np.maximum(first, self.first[other] + link.each.at(columns))
             if link.last is not None:
-                after = np.maximum(after, link.last.at(self.columns) + self.after[link.other])
-        if node.duration is not None:
+                last = np.maximum(last, self.last[other] + link.last.at(columns))
+            if link.known is not None:
+                there = self.end[other][..., None] + link.known.at(columns)
+                start = np.maximum(start, there.max(axis=-2))
+        self.work = self.work + node.work.at(columns)
+        if node.known:
+            duration = node.duration.at(columns)
+            end = np.where(duration < 0, NONE, np.maximum(start + duration, first[..., None]))
+            self.duration[i], self.end[i] = duration, end
+            self.first[i] = np.where(duration < 0, NEVER, end).min(axis=-1)
+            self.last[i] = np.maximum(last, end.max(axis=-1))
+        else:
+            self.first[i] = np.maximum(first, node.shortest.at(columns))
+            self.last[i] = np.maximum(last, self.first[i])
+
+    def _backward(self, i: int, node: _Node) -> None:
+        columns, after = self.columns, np.zeros((1, 1), np.int64)
+        for other, link in node.outputs:
+            if link.last is not None:
+                after = np.maximum(after, link.last.at(columns) + self.after[other])
+        if node.known:
             rest = after[..., None]
-            for link in node.outputs:
+            for other, link in node.outputs:
                 if link.known is not None:
-                    on = (self.duration[link.other] + self.rest[link.other])[..., None, :]
-                    rest = np.maximum(rest, (link.known.at(self.columns) + on).max(axis=-1))
-            self.rest[i] = rest
-            there = self.duration[i] >= 0
+                    on = (self.duration[other] + self.rest[other])[..., None, :]
+                    rest = np.maximum(rest, (link.known.at(columns) + on).max(axis=-1))
+            self.rest[i], there = rest, self.duration[i] >= 0
             after = np.where(there, rest, NEVER).min(axis=-1)
-            self.longest = np.maximum(
-                self.longest, np.where(there, self.end[i] + rest, 0).max(axis=-1)
-            )
+            whole = np.where(there, self.end[i] + rest, 0).max(axis=-1)
+            self.longest = np.maximum(self.longest, whole)
         self.after[i] = after
         self.longest = np.maximum(self.longest, self.last[i] + after)
 

@@ -30,8 +30,9 @@ from ...lowering.partition.geometry import Box, Reading, part
 from ...semantics import effects_of, executed, operand_dtypes
 from ...strategy import Strategy
 from ...structure import TensorOf, first_made, updates_of
+from ...taskgraph import Floats
 from ...units import PS_PER_SECOND
-from ..elimination import Floats, Term, minimise
+from ..elimination import Term, minimise
 from ..layers import Degrees, Layer, Layers
 from ..trial import Trial
 from .spread import Boxes, Cut, Spread, first_box, made_boxes, read_boxes, spreads, strategy_of

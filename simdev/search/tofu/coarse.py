@@ -9,9 +9,9 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import prod
 
 from ...cluster import Cluster
@@ -61,50 +61,33 @@ class Coarse:
         )
 
     @cached_property
-    def _stored(self) -> tuple[TensorOf, ...]:
-        """The tensors that are cut."""
-        return tuple(
-            (i, k)
-            for i, op in enumerate(self.graph.ops)
-            if i not in self.free
-            for k in range(len(op.outputs))
-        )
-
-    @cached_property
     def tensor(self) -> dict[TensorOf, int]:
-        """The number of every tensor that is cut."""
-        place = {tensor: at for at, tensor in enumerate(self._stored)}
-        groups = Groups(len(place))
-        groups.unite((place[a], place[b]) for a, b in (*self._alike(), *self._steps()))
+        """The number of every tensor that is cut: one number for those that lie alike, of an
+        elementwise op or of two steps of an unrolled op.
+        """
+        place: dict[TensorOf, int] = {}
+        for i, op in enumerate(self.graph.ops):
+            for k in range(0 if i in self.free else len(op.outputs)):
+                place[i, k] = len(place)
+        groups, first = Groups(len(place)), dict[object, int]()
+        for i in self.folds:
+            head, *others = (place[tensor] for tensor in self.of_op(i))
+            groups.unite((head, other) for other in others)
+        for (i, k), at in place.items():
+            op = self.graph.ops[i]
+            if "@" in op.name:
+                key = unrolled(op.name), k, op.outputs[k].shape
+                groups.unite([(first.setdefault(key, at), at)])
         roots = groups.roots()
         number = {root: at for at, root in enumerate(dict.fromkeys(roots))}
-        return {tensor: number[roots[at]] for at, tensor in enumerate(self._stored)}
-
-    def _alike(self) -> Iterator[tuple[TensorOf, TensorOf]]:
-        """Pairs of tensors of elementwise ops."""
-        for i in self.folds:
-            tensors = self.of_op(i)
-            yield from ((tensors[0], other) for other in tensors[1:])
-
-    def _steps(self) -> Iterator[tuple[TensorOf, TensorOf]]:
-        """Pairs of tensors of two steps of an unrolled op."""
-        first: dict[object, TensorOf] = {}
-        for i, k in self._stored:
-            name = self.graph.ops[i].name
-            if "@" in name:
-                key = unrolled(name), k, self.graph.ops[i].outputs[k].shape
-                yield first.setdefault(key, (i, k)), (i, k)
+        return {tensor: number[root] for tensor, root in zip(place, roots, strict=True)}
 
     def of_op(self, i: int) -> list[TensorOf]:
         """The tensors that an op touches and that are cut, those that it reads first."""
-        read = [
-            t
-            for t in self.dataflow.read[i]
-            if t in self.dataflow.touched[i] and t[0] not in self.free
-        ]
-        return list(
-            dict.fromkeys([*read, *((i, k) for k in range(len(self.graph.ops[i].outputs)))])
-        )
+        touched = self.dataflow.touched[i]
+        read = [t for t in self.dataflow.read[i] if t in touched and t[0] not in self.free]
+        made = ((i, k) for k in range(len(self.graph.ops[i].outputs)))
+        return list(dict.fromkeys([*read, *made]))
 
     @cached_property
     def folds(self) -> tuple[int, ...]:
@@ -137,10 +120,11 @@ class Coarse:
             if traits_of(op.kind).leaf or i in self.free or i in folded:
                 continue
             reading = self.dataflow.readings[i]
+            touched = self.tensor.keys() & self.dataflow.touched[i]
             inputs = tuple(
                 (operand, self.tensor[tensor])
                 for operand, tensor in enumerate(self.dataflow.read[i])
-                if tensor in self.tensor and tensor in self.dataflow.touched[i]
+                if tensor in touched
             )
             outputs = tuple((k, self.tensor[i, k]) for k in range(len(op.outputs)))
             name = unrolled(op.name)
@@ -163,10 +147,7 @@ class Coarse:
         """How many gradients are added up together with each."""
         weights, addends = self.dataflow.weights, dict[TensorOf, int]()
         for update in updates_of(self.graph, weights):
-            tensors = [
-                t
-                for gradient in update.gradients
-                for t in first_made(self.graph, weights, gradient)
-            ]
+            made = (first_made(self.graph, weights, tensor) for tensor in update.gradients)
+            tensors = list(chain.from_iterable(made))
             addends.update(dict.fromkeys(tensors, len(tensors)))
         return addends

@@ -4,7 +4,7 @@ op along one axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from ...semantics import Semantics, steps
 from ...structure import unrolled
-from ..elimination import Solved, Term, minimise
+from ...taskgraph import Floats
+from ..elimination import Solved, Term, minimise, total
 from .coarse import Coarse, Unit
-from .costs import Cut, Side, cuts, read_step, write_step
+from .costs import Cut, Sent, Side, cuts, read_step, write_step
 
 WHOLE = -1
 """In place of a dimension: every group holds the whole tensor, for none of its dimensions can be
@@ -48,7 +49,12 @@ def recursive(coarse: Coarse, workers: int) -> TofuPlan:
     """The plan of least communication, one step of the prime factors of ``workers`` after the
     other.
     """
-    return planned(coarse, steps(workers), lambda level: minimise(level.sizes, level.terms))
+    return planned(coarse, steps(workers), least_bytes)
+
+
+def least_bytes(level: Level) -> Solved:
+    """The best of all choices of a step."""
+    return minimise(level.sizes, level.terms)
 
 
 def planned(
@@ -82,21 +88,23 @@ class Level:
     """
 
     def __init__(self, coarse: Coarse, even: bool = True, reduce: bool = True) -> None:
-        self.coarse, self.even, self.reduce = coarse, even, reduce
+        self.coarse, self.even, self.reduce, self.parts = coarse, even, reduce, 1
         self.shapes: list[tuple[int, ...]] = list(coarse.shapes)
         self.semantics: list[Semantics | None] = [unit.reading.semantics for unit in coarse.units]
-        self.inputs = [_inputs(unit) for unit in coarse.units]
-        self.outputs = [_outputs(unit) for unit in coarse.units]
-        self.chooser = _choosers(coarse)
-        self.weights = [_weights(coarse, unit) for unit in coarse.units]
-        self.parts = 1
+        self.touches = [_touches(coarse, unit) for unit in coarse.units]
+        first: dict[object, int] = {}
+        names = [coarse.graph.ops[unit.ops[0]].name for unit in coarse.units]
+        self.chooser = [
+            first.setdefault(unrolled(name) if "@" in name else number, len(first))
+            for number, name in enumerate(names)
+        ]
         self.dimensions: list[list[int]] = []
         self.axes: list[list[str]] = []
         self.sizes: list[int] = []
         self.terms: list[Term] = []
 
     def open(self, parts: int) -> None:
-        """Ask for a step of so many parts."""
+        """Set up a step of so many parts."""
         self.parts = parts
         self.dimensions = [self._dimensions(shape) for shape in self.shapes]
         self.axes = self._axes()
@@ -105,94 +113,71 @@ class Level:
 
     def _dimensions(self, shape: tuple[int, ...]) -> list[int]:
         """The dimensions along which a tensor can be cut."""
-        even = [d for d, extent in enumerate(shape) if extent % self.parts == 0 and extent]
-        if even or self.even:
-            return even or [WHOLE]
-        return [d for d, extent in enumerate(shape) if extent >= self.parts] or [WHOLE]
+        dimensions = [d for d, extent in enumerate(shape) if extent % self.parts == 0 and extent]
+        if not (dimensions or self.even):
+            dimensions = [d for d, extent in enumerate(shape) if extent >= self.parts]
+        return dimensions or [WHOLE]
 
     def _axes(self) -> list[list[str]]:
         """The axes of each chooser: those of all of its units."""
-        axes: list[list[str] | None] = [None] * (1 + max(self.chooser, default=-1))
+        axes: dict[int, list[str]] = {}
         for number, chooser in enumerate(self.chooser):
-            names = list(self._cuts(number))
-            common = axes[chooser]
-            axes[chooser] = names if common is None else [axis for axis in common if axis in names]
-        return [names or [""] for names in axes]
+            ways = self._ways(number)
+            axes[chooser] = [axis for axis in axes.get(chooser, ways) if axis in ways]
+        return [axes[chooser] or [""] for chooser in sorted(axes)]
 
-    def _cuts(self, number: int) -> dict[str, Cut]:
-        semantics = self.semantics[number]
+    def _ways(self, number: int) -> dict[str, Cut]:
+        """The ways to cut a unit, by axis."""
+        semantics, unit = self.semantics[number], self.coarse.units[number]
         if semantics is None:
             return {}
-        ways = cuts(semantics, self.parts) or (
-            () if self.even else cuts(semantics, self.parts, False)
-        )
-        if (
-            not self.reduce
-            and self.coarse.graph.ops[self.coarse.units[number].ops[0]].phase == "forward"
-        ):
+        ways = cuts(semantics, self.parts)
+        if not (ways or self.even):
+            ways = cuts(semantics, self.parts, False)
+        if not self.reduce and self.coarse.graph.ops[unit.ops[0]].phase == "forward":
             ways = tuple(way for way in ways if "reduce" not in way.effects) or ways
         return {way.axis: way for way in ways}
 
     def _terms(self) -> list[Term]:
         """Bytes by (tensor, chooser)."""
-        tables: dict[tuple[int, int], np.ndarray] = {}
-        first = len(self.shapes)
-        for number, unit in enumerate(self.coarse.units):
-            ways = [self._cuts(number).get(axis) for axis in self.axes[self.chooser[number]]]
-            read, written = self.weights[number]
-            for at, (_, tensor) in enumerate(unit.inputs):
-                side = self.inputs[number][at]
-                table = [
-                    [self._read(number, way, side, d) for d in self.dimensions[tensor]]
-                    for way in ways
-                ]
-                _add(tables, (tensor, first + self.chooser[number]), np.array(table).T * read[at])
-            for at, (_, tensor) in enumerate(unit.outputs):
-                side = self.outputs[number][at]
-                table = [
-                    [write_step(way, side, d, self.parts).sent for d in self.dimensions[tensor]]
-                    for way in ways
-                ]
-                _add(
-                    tables, (tensor, first + self.chooser[number]), np.array(table).T * written[at]
-                )
+        tables: dict[tuple[int, int], Floats] = {}
+        for number, chooser in enumerate(self.chooser):
+            by_axis = self._ways(number)
+            ways = [by_axis.get(axis) for axis in self.axes[chooser]]
+            for touch in self.touches[number]:
+                dimensions = self.dimensions[touch.tensor]
+                table = [[self._sent(number, touch, way, d) for d in dimensions] for way in ways]
+                pair = touch.tensor, len(self.shapes) + chooser
+                tables[pair] = tables.get(pair, 0.0) + np.array(table).T * touch.bytes
         return [Term(pair, table) for pair, table in tables.items()]
 
-    def _read(self, number: int, way: Cut | None, side: Side, dimension: int) -> float:
-        semantics = self.semantics[number]
-        return (
-            0.0
-            if semantics is None and dimension == WHOLE
-            else self._step(number, way, side, dimension)[0]
-        )
+    def _sent(self, number: int, touch: _Touch, way: Cut | None, dimension: int) -> float:
+        # Nobody knows how such an op reads: it reads the whole, which then is everywhere.
+        if self.semantics[number] is None and dimension == WHOLE and not touch.written:
+            return 0.0
+        return self._step(number, touch, way, dimension).sent
 
-    def _step(self, number: int, way: Cut | None, side: Side, dimension: int) -> tuple[float, Side]:
-        return read_step(self.semantics[number], way, side, dimension, self.parts)
+    def _step(self, number: int, touch: _Touch, way: Cut | None, dimension: int) -> Sent:
+        if touch.written:
+            return write_step(way, touch.side, dimension, self.parts)
+        return read_step(self.semantics[number], way, touch.side, dimension, self.parts)
 
     def chosen_dimensions(self, values: Sequence[int]) -> tuple[int, ...]:
         """The dimension of each tensor."""
-        return tuple(
-            choices[value] for choices, value in zip(self.dimensions, values, strict=False)
-        )
+        return tuple(known[at] for known, at in zip(self.dimensions, values, strict=False))
 
     def chosen_axes(self, values: Sequence[int]) -> tuple[str, ...]:
         """The axis of each unit."""
-        first = len(self.shapes)
-        return tuple(self.axes[chooser][values[first + chooser]] for chooser in self.chooser)
+        chosen = values[len(self.shapes) :]
+        return tuple(self.axes[chooser][chosen[chooser]] for chooser in self.chooser)
 
     def advance(self, values: Sequence[int]) -> None:
         """Go on with the first part."""
-        dimensions, axes = self.chosen_dimensions(values), self.chosen_axes(values)
-        for number, unit in enumerate(self.coarse.units):
-            way = self._cuts(number).get(axes[number])
-            self.inputs[number] = [
-                self._step(number, way, side, dimensions[tensor])[1]
-                for side, (_, tensor) in zip(self.inputs[number], unit.inputs, strict=True)
-            ]
-            self.outputs[number] = [
-                write_step(way, side, dimensions[tensor], self.parts).side
-                for side, (_, tensor) in zip(self.outputs[number], unit.outputs, strict=True)
-            ]
+        dimensions = self.chosen_dimensions(values)
+        for number, axis in enumerate(self.chosen_axes(values)):
+            way = self._ways(number).get(axis)
+            for touch in self.touches[number]:
+                touch.side = self._step(number, touch, way, dimensions[touch.tensor]).side
             if way is not None:
                 self.semantics[number] = way.following
         for tensor, dimension in enumerate(dimensions):
@@ -202,51 +187,104 @@ class Level:
                 self.shapes[tensor] = tuple(shape)
 
 
-def _add(
-    tables: dict[tuple[int, int], np.ndarray], pair: tuple[int, int], table: np.ndarray
-) -> None:
-    tables[pair] = tables[pair] + table if pair in tables else table
+@dataclass(slots=True)
+class _Touch:
+    """A tensor that a unit reads or writes, and the ``bytes`` of an element of it, over all ops of
+    the unit.
+    """
+
+    tensor: int
+    side: Side
+    bytes: float
+    written: bool
 
 
-def _inputs(unit: Unit) -> list[Side]:
-    reading = unit.reading
-    return [
-        Side(
-            operand,
-            reading.stored[operand],
-            reading.strides[operand],
-            float(prod(reading.stored[operand])),
-            0.0,
+def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
+    """What a unit touches: what it reads first."""
+    reading, touches = unit.reading, list[_Touch]()
+    for operand, tensor in unit.inputs:
+        shape, strides = reading.stored[operand], reading.strides[operand]
+        tensors = [coarse.dataflow.read[i][operand] for i in unit.ops]
+        size = sum(coarse.element_bytes(*output) for output in tensors)
+        touches.append(
+            _Touch(tensor, Side(operand, shape, strides, float(prod(shape)), 0.0), size, False)
         )
-        for operand, _ in unit.inputs
-    ]
+    for k, tensor in unit.outputs:
+        shape = reading.made[k]
+        size = sum(coarse.element_bytes(i, k) * coarse.share(i, k) for i in unit.ops)
+        touches.append(_Touch(tensor, Side(k, shape, None, float(prod(shape)), 0.0), size, True))
+    return touches
 
 
-def _outputs(unit: Unit) -> list[Side]:
-    return [
-        Side(k, unit.reading.made[k], None, float(prod(unit.reading.made[k])), 0.0)
-        for k, _ in unit.outputs
-    ]
+# What Tofu was compared with (section 7.3), as far as the paper describes it, in its own cost
+# model. A tensor none of whose dimensions divides evenly is cut unevenly where it has the extent,
+# as cost only.
 
 
-def _choosers(coarse: Coarse) -> list[int]:
-    """The chooser of each unit: one for all steps of an unrolled op."""
-    number: dict[object, int] = {}
-    choosers = []
-    for at, unit in enumerate(coarse.units):
-        name = coarse.graph.ops[unit.ops[0]].name
-        choosers.append(number.setdefault(unrolled(name) if "@" in name else at, len(number)))
-    return choosers
+def _first_dimensions(level: Level) -> Solved:
+    return _best_axes(level, [0] * len(level.dimensions))
 
 
-def _weights(coarse: Coarse, unit: Unit) -> tuple[list[float], list[float]]:
-    """Bytes of an element of each input and output, over all ops of a unit."""
-    read = coarse.dataflow.read
-    inputs = [
-        sum(coarse.element_bytes(*read[i][operand]) for i in unit.ops) for operand, _ in unit.inputs
-    ]
-    outputs = [
-        sum(coarse.element_bytes(i, k) * coarse.share(i, k) for i in unit.ops)
-        for k, _ in unit.outputs
-    ]
-    return inputs, outputs
+BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
+    "allrow-greedy": lambda coarse, n: planned(coarse, (n,), _first_dimensions, even=False),
+    "spartan": lambda coarse, n: planned(coarse, (n,), _largest_first, even=False),
+    "equal-chop": lambda coarse, n: planned(coarse, (n,), least_bytes, even=False),
+    "icml18": lambda coarse, n: planned(coarse, steps(n), least_bytes, reduce=False),
+}
+"""By name, from a graph and a number of workers:
+
+- ``allrow-greedy``: every tensor is cut along its first dimension among all workers, every op takes
+  the best axis then.
+- ``spartan``: tensors are decided one after the other, the largest first, each along the one
+  dimension that is best for the ops around it (Huang et al., Spartan, ATC 2015).
+- ``equal-chop``: as Tofu, but in one step: every tensor along one dimension among all workers.
+- ``icml18``: tensors along several dimensions, as OptCNN cuts them: no forward op is cut along an
+  axis that it reduces, where it has another. The paper decides all in one step; that takes longer
+  and finds the same.
+"""
+
+
+def communication(coarse: Coarse, workers: int) -> dict[str, float]:
+    """Bytes over all workers of each of these, and of ``tofu``."""
+    sent = {name: plan(coarse, workers).communication for name, plan in BASELINES.items()}
+    return sent | {"tofu": recursive(coarse, workers).communication}
+
+
+def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
+    """The tensors around each chooser, with the bytes by dimension and axis."""
+    around: dict[int, list[tuple[int, Floats]]] = {}
+    for term in level.terms:
+        tensor, chooser = term.variables
+        around.setdefault(chooser, []).append((tensor, term.table))
+    return around
+
+
+def _best_axes(level: Level, dimensions: list[int]) -> Solved:
+    """Each chooser's best axis where the dimensions of tensors are given (as positions among those
+    they may take).
+    """
+    axes = [0] * (len(level.sizes) - len(dimensions))
+    for chooser, around in _by_chooser(level).items():
+        sums = np.sum([table[dimensions[tensor]] for tensor, table in around], axis=0)
+        axes[chooser - len(dimensions)] = int(sums.argmin())
+    values = (*dimensions, *axes)
+    return Solved(values, total(level.terms, values), 0, False)
+
+
+def _largest_first(level: Level) -> Solved:
+    around: dict[int, list[tuple[int, Floats]]] = {}
+    for chooser, tables in _by_chooser(level).items():
+        for tensor, table in tables:
+            around.setdefault(tensor, []).append((chooser, table))
+    known = {at: np.zeros(size) for at, size in enumerate(level.sizes)}
+    sizes = [prod(shape) for shape in level.shapes]
+    dimensions = [0] * len(level.dimensions)
+    for tensor in sorted(range(len(dimensions)), key=lambda tensor: (-sizes[tensor], tensor)):
+        near = around.get(tensor, [])
+        costs = np.sum(
+            [(known[chooser] + table).min(axis=1) for chooser, table in near] or [[0.0]], axis=0
+        )
+        dimensions[tensor] = int(costs.argmin())
+        for chooser, table in near:
+            known[chooser] = known[chooser] + table[dimensions[tensor]]
+    return _best_axes(level, dimensions)

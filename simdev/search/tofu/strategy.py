@@ -10,7 +10,6 @@ from time import process_time
 from typing import TypeVar
 
 from ...errors import InputError
-from ...lowering.partition.geometry import Reading
 from ...semantics import is_linear, output_axes, traits_of
 from ...strategy import Configuration, Strategy
 from ...structure import TensorOf
@@ -64,10 +63,10 @@ def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy = PLAIN) -> Strat
     builder = _Strategy(coarse, plan)
     for number, unit in enumerate(coarse.units):
         for i in unit.ops:
-            builder.configure(i, unit.reading, tuple(step[number] for step in plan.axes))
+            builder.configure(i, [step[number] for step in plan.axes])
     for i, op in enumerate(coarse.graph.ops):
         if traits_of(op.kind).leaf or (i in coarse.folds and not builder.passes_on(i)):
-            builder.configure(i, coarse.dataflow.readings[i], builder.axes_of(i))
+            builder.configure(i, builder.axes_of(i))
     for i in range(len(coarse.graph.ops)):
         builder.store(i)
     return Strategy(
@@ -99,32 +98,21 @@ class _Strategy:
             names = [next(iter(sorted(axes)), None) for _, axes, _ in reading.semantics.reads[0]]
         return tuple("" if d == WHOLE else names[d] or "" for d in self.dimensions(tensors[0]))
 
-    def configure(self, i: int, reading: Reading, axes: Sequence[str]) -> None:
-        """Parts along these axes, step by step."""
-        op = self.graph.ops[i]
-        degrees = _degrees(self.plan.parts, axes, "")
-        order = (
-            [axis.name for axis in reading.semantics.axes] if reading.semantics is not None else []
-        )
+    def configure(self, i: int, axes: Sequence[str]) -> None:
+        """Parts along these axes, step by step; an op stands on worker 0 of a step in which it is
+        whole.
+        """
+        semantics, parts = self.coarse.dataflow.readings[i].semantics, self.plan.parts
+        degrees = _degrees(parts, axes, "")
+        order = [] if semantics is None else [axis.name for axis in semantics.axes]
         split = {axis: degrees[axis] for axis in order if axis in degrees}
-        places = self._places(axes, list(split))
-        self.partition[op.name] = Configuration(
-            split, tuple(self.devices[place] for place in places)
-        )
-
-    def _places(self, axes: Sequence[str], order: Sequence[str]) -> list[int]:
-        """The worker of each part, row-major over the axes: 0 in steps in which it is whole."""
-        strides = [prod(self.plan.parts[at + 1 :]) for at in range(len(axes))]
         places = [0]
-        for axis in order:
-            for at, other in enumerate(axes):
-                if other == axis:
-                    places = [
-                        place + digit * strides[at]
-                        for place in places
-                        for digit in range(self.plan.parts[at])
-                    ]
-        return places
+        for axis in split:  # row-major
+            for step in (step for step, name in enumerate(axes) if name == axis):
+                stride = prod(parts[step + 1 :])
+                places = [at + digit * stride for at in places for digit in range(parts[step])]
+        devices = tuple(self.devices[place] for place in places)
+        self.partition[self.graph.ops[i].name] = Configuration(split, devices)
 
     def passes_on(self, i: int) -> bool:
         """Whether an op only adds up gradients of a weight."""
@@ -135,16 +123,14 @@ class _Strategy:
         op, readings = self.graph.ops[i], self.coarse.dataflow.readings
         if traits_of(op.kind).leaf or i in self.coarse.free:
             return
-        made = self.partition.get(op.name)
+        made, semantics = self.partition.get(op.name), readings[i].semantics
+        split = {} if made is None else made.split
         for k in range(len(op.outputs)):
             if self.coarse.share(i, k) < 1:
                 continue
             wanted = _degrees(self.plan.parts, self.dimensions((i, k)), WHOLE)
-            semantics, split = readings[i].semantics, {} if made is None else made.split
-            names = output_axes(semantics, k) if semantics is not None else ()
-            lies = {
-                d: split[name] for d, name in enumerate(names) if name is not None and name in split
-            }
+            names = enumerate(output_axes(semantics, k) if semantics is not None else ())
+            lies = {d: split[name] for d, name in names if name and name in split}
             reduced = made is None or prod(lies.values()) < prod(split.values())
             if wanted and (lies != wanted or reduced) and (made is not None or self.passes_on(i)):
                 self.tensors[f"{op.name}:{k}"] = dict(sorted(wanted.items()))
