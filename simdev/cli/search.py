@@ -53,12 +53,13 @@ def run(args: argparse.Namespace) -> int:
     with output_files(args, {"output": JSON}, _inputs(args.file)) as out:
         from ..oracle import oracle_of
         from ..scenario import load_scenario
-        from ..search import confirm
+        from ..search import confirm, present_cost
 
         scenario = load_scenario(args.file)
         try:
             result = _searched(args, scenario)
-            faults = confirm(oracle_of(scenario), result)
+            oracle = oracle_of(scenario)
+            faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
         except InputError as error:
             if error.problems[0].partition(":")[0] in QUESTION:
                 raise InputError([f"--{problem}" for problem in error.problems]) from None
@@ -69,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
             write_strategy(result.strategy, out["output"])
     for line in (*map(str, faults), *result.obstacles):
         print(line, file=sys.stderr)
-    print(
-        json.dumps(result.to_json(), indent=1, allow_nan=False)
-        if args.json
-        else _text(result, not faults)
-    )
+    if args.json:
+        beside = {"present_step_time_s": None if present is None else present.seconds}
+        print(json.dumps(result.to_json() | beside, indent=1, allow_nan=False))
+    else:
+        print(_text(result, present, not faults))
     if faults:
         return FAILED_CHECK
     return DONE if result.cost.feasible else INFEASIBLE
@@ -98,13 +99,16 @@ def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
         )  # fmt: skip
 
 
-def _text(result: Result, confirmed: bool) -> str:
+def _text(result: Result, present: Cost | None, confirmed: bool) -> str:
     from ..units import format_seconds
 
     run, evaluations = result.provenance, result.provenance["evaluations"]
     lines = [
         f"{run['method']}: step time {format_seconds(result.objectives['step_time_s'], DIGITS)}"
     ]
+    if present is not None:
+        fits = "" if present.feasible else ", which does not fit"
+        lines.append(f"the scenario's strategy: {format_seconds(present.seconds, DIGITS)}{fits}")
     lines += [
         f"{name}: {value:.6g}" for name, value in result.objectives.items() if name != "step_time_s"
     ]

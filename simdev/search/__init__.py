@@ -2,15 +2,16 @@
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle, ``compare`` several on several; ``confirm`` judges a result by the reference engine and the
-checker. prepare/ makes graphs smaller before they are placed. env.py is the same problem as a
-Gymnasium environment (it needs simdev[rl], and is registered when it is imported).
+checker, ``present_cost`` is what it has to beat. prepare/ makes graphs smaller before they are
+placed. env.py is the same problem as a Gymnasium environment (it needs simdev[rl], and is
+registered when it is imported).
 """
 
 from __future__ import annotations
 
 from .methods import METHODS
 from .prepare import PREPARATIONS, Grouped, prepare
-from .result import Result, confirm
+from .result import Result, confirm, present_cost
 from .run import AskTell, compare, search
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "compare",
     "confirm",
     "prepare",
+    "present_cost",
     "search",
 ]

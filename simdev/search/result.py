@@ -10,7 +10,7 @@ from ..check import Violation, check
 from ..oracle import Cost, Oracle, cost_of
 from ..period import simulate_strategy
 from ..strategy import Strategy
-from .trial import Point
+from .trial import REFUSED, Point
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,14 @@ class Result:
         fits = "" if self.cost.feasible else f", {self.cost.memory_excess} bytes over"
         method, evaluations = self.provenance["method"], self.provenance["evaluations"]
         return f"Result({method}: {values}{fits}, {evaluations} evaluations)"
+
+
+def present_cost(oracle: Oracle, strategy: Strategy) -> Cost | None:
+    """The cost of the strategy that a scenario has by now; None where it cannot be."""
+    try:
+        return oracle(strategy)
+    except REFUSED:
+        return None
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:

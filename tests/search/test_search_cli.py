@@ -131,9 +131,20 @@ def test_the_answer_is_told_in_words(scenario, capsys):
         == 0
     )
     out = capsys.readouterr().out
-    assert out.startswith("annealing: step time 4.75 ms\n")
+    assert out.startswith("annealing: step time 4.75 ms\nthe scenario's strategy: ")
     assert "50 evaluations" in out
     assert "confirmed by the reference engine and the checker" in out
+
+
+def test_the_scenarios_step_time_stands_beside_what_beats_it(scenario, tmp_path, capsys):
+    def printed(*verb: str) -> str:
+        assert main([verb[0], str(scenario), *verb[1:]]) == 0
+        return capsys.readouterr().out
+
+    now = json.loads(printed("simulate", "--json"))["step_time_s"]
+    search = ("search", "--method", "greedy", "--budget", "30")
+    assert json.loads(printed(*search, "--json"))["present_step_time_s"] == now
+    assert f"\nthe scenario's strategy: {now * 1e3:.6g} ms\n" in printed(*search)
 
 
 def test_the_largest_peak_is_told_in_a_unit(scenario, capsys):
