@@ -10,12 +10,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import Any
 
 import numpy as np
 
 from ...errors import InputError
+from ...taskgraph import Ints
 from ..solver import attended, scipy
 from .contiguous import nets_of
 from .latency import latency
@@ -62,51 +63,52 @@ def latency_program(problem: MaxLoadProblem, seconds: float, known: float = inf)
 
 class _Assignment:
     """What both programs begin with: x by group and place (accelerators, then CPUs), each group on
-    one place; ``further`` columns follow, the objective last.
+    one place; the objective is the last column.
 
     Columns are from 0 to ``high``; rows are low <= sum of value x column <= high.
     """
 
-    def __init__(self, problem: MaxLoadProblem, cpus: Sequence[int], further: int) -> None:
-        self.problem, self.groups = problem, len(problem.members)
-        self.accelerators = range(len(problem.accelerators))
-        self.places = (*problem.accelerators, *cpus)
-        self.assigned = self.groups * len(self.places)
-        self.high, self.integral = (
-            np.ones(self.assigned + further),
-            np.zeros(self.assigned + further),
-        )
-        self.integral[: self.assigned] = 1
+    NOTHING = ""  # what to say where no assignment is possible
+
+    def __init__(self, problem: MaxLoadProblem, cpus: Sequence[int]) -> None:
+        self.problem, self.places = problem, (*problem.accelerators, *cpus)
+        self.accelerators, groups = range(len(problem.accelerators)), len(problem.members)
+        self.high, self.integral = list[float](), list[int]()
         self.rows: list[tuple[Sequence[int], Sequence[float], float, float]] = []
-        for op, group in enumerate(problem.group):
-            for place in range(len(self.places)):
-                if not isfinite(self.time(op, place)):
-                    self.high[self.x(group, place)] = 0
-        for group in range(self.groups):
-            columns = [self.x(group, place) for place in range(len(self.places))]
+        self.x = self.columns(groups, len(self.places), integral=1)
+        kinds = [problem.on_accelerator] * len(self.accelerators) + [problem.on_cpu] * len(cpus)
+        self.times = np.zeros(self.x.shape)  # ms by group and place
+        np.add.at(self.times, list(problem.group), np.array(kinds).T)
+        for column in self.x[np.isinf(self.times)]:
+            self.high[column] = 0
+        self.times[np.isinf(self.times)] = 0.0
+        for columns in self.x:
             self.add(columns, [1.0] * len(columns), 1.0, 1.0)
 
-    def add(self, columns: Sequence[int], values: Sequence[float], low: float, high: float) -> None:
+    def columns(self, *shape: int, high: float = 1.0, integral: int = 0) -> Ints:
+        """The numbers of further columns, in this shape."""
+        first = len(self.high)
+        self.high += [high] * prod(shape)
+        self.integral += [integral] * prod(shape)
+        return np.arange(first, len(self.high)).reshape(shape)
+
+    def add(
+        self, columns: Sequence[int] | Ints, values: Sequence[float], low: float, high: float
+    ) -> None:
         """One more row."""
-        self.rows.append((columns, values, low, high))
-
-    def x(self, group: int, place: int) -> int:
-        """The column of a group on a place."""
-        return group * len(self.places) + place
-
-    def time(self, op: int, place: int) -> float:
-        """Ms of an op on a place."""
-        problem = self.problem
-        return (problem.on_accelerator if place in self.accelerators else problem.on_cpu)[op]
+        self.rows.append((list(columns), values, low, high))
 
     def limit_memory(self, place: int) -> None:
         """Sizes stay within the capacity of an accelerator."""
-        capacity, members = self.problem.capacity, self.problem.members
+        capacity, problem = self.problem.capacity, self.problem
         if capacity is not None:
             # Shares of the capacity: bytes beside ones would trouble the solver.
-            sizes = [sum(self.problem.size[op] for op in ops) / max(capacity, 1) for ops in members]
-            columns = [self.x(group, place) for group in range(self.groups)]
-            self.add(columns, sizes, -inf, 1.0)
+            sizes = np.bincount(problem.group, problem.size) / max(capacity, 1)
+            self.add(self.x[:, place], sizes.tolist(), -inf, 1.0)
+
+    def value_ms(self, devices: Sequence[int]) -> float:
+        """The objective of an assignment."""
+        return max(self.problem.loads(devices).values())
 
 
 class _LargestLoad(_Assignment):
@@ -117,44 +119,27 @@ class _LargestLoad(_Assignment):
     )
 
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
+        super().__init__(problem, problem.cpus)
         # Nets of the same groups are added up, and drawn from any one of these.
-        self.nets = nets_of(problem, range(len(problem.members)))
-        accelerators = len(problem.accelerators)
-        super().__init__(problem, problem.cpus, len(self.nets) * accelerators + 1)
-        self.high[-1] = known
+        nets = nets_of(problem, range(len(problem.members)))
+        y, (largest,) = self.columns(len(nets), len(self.accelerators)), self.columns(1, high=known)
         # Accelerators are alike: the heaviest group is on the first, or on a CPU.
-        weights = [sum(problem.on_accelerator[op] for op in ops) for ops in problem.members]
-        weights = [weight if isfinite(weight) else -1.0 for weight in weights]
-        heaviest = weights.index(max(weights, default=0)) if weights else 0
+        heaviest = np.where(np.array(self.high)[self.x[:, 0]], self.times[:, 0], -1.0).argmax()
         for place in self.accelerators[1:]:
-            self.high[self.x(heaviest, place)] = 0
+            self.high[self.x[heaviest, place]] = 0
         for place in range(len(self.places)):
-            self._load(place)
-        for net, ((source, *readers), _) in enumerate(self.nets):
+            columns, values = [*self.x[:, place], largest], [*self.times[:, place], -1.0]
+            if place in self.accelerators:
+                columns[-1:-1], values[-1:-1] = y[:, place].tolist(), [cost for _, cost in nets]
+            self.add(columns, values, -inf, 0.0)
+            if place in self.accelerators:
+                self.limit_memory(place)
+        for net, ((source, *readers), _) in enumerate(nets):
             for place in self.accelerators:
                 for reader in readers:
-                    a, b, y = self.x(source, place), self.x(reader, place), self._y(net, place)
-                    self.add([a, b, y], [1.0, -1.0, -1.0], -inf, 0.0)
-                    self.add([b, a, y], [1.0, -1.0, -1.0], -inf, 0.0)
-
-    def value_ms(self, devices: Sequence[int]) -> float:
-        """The largest load."""
-        return max(self.problem.loads(devices).values())
-
-    def _y(self, net: int, place: int) -> int:
-        return self.assigned + net * len(self.accelerators) + place
-
-    def _load(self, place: int) -> None:
-        """The load of a place is at most the largest."""
-        times = [sum(self.time(op, place) for op in ops) for ops in self.problem.members]
-        values = [time if isfinite(time) else 0.0 for time in times]
-        columns = [self.x(group, place) for group in range(self.groups)]
-        if place in self.accelerators:
-            columns += [self._y(net, place) for net in range(len(self.nets))]
-            values += [cost for _, cost in self.nets]
-        self.add([*columns, len(self.high) - 1], [*values, -1.0], -inf, 0.0)
-        if place in self.accelerators:
-            self.limit_memory(place)
+                    a, b = self.x[[source, reader], place]
+                    self.add([a, b, y[net, place]], [1.0, -1.0, -1.0], -inf, 0.0)
+                    self.add([b, a, y[net, place]], [1.0, -1.0, -1.0], -inf, 0.0)
 
 
 class _Latency(_Assignment):
@@ -167,25 +152,26 @@ class _Latency(_Assignment):
     )
 
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
-        ops, width = len(problem.group), len(problem.accelerators)
-        super().__init__(problem, problem.cpus[:1], 2 * ops * width + ops + 2 * width + 1)
-        self.sent = self.assigned
-        self.received = self.sent + ops * width
-        self.end = self.received + ops * width
-        self.start = self.end + ops
-        self.finish = self.start + width
-        self.integral[self.received : self.end] = 1
+        super().__init__(problem, problem.cpus[:1])
+        ops, width = len(problem.group), len(self.accelerators)
         # No sensible placement exceeds it: everything one after the other, each the slower way.
         pairs = zip(problem.on_accelerator, problem.on_cpu, strict=True)
         slow = sum(max(time for time in (*pair, 0.0) if isfinite(time)) for pair in pairs)
         self.most = min(known, slow + sum(problem.cost) * (1 + width)) * (1 + SLACK)
-        self.high[self.end :] = self.most
+        self.sent = self.columns(ops, width)
+        self.received = self.columns(ops, width, integral=1)
+        self.end, self.start, self.finish, (last,) = (
+            self.columns(count, high=self.most) for count in (ops, width, width, 1)
+        )
         for place in self.accelerators:
             self.limit_memory(place)
         for place in self.accelerators:
             self._unit(place)
         for op in range(ops):
-            self._follow(op)
+            self.add([last, self.end[op]], [1.0, -1.0], 0.0, inf)
+            self._follow(op, [])
+            for reader in problem.readers[op]:
+                self._follow(reader, [self.end[op]])
 
     def value_ms(self, devices: Sequence[int]) -> float:
         """The latency."""
@@ -193,44 +179,34 @@ class _Latency(_Assignment):
 
     def _unit(self, place: int) -> None:
         """An accelerator: what comes in and goes out, when it may start, and when it ends."""
-        problem, columns, values = (
-            self.problem,
-            [self.finish + place, self.start + place],
-            [1.0, -1.0],
-        )
+        problem, most = self.problem, self.most
+        start, finish = self.start[place], self.finish[place]
+        columns, values = [finish, start], [1.0, -1.0]
         for op, group in enumerate(problem.group):
-            sent, received = (
-                first + op * len(self.accelerators) + place for first in (self.sent, self.received)
-            )
-            here, end = self.x(group, place), self.end + op
-            self.add([here, end, self.finish + place], [-self.most, 1.0, -1.0], -self.most, inf)
+            sent, received = self.sent[op, place], self.received[op, place]
+            here, end = self.x[group, place], self.end[op]
+            self.add([here, end, finish], [-most, 1.0, -1.0], -most, inf)
             for reader in problem.readers[op]:
-                there = self.x(problem.group[reader], place)
+                there = self.x[problem.group[reader], place]
                 self.add([sent, here, there], [1.0, -1.0, 1.0], 0.0, inf)
                 self.add([received, there, here], [1.0, -1.0, 1.0], 0.0, inf)
-            self.add([self.start + place, end, received], [1.0, -1.0, -self.most], -self.most, inf)
+            self.add([start, end, received], [1.0, -1.0, -most], -most, inf)
             time = problem.on_accelerator[op]
             columns += [sent, received, here]
             values += [-problem.cost[op]] * 2 + [-time if isfinite(time) else 0.0]
         self.add(columns, values, 0.0, inf)
 
-    def _follow(self, op: int) -> None:
-        """An op ends after what it reads, on a CPU by its time; the last end is no earlier."""
-        self.add([len(self.high) - 1, self.end + op], [1.0, -1.0], 0.0, inf)
-        self._after(op, [])
-        for reader in self.problem.readers[op]:
-            self._after(reader, [self.end + op])
-
-    def _after(self, op: int, ends: list[int]) -> None:
-        columns, values = [self.end + op, *ends], [1.0] + [-1.0] * len(ends)
+    def _follow(self, op: int, ends: list[int]) -> None:
+        """An op ends after those that it reads, on a CPU by its time."""
+        columns, values = [self.end[op], *ends], [1.0] + [-1.0] * len(ends)
         cpu = self.problem.on_cpu[op]
         if self.problem.cpus and isfinite(cpu):
-            columns.append(self.x(self.problem.group[op], len(self.accelerators)))
+            columns.append(self.x[self.problem.group[op], -1])
             values.append(-cpu)
         self.add(columns, values, 0.0, inf)
 
 
-def _solved(program: _LargestLoad | _Latency, seconds: float, known: float) -> Solved:
+def _solved(program: _Assignment, seconds: float, known: float) -> Solved:
     """The best assignment of a program. Raises InputError where there is none, and ``known`` is
     infinite.
     """
@@ -244,8 +220,7 @@ def _solved(program: _LargestLoad | _Latency, seconds: float, known: float) -> S
     if answer.x is None:
         failure = f"the solver failed: {answer.message}" if answer.status == FAILED else None
         return Solved(None, known, known if infeasible else bound, failure)
-    shares = answer.x[: program.assigned].reshape(program.groups, -1)
-    place_of = shares.argmax(axis=1)
+    place_of = answer.x[program.x].argmax(axis=1)
     devices = tuple(program.places[place_of[group]] for group in program.problem.group)
     return Solved(devices, program.value_ms(devices), bound)
 
@@ -258,21 +233,19 @@ def _minimum(program: _Assignment, seconds: float) -> Any:
     """
     optimize, sparse = scipy("integer programs need")
     columns, values, least, most = zip(*program.rows, strict=True)
-    row = np.repeat(np.arange(len(columns)), [len(those) for those in columns])
-    matrix = sparse.csr_matrix(
-        (np.concatenate(values), (row, np.concatenate(columns))),
-        shape=(len(columns), len(program.high)),
-    )
     objective = np.zeros(len(program.high))
     objective[-1] = 1.0
+    row = np.repeat(np.arange(len(columns)), [len(those) for those in columns])
+    entries = np.concatenate(values), (row, np.concatenate(columns))
+    matrix = sparse.csr_matrix(entries, shape=(len(columns), len(objective)))
 
     def tried(**options: Any) -> Any:
         with _silent():
             return attended(
                 lambda: optimize.milp(
                     objective,
-                    integrality=program.integral,
-                    bounds=optimize.Bounds(np.zeros(len(objective)), program.high),
+                    integrality=np.array(program.integral),
+                    bounds=optimize.Bounds(np.zeros(len(objective)), np.array(program.high)),
                     constraints=optimize.LinearConstraint(matrix, least, most),
                     options=options | {"mip_rel_gap": GAP},
                 ),

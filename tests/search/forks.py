@@ -1,0 +1,55 @@
+"""Small graphs that several tests of search place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import simdev.search.env  # noqa: F401 (registers the environment)
+from simdev import Oracle
+from simdev.cluster import Cluster, Device, Link
+from simdev.costs import CostModel
+from simdev.graph import Graph, Op
+from simdev.oracle import Cost
+from simdev.scenario import Scenario
+from simdev.search import METHODS
+from simdev.strategy import Strategy
+from strategies import UNIT, op
+
+PLACERS = [name for name, method in METHODS.items() if not method.splits]
+
+
+def forks(memory: int | None = None) -> Oracle:
+    """Two chains of three ops between a source and a sink, on two devices: best apart, and not on
+    one device.
+    """
+    ops = [op("source", 1, size=1, param_bytes=2)]
+    for chain in "ab":
+        ops += [
+            op(f"{chain}{i}", 4, f"{chain}{i - 1}" if i else "source", size=1) for i in range(3)
+        ]
+    ops.append(op("sink", 1, "a2", "b2"))
+    ops = [replace(one, colocate="a01") if one.name in ("a0", "a1") else one for one in ops]
+    devices = [Device("g0", memory=memory), Device("g1", memory=memory)]
+    return Oracle(Graph("forks", tuple(ops)), Cluster.all_to_all("two", devices, bandwidth=UNIT))
+
+
+def best_of_all(oracle: Oracle) -> Cost:
+    found = map(oracle, product((0, 1), repeat=len(oracle.groups)))
+    return min(found, key=lambda cost: (cost.memory_excess, cost.step_ps))
+
+
+def mixed() -> Oracle:
+    ops = [Op("a", time={"gpu": 1}), Op("b", time={"cpu": 1}), Op("c", time={"gpu": 2, "cpu": 1})]
+    devices = (Device("g0"), Device("c0", "cpu"), Device("hub", "switch"))
+    links = (Link(("g0", "hub"), 1), Link(("c0", "hub"), 1))
+    return Oracle(Graph("mixed", tuple(ops)), Cluster("mixed", devices, links))
+
+
+def fork() -> Scenario:
+    """Two ops of 100 ps between two of 1 ps; the scenario places them apart, which co-placement
+    would not.
+    """
+    ops = (op("s", 1), op("a", 100, "s"), op("b", 100, "s"), op("t", 1, "a", "b"))
+    machine = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    return Scenario(Graph("fork", ops), machine, CostModel(), Strategy({"*": "g0", "b": "g1"}))

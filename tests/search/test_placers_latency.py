@@ -1,0 +1,117 @@
+"""The least latency of one inference, against enumeration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from test_placers_partition import WORKLOADS, problem
+
+from peers import PEERS
+from simdev import Oracle
+from simdev.cluster import Cluster, Device
+from simdev.errors import InputError
+from simdev.graph import Graph
+from simdev.importers import import_file
+from simdev.search import search
+from simdev.search.maxload.latency import filled, latency, least
+from simdev.search.maxload.problem import MaxLoadProblem
+from simdev.search.maxload.programs import latency_program
+from strategies import UNIT, Tape, drawn, op
+from waiting import HANGS
+
+
+def inference(tape: Tape) -> MaxLoadProblem:
+    one = problem(tape)
+    return replace(one, backward=(False,) * len(one.names))
+
+
+def best_latency(one: MaxLoadProblem) -> float:
+    """By trying every placement of the groups."""
+    found = inf
+    for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
+        devices = [chosen[group] for group in one.group]
+        if one.fits(devices):
+            found = min(found, latency(one, devices))
+    return found
+
+
+@given(drawn(inference))
+@settings(max_examples=60, deadline=None)
+def test_the_least_latency_is_what_enumeration_finds(one):
+    pytest.importorskip("scipy")
+    best = best_latency(one)
+    if best == inf:
+        with pytest.raises(InputError, match="nothing runs on these devices"):
+            latency_program(one, 20)
+        return
+    assert latency_program(one, 20).value_ms == pytest.approx(best, rel=1e-5, abs=1e-5)
+    assert least(one) <= best + 1e-9
+    greedy = filled(one)
+    assert greedy is None or not one.fits(greedy) or latency(one, greedy) >= best - 1e-9
+
+
+def test_a_unit_waits_for_all_that_comes_in_and_ends_as_one():
+    """The CPU runs a and d (3 each), an accelerator b and c (1 each), and every tensor costs 2."""
+    one = MaxLoadProblem(
+        names=("a", "b", "c", "d"),
+        on_accelerator=(1.0, 1.0, 1.0, 1.0),
+        on_cpu=(3.0, 3.0, 3.0, 3.0),
+        cost=(2.0, 2.0, 2.0, 2.0),
+        size=(0, 0, 0, 0),
+        readers=((1, 2), (3,), (3,), ()),
+        backward=(False,) * 4,
+        group=(0, 1, 2, 3),
+        accelerators=(0,),
+        cpus=(1,),
+    )
+    assert latency(one, [1, 0, 0, 1]) == 3 + 2 + (1 + 1) + (2 + 2) + 3
+    assert latency(one, [1, 1, 1, 1]) == 9
+    assert latency(one, [0, 0, 0, 0]) == 4
+    assert latency(one, [0, 1, 0, 0]) == inf  # the accelerator would wait for itself
+    assert least(one) == 3
+
+
+def test_latency_is_that_of_inference():
+    training = Graph("t", (op("a", 1), replace(op("b", 1, "a"), phase="backward")))
+    oracle = Oracle(
+        training, Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    )
+    with pytest.raises(InputError, match="the problem is that of inference"):
+        search(oracle, "dnn-latency")
+
+
+def test_one_accelerator_runs_a_chain_soonest():
+    imported = import_file(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-latency", seconds=HANGS)
+    # the sum of its layers
+    assert found.objectives["latency_ms"] == pytest.approx(92.406, abs=1e-3)
+    assert found.details["bound_ms"] == pytest.approx(found.objectives["latency_ms"])
+
+
+def test_the_integer_program_is_never_worse_than_the_contiguous_split():
+    pytest.importorskip("scipy")
+    imported = import_file(PEERS / "dnn_partitioning" / "LayerGraphs" / "bert24_inference.json.gz")
+    found = search(Oracle(imported.graph, imported.cluster), "dnn-ip", seconds=3)
+    assert (
+        found.details["bound_ms"]
+        <= found.objectives["max_load_ms"]
+        <= WORKLOADS["LayerGraphs/bert24_inference"]
+    )
+
+
+def test_a_graph_that_nobody_imported_has_loads_too():
+    ops = [op(f"o{i}", 4, *([f"o{i - 1}"] if i else []), size=2) for i in range(6)]
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1")], bandwidth=UNIT)
+    found = search(Oracle(Graph("chain", tuple(ops)), cluster), "dnn-contiguous")
+    assert found.objectives["max_load_ms"] == pytest.approx((12 + 2) / 1e9)
+    assert sorted(found.details["loads_ms"].values()) == pytest.approx([14e-9, 14e-9])
+
+
+def test_unlike_accelerators_are_refused():
+    cluster = Cluster.all_to_all("two", [Device("g0"), Device("g1", memory=5)], bandwidth=UNIT)
+    with pytest.raises(InputError, match="must be alike"):
+        search(Oracle(Graph("one", (op("a", 1),)), cluster), "dnn-contiguous")
