@@ -4,15 +4,42 @@ consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
 from ..fabric import Segment, merged
-from .place import destinations
+from ..taskgraph import Ints
 from .prepare import Prepared
 
 MAX_CHUNKS = 100_000
+Column = list[int] | Ints
+
+
+# The compiled oracle runs this very source, so it is written in plain loops over indexed columns.
+def destinations(
+    consumers: Column, begin: int, end: int, placement: Column, source: int, targets: Column
+) -> int:
+    """Write the devices other than ``source`` that hold some of ``consumers[begin:end]`` to
+    ``targets``, ascending.
+
+    Returns how many there are. ``targets`` has room for every device.
+    """
+    count = 0
+    for e in range(begin, end):
+        device = placement[consumers[e]]
+        if device == source:
+            continue
+        at = count
+        while at > 0 and targets[at - 1] > device:
+            at -= 1
+        if at > 0 and targets[at - 1] == device:
+            continue
+        for k in range(count, at, -1):
+            targets[k] = targets[k - 1]
+        targets[at] = device
+        count += 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +60,31 @@ class Transfer:
 
 
 def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
-    """Every transfer that the placement causes, under the cluster's ``transfer`` mode."""
-    reads, mode = prepared.reads, prepared.cluster.transfer
-    ptr, consumers, producer_of = (
-        reads.consumers.ptr.tolist(),
-        reads.consumers.ids.tolist(),
-        reads.producer.tolist(),
+    """Every transfer that the placement causes, under the cluster's ``transfer`` mode.
+
+    Raises InputError.
+    """
+    reads, mode, rings = prepared.reads, prepared.cluster.transfer, prepared.rings
+    targets = [0] * len(prepared.cluster.devices)
+    tensors = zip(
+        reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True
     )
-    found, rings, output_of = (
-        [0] * len(prepared.cluster.devices),
-        prepared.rings,
-        reads.output.tolist(),
-    )
-    for tensor, producer in enumerate(producer_of):
-        readers = consumers[ptr[tensor] : ptr[tensor + 1]]
+    for tensor, (producer, output, readers) in enumerate(tensors):
         if rings:
             # A collective op reads each input where it lies.
             readers = [consumer for consumer in readers if consumer not in rings]
-        source = prepared.home(producer, output_of[tensor], placement)
-        count = destinations(readers, 0, len(readers), placement, source, found)
+        source = prepared.home(producer, output, placement)
+        count = destinations(readers, 0, len(readers), placement, source, targets)
         if not count:
             continue
-        remote = tuple(found[:count])
+        remote = tuple(targets[:count])
         if mode == "multicast":
             away = tuple(consumer for consumer in readers if placement[consumer] != source)
             yield _transfer(prepared, tensor, source, remote, away)
             continue
         for destination in remote:
             there = tuple(consumer for consumer in readers if placement[consumer] == destination)
-            for served in [there] if mode == "once-per-device" else [(one,) for one in there]:
+            for served in [there] if mode == "once-per-device" else zip(there, strict=True):
                 yield _transfer(prepared, tensor, source, (destination,), served)
 
 
@@ -73,30 +96,31 @@ def _transfer(
     consumers: tuple[int, ...],
 ) -> Transfer:
     routes = [prepared.segments(source, destination) for destination in targets]
-    segments = routes[0] if len(routes) == 1 else (merged([pieces[0] for pieces in routes]),)
-    if len(routes) > 1 and any(len(pieces) > 1 for pieces in routes):
-        name = prepared.graph.ops[int(prepared.reads.producer[tensor])].name
-        raise InputError(
-            f'placement: the multicast of "{name}" would pass a staging device; use '
-            "another transfer mode"
-        )
+    segments = routes[0]
+    if len(routes) > 1:
+        if any(len(pieces) > 1 for pieces in routes):
+            name = prepared.graph.ops[int(prepared.reads.producer[tensor])].name
+            raise InputError(
+                f'placement: the multicast of "{name}" would pass a staging device; use another '
+                "transfer mode"
+            )
+        segments = (merged([pieces[0] for pieces in routes]),)
     size = int(prepared.reads.bytes[tensor])
     return Transfer(tensor, targets, consumers, segments, chunks_of(prepared, size, segments))
 
 
-def chunks_of(prepared: Prepared, size: int, segments: tuple[Segment, ...]) -> tuple[int, ...]:
+def chunks_of(prepared: Prepared, size: int, segments: Sequence[Segment]) -> tuple[int, ...]:
     """Sizes of the chunks: full ones and a rest, by the smallest chunk of the staging devices
     passed.
     """
-    stages = [prepared.cluster.devices[segment.route.devices[-1]] for segment in segments[:-1]]
-    limits = [int(device.chunk) for device in stages if device.chunk is not None]
-    if not limits or size <= min(limits):
+    stages = (prepared.cluster.devices[segment.route.destination] for segment in segments[:-1])
+    chunk = min((int(stage.chunk) for stage in stages if stage.chunk is not None), default=size)
+    if size <= chunk:
         return (size,)
-    chunk = min(limits)
-    if size // chunk > MAX_CHUNKS:
+    count, rest = divmod(size, chunk)
+    if count > MAX_CHUNKS:
         raise InputError(
-            f"a tensor of {size} bytes makes more than {MAX_CHUNKS} chunks of {chunk} "
-            "bytes at a staging device"
+            f"a tensor of {size} bytes makes more than {MAX_CHUNKS} chunks of {chunk} bytes at a "
+            "staging device"
         )
-    rest = size % chunk
-    return (chunk,) * (size // chunk) + ((rest,) if rest else ())
+    return (chunk,) * count + ((rest,) if rest else ())

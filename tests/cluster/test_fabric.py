@@ -284,4 +284,3 @@ def test_questions_on_one_cluster_share_its_routes() -> None:
     assert other.fabric is prepared.fabric
     there = star("device")
     assert prepared.on(there).fabric.cluster is there
-    assert prepared.on(there, other.fabric).fabric is other.fabric

@@ -1086,8 +1086,8 @@ def test_a_chain_of_a_billion_chunks_is_counted_not_walked() -> None:
     """n + k - 2 rounds of one byte; as lists of rounds they would not fit into memory."""
     cluster = mesh(3, "link", bandwidth=10**12, latency=0)
     prepared = Prepared(Graph("none", ()), cluster, CostModel())
-    chosen = replace(prepared, collectives=Collectives(chunks=10**12))
-    found = chosen.collective("broadcast", range(3), 10**12)
+    chosen = prepared.of(prepared.graph, Collectives(chunks=10**12))
+    found = chosen.communicators.ring("broadcast", range(3), 10**12)
     assert found.duration_ps == 10**12 + 1
 
 
@@ -1113,7 +1113,7 @@ def test_groups_that_do_not_match_are_named() -> None:
 def test_an_expansion_too_large_is_refused() -> None:
     cluster = mesh(64, "link")
     prepared = Prepared(Graph("none", ()), cluster, CostModel())
-    ring = prepared.collective("broadcast", range(64), 2**30, cost="expanded")
+    ring = prepared.communicators.ring("broadcast", range(64), 2**30, cost="expanded")
     assert ring.expanded
     with pytest.raises(InputError, match=r"cost: expanded makes more than 5000000 messages"):
         lowered(cluster, "broadcast", 2**30, cost="expanded", chunks=100_000)

@@ -152,7 +152,7 @@ def answers(case: Case) -> Iterator[tuple[str, Fraction]]:
         if uneven or (algorithm, kind) == ("tree", "all_to_all"):
             continue
         try:
-            ring = prepared.collective(kind, ranks, size, algorithm)
+            ring = prepared.communicators.ring(kind, ranks, size, algorithm)
         except InputError as error:
             assume("no route" in str(error))
             continue

@@ -225,11 +225,11 @@ def test_rings_in_messages_are_their_closed_form(kind: str, queues: str) -> None
 def test_a_collective_holds_the_links_of_its_rings_and_no_others() -> None:
     cluster = read_preset("dgx-1v")
     prepared = Prepared(Graph("none", ()), cluster, CostModel())
-    held = prepared.collective("all_reduce", range(8), SIZE).resources
+    held = prepared.communicators.ring("all_reduce", range(8), SIZE).resources
     names = [cluster.half_links[queue - len(cluster.devices)].name for queue in held]
     assert len(names) == 32  # both ways of all sixteen NVLinks
     assert not any("pcie" in name for name in names)
-    fallen = prepared.collective("all_gather", (0, 2, 3, 5, 6), SIZE).resources
+    fallen = prepared.communicators.ring("all_gather", (0, 2, 3, 5, 6), SIZE).resources
     assert any("pcie" in cluster.half_links[queue - len(cluster.devices)].name for queue in fallen)
 
 
@@ -240,7 +240,7 @@ def test_two_levels_take_the_rings_of_their_nodes() -> None:
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"):
         laned, plain = (
             Prepared(Graph("none", ()), one, CostModel())
-            .collective(kind, ranks, SIZE, "hierarchical")
+            .communicators.ring(kind, ranks, SIZE, "hierarchical")
             .duration_ps
             for one in (
                 cluster,
@@ -248,7 +248,7 @@ def test_two_levels_take_the_rings_of_their_nodes() -> None:
             )
         )
         assert laned < plain
-    asked = [prepared.collective("all_reduce", ranks, SIZE, "auto").duration_ps]
+    asked = [prepared.communicators.ring("all_reduce", ranks, SIZE, "auto").duration_ps]
     assert asked == [collective_model(cluster).cost("all_reduce", ranks, SIZE).ps]
     found = seconds(cluster, "all_reduce", 16 * 4096, algorithm="hierarchical", cost="expanded")
     assert found <= seconds(cluster, "all_reduce", 16 * 4096, algorithm="hierarchical")

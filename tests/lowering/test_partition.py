@@ -460,7 +460,7 @@ def test_ops_are_split_once_for_clusters_that_differ_in_their_links(
         asked.append(on)
         return partition(graph, on, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("simdev.lowering.partition", counted)
+    monkeypatch.setattr("simdev.lowering.splitting.partition", counted)
     first = cluster()
     faster = replace(first, links=tuple(replace(link, bandwidth=10**9) for link in first.links))
     quiet = replace(first, queues="link", transfer="per-consumer")

@@ -8,6 +8,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -148,7 +149,9 @@ def test_memory_follows_the_schedule() -> None:
 
 def test_stages_are_cut_where_the_longest_is_shortest() -> None:
     graph = chain([(1, 1, 1), (1, 1, 1), (4, 4, 4), (1, 1, 1), (2, 2, 2), (1, 1, 1)])
-    found = stages_of(graph, (), 3, lambda i: [int(graph.ops[i].seconds_on("gpu") or 0)] * 3)
+    found = stages_of(
+        graph, (), np.array([[int(op.seconds_on("gpu") or 0)] * 3 for op in graph.ops])
+    )
     assert [found[graph.index[f"f{k}"]] for k in range(6)] == [0, 0, 1, 2, 2, 2]
     for k in range(6):
         assert len({found[graph.index[f"{op}{k}"]] for op in "wfbgu"}) == 1
@@ -185,7 +188,7 @@ def test_stages_by_patterns_and_by_their_first_ops() -> None:
         assert (placed["batch"], placed["w0"], placed["w3"]) == (0, 0, 1)
     # What is left out goes with what it reads.
     open_ended = Parallelism(microbatches=2, stages=(("f0",), ("f2",)))
-    found = stages_of(graph, open_ended.stages, open_ended.pp, lambda i: [0, 0])
+    found = stages_of(graph, open_ended.stages, np.zeros((len(graph.ops), open_ended.pp), np.int64))
     assert [found[graph.index[f"f{k}"]] for k in range(4)] == [0, 0, 1, 1]
 
 
@@ -272,7 +275,7 @@ def test_repeated_steps_of_a_pipeline_overlap() -> None:
 def test_every_step_of_the_models_is_cut() -> None:
     """GNMT's unrolled layers stay whole, with their weights."""
     graph = build("gnmt-2", batch=2)
-    found = stages_of(graph, (), 3, lambda i: [1] * 3)
+    found = stages_of(graph, (), np.ones((len(graph.ops), 3), np.int64))
     home: dict[str, set[int]] = {}
     for op, stage in zip(graph.ops, found, strict=True):
         if op.phase == "forward" and "/cell" in op.name:

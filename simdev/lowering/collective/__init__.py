@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from .operands import ALL_REDUCE, KINDS, collective_problems, is_collective, rings
 from .steps import add_steps
-from .tasks import Ring, ring_of
+from .tasks import Communicators, Ring
 
 __all__ = [
     "ALL_REDUCE",
     "KINDS",
+    "Communicators",
     "Ring",
     "add_steps",
     "collective_problems",
     "is_collective",
-    "ring_of",
     "rings",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +10,13 @@ from ...cluster import Cluster
 from ...collectives import COLLECTIVES, CollectiveCall
 from ...errors import InputError
 from ...graph import Graph, Op
-from ...strategy import Collectives, choice_problems
-from .tasks import Ring
+from ...strategy import choice_problems
+from .tasks import Communicators, Ring
 
 ALL_REDUCE = "all_reduce"
 KINDS = COLLECTIVES
 SINGLE_INPUT = ("broadcast", "p2p")
-_OPTIONS = ("algorithm", "cost", "chunks")
-Cost = Callable[[CollectiveCall, str], Ring]
-"""The collective that is asked for, costed so."""
+_OPTIONS = {"algorithm": "ring", "cost": "closed", "chunks": None}
 
 
 def is_collective(op: Op) -> bool:
@@ -26,38 +24,47 @@ def is_collective(op: Op) -> bool:
     return op.kind in KINDS and "ranks" in op.attrs
 
 
-def rings(graph: Graph, cluster: Cluster, choice: Collectives, cost: Cost) -> dict[int, Ring]:
-    """The collective ops of a graph by their position, costed as they say, else as ``choice`` does.
+def rings(graph: Graph, communicators: Communicators) -> dict[int, Ring]:
+    """The collective ops of a graph by their position, costed as they say, else as a strategy
+    chooses.
 
     Raises InputError with every problem at once.
     """
-    found: dict[int, Ring] = {}
+    ring_of: dict[int, Ring] = {}
     problems: list[str] = []
     for i, op in enumerate(graph.ops):
-        if not is_collective(op):
-            continue
-        wrong = list(collective_problems(graph, cluster, i))
-        problems += [f"ops[{i}].{problem}" for problem in wrong]
-        if wrong:
-            continue
-        ranks = tuple(cluster.index[name] for name in op.attrs["ranks"])
-        try:
-            found[i] = _placed(op, cost(*_question(graph, i, ranks, choice)))
-        except InputError as error:
-            problems += [f'ops[{i}]: "{op.name}": {problem}' for problem in error.problems]
+        if is_collective(op):
+            reasons = collective_problems(graph, communicators.cluster, i)
+            wrong = [f"ops[{i}].{reason}" for reason in reasons]
+            try:
+                if not wrong:
+                    ring_of[i] = _ring(graph, i, communicators)
+            except InputError as error:
+                wrong = [f'ops[{i}]: "{op.name}": {problem}' for problem in error.problems]
+            problems += wrong
     if problems:
         raise InputError(problems)
-    return found
+    return ring_of
 
 
-def _question(
-    graph: Graph, position: int, ranks: tuple[int, ...], choice: Collectives
-) -> tuple[CollectiveCall, str]:
-    op = graph.ops[position]
-    algorithm, cost, chunks = (op.attrs.get(name, getattr(choice, name)) for name in _OPTIONS)
-    return CollectiveCall(
-        op.kind, ranks, _size(op, graph.operands[position], len(ranks)), algorithm, chunks
-    ), cost
+def _ring(graph: Graph, position: int, communicators: Communicators) -> Ring:
+    """An op's collective, with the devices of its inputs and of its outputs."""
+    op, operands = graph.ops[position], graph.operands[position]
+    ranks = tuple(communicators.cluster.index[name] for name in op.attrs["ranks"])
+    options = (op.attrs.get(name, getattr(communicators.choice, name)) for name in _OPTIONS)
+    algorithm, cost, chunks = options
+    call = CollectiveCall(op.kind, ranks, _size(op, operands, len(ranks)), algorithm, chunks)
+    ring = communicators.costed(call, cost)
+    # Of each rank the inputs of a bucket stand together.
+    inputs = tuple(rank for rank in ranks for _ in range(len(op.inputs) // len(ranks)))
+    outputs = ranks
+    if op.kind in SINGLE_INPUT:
+        inputs, outputs = ranks[:1], ranks[1:]
+    made, homes = iter(outputs), list[int]()
+    for tensor in op.outputs:
+        # A view lies with its base.
+        homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
+    return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
@@ -73,59 +80,36 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
             return int(operands[0].bytes)
 
 
-def _placed(op: Op, ring: Ring) -> Ring:
-    """With the devices of its inputs and of its outputs; a view lies with its base."""
-    each = len(op.inputs) // len(ring.ranks)
-    inputs = (
-        ring.ranks[:1]
-        if op.kind in SINGLE_INPUT
-        else tuple(rank for rank in ring.ranks for _ in range(each))
-    )
-    outputs = ring.ranks[1:] if op.kind in SINGLE_INPUT else ring.ranks
-    made = iter(outputs)
-    homes: list[int] = []
-    for tensor in op.outputs:
-        homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
-    return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
-
-
 def collective_problems(graph: Graph, cluster: Cluster, position: int) -> Iterator[str]:
     """What is wrong with a collective op, as ``field: reason``."""
     op = graph.ops[position]
     names: Any = op.attrs["ranks"]
-    listed = (
-        isinstance(names, Sequence)
-        and not isinstance(names, str)
-        and all(isinstance(one, str) for one in names)
-    )
-    if not listed or len(names) < 2 or len(set(names)) < len(names):
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    texts = listed and all(isinstance(name, str) for name in names)
+    if not texts or len(names) < 2 or len(set(names)) < len(names):
         yield "attrs.ranks: must name two devices at least, each once"
         return
     for j, name in enumerate(names):
         if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
             yield f'attrs.ranks[{j}]: no device that runs ops is named "{name}"'
-    given = [
-        op.attrs.get(name, default)
-        for name, default in zip(_OPTIONS, ("ring", "closed", None), strict=True)
-    ]
+    given = (op.attrs.get(name, default) for name, default in _OPTIONS.items())
     yield from (f"attrs.{problem}" for problem in choice_problems(*given))
-    yield from _operand_problems(
-        op, [tensor.bytes for tensor in graph.operands[position]], len(names)
-    )
+    sizes = [tensor.bytes for tensor in graph.operands[position]]
+    yield from _operand_problems(op, sizes, len(names))
 
 
 def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
     made = [tensor.bytes for tensor in op.made]
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
-        # a bucket: each rank reads so many tensors, and is left with one of their size
+        # A bucket: each rank reads so many tensors, and is left with one of their size.
         each = len(read) // ranks
-        read = [sum(read[rank * each : (rank + 1) * each]) for rank in range(ranks)]
+        read = [sum(read[first : first + each]) for first in range(0, len(read), each)]
     if op.kind == "p2p" and ranks != 2:
         yield f"attrs.ranks: p2p joins two, got {ranks}"
         return
-    counts = (
-        (1, ranks - 1) if op.kind in SINGLE_INPUT else (ranks, 1 if op.kind == "reduce" else ranks)
-    )
+    counts = (ranks, 1 if op.kind == "reduce" else ranks)
+    if op.kind in SINGLE_INPUT:
+        counts = 1, ranks - 1
     if (len(read), len(made)) != counts:
         if counts == (ranks, ranks):
             yield f"inputs: {ranks} ranks need as many inputs and outputs"
@@ -136,13 +120,12 @@ def _operand_problems(op: Op, read: list[int], ranks: int) -> Iterator[str]:
         return
     match op.kind:
         case "all_gather":
-            parts, whole = read, made
+            parts, whole, names = read, made, ("outputs", "inputs")
         case "reduce_scatter":
-            parts, whole = made, read
+            parts, whole, names = made, read, ("inputs", "outputs")
         case _:
             if len({*read, *made}) > 1:
                 yield "inputs: all inputs and outputs must have the same bytes"
             return
     if set(whole) != {sum(parts)}:
-        names = ("outputs", "inputs") if op.kind == "all_gather" else ("inputs", "outputs")
         yield f"{names[0]}: each must have the {sum(parts)} bytes of all {names[1]} together"

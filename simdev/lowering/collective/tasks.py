@@ -4,19 +4,25 @@ messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
+from ...cluster import Cluster
 from ...collectives import (
     Closed,
     CollectiveCall,
     CollectiveModel,
+    CollectiveTable,
     Form,
     Phase,
     bytes_sent,
     pieces_of,
 )
 from ...errors import InputError
+from ...fabric import Fabric, fabric_of
+from ...strategy import Collectives
 from ...units import MAX_PS, PS_PER_SECOND, transmission_ps
 
 MAX_MESSAGES = 5_000_000
@@ -49,38 +55,90 @@ class Ring:
         return bool(self.steps)
 
 
-def ring_of(question: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
-    """The collective as asked: by its "closed" form, by the model's "table", or "expanded".
+class Communicators:
+    """Collectives on a cluster, as a strategy chooses them: each is costed once.
 
-    Raises InputError where a route is missing, an algorithm has no such form, or the time is
-    absurd.
+    ``base`` are those of another choice on this cluster: with these they share the fabric, and the
+    model where it has the same tables.
     """
-    form, fabric = model.form(question), model.fabric
-    sent = _bytes_each(question, form)
+
+    def __init__(
+        self, cluster: Cluster, choice: Collectives, base: Communicators | None = None
+    ) -> None:
+        self.cluster, self.choice = cluster, choice
+        self.fabric: Fabric = base.fabric if base else fabric_of(cluster)
+        if base and base.choice.tables == choice.tables:
+            self.model = base.model
+        self._rings: dict[tuple[CollectiveCall, str], Ring] = {}
+
+    @cached_property
+    def model(self) -> CollectiveModel:
+        """The model of collectives, with the tables that the choice names."""
+        tables = self.choice.tables
+        return CollectiveModel(
+            self.cluster,
+            tuple(CollectiveTable(t.collective, t.ranks, t.anchors, t.source) for t in tables),
+        )
+
+    def ring(
+        self,
+        kind: str,
+        ranks: Sequence[int],
+        size: int,
+        algorithm: str | None = None,
+        cost: str | None = None,
+    ) -> Ring:
+        """What a collective among these devices (indices, in the order of their ranks) costs, and
+        what it holds.
+
+        ``size`` is in bytes, as nccl-tests counts them. Raises InputError.
+        """
+        name = algorithm or self.choice.algorithm
+        call = CollectiveCall(kind, tuple(ranks), size, name, self.choice.chunks)
+        return self.costed(call, cost or self.choice.cost)
+
+    def costed(self, call: CollectiveCall, cost: str) -> Ring:
+        """A collective by its "closed" form, by the model's "table", or "expanded".
+
+        Raises InputError where a route is missing, an algorithm has no such form, or the time is
+        absurd.
+        """
+        key = call, cost
+        if key not in self._rings:
+            self._rings[key] = _ring_of(call, cost, self.model)
+        return self._rings[key]
+
+
+def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel) -> Ring:
+    form, fabric = model.form(call), model.fabric
+    # What is left with a result: of a broadcast all but the root, of a reduction the root.
+    results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
+    sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
     if cost == "expanded":
-        _require_few(form.phases, len(question.ranks))
+        _require_few(form.phases, len(call.ranks))
         for phase in form.phases:
             for source, destination, _ in phase.messages:
                 pieces_of(fabric, source, destination)
-        return Ring(question.ranks, 0, sent, (), (), form.phases)
+        return Ring(call.ranks, 0, sent, (), (), form.phases)
     closed = model.forms.closed(form.phases)
-    ps = _measured_ps(question, model) if cost == "table" else closed.ps
+    ps = _measured_ps(call, model) if cost == "table" else closed.ps
     if ps > MAX_PS:
-        name = question.kind.replace("_", "-")
-        told = f"an {name} of {question.size} bytes over {len(question.ranks)} ranks"
-        raise InputError(f"{told} takes more than 53 days")
+        raise InputError(
+            f"an {call.kind.replace('_', '-')} of {call.size} bytes over {len(call.ranks)} ranks "
+            "takes more than 53 days"
+        )
     if fabric.shares_rates:
-        return _flow(question, model, form, (closed, ps))
+        return _flow(call, model, form, closed, ps)
     queues = tuple(fabric.first_queue + queue for queue in sorted(model.forms.crossed(form.phases)))
-    return Ring(question.ranks, ps, sent, queues, ())
+    return Ring(call.ranks, ps, sent, queues, ())
 
 
-def _require_few(found: tuple[Phase, ...], ranks: int) -> None:
+def _require_few(phases: Sequence[Phase], ranks: int) -> None:
     """Messages, each counted with what it waits for: as many as its rank sent and got in the phase
     before.
     """
     total, before = 0, 1
-    for phase in found:
+    for phase in phases:
         total += phase.count() * before
         before = max(1, len(phase.messages) // ranks)
     if total > MAX_MESSAGES:
@@ -89,29 +147,24 @@ def _require_few(found: tuple[Phase, ...], ranks: int) -> None:
         )
 
 
-def _bytes_each(question: CollectiveCall, form: Form) -> int:
-    count = len(question.ranks)
-    results = {"broadcast": count - 1, "reduce": 1, "p2p": 1}.get(question.kind, count)
-    return -(-bytes_sent(form.phases) // max(results, 1))
-
-
-def _measured_ps(question: CollectiveCall, model: CollectiveModel) -> int:
+def _measured_ps(call: CollectiveCall, model: CollectiveModel) -> int:
     if not model.tables:
         raise InputError(
             'cost: "table" needs tables: those of the cluster, or those that the strategy names'
         )
-    return model.cost(question.kind, question.ranks, question.size).ps
+    return model.cost(call.kind, call.ranks, call.size).ps
 
 
 def _flow(
-    question: CollectiveCall, model: CollectiveModel, form: Form, times: tuple[Closed, int]
+    call: CollectiveCall, model: CollectiveModel, form: Form, closed: Closed, ps: int
 ) -> Ring:
-    """As one flow over every half-link that it crosses, so large that alone it takes its time.
+    """A collective as one flow over every half-link that it crosses, so large that alone it takes
+    ``ps``.
 
-    These are what the busiest half-link carries, more where phases leave it idle or a slower link
-    counts. By table its latency is what they do not need of the time measured.
+    Its bytes are what the busiest half-link carries, more where phases leave it idle or a slower
+    link counts. By table its latency is what they do not need of the time measured.
     """
-    (closed, ps), crossed = times, model.forms.crossed(form.phases)
+    crossed = model.forms.crossed(form.phases)
     links = (model.cluster.half_links[half_link].link for half_link in crossed)
     slowest = min((Fraction(link.bandwidth) for link in links), default=Fraction(1))
     latency, size = closed.latency, max(crossed.values(), default=0)
@@ -120,4 +173,4 @@ def _flow(
         latency = ps - transmission_ps(size, slowest)
     elif abs(transmission_ps(size, slowest) + latency - ps) > closed.rounds:
         size = int((ps - latency) * slowest // PS_PER_SECOND)
-    return Ring(question.ranks, latency, size, (), tuple(sorted(crossed)))
+    return Ring(call.ranks, latency, size, (), tuple(sorted(crossed)))

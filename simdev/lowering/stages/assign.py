@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
 
 from ...errors import InputError
 from ...graph import Graph
 from ...semantics import traits_of
 from ...strategy import named
 from ...structure import Groups, components, mates, order_of, updated
-from .cut import even_cut
+from ...taskgraph import Ints
 
 StageSpec = tuple[tuple[str, ...] | str, ...]
-Lengths = Callable[[int], Sequence[int]]
-"""By stage the ps that a microbatch spends on an op (its position), if it stands there."""
+UNKNOWN = -1
 
 
-def stages_of(graph: Graph, spec: StageSpec, count: int, lengths: Lengths) -> list[int]:
-    """The stage of every op, of ``count``.
+def stages_of(graph: Graph, spec: StageSpec, lengths: Ints) -> list[int]:
+    """The stage of every op.
 
+    ``lengths`` are the ps that a microbatch spends on each op, by op and stage: if it stands there.
     ``spec`` are the patterns of the forward ops of each stage, or the first op of each but the
     first; nothing: forward ops are cut where the longest stage takes least time, those that share a
     weight or a group staying together. What patterns leave out goes with what it reads. Leaves go
     with their first reader, backward ops with their forward op, updates with their parameter.
     Raises InputError.
     """
+    count, order = lengths.shape[1], order_of(graph, range(len(graph.ops)))
     leaf = [traits_of(op.kind).leaf is not None for op in graph.ops]
     forward = [i for i, op in enumerate(graph.ops) if op.phase == "forward" and not leaf[i]]
-    stages, mate = [-1] * len(graph.ops), mates(graph)
+    mate = mates(graph)
     if spec and isinstance(spec[0], tuple):
-        _by_pattern(graph, spec, count, forward, stages)
+        stage_of = _by_pattern(graph, spec, count, [i for i in order if i in set(forward)])
     else:
-        piece = _pieces(graph, forward)
-        even = _even(graph, mate, piece, lengths)
-        _by_order(graph, spec, count, piece, even, stages)
-    _forward_leaves(graph, stages)
-    _backward(graph, mate, stages, count)
-    _updates(graph, stages)
+        stage_of = _by_order(graph, spec, forward, mate, lengths)
+    empty = sorted(set(range(count)) - set(stage_of.values()))
+    if empty:
+        raise InputError(f"stages[{empty[0]}]: holds no forward op")
+    stages = [stage_of.get(i, UNKNOWN) for i in range(len(graph.ops))]
+    _forward_leaves(graph, leaf, order, stages)
+    _backward(graph, mate, order, stages, count)
+    _updates(graph, order, stages)
     return stages
 
 
 def _by_pattern(
-    graph: Graph, patterns: StageSpec, count: int, forward: Sequence[int], stages: list[int]
-) -> None:
+    graph: Graph, patterns: StageSpec, count: int, forward: Sequence[int]
+) -> dict[int, int]:
+    """The stages of these ops, which come producers first."""
     if len(patterns) != count:
         raise InputError(f"stages: are {len(patterns)}, the schedule has {count}")
     entries: dict[str, int] = {}
@@ -64,52 +72,41 @@ def _by_pattern(
     ]
     if problems:
         raise InputError(problems)
-    # one op for each two stages is told
-    computes, wrong = set(forward), dict[tuple[int, int], str]()
-    for i in order_of(graph, range(len(graph.ops))):
-        if i in computes:
-            before = [stages[producer] for producer, _ in graph.reads[i] if producer in computes]
-            key = keys.keys[i]
-            late = max(before, default=0)
-            stages[i] = late if key is None else entries[key]
-            if late > stages[i]:
-                name = graph.ops[i].name
-                problem = f'stages: "{name}" of stage {stages[i]} needs what stage {late} makes'
-                wrong.setdefault((stages[i], late), problem)
+    stage_of: dict[int, int] = {}
+    wrong: dict[tuple[int, int], str] = {}  # one op is told for each two stages
+    for i in forward:
+        before = [stage_of[producer] for producer, _ in graph.reads[i] if producer in stage_of]
+        late, key = max(before, default=0), keys.keys[i]
+        stage = stage_of[i] = late if key is None else entries[key]
+        if late > stage:
+            name = graph.ops[i].name
+            problem = f'stages: "{name}" of stage {stage} needs what stage {late} makes'
+            wrong.setdefault((stage, late), problem)
     if wrong:
         raise InputError(wrong.values())
-    _require_all(count, stages, forward)
-
-
-def _require_all(count: int, stages: Sequence[int], forward: Sequence[int]) -> None:
-    empty = sorted(set(range(count)) - {stages[i] for i in forward})
-    if empty:
-        raise InputError(f"stages[{empty[0]}]: holds no forward op")
+    return stage_of
 
 
 def _by_order(
-    graph: Graph,
-    firsts: StageSpec,
-    count: int,
-    piece: dict[int, int],
-    even: Callable[[int, int], list[int]],
-    stages: list[int],
-) -> None:
-    """Pieces in a topological order, cut before given ops or evenly."""
-    pieces = max(piece.values(), default=-1) + 1
+    graph: Graph, firsts: StageSpec, forward: Sequence[int], mate: Sequence[int], lengths: Ints
+) -> dict[int, int]:
+    """The stages of these ops: pieces in a topological order, cut before given ops or evenly."""
+    piece_of, count = _pieces(graph, forward), lengths.shape[1]
+    pieces = max(piece_of.values(), default=-1) + 1
     if firsts:
-        cuts = [0, *_cuts(graph, firsts, count, piece), pieces]
+        cuts = list(_cuts(graph, firsts, count, piece_of))
     elif pieces < count:
         raise InputError(
-            f"stages: {count} are wanted, but what shares weights or groups stays "
-            "together, and that "
-            f"leaves {pieces} pieces; tell which ops belong to which stage"
+            f"stages: {count} are wanted, but what shares weights or groups stays together, and "
+            f"that leaves {pieces} pieces; tell which ops belong to which stage"
         )
     else:
-        cuts = even(pieces, count)
-    for i, number in piece.items():
-        stages[i] = sum(number >= cut for cut in cuts[1:-1])
-    _require_all(count, stages, list(piece))
+        # A piece takes what a microbatch spends on its ops, forward and back.
+        ops = [i for i, of in enumerate(mate) if of in piece_of and graph.ops[i].phase != "update"]
+        times = np.zeros((pieces, count), np.int64)
+        np.add.at(times, [piece_of[mate[i]] for i in ops], lengths[ops])
+        cuts = even_cut(times.T.tolist())[1:-1]
+    return {i: bisect_right(cuts, piece) for i, piece in piece_of.items()}
 
 
 def _pieces(graph: Graph, forward: Sequence[int]) -> dict[int, int]:
@@ -121,93 +118,111 @@ def _pieces(graph: Graph, forward: Sequence[int]) -> dict[int, int]:
     place, groups = {i: k for k, i in enumerate(forward)}, Groups(len(forward))
     first: dict[object, int] = {}
     edges = []
-    for i in forward:
+    for i, k in place.items():
         op = graph.ops[i]
+        sets: list[object] = [] if op.colocate is None else [op.colocate]
         for producer, output in graph.reads[i]:
             if producer in place:
-                edges.append((place[producer], place[i]))
+                edges.append((place[producer], k))
             elif traits_of(graph.ops[producer].kind).leaf == "parameter":
-                alike: object = op.kind, producer, output
-                groups.unite([(first.setdefault(alike, place[i]), place[i])])
-        if op.colocate is not None:
-            groups.unite([(first.setdefault(op.colocate, place[i]), place[i])])
-    roots = groups.roots()
-    together = [(roots[k], k) for k in range(len(forward))]
-    both = [pair for a, b in together for pair in ((a, b), (b, a)) if a != b]
-    component = components(len(forward), [*edges, *both])
+                sets.append((op.kind, producer, output))
+        groups.unite([(first.setdefault(key, k), k) for key in sets])
+    # Edges both ways make a set one component, and so what lies on a way between its members.
+    for k, root in enumerate(groups.roots()):
+        edges += [(root, k), (k, root)]
+    component = components(len(forward), edges)
     return {i: component[k] for i, k in place.items()}
 
 
-def _cuts(graph: Graph, firsts: StageSpec, count: int, piece: dict[int, int]) -> Iterator[int]:
+def _cuts(
+    graph: Graph, firsts: StageSpec, count: int, piece_of: Mapping[int, int]
+) -> Iterator[int]:
     if len(firsts) != count - 1:
         wanted = f"{count - 1} first ops of further stages"
         raise InputError(f"stages: the schedule has {count} and needs {wanted}, got {len(firsts)}")
     before = 0
     for k, name in enumerate(firsts):
         position = graph.index.get(str(name), -1)
-        if position not in piece:
+        if position not in piece_of:
             raise InputError(f'stages[{k}]: "{name}" is no forward op that computes')
-        if piece[position] <= before:
+        if piece_of[position] <= before:
             raise InputError(f'stages[{k}]: "{name}" comes no later than the stage before begins')
-        before = piece[position]
+        before = piece_of[position]
         yield before
 
 
-def _even(
-    graph: Graph, mate: Sequence[int], piece: dict[int, int], lengths: Lengths
-) -> Callable[[int, int], list[int]]:
-    """The cut of pieces into stages by the ps of a microbatch, forward and back."""
+def even_cut(lengths: Sequence[Sequence[int]]) -> list[int]:
+    """How many pieces come before each stage; one more entry, all of them, ends the list.
 
-    def even(pieces: int, count: int) -> list[int]:
-        times = [[0] * pieces for _ in range(count)]
-        for i, forward in enumerate(mate):
-            if forward in piece and graph.ops[i].phase != "update":
-                for stage, length in enumerate(lengths(i)):
-                    times[stage][piece[forward]] += length
-        return even_cut(times)
+    ``lengths`` are by stage those of all pieces, in ps: a stage may stand on a device of another
+    kind. No stage is empty, which needs as many pieces as stages. The least longest stage is found
+    by bisection: under a limit, taking as many pieces as fit never leaves more to later stages
+    than any other choice.
+    """
+    sums = [list(accumulate(stage, initial=0)) for stage in lengths]
+    low, high = 0, max(stage[-1] for stage in sums)
+    while low < high:
+        limit = (low + high) // 2
+        if _within(sums, limit) is None:
+            low = limit + 1
+        else:
+            high = limit
+    borders = _within(sums, low)
+    assert borders is not None
+    return borders
 
-    return even
+
+def _within(sums: Sequence[Sequence[int]], limit: int) -> list[int] | None:
+    """The cut under which no stage takes longer than the limit; None where there is none."""
+    count, borders = len(sums[0]) - 1, [0]
+    for stage, ends in enumerate(sums):
+        first, left = borders[-1], len(sums) - 1 - stage
+        last = min(bisect_right(ends, ends[first] + limit) - 1, count - left)
+        if last <= first:
+            return None
+        borders.append(last)
+    return borders if borders[-1] == count else None
 
 
-def _forward_leaves(graph: Graph, stages: list[int]) -> None:
+def _forward_leaves(
+    graph: Graph, leaf: Sequence[bool], order: Sequence[int], stages: list[int]
+) -> None:
     """Leaves of the forward pass: each goes with the first of those who read it."""
-    for i in reversed(order_of(graph, range(len(graph.ops)))):
-        for producer, _ in graph.reads[i]:
-            op = graph.ops[producer]
-            leaf = traits_of(op.kind).leaf is not None and op.phase == "forward"
-            if leaf and graph.ops[i].phase == "forward":
-                stages[producer] = min(
-                    stages[i], stages[producer] if stages[producer] >= 0 else stages[i]
-                )
+    for i in reversed(order):
+        for producer, _ in graph.reads[i] if graph.ops[i].phase == "forward" else ():
+            if leaf[producer] and graph.ops[producer].phase == "forward":
+                reader = stages[i]
+                known = stages[producer] != UNKNOWN
+                stages[producer] = min(reader, stages[producer]) if known else reader
 
 
-def _backward(graph: Graph, mate: Sequence[int], stages: list[int], count: int) -> None:
+def _backward(
+    graph: Graph, mate: Sequence[int], order: Sequence[int], stages: list[int], count: int
+) -> None:
     """Backward ops stand with their forward op, but never behind what they wait for.
 
-    The last stage goes back first, so an op may only need what its own or a later stage makes.
+    The last stage goes back first, so an op may only need what its stage or a later one makes.
     """
-    for i in order_of(graph, range(len(graph.ops))):
+    for i in order:
         if graph.ops[i].phase == "backward":
-            before = [
-                stages[producer]
-                for producer, _ in graph.reads[i]
-                if graph.ops[producer].phase == "backward"
-            ]
-            home = stages[mate[i]] if mate[i] >= 0 and stages[mate[i]] >= 0 else count - 1
-            stages[i] = min([home, *before])
-    for i, reads in enumerate(graph.reads):
-        for producer, _ in reads:  # leaves that only backward ops read
-            if stages[producer] < 0 and graph.ops[i].phase == "backward":
+            reads = (producer for producer, _ in graph.reads[i])
+            before = [stages[p] for p in reads if graph.ops[p].phase == "backward"]
+            home = stages[mate[i]] if mate[i] >= 0 else UNKNOWN
+            stages[i] = min([count - 1 if home == UNKNOWN else home, *before])
+    for i, reads_of in enumerate(graph.reads):
+        for producer, _ in reads_of if graph.ops[i].phase == "backward" else ():
+            # A leaf that only backward ops read.
+            if stages[producer] == UNKNOWN:
                 stages[producer] = stages[i]
 
 
-def _updates(graph: Graph, stages: list[int]) -> None:
+def _updates(graph: Graph, order: Sequence[int], stages: list[int]) -> None:
     """Updates stand with their parameter, else with what they read; all that is left in stage 0."""
     parameters = updated(graph)
-    for i in order_of(graph, range(len(graph.ops))):
+    for i in order:
         if graph.ops[i].phase == "update":
-            homes = [stages[leaf] for leaf in parameters.get(i, ()) if stages[leaf] >= 0]
-            read = [stages[producer] for producer, _ in graph.reads[i]]
-            stages[i] = homes[0] if homes else max(read, default=-1)
+            homes = [stages[leaf] for leaf in parameters.get(i, ()) if stages[leaf] != UNKNOWN]
+            read = (stages[producer] for producer, _ in graph.reads[i])
+            stages[i] = homes[0] if homes else max(read, default=UNKNOWN)
     for i, stage in enumerate(stages):
         stages[i] = max(stage, 0)

@@ -123,7 +123,7 @@ class Exchange:
                 '"closed" or "table"'
             )
         workers, columns = self.weights[parcel.parts[0]].ranks, self.columns
-        ring = self.prepared.collective(ALL_REDUCE, workers, parcel.size)
+        ring = self.prepared.communicators.ring(ALL_REDUCE, workers, parcel.size)
         row = columns.task(
             parcel.name,
             COLLECTIVE,

@@ -12,7 +12,7 @@ nothing is left for its queue to decide.
 from __future__ import annotations
 
 from ...jit import bare, jit, jitable, opener
-from ...lowering.place import destinations
+from ...lowering.transfer import destinations
 from ...taskgraph import Ints
 from .. import heap
 from ..cost import FAULT, TOO_LONG

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -20,6 +19,7 @@ from ...lowering.collective import is_collective
 from ...lowering.partition.emit import Shares
 from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, part_of
 from ...lowering.partition.problem import Placed
+from ...memory import with_training_state
 from ...semantics import Region
 from ...structure import owns_outputs
 from ...units import picoseconds
@@ -102,7 +102,8 @@ class Blocks:
             fields = Shares(program.sharding, i, self.prepared.costs).fields(placed)
             outputs = tuple(split.drafts[number].tensors)
             op = Op("op", program.graph.ops[i].kind, outputs=outputs, **fields)
-            self._ops[key] = replace(self.prepared, graph=Graph("part", (op,))).graph.ops[0], {}
+            trained = with_training_state(Graph("part", (op,)), self.prepared.memory)
+            self._ops[key] = trained.ops[0], {}
         return self._ops[key]
 
     def _ps(self, graph: Graph, position: int, kind: str) -> int:
@@ -257,7 +258,7 @@ class Blocks:
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
-        prepared, put = replace(self.prepared, graph=graph), self.arena.put
+        prepared, put = self.prepared.of(graph, self.prepared.collectives), self.arena.put
         sizes = put([self.prepared.memory.rounded(made.bytes) for made in draft.tensors])
         where = put(words)
         if not is_collective(op):

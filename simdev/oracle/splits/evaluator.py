@@ -359,7 +359,7 @@ class SplitEvaluator:
             for known, blocks in self._blocks:  # a list: tables of collectives have no hash
                 if known == collectives:
                     return blocks
-            blocks = Blocks(replace(self.prepared, collectives=collectives))
+            blocks = Blocks(self.prepared.of(self.prepared.graph, collectives))
             self._blocks.append((collectives, blocks))
             return blocks
 

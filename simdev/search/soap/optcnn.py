@@ -385,7 +385,7 @@ class Wires:
             sent[np.ix_(ranks, ranks)] = size / len(ranks)
             np.fill_diagonal(sent, 0.0)
             return 2 * float(self.seconds(sent))
-        collectives, model = self.prepared.collectives, self.prepared.model
+        collectives, model = self.prepared.collectives, self.prepared.communicators.model
         devices = tuple(self.devices[rank] for rank in ranks)
         call = CollectiveQuestion(ALL_REDUCE, devices, size, collectives.algorithm)
         return model.forms.closed(model.form(call).phases).ps / PS_PER_SECOND

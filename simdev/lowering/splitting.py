@@ -1,0 +1,86 @@
+"""A strategy's split of a graph, and its synchronisation taken out: remembered for those who ask
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..cluster import Device
+from ..strategy import SYNCS, Order, Origin, Strategy, Sync
+from .partition import Partitioned, partition, sharded_order
+from .prepare import CostedGraph, Prepared
+from .sync.weights import Weight, gated
+
+
+class Split(NamedTuple):
+    """A graph after its ops were split: shards, their placement as a strategy, and what each was
+    made from.
+    """
+
+    prepared: Prepared
+    strategy: Strategy
+    origins: Mapping[str, Origin]
+
+
+class _Shards(NamedTuple):
+    """The shards of a strategy on some devices."""
+
+    strategy: Strategy
+    devices: tuple[Device, ...]
+    partitioned: Partitioned
+    prepared: Prepared
+
+
+# The last answers only: whoever lowers a strategy and then reports on it asks twice. Shards are
+# kept by graph and costs, for neither links nor the order of queues say how ops are split.
+_LAST: WeakKeyDictionary[Prepared, tuple[Strategy, Split, tuple[Weight, ...]]] = WeakKeyDictionary()
+_LAST_SHARDS: WeakKeyDictionary[CostedGraph, _Shards] = WeakKeyDictionary()
+
+
+def split(prepared: Prepared, strategy: Strategy) -> Split:
+    """The graph with the ops split as the strategy says; as it is where it splits nothing.
+
+    Raises InputError.
+    """
+    return split_gated(prepared, strategy)[0]
+
+
+def split_gated(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[Weight, ...]]:
+    """The graph split; under a policy of synchronisation with its synchronisations taken out, and
+    these: the policy says what happens in their place. Raises InputError.
+    """
+    policy = isinstance(strategy.sync, Sync)
+    if not strategy.splits and not policy:
+        return Split(prepared.running(strategy.collectives), strategy, {}), ()
+    last = _LAST.get(prepared)
+    if last is None or last[0] is not strategy:
+        last = _LAST[prepared] = strategy, *_split(prepared, strategy)
+    return last[1:]
+
+
+def _split(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[Weight, ...]]:
+    if isinstance(strategy.sync, Sync):
+        unsynchronised = replace(strategy, sync=SYNCS[0])
+        sharded, placed, origins = split_gated(prepared, unsynchronised)[0]
+        opened = gated(sharded.graph, sharded.cluster, placed, origins, strategy.sync)
+        there = sharded.of(opened.graph, strategy.collectives)
+        return Split(there, opened.strategy, opened.origins), opened.weights
+    shards = _shards(prepared, strategy)
+    partitioned = shards.partitioned
+    order = sharded_order(strategy.order, prepared.graph, partitioned)
+    placed = Strategy(partitioned.placement, order, collectives=strategy.collectives)
+    return Split(shards.prepared.on(prepared.cluster), placed, partitioned.origins), ()
+
+
+def _shards(prepared: Prepared, strategy: Strategy) -> _Shards:
+    key = replace(strategy, order=Order()), prepared.cluster.devices
+    last = _LAST_SHARDS.get(prepared.costed)
+    if last is None or last[:2] != key:
+        partitioned = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
+        shards = prepared.of(partitioned.graph, strategy.collectives)
+        last = _LAST_SHARDS[prepared.costed] = _Shards(*key, partitioned, shards)
+    return last
