@@ -4,7 +4,7 @@ sets united.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def units(graph: Graph) -> tuple[tuple[int, ...], ...]:
     """
     groups = graph.groups
     sets = ((i,) if op.colocate is None else groups[op.colocate] for i, op in enumerate(graph.ops))
-    return tuple(members for i, members in enumerate(sets) if members[0] == i)
+    return tuple(dict.fromkeys(sets))
 
 
 def unit_of(graph: Graph) -> list[int]:
@@ -75,15 +75,12 @@ def declared(graph: Graph) -> Groups:
     for i, op in enumerate(graph.ops):
         names = [] if op.colocate is None else [op.colocate]
         for key in DECLARED:
-            declared = op.attrs.get(key, ())
-            names += (
-                [declared]
-                if isinstance(declared, str)
-                else [text for text in declared if isinstance(text, str)]
-            )
-        groups.unite([(i, first.setdefault(name, i)) for name in names])
+            classes = op.attrs.get(key, ())
+            texts = [classes] if isinstance(classes, str) else classes
+            names += (text for text in texts if isinstance(text, str))
+        groups.unite((i, first.setdefault(name, i)) for name in names)
         meant = (name[len(PREFIX) :] for name in names if name.startswith(PREFIX))
-        groups.unite([(i, graph.index[name]) for name in meant if name in graph.index])
+        groups.unite((i, graph.index[name]) for name in meant if name in graph.index)
     return groups
 
 
@@ -93,16 +90,16 @@ def regrouped(graph: Graph, groups: Groups) -> Graph:
     A set of several ops is named by the shortest, then alphabetically first of its groups' names,
     else by its first op.
     """
-    roots, names = groups.roots(), dict[int, set[str]]()
+    roots, names = groups.roots(), defaultdict[int, set[str]](set)
     sizes = Counter(roots)
     for root, op in zip(roots, graph.ops, strict=True):
         if op.colocate is not None:
-            names.setdefault(root, set()).add(op.colocate)
-    name_of = {
-        root: min(choices, key=lambda name: (len(name), name)) for root, choices in names.items()
-    }
+            names[root].add(op.colocate)
     ops = []
     for root, op in zip(roots, graph.ops, strict=True):
-        group = name_of.get(root) or (graph.ops[root].name if sizes[root] > 1 else None)
+        # Not the first name met: the order of ops would decide where several groups become one.
+        group = min(names[root], key=lambda name: (len(name), name), default=None)
+        if group is None and sizes[root] > 1:
+            group = graph.ops[root].name
         ops.append(op if op.colocate == group else replace(op, colocate=group))
     return Graph(graph.name, tuple(ops))

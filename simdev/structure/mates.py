@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from ..graph import Graph
 from ..semantics import backward_of, is_linear, traits_of
@@ -10,7 +11,7 @@ from .names import scope_of
 from .order import order_of, readers_of
 from .weights import TensorOf, weight_of_gradients, weights_of
 
-Evidence = tuple[bool, bool, bool, int, int, int]
+NOBODY = -1
 
 
 def mates(graph: Graph) -> list[int]:
@@ -22,23 +23,22 @@ def mates(graph: Graph) -> list[int]:
     where they are made, they are sent on once. An op for which nothing speaks goes with a reader.
     """
     evidence = _Evidence(graph)
-    grouped = {
-        name: [i for i in members if evidence.forward[i]] for name, members in graph.groups.items()
-    }
-    mate_of = [i if is_forward else -1 for i, is_forward in enumerate(evidence.forward)]
-    order = order_of(graph)
+    mate_of = [i if op.phase == "forward" else NOBODY for i, op in enumerate(graph.ops)]
+    order, readers = order_of(graph), readers_of(graph)
     for i in order:
         op = graph.ops[i]
-        if evidence.forward[i]:
+        if op.phase == "forward":
             continue
-        named = graph.index.get(str(op.attrs.get("forward", "")), -1)
-        if named >= 0 and evidence.forward[named]:
+        group = () if op.colocate is None else graph.groups[op.colocate]
+        grouped = [member for member in group if evidence.forward[member]]
+        named = graph.index.get(str(op.attrs.get("forward", "")), NOBODY)
+        if named != NOBODY and evidence.forward[named]:
             mate_of[i] = named
-        elif op.colocate is not None and grouped[op.colocate]:
-            mate_of[i] = grouped[op.colocate][-1]
         else:
-            mate_of[i] = evidence.best(i, mate_of)
-    _give_back(graph, mate_of, reversed(order))
+            mate_of[i] = grouped[-1] if grouped else evidence.best(i, mate_of)
+    for i in reversed(order):
+        if mate_of[i] == NOBODY:
+            mate_of[i] = max((mate_of[other] for other in readers[i]), default=NOBODY)
     return mate_of
 
 
@@ -57,64 +57,47 @@ class _Evidence:
         self.forward = [op.phase == "forward" for op in graph.ops]
         self.leaf = [traits_of(op.kind).leaf is not None for op in graph.ops]
         self.before = [sorted({producer for producer, _ in reads}) for reads in graph.reads]
-        self.readers = self._forward_readers()
         self.shapes = [{tensor.shape for tensor in read} for read in graph.operands]
-        self.weights: dict[int, list[TensorOf]] = {}
+        self.readers: dict[TensorOf, list[int]] = defaultdict(list)  # forward ops by tensor
+        for i, reads in enumerate(graph.reads):
+            for key in reads if self.forward[i] else ():
+                self.readers[key].append(i)
+        self.weights: dict[int, list[TensorOf]] = defaultdict(list)  # by op that makes gradients
         for gradient, weight in weight_of_gradients(graph, weights_of(graph)).items():
-            self.weights.setdefault(gradient[0], []).append(weight)
+            self.weights[gradient[0]].append(weight)
 
     def best(self, i: int, mate_of: Sequence[int]) -> int:
         """The forward op for which most speaks, -1 where nothing speaks for any."""
-        if self._adds_up(i):
-            return max(mate_of[p] for p in self.before[i])
-        shared, hands = self._shared(i), self._neighbours(i, mate_of)
-        makes = {o for weight in self.weights.get(i, ()) for o in self.readers.get(weight, ())}
-        op = self.graph.ops[i]
+        op, before, weights = self.graph.ops[i], self.before[i], self.weights.get(i, ())
+        several = len(before) > 1 and not any(self.forward[p] for p in before)
+        if several and not weights and is_linear(op):
+            return max(mate_of[p] for p in before)  # it adds up gradients of what several ops read
+        shared, near = self._shared(i), self._neighbours(i, mate_of)
+        makes = {reader for weight in weights for reader in self.readers.get(weight, ())}
         kind, scope, made = backward_of(op.kind), scope_of(op.name), {t.shape for t in op.outputs}
 
-        def speaks(other: int) -> Evidence:
-            candidate, near = self.graph.ops[other], hands.get(other, 0)
+        def speaks(other: int) -> tuple[int, ...]:
+            candidate, handed = self.graph.ops[other], near.get(other, 0)
             fits = not made.isdisjoint(self.shapes[other])
-            touched = shared.get(other, 0) + bool(near) + fits
+            touched = shared[other] + bool(handed) + fits
             here = bool(scope) and scope_of(candidate.name) == scope
-            return other in makes, candidate.kind == kind, here, touched, near, other
+            return other in makes, candidate.kind == kind, here, touched, handed, other
 
-        return max(shared.keys() | hands.keys() | makes, key=speaks, default=-1)
+        return max(shared.keys() | near.keys() | makes, key=speaks, default=NOBODY)
 
-    def _adds_up(self, i: int) -> bool:
-        """Whether an op does nothing but add up gradients of what several forward ops read."""
-        several = len(self.before[i]) > 1 and not any(self.forward[p] for p in self.before[i])
-        return several and is_linear(self.graph.ops[i]) and i not in self.weights
-
-    def _forward_readers(self) -> Mapping[TensorOf, list[int]]:
-        readers: dict[TensorOf, list[int]] = {}
-        for i, reads in enumerate(self.graph.reads):
-            for key in reads if self.forward[i] else ():
-                readers.setdefault(key, []).append(i)
-        return readers
-
-    def _shared(self, i: int) -> dict[int, int]:
+    def _shared(self, i: int) -> Counter[int]:
         """By forward op how many tensors it makes or reads that op ``i`` reads, too."""
-        count: dict[int, int] = {}
-        for key in self.graph.reads[i]:
-            if self.forward[key[0]]:
-                for other in (key[0], *self.readers.get(key, ())):
-                    if not self.leaf[other]:
-                        count[other] = count.get(other, 0) + 1
-        return count
+        return Counter(
+            other
+            for key in self.graph.reads[i]
+            if self.forward[key[0]]
+            for other in (key[0], *self.readers.get(key, ()))
+            if not self.leaf[other]
+        )
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """1: the mates of ops whose gradients op ``i`` reads; 2: the forward ops that feed
-        these.
-        """
-        mates = [mate_of[p] for p in self.before[i] if not self.forward[p] and mate_of[p] >= 0]
+        """1: the mates of ops whose gradients op ``i`` reads; 2: forward ops that feed these."""
+        producers = (p for p in self.before[i] if not self.forward[p])
+        mates = [mate_of[p] for p in producers if mate_of[p] != NOBODY]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
-
-
-def _give_back(graph: Graph, mate_of: list[int], order: Iterable[int]) -> None:
-    """Give ops without a mate that of an op that reads them."""
-    readers = readers_of(graph)
-    for i in order:
-        if mate_of[i] < 0:
-            mate_of[i] = max((mate_of[other] for other in readers[i]), default=-1)

@@ -4,13 +4,16 @@ leave a choice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal
 
 from ..graph import Graph
 
 Rule = Literal["ready", "branch"]
+Released = Callable[[int], list[int]]
+"""The nodes that may be next once a node was taken."""
 
 
 def topological(
@@ -23,17 +26,46 @@ def topological(
     that the order stays on a branch as long as it can; under a sequence of keys, one a node, the
     one of the smallest key, then number. Nodes on a cycle, and what comes after them, are left out.
     """
-    waiting = [len(those) for those in before]
+    waiting = [len(nodes) for nodes in before]
     after: list[list[int]] = [[] for _ in before]
-    for node, those in enumerate(before):
-        for other in those:
+    for node, nodes in enumerate(before):
+        for other in nodes:
             after[other].append(node)
     first = [node for node, count in enumerate(waiting) if not count]
-    if rule == "ready":
-        return _by_turn(first, after, waiting)
-    if rule == "branch":
-        return _by_branch(first, after, waiting)
-    return _by_key(first, after, waiting, rule)
+
+    def released(node: int) -> list[int]:
+        ready = []
+        for other in after[node]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+        return ready
+
+    if isinstance(rule, str):
+        return _by_turn(first, released, rule == "ready")
+    return _by_key(first, released, rule)
+
+
+def _by_turn(first: Iterable[int], released: Released, last_in_last: bool) -> list[int]:
+    frontier, order = deque(first), list[int]()
+    while frontier:
+        order.append(frontier.popleft())
+        nodes = released(order[-1])
+        if last_in_last:
+            frontier.extend(nodes)
+        else:
+            frontier.extendleft(reversed(nodes))  # in their order: extendleft turns it round
+    return order
+
+
+def _by_key(first: Iterable[int], released: Released, keys: Sequence[Any]) -> list[int]:
+    heap, order = [(keys[node], node) for node in first], list[int]()
+    heapify(heap)
+    while heap:
+        order.append(heappop(heap)[1])
+        for node in released(order[-1]):
+            heappush(heap, (keys[node], node))
+    return order
 
 
 def before_of(count: int, edges: Iterable[tuple[int, int]]) -> list[set[int]]:
@@ -63,52 +95,13 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
     Where the order leaves a choice, components come by their smallest node.
     """
+    # Loaded where it is used, for it takes long: `import simdev` must stay fast.
     import networkx as nx
 
-    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph: nx.DiGraph[int] = nx.DiGraph(edges)
     graph.add_nodes_from(range(count))
-    graph.add_edges_from(edges)
     condensed = nx.condensation(graph)
-    least = {block: min(condensed.nodes[block]["members"]) for block in condensed.nodes}
-    column, keys = [0] * count, [least[block] for block in range(len(least))]
-    order = topological(before_of(len(keys), condensed.edges), keys)
-    for number, block in enumerate(order):
-        for node in condensed.nodes[block]["members"]:
-            column[node] = number
-    return column
-
-
-def _by_turn(order: list[int], after: Sequence[Sequence[int]], waiting: list[int]) -> list[int]:
-    for node in order:
-        for other in after[node]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                order.append(other)
-    return order
-
-
-def _by_branch(first: list[int], after: Sequence[Sequence[int]], waiting: list[int]) -> list[int]:
-    stack, order = first[::-1], []
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        for other in reversed(after[node]):
-            waiting[other] -= 1
-            if not waiting[other]:
-                stack.append(other)
-    return order
-
-
-def _by_key(
-    first: list[int], after: Sequence[Sequence[int]], waiting: list[int], keys: Sequence[Any]
-) -> list[int]:
-    ready, order = [(keys[node], node) for node in first], []
-    heapify(ready)
-    while ready:
-        _, node = heappop(ready)
-        order.append(node)
-        for other in after[node]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heappush(ready, (keys[other], other))
-    return order
+    members = [condensed.nodes[block]["members"] for block in range(len(condensed))]
+    order = topological(before_of(len(members), condensed.edges), list(map(min, members)))
+    number = {node: place for place, block in enumerate(order) for node in members[block]}
+    return [number[node] for node in range(count)]

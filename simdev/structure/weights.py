@@ -49,23 +49,29 @@ def weights_of(graph: Graph) -> Weights:
     for i, op in enumerate(graph.ops):
         if len(op.inputs) == 1 and op_class(op.kind) == "data_movement":
             moved.setdefault(graph.resolve(op.inputs[0]), []).append(i)
-    parameters: set[TensorOf] = set()
-    sources = [i for i, op in enumerate(graph.ops) if traits_of(op.kind).leaf == "parameter"]
+    parameters, gradients = set[TensorOf](), set[TensorOf]()
+    sources = [i for i, op in enumerate(graph.ops) if _is_parameter(op)]
     while sources:
         i = sources.pop()
         made = {(i, k) for k in range(len(graph.ops[i].outputs))} - parameters
         parameters |= made
         sources += [reader for tensor in made for reader in moved.get(tensor, ())]
-    gradients: set[TensorOf] = set()
-    read = (graph.resolve(text) for op in graph.ops if op.phase == "update" for text in op.inputs)
-    waiting = [tensor for tensor in read if tensor not in parameters]
+    read = {tensor for i in updated(graph) for tensor in _read(graph, i)}
+    waiting = list(read - parameters)
     while waiting:
         tensor = waiting.pop()
         if tensor not in gradients:
             gradients.add(tensor)
-            op = graph.ops[tensor[0]]
-            waiting += map(graph.resolve, op.inputs) if is_linear(op) else ()
+            waiting += _read(graph, tensor[0]) if is_linear(graph.ops[tensor[0]]) else ()
     return Weights(frozenset(parameters), frozenset(gradients))
+
+
+def _is_parameter(op: Op) -> bool:
+    return traits_of(op.kind).leaf == "parameter"
+
+
+def _read(graph: Graph, position: int) -> list[TensorOf]:
+    return list(map(graph.resolve, graph.ops[position].inputs))
 
 
 def updates_of(graph: Graph, weights: Weights) -> tuple[Update, ...]:
@@ -80,21 +86,18 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
     """For each update that reads tensors the parameters that it writes: the leaves among its
     operands.
     """
-    parameters_of = {}
-    for i, op in enumerate(graph.ops):
-        if op.phase == "update" and op.inputs:
-            read = dict.fromkeys(producer for producer, _ in graph.reads[i])
-            parameters_of[i] = tuple(
-                p for p in read if traits_of(graph.ops[p].kind).leaf == "parameter"
-            )
-    return parameters_of
+    return {
+        i: tuple(dict.fromkeys(p for p, _ in graph.reads[i] if _is_parameter(graph.ops[p])))
+        for i, op in enumerate(graph.ops)
+        if op.phase == "update" and op.inputs
+    }
 
 
 def owns_outputs(op: Op) -> bool:
     """Whether what an op hands to its readers are the parameters that it owns, so that they count
     once.
     """
-    return traits_of(op.kind).leaf == "parameter" and op.param_bytes > 0
+    return _is_parameter(op) and op.param_bytes > 0
 
 
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
@@ -103,13 +106,13 @@ def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[Tens
     """
     if not is_linear(graph.ops[gradient[0]]):
         return ()
-    read = (graph.resolve(text) for text in graph.ops[gradient[0]].inputs)
-    return tuple(tensor for tensor in read if tensor in weights.gradients)
+    return tuple(tensor for tensor in _read(graph, gradient[0]) if tensor in weights.gradients)
 
 
 def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[TensorOf]:
     """The gradients that add up to one, where they are first made; itself where it is no sum."""
     parts, waiting = list[TensorOf](), [gradient]
+    # No recursion: over a thousand steps of an unrolled layer sums are a thousand deep.
     while waiting:
         tensor = waiting.pop()
         addends = addends_of(graph, weights, tensor)
@@ -125,14 +128,15 @@ def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, Ten
     """
     weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):
-        read = (graph.resolve(text) for text in graph.ops[update.op].inputs)
-        weight = next((tensor for tensor in read if tensor in weights.parameters), None)
-        waiting = [] if weight is None else list(update.gradients)
-        while waiting and weight is not None:
-            tensor = waiting.pop()
-            if weight_of.get(tensor) != weight:
-                weight_of[tensor] = weight
-                waiting += addends_of(graph, weights, tensor)
+        read = (tensor for tensor in _read(graph, update.op) if tensor in weights.parameters)
+        for weight in list(read)[:1]:
+            waiting = list(update.gradients)
+            while waiting:
+                tensor = waiting.pop()
+                # The weight of the last update stays, where several share a gradient.
+                if weight_of.get(tensor) != weight:
+                    weight_of[tensor] = weight
+                    waiting += addends_of(graph, weights, tensor)
     return weight_of
 
 
@@ -141,15 +145,11 @@ def op_splits(graph: Graph, position: int, weights: Weights) -> tuple[Split, ...
 
     Raises InputError that names the op.
     """
-    read = [graph.resolve(text) for text in graph.ops[position].inputs]
-    parameters = [
-        i
-        for i, tensor in enumerate(read)
-        if tensor in weights.parameters or tensor in weights.gradients
-    ]
-    gradients = [
-        i
-        for i in range(len(graph.ops[position].outputs))
-        if (position, i) in weights.gradients | weights.parameters
-    ]
-    return splits(op_semantics(graph, position), parameters, gradients)
+
+    def trained(tensor: TensorOf) -> bool:
+        return tensor in weights.parameters or tensor in weights.gradients
+
+    read = [i for i, tensor in enumerate(_read(graph, position)) if trained(tensor)]
+    outputs = range(len(graph.ops[position].outputs))
+    made = [i for i in outputs if trained((position, i))]
+    return splits(op_semantics(graph, position), read, made)

@@ -21,7 +21,7 @@ PLACEMENTS = ["single", "random4_seed0", "block4", "m_etf"]
 
 def step_us(queues: str, placement: str) -> float:
     prepared, place = common.gnmt(queues), golden()[placement]["placement"]
-    task_graph, _ = build(prepared, [place[int(op.name[2:])] for op in prepared.graph.ops])
+    task_graph = build(prepared, [place[int(op.name[2:])] for op in prepared.graph.ops]).task_graph
     return simulate(task_graph, "simpy").end_ps / 1e6
 
 
