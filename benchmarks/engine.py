@@ -120,7 +120,7 @@ def lower_placed(prepared: Prepared, placement: list[int]) -> TaskGraph:
     """Lowering, with the counts of predecessors that both engines read: neither should pay for them
     alone.
     """
-    task_graph, _ = build(prepared, placement)
+    task_graph = build(prepared, placement).task_graph
     assert len(task_graph.predecessor_count) == len(task_graph.tasks)
     return task_graph
 

@@ -374,7 +374,7 @@ def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGra
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    task_graph, _ = build(prepared, placement.tolist())
+    task_graph = build(prepared, placement.tolist()).task_graph
     gc.collect()
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
