@@ -10,12 +10,14 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
-from .errors import InputError
+from .errors import refuse
 from .frozen import FrozenDict, freeze
 from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes, parse_time
 
+# Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
 # queues are named by these and a device
@@ -57,12 +59,10 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its kind names a CPU, or it stages what others send: a host where it stands
-        beside accelerators.
-        """
-        return self.runs_ops and (
-            self.staging or not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
-        )
+        """Whether its kind names a CPU or it stages transfers: a host, beside accelerators."""
+        # By whole words: "epyc-1core" is a host, "cpu2gpu" is none.
+        names_cpu = not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
+        return self.runs_ops and (self.staging or names_cpu)
 
     def problems(self) -> Iterator[str]:
         """What is wrong with it, as ``field: reason``."""
@@ -121,32 +121,28 @@ class Link:
             yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
 
     def between(self, first: str, second: str) -> Link:
-        """The same link between two other devices.
-
-        Its quantities are not parsed again: large clusters are made so.
-        """
+        """A link with these quantities between two other devices."""
         copy = object.__new__(Link)
-        for one in _LINK_FIELDS:
-            object.__setattr__(copy, one, getattr(self, one))
+        # Not by replace, which would parse the quantities again: clusters have a million links.
+        for name in _LINK_FIELDS:
+            object.__setattr__(copy, name, getattr(self, name))
         object.__setattr__(copy, "ends", (first, second))
         return copy
 
 
-_LINK_FIELDS = tuple(one.name for one in fields(Link))
+_LINK_FIELDS = tuple(link_field.name for link_field in fields(Link))
 
 
 def _normalise(noun: object, **parsers: Callable[[Number], object]) -> None:
     problems = []
     for name, parse in parsers.items():
         value = getattr(noun, name)
-        if value is None:
-            continue
-        try:
-            object.__setattr__(noun, name, parse(value))
-        except ValueError as error:
-            problems.append(f"{name}: {error}")
-    if problems:
-        raise InputError(problems)
+        if value is not None:
+            try:
+                object.__setattr__(noun, name, parse(value))
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+    refuse(problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +174,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         freeze(self, "devices", "links", "provenance")
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
         object.__setattr__(
             self, "links", tuple(sorted(map(self._oriented, self.links), key=self._link_order))
         )
@@ -199,6 +193,7 @@ class Cluster:
         taken: dict[tuple[str, str], int] = {}
         for i, link in enumerate(self.links):
             yield from (f"links[{i}].{problem}" for problem in link.problems(names))
+            # Two simplex links may join a pair, one each way; other twins leave no route to choose.
             for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
                 if taken.setdefault(pair, i) != i:
                     yield (
@@ -233,8 +228,8 @@ class Cluster:
         of Link.
         """
         ends = [device.name for device in devices if device.runs_ops]
-        one = Link(("", ""), **link)  # type: ignore[arg-type]
-        links = tuple(one.between(a, b) for i, a in enumerate(ends) for b in ends[i + 1 :])
+        like = Link(("", ""), **link)  # type: ignore[arg-type]
+        links = tuple(like.between(a, b) for a, b in combinations(ends, 2))
         return cls(name, tuple(devices), links, queues, transfer)
 
     @cached_property
@@ -252,41 +247,36 @@ class Cluster:
 
     @cached_property
     def half_links(self) -> tuple[HalfLink, ...]:
-        """Every directed half-link, in the order of the links; a half-duplex link has one for both
-        directions.
-        """
-        found = []
+        """Every directed half-link, in the order of the links; a half-duplex link has one."""
+        half_links = []
         for link in self.links:
             a, b = link.ends
-            if link.duplex == "half":
-                found.append(HalfLink(f"link {a}<>{b}", link))
-            else:
-                found.append(HalfLink(f"link {a}>{b}", link))
-                if link.duplex == "full":
-                    found.append(HalfLink(f"link {b}>{a}", link))
-        return tuple(found)
+            names = [f"{a}<>{b}"] if link.duplex == "half" else [f"{a}>{b}", f"{b}>{a}"]
+            names = names[:1] if link.duplex == "simplex" else names
+            half_links += [HalfLink(f"link {name}", link) for name in names]
+        return tuple(half_links)
 
     @cached_property
     def neighbours(self) -> tuple[dict[int, int], ...]:
         """For each device, neighbour index -> half-link index."""
-        found: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
+        neighbours: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
         number = 0
         for link in self.links:
             a, b = (self.index[end] for end in link.ends)
-            found[a][b] = number
+            neighbours[a][b] = number
             if link.duplex != "simplex":
                 number += link.duplex == "full"
-                found[b][a] = number
+                neighbours[b][a] = number
             number += 1
-        return found
+        return neighbours
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each half-link a number that it shares with those of the same quantities."""
-        found: dict[tuple[object, ...], int] = {}
+        """For each half-link a number that it shares with those of equal quantities."""
+        numbers: dict[tuple[object, ...], int] = {}
         links = (half_link.link for half_link in self.half_links)
         keys = [(link.bandwidth, link.latency, link.gap, link.hold_latency) for link in links]
-        return tuple(found.setdefault(key, len(found)) for key in keys)
+        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
     def __repr__(self) -> str:
         return (

@@ -56,6 +56,13 @@ class InputError(SimdevError, ValueError):
         return type(self)(self.problems, self.file or file)
 
 
+def refuse(problems: Iterable[str]) -> None:
+    """Raises InputError with all of these problems, where there are any."""
+    listed = list(problems)
+    if listed:
+        raise InputError(listed)
+
+
 @contextmanager
 def within(file: str) -> Iterator[None]:
     """Problems of the block are told of a file."""

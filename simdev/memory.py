@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from operator import is_
 from typing import Any
 
 from .cluster import Cluster, Device
-from .errors import InputError
+from .errors import InputError, refuse
 from .frozen import freeze
 from .graph import Graph, Op
 from .semantics import traits_of
@@ -83,20 +84,19 @@ class MemoryModel:
         freeze(self, "context", "communication")
         if isinstance(self.dtype, str):
             object.__setattr__(self, "dtype", known(self.dtype) or self.dtype)
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
-        choices = (
-            ("model", MODELS),
-            ("rounding", tuple(ROUNDING)),
-            ("optimizer", (None, *OPTIMIZERS)),
-        )
-        for name, choice in (*choices, ("dtype", (None, *PARAMETERS))):
+        choices: dict[str, tuple[str | None, ...]] = {
+            "model": MODELS,
+            "rounding": tuple(ROUNDING),
+            "optimizer": (None, *OPTIMIZERS),
+            "dtype": (None, *PARAMETERS),
+        }
+        for name, choice in choices.items():
             if getattr(self, name) not in choice:
-                told = ", ".join(one for one in choice if one)
-                yield f'{name}: must be one of {told}, got "{getattr(self, name)}"'
+                listed = ", ".join(filter(None, choice))
+                yield f'{name}: must be one of {listed}, got "{getattr(self, name)}"'
         if self.gradients is not None and not (is_count(self.gradients) and self.gradients <= 2):
             yield f"gradients: must be 0, 1 or 2 copies, got {self.gradients!r}"
         if self.model == "outputs_only" and len(self.changes) > 1:
@@ -111,19 +111,19 @@ class MemoryModel:
 
     def _reserve_problems(self, name: str, preset: str) -> Iterator[str]:
         value = getattr(self, name)
-        for kind, one in value.items() if isinstance(value, Mapping) else ((None, value),):
-            if one == preset:
-                continue
+        sizes = value if isinstance(value, Mapping) else {None: value}
+        for kind, size in sizes.items():
             try:
-                parse_bytes(one)
+                parse_bytes(0 if size == preset else size)
             except ValueError as error:
-                yield f'{name}{"" if kind is None else f"""["{kind}"]"""}: {error}; or "{preset}"'
+                key = "" if kind is None else f'["{kind}"]'
+                yield f'{name}{key}: {error}; or "{preset}"'
 
     @property
     def changes(self) -> dict[str, Any]:
         """The options that are not the contract's."""
-        values = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
-        return {name: value for name, value, default in values if value != default}
+        options = ((option, getattr(self, option.name)) for option in fields(self))
+        return {option.name: value for option, value in options if value != option.default}
 
     @property
     def unit(self) -> int:
@@ -150,16 +150,15 @@ class MemoryModel:
 def _reserved(value: Reserve, device: Device, preset: int) -> int:
     if not device.runs_ops:
         return 0
-    one = value.get(device.kind, 0) if isinstance(value, Mapping) else value
-    return preset if one in RESERVES else parse_bytes(one)
+    size = value.get(device.kind, 0) if isinstance(value, Mapping) else value
+    return preset if size in RESERVES else parse_bytes(size)
 
 
 def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
-    """The graph with the gradients and the optimizer state that the model asks for; the same one
-    where it asks nothing.
+    """The graph with the gradients and the optimizer state that the model asks for.
 
-    Raises InputError where mixed precision meets parameters that are not of 2 bytes, or whose dtype
-    nobody tells.
+    It is the graph itself where nothing changes. Raises InputError where mixed precision meets
+    parameters that are not of 2 bytes, or whose dtype nobody tells.
     """
     if memory.optimizer is None and memory.gradients is None:
         return graph
@@ -170,10 +169,10 @@ def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
             ops.append(_trained(op, memory))
         except InputError as error:
             problems += [f"ops[{i}]: {problem}" for problem in error.problems]
-    if problems:
-        raise InputError(problems)
-    same = all(one is other for one, other in zip(ops, graph.ops, strict=True))
-    return graph if same else replace(graph, ops=tuple(ops))
+    refuse(problems)
+    # Who remembers answers by the graph object finds them again.
+    unchanged = all(map(is_, ops, graph.ops))
+    return graph if unchanged else replace(graph, ops=tuple(ops))
 
 
 def _trained(op: Op, memory: MemoryModel) -> Op:
@@ -182,32 +181,28 @@ def _trained(op: Op, memory: MemoryModel) -> Op:
         state = state_bytes(op, memory.optimizer, memory.dtype)
     if memory.gradients is not None:
         grad = memory.gradients * op.param_bytes
-    return (
-        op
-        if (state, grad) == (op.state_bytes, op.grad_bytes)
-        else replace(op, state_bytes=state, grad_bytes=grad)
-    )
+    changed = (state, grad) != (op.state_bytes, op.grad_bytes)
+    return replace(op, state_bytes=state, grad_bytes=grad) if changed else op
 
 
 def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
-    """Bytes that an optimizer keeps for the parameters of an op; ``dtype`` where the op does not
-    tell theirs.
+    """Bytes that an optimizer keeps for the parameters of an op.
 
-    Raises InputError.
+    ``dtype`` is theirs where the op does not tell it. Raises InputError.
     """
     kept = OPTIMIZERS[optimizer]
     if not op.param_bytes or not kept.floats:
         return kept.values * op.param_bytes
-    own = op.outputs[0].dtype if traits_of(op.kind).leaf == "parameter" and op.outputs else None
-    own = own or dtype
-    if own is None:
+    if traits_of(op.kind).leaf == "parameter" and op.outputs:
+        dtype = op.outputs[0].dtype or dtype
+    if dtype is None:
         raise InputError(
             f'the dtype of the parameters of "{op.name}" is not known; tell it by '
             "options.memory.dtype"
         )
-    if bits_of(own) != 16 or op.param_bytes % 2:
+    if bits_of(dtype) != 16 or op.param_bytes % 2:
         raise InputError(
-            f'"{op.name}" has parameters of {own}; {optimizer} keeps masters of parameters '
-            "of 2 bytes"
+            f'"{op.name}" has parameters of {dtype}; {optimizer} keeps masters of parameters of 2 '
+            "bytes"
         )
     return kept.floats * 4 * (op.param_bytes // 2)

@@ -8,6 +8,7 @@ from ..errors import InputError
 
 SPREADING = ("all_gather", "reduce_scatter", "all_to_all")
 ROOTED = ("broadcast", "reduce")
+# Messages list them in this order; files and importers accept no other names.
 COLLECTIVES = ("all_reduce", *SPREADING, *ROOTED, "p2p")
 
 

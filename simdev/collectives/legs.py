@@ -37,6 +37,7 @@ def legs(fabric: Fabric, flows: Sequence[Flow]) -> Iterator[tuple[int, tuple[Leg
     by_source: dict[int, list[tuple[int, int]]] = {}
     for number, (source, destination) in enumerate(flows):
         by_source.setdefault(source, []).append((number, destination))
+    # Staged routes are cut into pieces, which a walk does not see.
     staged = any(device.staging for device in fabric.cluster.devices)
     numbers: dict[tuple[int, int], int] = {}
     like: dict[int, Route] = {}

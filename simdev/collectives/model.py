@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ..cluster import UNLIMITED, Cluster
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..fabric import fabric_of
 from ..units import PS_PER_SECOND, is_count, picoseconds
 from .kinds import COLLECTIVES, ROOTED, unknown_collective
@@ -34,6 +34,7 @@ AS_LIBRARIES = {
     "reduce_scatter": RINGS,
 }
 """Of these even by "auto": an all_to_all sends all at once, gather and scatter use rings (NCCL)."""
+# Expanded, each chunk is a message on every hop; more would hardly be faster.
 MAX_CHUNKS = 256
 UNKNOWN = -1
 Way = tuple[str, tuple[Rings, ...]]  # an algorithm, and its rings (none: in the order of the ranks)
@@ -132,13 +133,12 @@ class CollectiveModel:
         """
         index = self.cluster.index
         ranks = tuple(index.get(d, UNKNOWN) if isinstance(d, str) else d for d in devices)
-        problems = list(self._problems(collective, devices, ranks, size))
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems(collective, devices, ranks, size))
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", "roofline")
         inside = len(self._nodes(ranks)) == 1
         measured = self._measured(collective, len(ranks), size) if inside else None
+        # A table knows a group alone; beside others the closed form says how much they add.
         if measured is not None and not beside:
             return measured
         seconds, form = self._fastest(collective, ranks, size)
@@ -171,6 +171,7 @@ class CollectiveModel:
             return True
         if any(devices[rank].transit for rank in ranks):
             return False
+        # Adapters count as the ranks' where a single working device hangs on them.
         private = set(ranks)
         for other in (other for rank in ranks for other in neighbours[rank]):
             works = sum(devices[d].runs_ops for d in neighbours[other])

@@ -116,6 +116,7 @@ def _ring(
     In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
     equal shares, and run at once.
     """
+    # Each ring has the whole group in it and takes an equal share of every part.
     rings = rings or (tuple(ranks),)
     steps, part = len(ranks) - 1, -(-size // len(ranks))
     match collective:
@@ -246,6 +247,7 @@ def levels(
             return between("all_gather", share), inside("all_gather", padded)
         case "reduce_scatter":
             return inside("reduce_scatter", padded), between("reduce_scatter", share)
+        # The root's place alone crosses the network: its node's ranks get theirs inside.
         case "broadcast":
             return between("broadcast", size, places[:1]), inside("broadcast", size)
         case "reduce":

@@ -26,6 +26,7 @@ def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
     Two rings may take turns on every lane where that carries more. Empty where direct links with
     lanes hold no ring.
     """
+    # By index, so that the rings do not hang on the order in which a strategy names devices.
     group = sorted(ranks)
     if not 2 < len(group) <= MAX_RANKS:
         return ()

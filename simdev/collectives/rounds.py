@@ -120,6 +120,7 @@ class Rounds:
     def wire(self) -> Wire:
         """What one flow gets while all flows run; the slowest counts, for all wait for it."""
         per_byte = [1 / rate for rate in self.rates]
+        # A flow can be slower than any carrier on it: staged without chunks, its pieces add up.
         slowest = max(Fraction(kind.sending(per_byte)) for kind in self.kinds)
         rows, borders = self.crossings.tolist(), [*self.first.tolist(), len(self.crossings)]
         # Most carriers are crossed alike, and sums of Fractions are slow.

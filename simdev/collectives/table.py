@@ -15,7 +15,7 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..frozen import freeze
 from ..units import MAX_BYTES, MAX_PS, PS_PER_SECOND, Number, exact
 from .kinds import COLLECTIVES, bus_factor, unknown_collective
@@ -45,9 +45,7 @@ class CollectiveTable:
 
     def __post_init__(self) -> None:
         freeze(self, "anchors")
-        problems = list(self._problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
         if self.source not in ("measured", "fitted"):
@@ -76,6 +74,7 @@ class CollectiveTable:
             return self.anchors[0][1]
         i = bisect_left(self.anchors, size, hi=len(self.anchors) - 1, key=lambda anchor: anchor[0])
         (low, start), (high, end) = self.anchors[i - 1], self.anchors[i]
+        # A line through a falling end would reach 0 seconds somewhere.
         if size > high and end <= start:
             return end * size / high
         return start + (end - start) * (size - low) / (high - low)
@@ -112,6 +111,7 @@ def table_of_rows(
     chosen = _spread(sizes[candidates], (anchors + 1) // 2)
     picked = sorted({candidates[i] for i in chosen})
     octave = np.floor(np.log2(sizes / sizes[0])).astype(np.int64)
+    # Sweeps measure small sizes more densely than large ones.
     weights = 1 / np.bincount(octave)[octave]
     while len(picked) < min(anchors, len(candidates)):
         left = [i for i in candidates if i not in picked]
@@ -175,8 +175,7 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
             by_size.setdefault(int(size), []).append(seconds)
     if not problems and len(by_size) < 2:
         problems.append("rows: at least two sizes are needed")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     sizes = sorted(by_size)
     times = [sorted(by_size[size])[len(by_size[size]) // 2] for size in sizes]
     return np.array(sizes, np.float64), np.array(times, np.float64), times

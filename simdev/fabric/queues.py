@@ -146,6 +146,7 @@ class Fabric:
     def _banks(self) -> dict[Bank, tuple[int, ...]]:
         """The queue of every device, in each bank of the mode."""
         banks: dict[Bank, tuple[int, ...]] = {}
+        # One bank on both sides is one set of queues: half duplex.
         for bank in filter(None, (self.mode.leaving, self.mode.arriving)):
             owners = [bank.owner(device) for device in self.cluster.devices]
             first = len(set().union(*banks.values()))
@@ -256,6 +257,7 @@ def merged(segments: Sequence[Segment]) -> Segment:
     """A multicast over several routes: all their queues, the smallest bandwidth, largest times."""
     routes = [segment.route for segment in segments]
     half_links = tuple(sorted({half_link for route in routes for half_link in route.half_links}))
+    # One send serves all readers, so it goes at the pace of the slowest.
     slowest = min(routes, key=lambda route: route.bandwidth)
     return Segment(
         replace(slowest, devices=routes[0].devices, half_links=half_links),

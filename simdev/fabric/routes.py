@@ -59,6 +59,7 @@ class Routes:
         return self._routes[key]
 
     def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
+        # No longer way is looked at where a link joins the two, even over a wider one.
         if destination in self.cluster.neighbours[source]:
             return source, destination
         layers = self._layers(source, destination)
@@ -163,5 +164,6 @@ class Routes:
         cuts = [i for i, d in between if self.cluster.devices[d].staging]
         if not cuts:
             return (route,)
+        # A staging device holds the bytes, so what follows is a transfer of its own.
         borders = [0, *cuts, last]
         return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))

@@ -41,6 +41,7 @@ class Model:
         return {name: parameter.default for name, parameter in parameters.items()} | dict(self.dims)
 
 
+# Table 2.1 of Brown et al.; precision and optimizer as Megatron-LM trains that size.
 _GPT3 = {
     "batch": 1,
     "length": 2048,

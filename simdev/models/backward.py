@@ -36,6 +36,7 @@ UPDATES = {
 """Kinds of update ops by the optimizers of ``simdev.memory``."""
 
 
+# Two registries of rules would let a kind have two: both decorators write into RULES.
 def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
     """Registers the rule of kinds with several outputs that have gradients."""
 
@@ -79,7 +80,9 @@ def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
     """Records the backward; returns the gradients of the parameters by their source."""
     gradients: dict[tuple[int, int], Value] = {}
     with step.back_at("loss"):
+        # What autograd starts with; profiles of captured steps have a row for it.
         gradients[loss.source] = record("ones_like", loss)
+    # Recorded order is a topological order, so every reader of an output is met before its op.
     for call in reversed(step.calls):
         outputs = tuple(gradients.pop(output.source, None) for output in call.outputs)
         if any(outputs):
@@ -95,6 +98,7 @@ def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
 
 def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int], Value]) -> Op:
     """The update of a parameter, which stays where the parameter is."""
+    # Colocated by name, for an update on another device would send the parameter twice a step.
     name = step.reference(parameter)
     if parameter.source not in gradients:
         raise InputError(f'the loss does not depend on the parameter "{name}"')

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refuse
 from ..graph import Op, Tensor
 from ..memory import OPTIMIZERS, state_bytes
 from ..semantics.dtype import PARAMETERS, bits_of, known
@@ -26,6 +26,7 @@ Shape = tuple[int, ...]
 ShapeDtype = tuple[Shape, str]
 
 FLOATS = tuple(name for name in PARAMETERS if "float" in name)
+# A typing error in a size must not fill the memory before anybody can stop it.
 MAX_OPS = 1_000_000
 
 
@@ -91,6 +92,7 @@ class StepBuilder:
     """
 
     def __init__(self, name: str, dtype: str, optimizer: str) -> None:
+        # A name that is no dtype stays as it was written, for the message.
         problems, dtype = [], known(dtype) or dtype
         if dtype not in FLOATS:
             problems.append(f'dtype: must be one of {", ".join(sorted(FLOATS))}, got "{dtype}"')
@@ -100,8 +102,7 @@ class StepBuilder:
             problems.append(
                 f"optimizer: {optimizer} keeps masters of parameters of 2 bytes, not of {dtype}"
             )
-        if problems:
-            raise InputError(problems)
+        refuse(problems)
         self.name, self.dtype, self.optimizer = name, dtype, optimizer
         self.phase, self.path = "forward", ""
         self.ops: list[Op] = []
@@ -144,10 +145,12 @@ class StepBuilder:
 
     def buffer(self, name: str, *shape: int) -> Value:
         """A tensor kept beside the parameters that no optimizer updates (running statistics)."""
+        # Running statistics stay float32 in 16-bit models, as under PyTorch's autocast.
         return self._leaf("parameter", name, (shape, "float32"))
 
     def _leaf(self, kind: str, name: str, output: ShapeDtype, trained: bool = False) -> Value:
         name, tensor = self._path_of(name), self._tensor(output)
+        # Leaves take no time: they are there when the step begins.
         op = Op(name, kind, outputs=(tensor,), time=0)
         if kind == "parameter":
             op = replace(op, param_bytes=tensor.bytes, colocate=name)
@@ -214,6 +217,7 @@ class StepBuilder:
 
 def read_shapes(inputs: Sequence[Value]) -> dict[str, Any]:
     """The attribute "in" of an op: the shapes of its operands, where one is not read as stored."""
+    # Left out where it says nothing, as captured graphs have it: keys of profiles must be equal.
     if all(value.shape == value.stored for value in inputs):
         return {}
     return {"in": [list(value.shape) for value in inputs]}

@@ -36,12 +36,14 @@ ALEXNET = (
     (256, 3, 1, 1),
 )
 """Channels, kernel, stride, padding."""
+# Convolutions of AlexNet, counted from 1, that a pooling follows.
 POOLED = (1, 2, 5)
 VGG_CHANNELS = (64, 128, 256, 512, 512)
 VGG = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 """Number of 3x3 convolutions of each block, by depth."""
 RESNET = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Bottlenecks of each stage, by depth."""
+# A bottleneck puts out four times the channels of its 3x3 convolution (table 1).
 EXPANSION = 4
 
 
@@ -68,6 +70,7 @@ def alexnet(step: StepBuilder, batch: int = 256, classes: int = 1000, size: int 
             x = relu(conv2d(x, channels, kernel, stride, padding, bias=True))
             if i in POOLED:
                 x = max_pool2d(x, 3, 2)
+    # Dropout before the layer here and behind it in VGG: each as its paper has it.
     x = flat(x)
     for i in (6, 7):
         with step.scope(f"fc_{i}"):

@@ -33,6 +33,7 @@ pooling.
 Where that is all of it, the block halves the extent: so does the last unit of each other branch.
 """
 
+# A 7x7 convolution as two, a row and a column of the window: 2/7 of the products (section 3.2).
 ROW, COLUMN = (1, 7), (7, 1)
 ENDS = ("branch3x3", "branch3x3dbl")
 """Branches of the last blocks that end in a 1x3 and a 3x1 convolution beside each other."""
@@ -111,6 +112,7 @@ def inception_v3(
     for name, block in BLOCKS.items():
         with step.scope(name):
             x = _mixed(x, block, ENDS if block is MIXED_7 else ())
+        # The last blocks of 17x17 are where the paper hangs its second head.
         beside = x if name == "mixed_6e" else beside
     with step.scope("head"):
         x = dropout(global_avg_pool(x))
@@ -127,6 +129,7 @@ def _mixed(x: Value, block: Block, forked: Sequence[str]) -> Value:
             if name == "branch_pool":
                 y = max_pool2d(x, 3, 2) if halving else avg_pool2d(x, 3, 1, 1)
             for i, (channels, kernel) in enumerate(layers):
+                # Where a block halves the extent, a branch's last unit strides without padding.
                 last = halving and i == len(layers) - 1
                 stride, padding = (2, 0) if last else (1, _same(kernel))
                 y = _unit(y, channels, kernel, stride, padding, f"conv_{i}")

@@ -43,6 +43,7 @@ REDUCTION: tuple[Pair, ...] = (
     ("identity", 3, "average_3", 2),
     ("separable_3", 2, "max_3", 0),
 )
+# Only operations on the two input states stride: the others read what has been halved.
 STRIDE = {NORMAL: 1, REDUCTION: 2}
 JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
 """States that no pair reads leave the cell, joined by channels."""
@@ -77,6 +78,7 @@ def nasnet(
         x = batch_norm(conv2d(images(step, batch, size), stem, 3, 2))
     states, last = [x, x], ""
     for name, width, pairs in _frame(filters, repeats):
+        # The released large network has it so (TF-slim's skip_reduction_layer_input).
         before = states[-3 if skip and last.startswith("reduction") else -2]
         with step.scope(name):
             states.append(_cell(states[-1], before, width, pairs, first=name == "stem_0"))

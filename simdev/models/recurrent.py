@@ -35,6 +35,7 @@ from .ops import (
 )
 from .training import model, prediction_loss, words
 
+# Counted from 0: "from the third layer on" (section 3.1).
 RESIDUAL_FROM = 2
 
 
@@ -134,6 +135,7 @@ def rolled(steps: Sequence[Value]) -> Value:
 def _words_loss(steps: Sequence[Value], vocabulary: int) -> Value:
     """The loss of a word predicted from each of the outputs (n, features), one a step of time."""
     with steps[0].step.scope("classifier"):
+        # One product over all steps of time: many small ones would be slower.
         joined = rolled(steps)
     return prediction_loss(linear(joined, vocabulary, "classifier"))
 
@@ -183,6 +185,7 @@ def _attended(xs: Sequence[Value], memory: Value) -> list[Value]:
 def _encoded(xs: Sequence[Value], layers: int) -> list[Value]:
     """Source words to one vector (n, hidden) a word."""
     step, hidden, times = xs[0].step, xs[0].shape[1], range(len(xs))
+    # Both directions read the words themselves, so neither waits for the other.
     forth, _ = lstm(cell(step, "layer_0/left_to_right", hidden, hidden), enumerate(xs))
     back, _ = lstm(
         cell(step, "layer_0/right_to_left", hidden, hidden),
@@ -208,6 +211,7 @@ def _decoded(xs: Sequence[Value], memory: Value, layers: int) -> list[Value]:
     attention = _attention(memory)
     cells = [cell(step, f"layer_{i}", 2 * hidden, hidden) for i in range(layers)]
     states: list[State | None] = [None] * layers
+    # Before the first word nothing has been attended to.
     context, outputs = zeros(memory, batch, hidden), []
     for time, x in enumerate(xs):
         for i, of in enumerate(cells):

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter
 from typing import Any
 
-from ..errors import InputError
+from ..errors import refuse
 from ..graph import Graph
 from ..units import is_count
 from .backward import training_graph
@@ -27,6 +27,7 @@ def model(
     """
 
     def decorated(forward: Callable[..., Value]) -> Callable[..., Graph]:
+        # The forward's first parameter is the StepBuilder, which is made here.
         _, *sizes = inspect.signature(forward).parameters.values()
         defaults = {"dtype": dtype, "optimizer": optimizer}
         texts = (
@@ -43,11 +44,11 @@ def model(
                 for key in dims
                 if key not in known
             ]
+            # Unknown sizes are reported with the wrong ones, so binding must not stop at them.
             dims = {key: value for key, value in dims.items() if key in known}
             given = signature.bind(*args, **dims)
             problems += _problems(given.arguments, known)
-            if problems:
-                raise InputError(problems)
+            refuse(problems)
             given.apply_defaults()
             of_step = [given.arguments[key] for key in defaults]
             step = StepBuilder(name.format(**given.arguments), *of_step)
@@ -63,6 +64,7 @@ def model(
 def _problems(given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Iterator[str]:
     for name, value in given.items():
         default = parameters[name].default
+        # The default tells the kind of a size: bool first, for a bool is an int to Python.
         if isinstance(default, bool):
             if not isinstance(value, bool):
                 yield f"{name}: must be true or false, got {value!r}"

@@ -63,6 +63,7 @@ def transformer(
         words(step, "source", batch, length),
         words(step, "target", batch, length),
     )
+    # The projections of the paper are plain matrices; BERT and GPT-2 added biases.
     attention = Attention(heads, fused=fused, drop=dropout, bias=False)
     both = table(source, vocabulary, width)
     with step.scope("encoder"):
@@ -196,6 +197,7 @@ def _require_context(length: int, context: int) -> None:
 
 def _with_sinusoids(text: Value, both: Value, drop: bool) -> Value:
     """Words (n, t) to (n, t, width), with their places as sinusoids (section 3.5)."""
+    # By the square root of the width, so that sinusoids of size 1 do not outweigh the words.
     x = scale(embedding_by(text, both))
     return dropout(x + x.step.constant("positions", 1, *x.shape[1:]), drop)
 
@@ -233,6 +235,7 @@ def _normed(x: Value, y: Value, norm: str, drop: bool) -> Value:
 def _masked_words_loss(x: Value, both: Value) -> Value:
     """The loss of the masked words, looked up in their texts."""
     step, (batch, length, width) = x.step, x.shape
+    # 15 % of the words, rounded down, but never none: a loss needs a term.
     count = max(1, length * 15 // 100)
     masked = step.input("masked", batch, count, 1, dtype="int64")
     labels = words(step, "labels", batch, count)
@@ -256,6 +259,7 @@ def _gated(x: Value, inner: int) -> Value:
     """SwiGLU (Shazeer, "GLU variants improve Transformer", 2020)."""
     with x.step.scope("mlp"):
         gate = silu(linear(x, inner, "gate", bias=False))
+        # Three matrices: who compares with an ungated model takes 2/3 of its inner width.
         return linear(gate * linear(x, inner, "up", bias=False), x.shape[2], "down", bias=False)
 
 
@@ -281,6 +285,7 @@ class Attention:
         width, groups = x.shape[2], self.kv_heads or self.heads
         with x.step.scope(name):
             q = split_heads(linear(x, width, "query", self.bias), self.heads)
+            # Grouped queries share keys and values, which are then narrower than the queries.
             narrow = groups * q.shape[3]
             k = split_heads(linear(memory, narrow, "key", self.bias), groups)
             v = split_heads(linear(memory, narrow, "value", self.bias), groups)

@@ -33,6 +33,7 @@ class Action(NamedTuple):
 Rows = Sequence[Sequence[Action | None]]
 Place = tuple[int, int]  # rank, slot
 
+# A table of the wrong shape lacks thousands.
 MISSING_SHOWN = 20
 
 
@@ -80,6 +81,7 @@ def slots(rows: Rows) -> dict[Action, int]:
             waits[action] = len(wanted)
             for needed in wanted:
                 after.setdefault(needed, []).append(action)
+    # The longest chain of what it needs: Kahn's algorithm, which leaves circles out.
     level = dict.fromkeys(waits, 0)
     ready = [action for action, count in waits.items() if not count]
     runs: dict[Action, int] = {}

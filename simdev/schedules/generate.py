@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, refuse
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .table import Row, Schedule
 from .text import MAX_ACTIONS
@@ -51,6 +51,7 @@ def one_forward_one_backward(
             f"microbatches: {chunks} chunks a rank need a multiple of {rounds}, the rounds that "
             f"{ranks} ranks make of them, got {microbatches}"
         )
+    # With one chunk a round is the whole step: no chunk has to wait for another.
     size = microbatches // rounds if chunks > 1 else microbatches
     rows = []
     for rank in range(ranks):
@@ -136,5 +137,4 @@ def _check(ranks: int, microbatches: int, chunks: int) -> None:
     ]
     if not wrong and 3 * ranks * microbatches * chunks > MAX_ACTIONS:
         wrong = [f"stages, microbatches, chunks: make more than {MAX_ACTIONS:,} actions"]
-    if wrong:
-        raise InputError(wrong)
+    refuse(wrong)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..errors import InputError
+from ..errors import refuse
 from ..frozen import freeze
 from .actions import BACKWARD, FORWARD, WEIGHT, Action, problems, slots
 
@@ -28,9 +28,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         freeze(self, "rows")
-        faults = list(problems(self.rows))
-        if faults:
-            raise InputError(faults)
+        refuse(problems(self.rows))
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -94,6 +92,7 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
     through the weights that it went forward through, while every backward makes a new version. In
     1F1B stage s of p needs p - s.
     """
+    # A flush ends each step before the weights change.
     if not schedule.asynchronous:
         return (1,) * schedule.stages
     return tuple(

@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Iterator
 
-from ..errors import InputError
+from ..errors import InputError, refuse
 from .actions import Action
 from .table import Row, Schedule
 
@@ -20,6 +20,7 @@ _COMMUNICATION = re.compile(
     r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*"
 )
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+# Files from outside: a larger table would take minutes to check.
 MAX_ACTIONS = 2_000_000
 
 
@@ -48,8 +49,7 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
             except ValueError as error:
                 problems.append(f"rank {rank}, slot {len(row)}: {error}")
         rows.append(tuple(row))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Schedule(tuple(rows), name)
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import ceil
 from typing import TypeVar
 
-from ..errors import InputError
+from ..errors import refuse
 from ..units import Number, parse_bytes, parse_time
 from .table import Schedule
 
@@ -80,12 +80,12 @@ def stage_times(
         size("parameters", parameters),
     )
     more = [stage for stage in range(stages) if times.kept[stage] > times.activation[stage]]
+    # Only where all sizes were read: zeros stand in for those that were not.
     if more and not wrong:
         wrong = [
             f"kept: {times.kept[more[0]]} bytes on stage {more[0]}, more than its whole activation"
         ]
-    if wrong:
-        raise InputError(wrong)
+    refuse(wrong)
     return times
 
 

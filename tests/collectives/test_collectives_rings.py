@@ -9,9 +9,9 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
+from collective_ops import KINDS, collective, seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_collective_ops import KINDS, collective, seconds
 from test_collectives_cuts import cut_seconds
 
 from closed_forms import ring, ring_wire

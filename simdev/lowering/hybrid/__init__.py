@@ -44,10 +44,12 @@ def lower_hybrid(
     groups cost the same: then no copy can run differently, for nothing is shared between groups but
     what all wait for. ``specs`` are datasheets by kind of device. Raises InputError.
     """
+    # Before anything is built: a forward and a backward of every layer are the least.
     _require_size(2 * model.layers * parallelism.microbatches)
     program = _program(model, parallelism, collectives, specs)
     durations, schedule, columns = program.durations, program.schedule, program.columns()
     grid, why = durations.grid, _difference(durations)
+    # Counted for all devices whichever way it is lowered: reports compare the two.
     collapsed = symmetry and not why
     counted = int(np.array([grid.count(queue.groups) for queue in QUEUES])[columns["queue"]].sum())
     _require_size(program.rows if collapsed else counted)

@@ -24,6 +24,7 @@ def add_actions(program: Program, rank: int) -> None:
     bases = (program.rows + np.cumsum(lengths) - lengths).tolist()
     for action, base in zip(actions, bases, strict=True):
         placed[action.stage, action.kind].base[action.microbatch] = base
+    # A device does one thing at a time, so its main rows form a chain, whatever the actions need.
     main = np.concatenate([t.main + base for t, base in zip(templates, bases, strict=True)])
     program.edge(main[:-1], main[1:])
     program.last.append(int(main[-1]))
@@ -64,5 +65,6 @@ def add_sends(program: Program, stage: int) -> None:
         if sender.template.transfer != NONE:
             reader = program.placed[other, FORWARD if kind == FORWARD else program.backward(other)]
             transfer = sender.base + sender.template.transfer
+            # Not the last row that computes: tp's sum behind it must be there before it is sent.
             program.edge(sender.base + sender.template.main[-1], transfer)
             program.edge(transfer, reader.base + reader.template.main[0])

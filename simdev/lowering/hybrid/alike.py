@@ -39,6 +39,7 @@ class Alike:
 
         Nodes are numbered in the order of their first device, and so are the twins in each node.
         """
+        # Each group is then a pattern by itself: no answer is shared by mistake.
         if not self._nodes_are_alike:
             return tuple(map(tuple, groups))
         nodes: dict[int, int] = {}
@@ -89,6 +90,7 @@ class Alike:
         cluster, numbers = self.cluster, dict[Hashable, int]()
         nodes = {device.node: Node([], []) for device in cluster.devices}
         for device in cluster.devices:
+            # Not the name: it is what must not matter.
             traits = device.kind, device.memory, device.staging, device.chunk, device.transit
             nodes[device.node].devices.append(traits)
         for link in cluster.links:

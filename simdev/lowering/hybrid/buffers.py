@@ -29,7 +29,7 @@ def add_parameters(program: Program, rank: int) -> None:
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * (updated + updated_ends)
     for kind, size in sizes.items():
-        program.buffers.add(rank, size, kind, PERSISTENT)
+        program.add_buffers(rank, size, kind, PERSISTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Stage:
 
     def add(self, size: int, kind: str, filler: Ints, *readers: Ints) -> None:
         rank = self.forward.template.rank
-        self.program.buffers.add(rank, size, kind, filler, *readers)
+        self.program.add_buffers(rank, size, kind, filler, *readers)
 
     def backward_rows(self, layer: int) -> list[Ints]:
         """The last rows that read what a layer's forward saved."""
@@ -74,10 +74,12 @@ def add_activations(program: Program, number: int) -> None:
     for visit in visits:
         _add_layer(stage, visit, received is not None and visit is visits[0])
     back = stage.back.template
+    # One workspace for a whole backward: its layers run one after the other.
     space = max(footprint(stage.shard, layer).workspace for layer in back.visits)
     first, last = back.computing
     readers = [stage.back.base + last] if first < last else []
     stage.add(space, "workspace", stage.back.base + first, *readers)
+    # Without a sender the input comes from the stage before on this rank, which counts it.
     if received is not None:
         _add_received(stage, visits[0], received)
     _add_ends(stage)
@@ -149,6 +151,7 @@ def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
             stage.add(rest, "activations", filler, *readers)
     else:
         stage.add(kept.saved - kept.entry * is_received, "activations", filler, *readers)
+    # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
     if here.first == here.last:
         stage.add(kept.again, "workspace", back + here.last)
     else:

@@ -73,6 +73,7 @@ class Durations:
         return self._add([self._load_ps(self._kind(d), loads) for d in self.grid.devices[rank]])
 
     def _roofline_ps(self, kind: str, loads: tuple[Load, ...]) -> int:
+        # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
         spec, total = self.specs[kind], 0.0
         for load in loads:
             total += self._scalars(kind, load.op_class).seconds(ideal_seconds(load, spec))
@@ -120,6 +121,7 @@ class Durations:
         pairs = list(zip(devices[source], devices[destination], strict=True))
         replicas = [pairs[d * tp : (d + 1) * tp] for d in range(dp)]
         sent: dict[int, tuple[int, int]] = {}
+        # Replicas that share no node cannot slow each other down: each part is timed alone.
         for numbers in self._neighbours(replicas):
             near = [replicas[d] for d in numbers]
             key = size, self._alike.pattern(near)
@@ -160,6 +162,7 @@ class Durations:
         routes = (self.model.fabric.routes.pieces(*flow) or () for flow in flows)
         return {link for pieces in routes for piece in pieces for link in piece.half_links}
 
+    # A single number where all groups are equal: it is spread only when tasks are made.
     def _add(self, durations: Sequence[int], lags: Sequence[int] = (0,)) -> int:
         self.columns.append(np.array(durations, np.int64))
         self.lags.append(np.array(lags, np.int64))

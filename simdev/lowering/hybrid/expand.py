@@ -75,6 +75,7 @@ def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
     to = np.where(columns["role"] == PIPELINE, columns["layer"], columns["rank"]) * x.grid.copies
     resource, resources = _resources(x, first)
     durations = x.program.durations
+    # Columns may be one object: nobody writes into those of a task graph.
     zero, nothing = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     tasks = Tasks(
         name=Lazy(count, lambda task: f"{_row_name(x, int(row[task]))} {x.devices[source[task]]}"),
@@ -141,8 +142,10 @@ def _successors(x: _Expansion) -> Rows:
     source, target = np.concatenate(x.program.sources), np.concatenate(x.program.targets)
     order = np.argsort(source, kind="stable")
     source, target = source[order], target[order]
+    # All classes divide the same g evenly, so every group meets equally many of another class.
     meeting = [[_meeting(x.grid, a, b) for b in range(CLASSES)] for a in range(CLASSES)]
     width = np.array([[table.shape[1] for table in line] for line in meeting], np.int64)
+    # How many tasks each task of the source row releases through this edge.
     each = width[kind[source], kind[target]]
     degree = np.bincount(source, each, len(kind)).astype(np.int64)
     ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(degree, sizes))))
@@ -170,15 +173,17 @@ def _meeting(grid: RankGrid, a: int, b: int) -> Ints:
 
 def _buffers(x: _Expansion) -> Buffers:
     """Every buffer on each copy of its rank."""
-    columns, copies, groups = x.program.buffers, x.grid.copies, np.stack(x.grid.groups)
-    filler, count = np.concatenate(columns.filler), np.concatenate(columns.count)
+    buffers, copies, groups = x.program.buffers, x.grid.copies, np.stack(x.grid.groups)
+    table = np.array([(b.rank, b.size, b.kind, b.readers.shape[1]) for b in buffers], np.int64)
+    each = np.repeat(table, [len(b.fillers) for b in buffers], axis=0)
+    rank, size, kind, count = np.ascontiguousarray(each.T)
+    filler = np.concatenate([b.fillers for b in buffers])
+    readers = np.concatenate([b.readers.ravel() for b in buffers])
     lasting = filler == PERSISTENT
     row = np.where(lasting, 0, filler)
     fillers = x.offset[row][:, None] + groups[x.kind[row]]
     fillers[lasting] = PERSISTENT
-    rank, kind = np.concatenate(columns.rank), np.concatenate(columns.kind)
     device = ((rank * copies)[:, None] + np.arange(copies)).ravel()
-    readers = np.concatenate([*columns.readers, np.zeros(0, np.int64)])
     ptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.repeat(count, copies))))
     ids = np.empty(int(ptr[-1]), np.int64)
     start, first = np.cumsum(count) - count, ptr[:-1:copies]
@@ -198,7 +203,7 @@ def _buffers(x: _Expansion) -> Buffers:
     return Buffers(
         Lazy(len(device), name),
         device,
-        np.repeat(np.concatenate(columns.size), copies),
+        np.repeat(size, copies),
         np.repeat(kind, copies),
         fillers.ravel(),
         Rows(ptr, ids),

@@ -40,6 +40,7 @@ class RankGrid:
         """By class, the number of the group of each g."""
         g = np.arange(self.copies, dtype=np.int64)
         d, t = np.divmod(g, self.tp)
+        # Experts are spread over ep consecutive replicas; the others of equal place share theirs.
         return g, d, t, d // self.ep * self.tp + t, d % self.ep * self.tp + t
 
     def count(self, kind: int) -> int:
@@ -63,6 +64,7 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
     if len(usable) != p.devices:
         degrees = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"
         raise InputError(f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}')
+    # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
     each = p.dp * p.tp
     ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
     return RankGrid(ranks, p.dp, p.tp, p.ep)

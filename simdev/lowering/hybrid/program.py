@@ -58,6 +58,7 @@ QUEUES = (
 )
 # Rows up to this queue follow one another on their rank; the others run beside them.
 LAST_MAIN_QUEUE = EXPERT_QUEUE
+# A template knows the first five; rank and action are added where it is placed.
 COLUMNS = ("role", "queue", "duration", "bytes", "layer", "rank", "action")
 
 
@@ -140,33 +141,14 @@ class Placed:
     base: Ints
 
 
-@dataclass
-class BufferColumns:
-    """Buffers by row, while they grow, in pieces: ``count`` readers of each, ``readers`` of all."""
+class BufferRows(NamedTuple):
+    """Buffers alike on a rank: of each the row that fills it, and in its line those that read."""
 
-    rank: list[Ints] = field(default_factory=list)
-    size: list[Ints] = field(default_factory=list)
-    kind: list[Ints] = field(default_factory=list)
-    filler: list[Ints] = field(default_factory=list)
-    count: list[Ints] = field(default_factory=list)
-    readers: list[Ints] = field(default_factory=list)
-
-    def add(
-        self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int
-    ) -> None:
-        """A buffer for each entry of ``filler``, read by the entries beside it; none of 0 bytes."""
-        if not size:
-            return
-        fillers = np.atleast_1d(np.asarray(filler, np.int64))
-        n = len(fillers)
-        self.filler.append(fillers)
-        self.rank.append(np.full(n, rank, np.int64))
-        self.size.append(np.full(n, size, np.int64))
-        self.kind.append(np.full(n, BUFFER_KINDS.index(kind), np.int64))
-        self.count.append(np.full(n, len(readers), np.int64))
-        if readers:
-            columns = [np.broadcast_to(reader, n) for reader in readers]
-            self.readers.append(np.stack(columns, axis=1).ravel())
+    rank: int
+    size: int
+    kind: int
+    fillers: Ints
+    readers: Ints
 
 
 @dataclass
@@ -191,7 +173,7 @@ class Program:
     updates: list[tuple[int, ...]] = field(default_factory=list)
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
-    buffers: BufferColumns = field(default_factory=BufferColumns)
+    buffers: list[BufferRows] = field(default_factory=list)
 
     def stages(self, rank: int) -> list[int]:
         """Those of a rank."""
@@ -212,6 +194,7 @@ class Program:
         stages, shard = self.stages(rank), self.shard
         first, last = 0 in stages, self.schedule.stages - 1 in stages
         total = shard.embedding_parameters * first + shard.classifier_parameters * last
+        # On one rank a tied table is there once.
         if first and last and shard.model.tied:
             total -= shard.model.hidden * shard.vocabulary
         return total, 0
@@ -230,9 +213,20 @@ class Program:
         """Parameters of some buckets here, and those that this replica updates (ZeRO)."""
         sizes = np.array([self.bucket(rank, layer) for layer in layers], np.int64).reshape(-1, 2)
         total = sizes.sum(axis=0).tolist()
+        # Each replica pads its share, so shares are rounded up one by one.
         replicas = self.replicas if self.parallelism.zero else (1, 1)
         shares = (-(-size // count) for size, count in zip(total, replicas, strict=True))
         return sum(total), sum(shares)
+
+    def add_buffers(
+        self, rank: int, size: int, kind: str, filler: Ints | int, *readers: Ints | int
+    ) -> None:
+        """A buffer for each entry of ``filler``, read by the entries beside it; none of 0 bytes."""
+        if size:
+            rows = np.broadcast_arrays(np.atleast_1d(np.asarray(filler, np.int64)), *readers)
+            table = np.stack(rows, axis=1)
+            number = BUFFER_KINDS.index(kind)
+            self.buffers.append(BufferRows(rank, size, number, table[:, 0], table[:, 1:]))
 
     def edge(self, source: Ints | int, target: Ints | int) -> None:
         """Edges from each source to the target beside it."""

@@ -21,6 +21,7 @@ def add_tail(program: Program, rank: int) -> None:
     tail = Template(rank, program.durations)
     waits: list[int] = []
     pairs: list[tuple[int, int]] = []
+    # In the order in which the backward completes them, so that the first can go at once.
     for number in reversed(program.buckets(rank)):
         computed, reduced = _gradients(program, rank, number)
         waits += reduced
@@ -30,6 +31,7 @@ def add_tail(program: Program, rank: int) -> None:
             ready = computed if p.overlap else [last]
             pairs += [(before, row) for before in ready for row in rows]
     updates = [row + first for row in _updates(program, tail)]
+    # The update needs the norm of all gradients (clipping), so it waits for every one.
     pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
     pairs += pairwise(updates)
     for number in program.buckets(rank):
@@ -80,7 +82,7 @@ def _updates(program: Program, tail: Template) -> list[int]:
         tail.edges += [(fetches[-1], updates[-1]), (updates[-1], back)]
         tail.edges += [(before, fetches[-1]) for before in updates[-3:-2]]
         first = program.rows
-        program.buffers.add(rank, size, "optimizer state", fetches[-1] + first, back + first)
+        program.add_buffers(rank, size, "optimizer state", fetches[-1] + first, back + first)
     program.edges((program.last[rank], row + program.rows) for row in fetches[:2])
     return updates
 

@@ -39,6 +39,7 @@ def template_of(program: Program, stage: int, kind: str) -> Template:
         _add_end(program, template, "embedding", kind)
     if last and not forward:
         _add_end(program, template, "classifier", kind)
+    # A backward meets the layers from the last to the first.
     for number in layers if forward else reversed(layers):
         _add_visit(program, template, number, kind)
     if last and forward:
@@ -167,5 +168,6 @@ def _add_send(program: Program, template: Template, other: int) -> None:
     schedule, rank = program.schedule, template.rank
     if 0 <= other < schedule.stages and schedule.rank_of[other] != rank:
         destination = schedule.rank_of[other]
+        # By neighbour rather than direction: with chunks a forward can go around to the first rank.
         queue = TO_NEXT if destination == (rank + 1) % schedule.ranks else TO_PREVIOUS
         template.send(queue, destination, program.shard.rows_bytes)

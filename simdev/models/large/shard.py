@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...errors import InputError
+from ...errors import refuse
 from ...strategy.parallelism import Parallelism
 from .transformer import Transformer
 
@@ -38,6 +38,7 @@ class Shard:
     def vocabulary(self) -> int:
         """Rows of the embedding here, padding included."""
         unit = VOCABULARY_MULTIPLE * self.tp
+        # Rounded up over all ranks together, so that each has as many rows.
         return -(-self.model.vocabulary // unit) * VOCABULARY_MULTIPLE
 
     @property
@@ -88,9 +89,7 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
 
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
-    problems = list(_problems(model, parallelism))
-    if problems:
-        raise InputError(problems)
+    refuse(_problems(model, parallelism))
     p, words = parallelism, parallelism.microbatch * model.length
     rows = words // p.tp if p.sequence_parallel else words
     return Shard(model, words, p.tp, p.ep, rows, p.flash, p.recompute, p.gradient_bytes)
@@ -133,6 +132,7 @@ class Footprint:
 
 def footprint(s: Shard, layer: int) -> Footprint:
     """That of one layer, with what ``recompute`` saves."""
+    # FlashAttention recomputes its scores anyway: "selective" then has nothing to repeat.
     whole, core = _attention(s) + _second(s, layer), _core(s)
     saved, again = whole + core, 0
     if s.recompute == "full":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, refuse
 from ...units import is_count, name_problems
 
 NORMS = ("layer", "rms")
@@ -51,14 +51,14 @@ class Transformer:
     dense_layers: int = 0
 
     def __post_init__(self) -> None:
+        # Filled in only from sound numbers; the others are reported below.
         if is_count(self.heads) and self.heads and is_count(self.hidden):
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
             if not self.head_width and self.hidden % self.heads == 0:
                 object.__setattr__(self, "head_width", self.hidden // self.heads)
         # Sizes are compared with each other only where each by itself is sound.
-        problems = list(self._field_problems()) or list(self._size_problems())
-        if problems:
-            raise InputError(problems)
+        refuse(self._field_problems())
+        refuse(self._size_problems())
 
     def _field_problems(self) -> Iterator[str]:
         yield from name_problems("name", self.name)
@@ -221,8 +221,7 @@ def large_model(name: str, /, **sizes: Any) -> Transformer:
         for key in sizes
         if key not in known
     ]
-    if unknown:
-        raise InputError(unknown)
+    refuse(unknown)
     published = LARGE[name]
     # What follows from the heads is worked out anew; keys of fewer heads stay as published.
     derived = {"head_width": 0} if {"heads", "hidden"} & sizes.keys() else {}

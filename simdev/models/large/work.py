@@ -15,6 +15,7 @@ from ...costs.roofline import Load
 from .shard import Shard
 
 Loads = tuple[Load, ...]
+# The training that these models are published with; masters and states count in the update.
 DTYPE = "bfloat16"
 
 
@@ -57,6 +58,7 @@ def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
 
 def _norm(s: Shard) -> Block:
     x = s.rows_bytes
+    # Gradients of scale and shift: one more pass over the input and its gradient.
     again = (_load("norm dw", "norm", 2 * x, 0),)
     return Block((_load("norm", "norm", x, x),), (_load("norm dx", "norm", 2 * x, x),), again)
 
@@ -134,6 +136,7 @@ def _experts(s: Shard) -> Block:
     words = -(-s.words * m.top_k * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
     expert = _mlp(s, words, inner)
+    # A product each, for grouped kernels take as long where every expert has many words.
     for _ in range(m.experts // s.ep):
         block += expert
     if m.shared_experts:

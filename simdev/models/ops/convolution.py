@@ -27,6 +27,7 @@ def conv2d(
         windows, edges = _pair(kernel), _pair(padding)
         weight = x.step.parameter("weight", channels, x.shape[1] // groups, *windows)
         operands = [x, weight, *([x.step.parameter("bias", channels)] if bias else [])]
+        # Attributes and their order are those of captured graphs: profiles are looked up by them.
         attrs = {"stride": [stride, stride], "padding": edges, "dilation": [1, 1]}
         return record(
             "conv2d",
@@ -100,6 +101,7 @@ def _conv2d(call: Call, dy: Value) -> Gradients:
 @gradient("max_pool2d")
 def _max_pool2d(call: Call, dy: Value) -> Gradients:
     (x,), (_, place) = call.inputs, call.outputs
+    # Unlike the forward, the backward op of PyTorch writes its defaults out.
     attrs = {"padding": [0, 0], **call.attrs, "dilation": [1, 1]}
     yield x, record("max_pool2d_backward", dy, x, place, shape=x.shape, **attrs)
 

@@ -81,6 +81,7 @@ def _mul(call: Call, dy: Value) -> Gradients:
 
 def _summed(dy: Value, shape: Shape) -> Value:
     """A gradient summed over the dimensions along which the operand of this shape was repeated."""
+    # Broadcasting aligns shapes at their ends.
     aligned = (1,) * (len(dy.shape) - len(shape)) + shape
     dims = [i for i, extent in enumerate(dy.shape) if aligned[i] != extent]
     return (total(dy, dims) if dims else dy).view(*shape)

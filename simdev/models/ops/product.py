@@ -108,6 +108,7 @@ def _linear(call: Call, dy: Value) -> Gradients:
     if x.trained:
         yield x, record("matmul", dy, weight, shape=x.shape)
     yield weight, record("matmul", dy, x, shape=weight.shape, transpose_a=True)
+    # A product makes no sums: the gradient of the bias is an op of its own.
     for b in bias:
         yield b, total(dy, [0]).view(*b.shape)
 
@@ -135,5 +136,6 @@ def _rotary(call: Call, dy: Value) -> Gradients:
 @gradient("embedding")
 def _embedding(call: Call, dy: Value) -> Gradients:
     weight, words = call.inputs
+    # Dense, as PyTorch's default: rows that no word named get zeros, which are written, too.
     attrs = {"num_weights": weight.shape[0], "padding_idx": -1}
     yield weight, record("embedding_backward", dy, words, shape=weight.shape, **attrs)

@@ -64,6 +64,7 @@ def _split_backward(call: Call, outputs: OutputGradients) -> Gradients:
 
 def _filled(gradients: OutputGradients, outputs: Sequence[Value]) -> list[Value]:
     """The gradients of these outputs, with zeros for those that nothing reads."""
+    # Some gradient is there, for an op without any has no rule called.
     like = next(dy for dy in gradients if dy is not None)
     return [
         record("zeros_like", like, shape=output.shape) if dy is None else dy

@@ -1,0 +1,7 @@
+"""Presets and pictures that their tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]

@@ -1,0 +1,36 @@
+"""Graphs and allocators that the tests of memory share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bad.scenarios import scenario
+from simdev.cluster import Cluster, Device
+from simdev.costs import CostModel
+from simdev.engine import simulate
+from simdev.lowering import lower
+from simdev.memory import (
+    MemoryModel,
+)
+from simdev.trace import Trace
+from strategies import World
+
+KiB, MiB = 2**10, 2**20
+
+
+PYTORCH = MemoryModel(rounding="pytorch")
+
+
+def traced(world: World, memory: MemoryModel, engine: str = "simpy") -> Trace:
+    task_graph = lower(world.graph, world.cluster, CostModel(), world.strategy, memory)
+    return simulate(task_graph, engine)
+
+
+def pair(memory: int | None = None) -> Cluster:
+    return Cluster.all_to_all(
+        "two", [Device("g0", memory=memory), Device("g1", memory=memory)], bandwidth=10**12
+    )
+
+
+def asked(memory: Any, **changes: Any) -> str:
+    return scenario(options={"memory": memory}, **changes)

@@ -1,0 +1,28 @@
+"""Shapes of schedules that their tests share."""
+
+from __future__ import annotations
+
+import itertools
+
+from simdev.schedules import (
+    SCHEDULES,
+    Schedule,
+)
+
+SINGLE = [name for name in SCHEDULES if not name.startswith("Interleaved")]
+
+
+# Names, ranks, microbatches, chunks: also fewer microbatches than ranks, and rounds that are longer
+# than the ranks.
+SHAPES = [
+    *itertools.product(SINGLE, (1, 2, 3, 5), (1, 2, 4, 9), (1,)),
+    *itertools.product(
+        ("Interleaved1F1B", "InterleavedZeroBubble"), (1, 2, 4), (1, 2, 4, 8), (1, 2, 3)
+    ),
+    *itertools.product(("Interleaved1F1B", "InterleavedZeroBubble"), (4,), (3, 5, 6, 10), (2,)),
+]
+
+
+def table(schedule: Schedule) -> list[list[str]]:
+    """The actions by rank, without the empty slots."""
+    return [[str(action) for action in row if action is not None] for row in schedule.rows]

@@ -1,0 +1,42 @@
+"""Pipelines and their times that the tests of schedules share."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+
+from simdev.check import check
+from simdev.engine import simulate
+from simdev.lowering.pipeline import pipeline_task_graph
+from simdev.report.measures.pipeline import PipelineUse, pipeline_use
+from simdev.schedules import Schedule, named_schedule, stage_times
+from simdev.trace import Trace
+
+PS = 10**12
+
+
+def run(
+    schedule: Schedule, *times: Any, engine: str = "simpy", **sizes: Any
+) -> tuple[PipelineUse, Trace]:
+    """Simulate and have the checker judge it. Times are seconds."""
+    task_graph = pipeline_task_graph(schedule, stage_times(schedule, *times, **sizes))
+    trace = simulate(task_graph, engine)
+    assert check(task_graph, trace) == ()
+    return pipeline_use(schedule, trace), trace
+
+
+def step(name: str, ranks: int, microbatches: int, *times: Any, chunks: int = 1) -> Fraction:
+    """The step time in seconds."""
+    return Fraction(run(named_schedule(name, ranks, microbatches, chunks), *times)[0].step_ps, PS)
+
+
+def live(report: PipelineUse) -> list[int]:
+    return [rank.live for rank in report.ranks]
+
+
+COUNTS = st.integers(1, 6)
+
+
+TIMES = st.sampled_from([0, 1, 2, 3, 7])
