@@ -76,11 +76,6 @@ class Segment(NamedTuple):
         return entry
 
 
-def path_tasks(trace: Trace) -> list[int]:
-    """The ids of the tasks on the critical path of the whole trace, first to last."""
-    return [task for task, _ in _chain(trace, Window(0, trace.end_ps))]
-
-
 def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
     """The tasks of the path, first to last, each with the task that waited behind it in a queue (or
     NOBODY).
