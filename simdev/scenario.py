@@ -120,6 +120,17 @@ class Splitting(NamedTuple):
     whole_ps: Mapping[str, int]
 
 
+class Stage(NamedTuple):
+    """A stage of a pipeline over a graph: its device, its first and last forward op in program
+    order, and how many ops it has.
+    """
+
+    device: str
+    first: str
+    last: str
+    ops: int
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a report is made of: a trace, with where its op times come from.
@@ -130,7 +141,8 @@ class Outcome:
     known). ``memory`` is how memory was counted. ``splitting`` is there where ops were split.
     ``synchronised`` counts the gradients that a policy synchronises (None: there is none).
     ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
-    stage times alone follows.
+    stage times alone follows. ``strategy`` says how gradients are synchronised and what
+    collectives rest on; ``stages`` are those of a pipeline over a graph.
     """
 
     trace: Trace
@@ -142,6 +154,8 @@ class Outcome:
     synchronised: int | None = None
     large: LargeStep | None = None
     schedule: Schedule | None = None
+    strategy: Strategy | None = None
+    stages: tuple[Stage, ...] = ()
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -246,7 +260,20 @@ def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Lower
     costs = op_costs(sharded, graph.tasks.source[: len(sharded.graph.ops)].tolist())
     splitting = _splitting(prepared, placed, origins, graph) if origins else None
     known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
-    return Outcome(trace, *known, prepared.memory, splitting, step.synchronised)
+    return Outcome(
+        trace, *known, prepared.memory, splitting, step.synchronised,
+        strategy=strategy, stages=tuple(_stages(prepared, graph, step.stages)),
+    )  # fmt: skip
+
+
+def _stages(prepared: Prepared, task_graph: TaskGraph, stages: Sequence[int]) -> Iterator[Stage]:
+    ops, devices = prepared.graph.ops, prepared.cluster.devices
+    for number in sorted(set(stages)):
+        members = [op for op, stage in enumerate(stages) if stage == number]
+        # Backward ops lie in the opposite order, so forwards alone name the span of a stage.
+        forward = [op for op in members if ops[op].phase == "forward"] or members
+        device = devices[int(task_graph.tasks.source[forward[0]])].name
+        yield Stage(device, ops[forward[0]].name, ops[forward[-1]].name, len(members))
 
 
 def _splitting(

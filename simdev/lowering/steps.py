@@ -41,7 +41,7 @@ class LoweredStep:
     earlier step can go first. ``pushes`` are the messages that a credit counts, where there is one.
     ``synchronised`` counts the gradients that a policy synchronises (None: there is no policy).
     ``microbatch`` is the task graph of one microbatch with all that is done once a step, where a
-    step holds several.
+    step holds several. ``stages`` is the stage of each op of the graph in a pipeline (else empty).
     """
 
     task_graph: TaskGraph
@@ -50,6 +50,7 @@ class LoweredStep:
     pushes: tuple[Push, ...] = ()
     synchronised: int | None = None
     microbatch: TaskGraph | None = None
+    stages: tuple[int, ...] = ()
 
 
 def most_steps(step: LoweredStep) -> int:

@@ -19,13 +19,16 @@ from ..costs import CostMiss
 from ..errors import OutOfMemoryError
 from ..lowering import Prepared
 from ..period import Steady, steady_state
-from ..scenario import Outcome, Scenario, execute
+from ..scenario import Outcome, Scenario, Stage, execute
+from ..strategy import Sync
+from ..strategy.sync import BUCKET, FIRST_BUCKET
+from ..taskgraph import COLLECTIVE
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
 from .measures.footprint import Footprint
 from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
-from .measures.spans import Window, sent_mask, shown_devices
+from .measures.spans import Window, kind_mask, sent_mask, shown_devices
 from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
 from .measures.training import Training
 from .measures.usage import (
@@ -59,7 +62,8 @@ class Report:
     periods that the critical path tiles, shared out among its steps. Memory is that of the whole
     trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a policy synchronises
     (None: there is no policy). ``training`` is the section of a large model's step, ``pipeline``
-    that of a schedule from the times of its stages.
+    that of a schedule from the times of its stages. ``stages`` are those of a pipeline over a
+    graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -80,6 +84,8 @@ class Report:
     synchronised: int | None = None
     training: Training | None = None
     pipeline: PipelineUse | None = None
+    stages: tuple[Stage, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -218,6 +224,8 @@ class Report:
             yield held_table(self.memories, in_terminal=self.footprint is not None)
         if self.pipeline is not None:
             yield self.pipeline.table()
+        columns = {"device": TEXT, "first op": TEXT, "last op": TEXT, "ops": COUNT}
+        yield Table("Stages of the pipeline", columns, self.stages)
         if self.footprint is not None:
             yield self.footprint.table()
         yield link_table(self.links, self.transfer_count, self.transfer_bytes)
@@ -232,6 +240,7 @@ class Report:
             f"Bubble {self.bubble:.1%}, exposed communication {self.exposed:.1%} of the working "
             f"devices' time (idle: {self.idle:.1%})."
         )
+        yield from self.assumptions
         for section in (self.training, self.footprint):
             yield from () if section is None else section.notes()
         if self.costs:
@@ -303,7 +312,41 @@ def analyze(outcome: Outcome) -> Report:
         synchronised=outcome.synchronised,
         training=None if large is None else Training.of(trace, large),
         pipeline=None if schedule is None else pipeline_use(schedule, trace),
+        stages=outcome.stages,
+        assumptions=tuple(_assumptions(outcome)),
     )
+
+
+def _assumptions(outcome: Outcome) -> Iterator[str]:
+    """How gradients are synchronised, and what collectives rest on, where there are any."""
+    strategy, splitting = outcome.strategy, outcome.splitting
+    if strategy is None:
+        return
+    sync, collectives = strategy.sync, strategy.collectives
+    roles = {origin.role for origin in splitting.origins.values()} if splitting else set()
+    if isinstance(sync, Sync):
+        parts = {
+            f"buckets of {sync.bucket} bytes": sync.bucket,
+            f"slices of {sync.slice_parameters} parameters": sync.slice_parameters,
+            f"an even piece a server from {sync.even_parameters} parameters": sync.even_parameters,
+        }
+        cut = next((part for part, size in parts.items() if size is not None), "whole gradients")
+        yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
+    elif roles & {"sync", "sum"}:
+        # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
+        sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"
+        yield f"Gradients are synchronised by {sync}{sizes if sync == 'bucketed' else ''}."
+    if kind_mask(outcome.trace.task_graph, COLLECTIVE).any() or collectives.cost == "expanded":
+        basis = {
+            "closed": "closed forms",
+            "table": f"{len(collectives.tables)} measured tables, closed forms where these end",
+            "expanded": "their messages one by one",
+        }[collectives.cost]
+        slower = f", slowed {float(collectives.slowdown):g} times beside computing"
+        yield (
+            f"Collectives rest on {basis} (algorithm {collectives.algorithm})"
+            f"{slower if collectives.slowdown != 1 else ''}."
+        )
 
 
 def _miss_table(report: Report) -> Table:

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
 from simdev.engine import simulate
-from simdev.errors import DeadlockError, InputError
+from simdev.errors import DeadlockError
 from simdev.files import write_run
 from simdev.report import analyze, run
 from simdev.report.measures.spans import covered_ps
-from simdev.report.page import read_results, read_subject, results_data, run_data, what_ifs
+from simdev.report.page import read_subject, run_data, what_ifs
 from simdev.report.page.timeline import MOST_LEVELS, busy_shares, coarser, timeline
 from simdev.scenario import Outcome, load_scenario
 from strategies import World, task_graphs, worlds
@@ -366,93 +365,28 @@ def test_a_run_with_absurd_spans_still_has_a_report(tmp_path: Path, start: int) 
     json.dumps(run_data(subject, what_ifs(subject.report)), allow_nan=False)
 
 
-# Results of sweeps.
-
-RESULTS = pd.DataFrame(
-    {
-        "scenario": ["a.json", "b.json", "c.json"],
-        "cluster.bandwidth": ["1Gbit/s", "2Gbit/s", "4Gbit/s"],
-        "cluster.bandwidth_bytes_per_s": [1.25e8, 2.5e8, 5e8],
-        "status": ["ok", "infeasible", "failed"],
-        "reason": [None, "gpu:0: 3 bytes over its 5", "no such file"],
-        "step_time_s": [0.25, 0.125, math.nan],
-        "step_time_ps": pd.array([250_000_000_000, 125_000_000_000, None], dtype="Int64"),
-        "feasible": pd.array([True, False, None], dtype="boolean"),
-        "utilization": [0.5, 0.25, math.inf],
-    }
-)
+def test_a_report_says_what_its_figures_rest_on() -> None:
+    data_parallel = {"short": "data-parallel", "collectives": {"cost": "expanded"}}
+    parts = {"graph": {"model": "lenet", "batch": 8}, "cluster": "c4140-4x-v100"}
+    text = str(run(load_scenario(parts | {"strategy": data_parallel})))
+    assert "synchronised by bucketed, the first bucket of 1048576 bytes, further ones of" in text
+    assert "Collectives rest on their messages one by one (algorithm ring)." in text
+    policy = {"short": "data-parallel", "sync": {"policy": "bucketed", "bucket": "1 MB"}}
+    text = str(run(load_scenario(parts | {"strategy": policy})))
+    assert "synchronised by bucketed (all-reduce), in buckets of 1000000 bytes." in text
+    assert "Collectives rest on closed forms (algorithm ring)." in text
+    assert "Gradients" not in str(run(load_scenario(question())))
 
 
-def test_results_become_columns_that_are_drawn() -> None:
-    data = results_data(RESULTS, "r.csv")
-    columns = {column["title"]: column for column in data["columns"]}
-    assert data["headline"] == "3 scenarios: 1 ok, 1 infeasible, 1 failed"
-    assert columns["step_time_s"] == {
-        "title": "step_time_s",
-        "as": "time",
-        "values": [0.25e12, 0.125e12, None],
-    }
-    assert columns["cluster.bandwidth_bytes_per_s"]["as"] == "rate"
-    assert columns["feasible"] == {"title": "feasible", "as": "text", "values": [True, False, None]}
-    assert columns["utilization"]["values"] == [0.5, 0.25, None]
-    assert data["axes"] == {
-        "x": "cluster.bandwidth_bytes_per_s",
-        "y": "step_time_s",
-        "colour": "status",
-    }
-    json.dumps(data, allow_nan=False)
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_results_are_read_as_they_were_written(tmp_path: Path, ending: str) -> None:
-    from simdev.sweep.frame import write_results
-
-    if ending == "parquet":
-        pytest.importorskip("pyarrow")
-    path = tmp_path / f"r.{ending}"
-    results = RESULTS.assign(scenario=["=1+1", "+x", "plain"])
-    write_results(results, path)
-    data = results_data(read_results(str(path)), "r")
-    columns = {column["title"]: column["values"] for column in data["columns"]}
-    assert columns["scenario"] == ["=1+1", "+x", "plain"]
-    assert columns["step_time_ps"] == [250_000_000_000, 125_000_000_000, None]
-    assert columns["feasible"] == [True, False, None]
-
-
-@pytest.mark.parametrize("names", [["NA", "null", "nan"], ["007", "1e3", "8"]])
-def test_names_that_look_like_something_else_are_read_as_names(
-    tmp_path: Path, names: list[str]
-) -> None:
-    from simdev.sweep.frame import write_results
-
-    write_results(RESULTS.assign(scenario=names), tmp_path / "r.csv")
-    data = results_data(read_results(str(tmp_path / "r.csv")), "r")
-    columns = {column["title"]: column for column in data["columns"]}
-    assert (columns["scenario"]["values"], columns["scenario"]["as"]) == (names, "text")
-    assert columns["utilization"]["values"] == [0.5, 0.25, None]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("none.csv", None, "no such file"),
-        ("r.csv", b"", "cannot be read as CSV: no columns"),
-        ("r.csv", b"a,b\n1,2\n", "is no table of simdev sweep: it has no column scenario"),
-        ("r.csv", b"\xff\xfe\x00", "cannot be read as CSV"),
-        ("r.parquet", b"PAR1 but no more", "cannot be read as Parquet"),
-    ],
-)
-def test_what_is_no_table_of_results_is_refused(
-    tmp_path: Path, name: str, content: bytes | None, told: str
-) -> None:
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=told):
-        read_results(str(tmp_path / name))
-
-
-def test_no_rows_are_told() -> None:
-    data = results_data(RESULTS.iloc[:0], "empty")
-    assert (data["headline"], data["columns"]) == ("No scenarios", [])
+def test_a_pipeline_over_a_graph_names_its_stages() -> None:
+    ops = [{"name": "a", "time": "1 us", "outputs": [{"bytes": 8}]}]
+    ops += [
+        {"name": n, "time": "1 us", "inputs": [m], "outputs": [{"bytes": 8}]}
+        for m, n in (("a", "b"), ("b", "c"), ("c", "d"))
+    ]
+    strategy = {"version": 1, "pipeline": {"pp": 2, "microbatches": 2, "stages": ["c"]}}
+    report = run(load_scenario(question(graph={"ops": ops}) | {"strategy": strategy}))
+    assert [(stage.device, stage.first, stage.last) for stage in report.stages] == [
+        ("gpu:0", "a", "b"), ("gpu:1", "c", "d"),
+    ]  # fmt: skip
+    assert "Stages of the pipeline" in str(report)

@@ -116,8 +116,8 @@ def test_steady_period_of_pipedream(p: int, more: int, f: int, b: int, c: int) -
     report, _ = run(named_schedule("PipeDream", p, 3 * p + 2 + more), f, b, 0, c)
     assert report.period is not None
     assert report.period.repeats
-    assert report.period.ps == (f + b + Fraction(2 * (p - 1) * c, p)) * PS
-    assert report.period.least_ps <= report.period.ps <= report.period.most_ps
+    assert report.period.period_ps == (f + b + Fraction(2 * (p - 1) * c, p)) * PS
+    assert min(report.period.later_ps) <= report.period.period_ps <= max(report.period.later_ps)
     assert report.versions == tuple(p - s for s in range(p))
 
 
@@ -127,7 +127,7 @@ def test_the_slowest_stage_sets_pipedreams_period(stages: list[tuple[int, int, i
     report, _ = run(named_schedule("PipeDream", len(stages), 60), forward, backward, weight)
     assert report.period is not None
     assert report.period.repeats
-    assert report.period.ps == max(map(sum, stages)) * PS
+    assert report.period.period_ps == max(map(sum, stages)) * PS
     assert report.bubble_rate == 0
 
 
@@ -141,7 +141,7 @@ def test_pipedream_that_is_not_steady_yet_tells_a_mean() -> None:
     period = run(named_schedule("PipeDream", 4, 7), 1, 2, 0, 1)[0].period
     assert period is not None
     assert not period.repeats
-    assert period.least_ps <= period.ps <= period.most_ps
+    assert min(period.later_ps) <= period.period_ps <= max(period.later_ps)
 
 
 # Model, p, m, f, b, w, comm (ms), and the published rates of 1F1B, interleaved, ZB-H1, ZB-H2: Qi et

@@ -63,7 +63,7 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     task_graph = replace(task_graph, resources=resources)
     whole = copied(task_graph, copies, copies.joins(()), sequences, actions.microbatches)
     across = _across(graph, task_graph, placement, copies, sequences)
-    return LoweredStep(whole, tuple(across), microbatch=task_graph)
+    return LoweredStep(whole, tuple(across), microbatch=task_graph, stages=tuple(stage_of))
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def pipeline_chart(pipeline: PipelineUse, trace: Trace) -> Gantt:
         first = last
     time = f"step {format_seconds(pipeline.step_ps / PS_PER_SECOND)}"
     if period is not None:
-        time += f", steady period {format_seconds(float(period.ps / PS_PER_SECOND))}"
+        time += f", steady period {format_seconds(float(period.period_ps / PS_PER_SECOND))}"
     used = {action.kind for action in schedule.actions}
     kinds: Legend = {NAMES[kind]: Look(shade(GREY, kind)) for kind in NAMES if kind in used}
     return Gantt(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...period import Steady
 from ...schedules import BACKWARD, FORWARD, WEIGHT, Schedule, weight_versions
 from ...taskgraph import Ints
 from ...trace import Trace
@@ -60,26 +61,11 @@ class RankUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
-    """The steady state of an asynchronous pipeline: ``ps`` a microbatch, exact where ``repeats``.
-
-    It repeats where the state of all stages does, every ``cycle`` microbatches; else ``ps`` is the
-    mean over the later half. ``least_ps`` and ``most_ps`` are the extremes of the times that were
-    averaged.
-    """
-
-    ps: Fraction
-    repeats: bool
-    cycle: int
-    least_ps: int
-    most_ps: int
-
-
-@dataclass(frozen=True, slots=True)
 class PipelineUse:
     """What a pipeline's trace shows; times in ps.
 
-    ``period`` is None for a synchronous schedule, or too short a run.
+    ``period`` says how the microbatches of an asynchronous schedule follow one another once the
+    pipeline is fed; it is None for a synchronous schedule, or too short a run.
     """
 
     schedule: Schedule
@@ -87,7 +73,7 @@ class PipelineUse:
     step_ps: int
     ranks: tuple[RankUse, ...]
     versions: tuple[int, ...]
-    period: Period | None
+    period: Steady | None
 
     @property
     def cost_ps(self) -> int:
@@ -106,7 +92,7 @@ class PipelineUse:
         """
         ideal, cost = Fraction(self.ideal_ps), Fraction(self.cost_ps)
         if self.period is not None:
-            ideal, cost = ideal / self.schedule.microbatches, self.period.ps
+            ideal, cost = ideal / self.schedule.microbatches, self.period.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,8 +114,8 @@ class PipelineUse:
             "ranks": [rank.to_json() for rank in self.ranks],
         }
         if period is not None:
-            extremes = period.least_ps, period.most_ps
-            section["period_s"] = float(period.ps / PS_PER_SECOND)
+            extremes = min(period.later_ps), max(period.later_ps)
+            section["period_s"] = float(period.period_ps / PS_PER_SECOND)
             section["period_exact"] = period.repeats
             section["period_range_s"] = [ps / PS_PER_SECOND for ps in extremes]
         return section
@@ -146,7 +132,8 @@ class PipelineUse:
             how = "the mean, not yet steady"
             if period.repeats:
                 how = f"exact, repeats every {period.cycle}"
-            yield f"Steady period {_time(period.ps)} a microbatch ({how}); bubble rate {rate:.4f}"
+            length = _time(period.period_ps)
+            yield f"Steady period {length} a microbatch ({how}); bubble rate {rate:.4f}"
             return
         work = f"cost {_time(self.cost_ps)} for {_time(self.ideal_ps)} of work"
         yield f"Bubble rate {rate:.4f}: {work}"
@@ -210,7 +197,7 @@ def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
     return int(np.cumsum([0, *changes]).max())
 
 
-def _period(schedule: Schedule, trace: Trace) -> Period | None:
+def _period(schedule: Schedule, trace: Trace) -> Steady | None:
     """The time between microbatches completed by stage 0, while the pipeline is still being fed.
 
     In 1F1B what happens between two backwards of each stage follows from what happened between the
@@ -220,13 +207,11 @@ def _period(schedule: Schedule, trace: Trace) -> Period | None:
     state = _states(schedule, trace)
     if len(state) < 3:
         return None
-    ends = state[:, 0]  # of the backwards of stage 0
+    ends = state[:, 0].tolist()  # of the backwards of stage 0
     shifts = state[-1] - state[:-1]
     same = np.flatnonzero((shifts == shifts[:, :1]).all(axis=1))
     cycle = len(state) - 1 - int(same[-1]) if len(same) else 0
-    gaps = np.diff(ends)[-(cycle or len(ends) // 2) :]
-    period = Fraction(int(gaps.sum()), len(gaps))
-    return Period(period, cycle > 0, cycle, int(gaps.min()), int(gaps.max()))
+    return Steady(ends[0], tuple(np.diff(ends).tolist()), len(ends), cycle, trace.end_ps)
 
 
 def _states(schedule: Schedule, trace: Trace) -> Ints:
