@@ -126,6 +126,7 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
     """
     scene, parameters = fit(scenario, measured, names)
     fitted = with_parameters(scenario, parameters)
+    # Executed, not summed up: queues and waits shift the step as a whole.
     before, after = execute(scenario).trace, execute(fitted).trace
     residuals = tuple(_residuals(scene, before, after))
     steps = scene.steps

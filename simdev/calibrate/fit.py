@@ -124,6 +124,7 @@ def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> It
 def _efficiency(scene: Scene, name: str, rows: Ints, duration: Floats) -> Parameter:
     took = (scene.steps.finish - scene.steps.start)[:, rows].astype(np.float64).ravel()
     predicted = np.tile(duration[rows], len(scene.steps.start))
+    # Relative residuals need a length: spans below the clock's resolution have none.
     took, predicted = took[took > 0], predicted[took > 0]
     whole = Parameter("efficiency", name, Fraction(1), Fraction(1), None, len(took))
     if not len(took):

@@ -146,6 +146,7 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
             measured.source or None,
         )
     counts = Counter(len(measured.spans[name]) for name in present)
+    # The number that most names have; of equal ones the larger.
     steps = max(counts, key=lambda count: (counts[count], count))
     # Chrome's clock may start anywhere: only differences are sure to fit.
     first = min(measured.spans[name][0][0] for name in present)

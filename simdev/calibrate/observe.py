@@ -210,6 +210,7 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
             cause = _cause(scene, beliefs, before, ends, task)
             if cause is not None:
                 other, is_gap = cause
+                # A believed end errs as its duration does, a measured end as the clock.
                 scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
                 (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
     return _waits(gaps, believed), _waits(lags, believed)
@@ -292,6 +293,7 @@ def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:
     shared: set[int] = set()
     for link in range(len(scene.task_graph.links)):
         flows = [t for t in rows.owners()[rows.ids == link].tolist() if known[t]]
+        # By start: only the flow that lasts longest so far can still overlap the next.
         flows.sort(key=lambda t: (start[t], finish[t]))
         latest = UNKNOWN
         for flow in flows:

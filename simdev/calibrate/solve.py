@@ -93,6 +93,7 @@ def solve(
             # are too small by accident would count most.
             weights = care / np.maximum(np.abs(rows @ x + offset), TINY * np.abs(target).max())
         a, y = rows * weights[:, None], (target - offset) * weights
+        # 1.4826 x the median of |residuals| is the standard deviation of normal noise.
         spread = max(1.4826 * float(np.median(np.abs(a @ x - y))), TINY)
         fitted = least_squares(
             lambda p, a=a, y=y, spread=spread: (a @ p - y) / spread,

@@ -60,6 +60,7 @@ def write_fitted(
     for key in PATHS:
         if key in written:
             written[key] = _moved(written[key], folder, target)
+    # By the writer of clusters, so that both outputs say the same.
     written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
     if timed:

@@ -15,6 +15,7 @@ from itertools import chain, count
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -27,7 +28,7 @@ from ..semantics import traits_of
 from .optimizers import Optimizer, optimizer_named
 from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
 
-Loss = Callable[..., torch.Tensor]
+Loss = Callable[..., Tensor]
 Gradient = tuple[tuple[int, int], TensorSpec]
 """Where a gradient comes from, and what it looks like to the update."""
 
@@ -55,21 +56,21 @@ class Capture:
         return self.counts[row_key(row)]
 
 
-class _Step(torch.nn.Module):
+class _Step(nn.Module):
     """The loss of a module as a module, so that its parameters can be exchanged for fake ones."""
 
-    def __init__(self, module: torch.nn.Module, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.module = module
         self.loss = loss
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
         return self.loss(self.module, *inputs)
 
 
 def capture(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
+    module: nn.Module,
+    inputs: Sequence[Tensor],
     loss: Loss,
     optimizer: str = "sgd-momentum",
     name: str = "model",
@@ -84,14 +85,15 @@ def capture(
     recorder, leaves, gradients = _record(module, inputs, loss, training=True)
     writer = Writer(recorder, leaves)
     writer.write_step()
+    # Behind the whole backward, where optimizer.step() stands.
     for parameter, gradient in gradients.items():
         writer.write_update(parameter, gradient, update)
     return writer.captured(name)
 
 
 def capture_forward(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
+    module: nn.Module,
+    inputs: Sequence[Tensor],
     call: Callable[..., Any],
     name: str = "model",
 ) -> Capture:
@@ -107,8 +109,8 @@ def capture_forward(
 
 
 def _record(
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
+    module: nn.Module,
+    inputs: Sequence[Tensor],
     loss: Callable[..., Any],
     training: bool,
 ) -> tuple[Recorder, dict[int, str], dict[str, Gradient]]:
@@ -116,15 +118,14 @@ def _record(
     gradient.
     """
     step = _Step(module, loss)
+    # Fake tensors have shapes and no memory: a step of any size is captured in seconds.
     mode = FakeTensorMode()
     # Parameters, then buffers, each once: the order of the leaves, and of the updates.
-    tensors: dict[str, torch.Tensor] = {
+    tensors: dict[str, Tensor] = {
         **dict(step.named_parameters()),
         **dict(step.named_buffers()),
     }
-    state: dict[str, torch.Tensor] = {
-        key: mode.from_tensor(tensor) for key, tensor in tensors.items()
-    }
+    state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in tensors.items()}
     batch = [mode.from_tensor(tensor) for tensor in inputs]
     recorder = Recorder(Scopes({id(child): key for key, child in module.named_modules()}))
     leaves = {recorder.add_leaf("parameter", tensor): key for key, tensor in state.items()}
@@ -135,6 +136,7 @@ def _record(
     trained = {key: tensor for key, tensor in state.items() if tensor.requires_grad}
     try:
         with torch.set_grad_enabled(training), mode, recorder, recorder.scopes.watching():
+            # The module stays as it is: its parameters are fake for this call alone.
             value = torch.func.functional_call(step, state, tuple(batch))
             if not training:
                 return recorder, leaves, {}
@@ -160,6 +162,7 @@ def _input_names(loss: Loss) -> list[str]:
     input_1, ...
     """
     try:
+        # A loss may be written in C, or take *tensors: then Python has no names for them.
         parameters = list(inspect.signature(loss).parameters.values())[1:]
     except (TypeError, ValueError):
         parameters = []
@@ -260,6 +263,7 @@ class Writer:
             "phase": PHASE_CODES[record.phase],
         }
         key = row_key(row)
+        # Equal ops are measured once: the first call of a key stands for all.
         self.calls.setdefault(key, record.call)
         self.rows.setdefault(key, row)
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -304,6 +308,7 @@ def _operands(record: Record) -> tuple[list[list[int]], dict[str, Any]]:
     flags = traits_of(record.kind).transposes
     for position, index in enumerate(record.operands):
         shape, stride = list(record.call.specs[index].shape), list(record.call.specs[index].stride)
+        # A transposed operand is told as it lies in memory, with a flag: products take it so.
         if position < len(flags) and not _contiguous(shape, stride) and stride[-2] == 1:
             shape[-2:], stride[-2:] = shape[:-3:-1], stride[:-3:-1]
             attrs[flags[position]] = True

@@ -66,6 +66,7 @@ def compare(
         graph = Path(profile).parent / header["graph"]
     kind = header["device"]["kind"]
     cluster = Cluster(f"1x-{kind}", (Device("device:0", kind),))
+    # Program order, as the step ran when it was measured.
     strategy = Strategy({"*": "device:0"}, Order("program"))
     report = run(Scenario(read_graph(graph), cluster, CostModel((rows,)), strategy))
     return Comparison(

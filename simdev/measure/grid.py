@@ -16,6 +16,7 @@ from itertools import count, islice
 from math import exp, log, prod
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
@@ -50,7 +51,7 @@ class Point:
     FLOPs, roughly.
     """
 
-    function: Callable[..., torch.Tensor]
+    function: Callable[..., Tensor]
     shapes: tuple[Shape, ...]
     parameters: int = 0
     flops: float = 0.0
@@ -77,7 +78,7 @@ def conv(draw: random.Random, number: int) -> Point:
     groups = channels if number % 6 == 5 else 1
     out = channels if groups > 1 else out
 
-    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def function(x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x, weight, None, stride, kernel // 2, groups=groups)
 
     made = images * out * (extent / stride) ** 2
@@ -90,7 +91,7 @@ def attention(draw: random.Random, number: int) -> Point:
     batch, length = _whole(draw, 1, 64), _whole(draw, 16, 4096)
     heads, width = _whole(draw, 1, 32), draw.choice((32, 64, 64, 128))
 
-    def written(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q, k, v, heads, None, 0.0)
 
     flops = 4.0 * batch * heads * length**2 * width
@@ -114,7 +115,7 @@ def norm(draw: random.Random, number: int) -> Point:
         )
     images, channels, extent = _whole(draw, 1, 128), _whole(draw, 8, 2048), _whole(draw, 4, 224)
 
-    def function(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         # Running statistics are tensors of their own, as in a step; nothing asks for their
         # gradient.
         mean, variance = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
@@ -132,7 +133,7 @@ def softmax(draw: random.Random, number: int) -> Point:
     )
 
 
-ELEMENTWISE: tuple[tuple[Callable[..., torch.Tensor], int], ...] = (
+ELEMENTWISE: tuple[tuple[Callable[..., Tensor], int], ...] = (
     (torch.add, 2),
     (torch.mul, 2),
     (torch.relu, 1),
@@ -173,6 +174,7 @@ def points(name: str, limit: Limit, seed: int = 0) -> Iterator[Point]:
     draw = random.Random(f"{name} {seed}")
     for number in count():
         point = CLASSES[name](draw, number)
+        # Drawn again, not shrunk: the sizes stay log-uniform within the limit.
         while point.flops > limit.flops or max(map(prod, point.shapes)) > limit.elements:
             point = CLASSES[name](draw, number)
         yield point
@@ -217,6 +219,7 @@ def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
         with recorder:
             value = point.function(*tensors)
             recorder.note_saved(value)
+        # Given, so that no loss of the point's stands among its rows.
         gradient = torch.empty_like(value)
         leaves[recorder.add_leaf("input", gradient)] = "gradient"
         recorder.phase = "backward"

@@ -49,6 +49,8 @@ OPERAND_ORDER = {"linear": (1, 2, 0)}
 first).
 """
 
+# Where a tensor lies, its layout, which outputs are wanted: none of it changes the time, or the
+# shapes tell it.
 _SILENT = frozenset(
     {
         "device",
@@ -62,7 +64,9 @@ _SILENT = frozenset(
         "ignore_index",
     }
 )
+# What layers always pass, and the schema has no default for.
 _TRIVIAL: Mapping[str, Any] = {"groups": 1, "alpha": 1, "beta": 1}
+# x ** 2.0 is a product, x ** 2.5 a transcendental function.
 _FLOAT_MATTERS = frozenset({"pow"})
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..semantics import traits_of, work
 from .capture import Capture
@@ -241,7 +242,7 @@ def _row(captured: Capture, key: str, samples: Samples, kind: str, timer: Timer)
     }
 
 
-def make_inputs(call: Call, device: str, seed: int) -> list[torch.Tensor]:
+def make_inputs(call: Call, device: str, seed: int) -> list[Tensor]:
     """One set of tensors for a call, on a device; the same seed makes the same values.
 
     Random normal floats, and whole numbers within the range that the call can take. Zeros would
@@ -257,7 +258,7 @@ def make_inputs(call: Call, device: str, seed: int) -> list[torch.Tensor]:
 
 def _make(
     spec: TensorSpec, bound: int, positive: bool, generator: torch.Generator, device: str
-) -> torch.Tensor:
+) -> Tensor:
     # The memory behind the tensor: with stride 0 smaller than the tensor, with gaps larger.
     extent = 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
     extent = extent if 0 not in spec.shape else 0
@@ -288,7 +289,7 @@ def _index_bound(call: Call) -> int:
     return max(1, shape[0] if name == "embedding" else min(shape))
 
 
-def _true_indices(call: Call, tensors: list[torch.Tensor]) -> None:
+def _true_indices(call: Call, tensors: list[Tensor]) -> None:
     """Where the maxima really are: random places would be scattered as no pooling scatters them."""
     arguments = named_arguments(call.func, call.args, call.kwargs)
     pooled = arguments["self"]

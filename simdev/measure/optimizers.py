@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import InputError
 
@@ -37,17 +38,13 @@ def optimizer_named(name: str) -> Optimizer:
 # update many parameters at once, which a placement could not tear apart.
 
 
-def sgd_momentum_update(
-    parameter: torch.Tensor, gradient: torch.Tensor, momentum: torch.Tensor
-) -> None:
+def sgd_momentum_update(parameter: Tensor, gradient: Tensor, momentum: Tensor) -> None:
     """A parameter's step of SGD with momentum 0.9, in place."""
     momentum.mul_(0.9).add_(gradient)
     parameter.add_(momentum, alpha=-1e-3)
 
 
-def adam_update(
-    parameter: torch.Tensor, gradient: torch.Tensor, first: torch.Tensor, second: torch.Tensor
-) -> None:
+def adam_update(parameter: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
     """A parameter's step of Adam, in place."""
     first.lerp_(gradient, 0.1)
     second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ..errors import InputError
 from ..files.writing import write_text
@@ -26,7 +27,7 @@ from .torch_models import MODELS
 from .transfers import measure_copies
 
 Builder = Callable[..., Any]
-GZIP_FROM = 10**6
+GZIP_FROM = 10**6  # characters; profiles are kept in repositories
 
 
 def model_names() -> list[tuple[str, int, str]]:
@@ -61,9 +62,11 @@ def profile_model(
     conditions = _conditions(device, seconds, flush, progress)
     chosen = {**(sizes or {}), **({} if batch is None else {"batch": batch})}
     model = _resolve(name, device, chosen, optimizer)
+    # Parameters and inputs have the same values in every run: some kernels branch on them.
     torch.manual_seed(0)
     module, inputs, loss = _built(model, name)
     module, inputs = module.to(device).train(), tuple(tensor.to(device) for tensor in inputs)
+    # On a GPU PyTorch dispatches other operators, so the graph is another file.
     graph_name = model.graph_name + ("" if device == "cpu" else f"-{device}")
     captured = capture(module, inputs, loss, model.optimizer, graph_name)
     measured = measure(captured, module, inputs, loss, model.optimizer, conditions)
@@ -211,11 +214,11 @@ def _load(path: str, function: str) -> Builder:
 def _built(model: _Chosen, name: str) -> tuple[Any, tuple[Any, ...], Any]:
     """(module, inputs, loss) of a builder, which may be anybody's. Raises InputError."""
     match model.build(**model.sizes):
-        case (torch.nn.Module() as module, inputs, loss) if callable(loss):
-            batch = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+        case (nn.Module() as module, inputs, loss) if callable(loss):
+            batch = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         case _:
             raise InputError(f"{name}: must return (module, inputs, loss)")
-    if not all(isinstance(tensor, torch.Tensor) for tensor in batch):
+    if not all(isinstance(tensor, Tensor) for tensor in batch):
         raise InputError(f"{name}: inputs must be tensors")
     return module, batch, loss
 

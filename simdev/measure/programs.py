@@ -19,6 +19,7 @@ from functools import wraps
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -41,7 +42,7 @@ class Program:
 
 
 def import_program(
-    source: ProgramSource | ExportedProgram | torch.nn.Module,
+    source: ProgramSource | ExportedProgram | nn.Module,
     inputs: Sequence[Any] | None = None,
     optimizer: str | None = None,
     name: str = "model",
@@ -55,7 +56,7 @@ def import_program(
     which can run code: read those of people whom you trust. Files that hold pickled objects are
     refused. Raises InputError.
     """
-    if isinstance(source, torch.nn.Module):
+    if isinstance(source, nn.Module):
         if inputs is None:
             raise InputError("inputs: a module needs those that it is called with")
         names = _positional(inspect.signature(source.forward))
@@ -80,6 +81,7 @@ def import_program(
 
 def load_program(source: ProgramSource) -> ExportedProgram:
     """The program of a .pt2 file. Raises InputError."""
+    # Before PyTorch opens it: loading is when pickled objects would run.
     _refuse_pickles(source)
     try:
         with warnings.catch_warnings():
@@ -137,7 +139,7 @@ def _refuse_sample(archive: zipfile.ZipFile, names: Sequence[str]) -> None:
                 ) from error
 
 
-def _with_modules(program: ExportedProgram, notes: list[str]) -> torch.nn.Module:
+def _with_modules(program: ExportedProgram, notes: list[str]) -> nn.Module:
     """The program as the modules that it was exported from, where PyTorch can tell them, else as
     one.
     """
@@ -155,7 +157,7 @@ def _with_modules(program: ExportedProgram, notes: list[str]) -> torch.nn.Module
 
 
 def _graph(
-    module: torch.nn.Module,
+    module: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     names: Sequence[str],
@@ -163,9 +165,9 @@ def _graph(
     name: str,
 ) -> Graph:
     leaves, spec = tree_flatten((args, dict(kwargs)))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
 
-    def call(module: torch.nn.Module, *tensors: torch.Tensor) -> Any:
+    def call(module: nn.Module, *tensors: Tensor) -> Any:
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):
             filled[place] = tensor
@@ -187,14 +189,10 @@ def _scalar(call: Callable[..., Any]) -> Callable[..., Any]:
     """The call's first output, which must be a loss."""
 
     @wraps(call)
-    def loss(module: torch.nn.Module, *tensors: torch.Tensor) -> torch.Tensor:
+    def loss(module: nn.Module, *tensors: Tensor) -> Tensor:
         outputs = call(module, *tensors)
         first = outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
-        if (
-            not isinstance(first, torch.Tensor)
-            or first.numel() != 1
-            or not first.is_floating_point()
-        ):
+        if not isinstance(first, Tensor) or first.numel() != 1 or not first.is_floating_point():
             raise InputError(
                 "optimizer: the program returns no loss (one number) that a step could minimise"
             )

@@ -35,6 +35,7 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+# In this order: a name that holds another one (rtx 2080 ti, rtx 2080) comes before it.
 GPUS = (
     ("h100 pcie", "h100-pcie"),
     ("h100 nvl", "h100-nvl"),

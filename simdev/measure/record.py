@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -36,7 +37,7 @@ class TensorSpec:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+    def of(cls, tensor: Tensor) -> TensorSpec:
         """The look of a tensor."""
         return cls(tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), tensor.dtype)
 
@@ -65,7 +66,7 @@ class Call:
     specs: tuple[TensorSpec, ...]
     made: tuple[TensorSpec, ...]
 
-    def bind(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments and keywords of the call on these tensors."""
 
         def fill(value: Any) -> Any:
@@ -107,7 +108,7 @@ class Scopes:
         """The innermost call of a module that is running."""
         return self.stack[-1] if self.stack else ()
 
-    def enter(self, module: torch.nn.Module, *_: Any) -> None:
+    def enter(self, module: nn.Module, *_: Any) -> None:
         """A module's forward begins."""
         name = self.names.get(id(module))
         around = self.current
@@ -171,7 +172,7 @@ class Recorder(TorchDispatchMode):
         # A freed storage would give its number to another.
         self._alive: list[Any] = []
 
-    def add_leaf(self, kind: str, tensor: torch.Tensor) -> int:
+    def add_leaf(self, kind: str, tensor: Tensor) -> int:
         """A tensor that the step is given (kind ``parameter`` or ``input``); returns its record."""
         spec = TensorSpec.of(tensor)
         self.records.append(
@@ -180,7 +181,7 @@ class Recorder(TorchDispatchMode):
         self._note_source(tensor, (len(self.records) - 1, 0))
         return len(self.records) - 1
 
-    def note_saved(self, value: torch.Tensor) -> None:
+    def note_saved(self, value: Tensor) -> None:
         """Fills ``saved``: the bytes beside parameters that the backward of each operator keeps, by
         its record.
 
@@ -199,7 +200,7 @@ class Recorder(TorchDispatchMode):
                 sizes[storage] = max(sizes.get(storage, 0), size)
         self.saved = {index: sum(sizes.values()) for index, sizes in kept.items()}
 
-    def source_of(self, tensor: torch.Tensor) -> tuple[int, int]:
+    def source_of(self, tensor: Tensor) -> tuple[int, int]:
         """(record, output) that made a tensor; one never seen before becomes an input of the
         step.
         """
@@ -210,16 +211,17 @@ class Recorder(TorchDispatchMode):
         """Runs the operator and records it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        # Questions about a tensor (its device, its layout), which no device runs.
         if func.namespace == "prim":
             return result
         node = self.scopes.new_node() if self.phase == "forward" else None
         instance = self.scopes.at_dispatch(self.phase)
         if node is not None:
             self._of_node[node] = len(self.records)
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         arguments = named_arguments(func, args, kwargs)
         inputs = [
-            leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, torch.Tensor)
+            leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, Tensor)
         ]
         if aten_name(func) in ALLOCATIONS:
             for output in outputs:
@@ -239,8 +241,8 @@ class Recorder(TorchDispatchMode):
         kind: str,
         func: Any,
         arguments: Mapping[str, Any],
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
         instance: Instance,
         operands: Sequence[int] | None = None,
     ) -> None:
@@ -261,8 +263,8 @@ class Recorder(TorchDispatchMode):
         self,
         func: Any,
         arguments: Mapping[str, Any],
-        inputs: Sequence[torch.Tensor],
-        result: Sequence[torch.Tensor | None],
+        inputs: Sequence[Tensor],
+        result: Sequence[Tensor | None],
         instance: Instance,
     ) -> None:
         """The gradients of input and weight apart: each reads only what it needs, the third tensor
@@ -286,7 +288,7 @@ class Recorder(TorchDispatchMode):
                     f"{kind}_{part}", func, part_arguments, inputs, outputs, instance, operands
                 )
 
-    def _note_source(self, tensor: torch.Tensor, source: tuple[int, int] | None) -> None:
+    def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         self._sources[_storage(tensor)] = source
         self._alive.append(tensor.untyped_storage())
 
@@ -294,19 +296,20 @@ class Recorder(TorchDispatchMode):
 def _call(
     func: Any,
     arguments: Mapping[str, Any],
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
 ) -> Call:
     """The call with slots for its tensors, which are met in the order of ``inputs``."""
     count = 0
 
     def cut(value: Any) -> Any:
         nonlocal count
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, Tensor):
             return value
         count += 1
         return Slot(count - 1)
 
+    # Only the schema tells which arguments must be given by name.
     keywords = {argument.name for argument in func._schema.arguments if argument.kwarg_only}
     filled = {name: tree_map(cut, value) for name, value in arguments.items()}
     args = tuple(value for name, value in filled.items() if name not in keywords)
@@ -316,7 +319,8 @@ def _call(
     )
 
 
-def _is_view(func: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+    # An op in place shares the storage too, but it computes.
     written = any(
         a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments
     )
@@ -324,11 +328,11 @@ def _is_view(func: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.
     return not written and all(_storage(tensor) in behind for tensor in outputs)
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def saved_tensors(value: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
     """(number of the autograd node, tensor that it keeps) of all nodes behind a value."""
     stack, seen = [value.grad_fn], set()
     while stack:
@@ -342,6 +346,6 @@ def saved_tensors(value: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
             name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"
         ]
         for leaf in tree_leaves([getattr(node, name) for name in names]):
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, Tensor):
                 yield node._sequence_nr(), leaf
         stack.extend(before for before, _ in node.next_functions)

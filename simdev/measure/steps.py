@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ..costs import PHASE_CODES
 from ..graph import PHASES
@@ -72,8 +73,8 @@ def _canonical(value: Mapping[str, Any]) -> str:
 
 def measure(
     captured: Capture,
-    module: torch.nn.Module,
-    inputs: Sequence[torch.Tensor],
+    module: nn.Module,
+    inputs: Sequence[Tensor],
     loss: Loss,
     optimizer: str,
     conditions: Conditions,
@@ -146,8 +147,8 @@ class StepTimer:
 
     def __init__(
         self,
-        module: torch.nn.Module,
-        inputs: Sequence[torch.Tensor],
+        module: nn.Module,
+        inputs: Sequence[Tensor],
         loss: Loss,
         optimizer: str,
         device: str,
@@ -174,6 +175,7 @@ class StepTimer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _phases(self) -> Iterator[None]:
+        # Gradients are made anew, as in the captured backward: none is added to an old one.
         self.optimizer.zero_grad(set_to_none=True)
         value = self.loss(self.module, *self.inputs)
         yield

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from ..errors import InputError
@@ -159,7 +160,9 @@ def measure_links(
 
 def _play(rank: int, folder: str, sizes: Sequence[int], rounds: int, reps: int) -> None:
     """A side of the ping-pong; side 0 times it and leaves ``times.json`` in the folder."""
+    # A device of the measured cluster is one core.
     torch.set_num_threads(1)
+    # Otherwise gloo takes the interface of the host's name, which may be a real network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     tensors = [torch.randn(size // 4) for size in sizes]
@@ -170,7 +173,7 @@ def _play(rank: int, folder: str, sizes: Sequence[int], rounds: int, reps: int) 
     dist.destroy_process_group()
 
 
-def _transfers(rank: int, tensor: torch.Tensor, reps: int) -> list[float]:
+def _transfers(rank: int, tensor: Tensor, reps: int) -> list[float]:
     """Seconds of a transfer, half a round trip each, after warm-ups."""
     times = []
     for _ in range(MESSAGE_WARM_UPS + reps):

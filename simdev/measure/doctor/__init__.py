@@ -59,6 +59,7 @@ def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
     ]
     return warnings + [
         Warned(second.file, name, message)
+        # Each pair once; the later file is warned of, for it is the copy.
         for i, second in enumerate(sheets)
         for first in sheets[:i]
         for name, compare in (("copies", across.copies), ("clocks", across.clocks))

@@ -10,9 +10,9 @@ from typing import Any
 
 from .sheet import Sample, Sheet
 
-FEWEST = 3
-SAME = 0.95
-EXACT = 1e-9
+FEWEST = 3  # equal times of fewer ops may be chance
+SAME = 0.95  # of the times: a copy may have been touched up
+EXACT = 1e-9  # relative: a factor leaves rounding errors, a measurement more
 CONDITIONS = (
     ("method", "timer"),
     ("method", "statistic"),

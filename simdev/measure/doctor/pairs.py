@@ -20,7 +20,7 @@ SLOWER, SMALLER = 0.8, 0.5
 """The larger op is too fast below this share of the time of one that has at most this share of its
 size.
 """
-MOST_ROWS = 3000
+MOST_ROWS = 3000  # every row is compared with every other of its group
 GEMM = {"linear": "matmul", "addmm": "matmul", "mm": "matmul"}
 SUFFIXES = ("_backward_input", "_backward_weight", "_backward")
 WINDOW = ("stride", "padding", "dilation", "groups")

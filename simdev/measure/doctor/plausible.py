@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from .sheet import Sample, Sheet, examples, number
 
 SCHEMA = 1
-TOO_FAST = 0.95
-FLOOR_NS = 15_000
+TOO_FAST = 0.95  # boost clocks exceed a datasheet by a few percent
+FLOOR_NS = 15_000  # a launch takes 3 to 10 us, the smallest kernel 1 to 3 us
 FLOOR_OVER_IDEAL = 3.0
 FEWEST = 10
 SPREAD = 0.2

@@ -12,8 +12,8 @@ from statistics import median
 from ...semantics.dtype import bits_of
 from .sheet import Sample, Sheet, examples, number
 
-SLOWEST_OVER_IDEAL = 500.0
-LONG_NS = 20_000.0
+SLOWEST_OVER_IDEAL = 500.0  # further below a datasheet is no kernel, half of a profile even less
+LONG_NS = 20_000.0  # shorter ops are mostly launch, which no datasheet bounds
 FEWEST_PEERS = 4
 BITS = 8.0
 FACTORS = {

@@ -11,7 +11,7 @@ import math
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .batches import TrainingStep, next_word_step, numbered, translation_step
@@ -22,13 +22,13 @@ GPT2_CONTEXT = 1024
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     heads: int,
-    mask: torch.Tensor | None,
+    mask: Tensor | None,
     dropout: float,
-) -> torch.Tensor:
+) -> Tensor:
     """Query (N, T, width) over key and value (N, S, width) to (N, T, width).
 
     ``mask`` (T, S) is true where a query must not look.
@@ -41,7 +41,7 @@ def attend(
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-def future(words: torch.Tensor) -> torch.Tensor:
+def future(words: Tensor) -> Tensor:
     """The mask (T, T) that hides what comes after each of the words (N, T)."""
     length = words.shape[1]
     return torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
@@ -59,9 +59,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.dropout = dropout
 
-    def forward(
-        self, x: torch.Tensor, memory: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """(N, T, width) over (N, S, width) to (N, T, width)."""
         q, k, v = self.query(x), self.key(memory), self.value(memory)
         return self.out(attend(q, k, v, self.heads, mask, self.dropout))
@@ -76,7 +74,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(inner, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, T, width) to the like."""
         return self.dropout(self.down(F.relu(self.up(x))))
 
@@ -92,7 +90,7 @@ class EncoderLayer(nn.Module):
         self.norm_2 = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, S, width) to the like."""
         x = self.norm_1(x + self.dropout(self.attention(x, x)))
         return self.norm_2(x + self.feed_forward(x))
@@ -111,7 +109,7 @@ class DecoderLayer(nn.Module):
         self.norm_3 = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, memory: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
         """(N, T, width) over the encoder's (N, S, width) to (N, T, width)."""
         x = self.norm_1(x + self.dropout(self.attention(x, x, mask)))
         x = self.norm_2(x + self.dropout(self.cross(x, memory)))
@@ -133,7 +131,7 @@ class Transformer(nn.Module):
         self.decoder = numbered(self, "decoder", [DecoderLayer(*sizes) for _ in range(layers)])
         self.width = width
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Source (N, S) and target (N, T) word numbers to logits (N, T, vocabulary)."""
         memory, x = self.embed(source), self.embed(target)
         for encoder in self.encoder:
@@ -143,7 +141,7 @@ class Transformer(nn.Module):
             x = decoder(x, memory, mask)
         return F.linear(x, self.embedding.weight)
 
-    def embed(self, words: torch.Tensor) -> torch.Tensor:
+    def embed(self, words: Tensor) -> Tensor:
         """Words (N, T) to (N, T, width), with the sinusoids of their places (section 3.5)."""
         x = self.embedding(words) * math.sqrt(self.width)
         places = torch.arange(words.shape[1], device=words.device)[:, None]
@@ -178,7 +176,7 @@ class BertEmbeddings(nn.Module):
         self.norm = nn.LayerNorm(width, BERT_EPSILON)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, words: torch.Tensor, sentences: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor, sentences: Tensor) -> Tensor:
         """(N, T) twice to (N, T, width)."""
         places = torch.arange(words.shape[1], device=words.device)
         x = self.words(words) + self.sentences(sentences) + self.places(places)
@@ -197,7 +195,7 @@ class BertLayer(nn.Module):
         self.norm_2 = nn.LayerNorm(width, BERT_EPSILON)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, T, width) to the like."""
         x = self.norm_1(x + self.dropout(self.attention(x, x)))
         return self.norm_2(x + self.dropout(self.down(F.gelu(self.up(x)))))
@@ -219,9 +217,7 @@ class Bert(nn.Module):
         self.norm = nn.LayerNorm(width, BERT_EPSILON)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
 
-    def forward(
-        self, words: torch.Tensor, sentences: torch.Tensor, masked: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, words: Tensor, sentences: Tensor, masked: Tensor) -> tuple[Tensor, Tensor]:
         """Words and sentences (N, T), places of the masked words in the batch (M), to logits (M,
         vocabulary) and (N, 2).
         """
@@ -251,12 +247,12 @@ def bert(
 
     def loss(
         module: nn.Module,
-        words: torch.Tensor,
-        sentences: torch.Tensor,
-        masked: torch.Tensor,
-        labels: torch.Tensor,
-        follows: torch.Tensor,
-    ) -> torch.Tensor:
+        words: Tensor,
+        sentences: Tensor,
+        masked: Tensor,
+        labels: Tensor,
+        follows: Tensor,
+    ) -> Tensor:
         scores, pairs = module(words, sentences, masked)
         return F.cross_entropy(scores, labels) + F.cross_entropy(pairs, follows)
 
@@ -281,7 +277,7 @@ class Gpt2Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.heads = heads
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(N, T, width) to the like."""
         q, k, v = self.qkv(self.norm_1(x)).chunk(3, 2)
         x = x + self.dropout(self.out(attend(q, k, v, self.heads, mask, self.dropout.p)))
@@ -303,7 +299,7 @@ class Gpt2(nn.Module):
         self.blocks = numbered(self, "block", blocks)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor) -> Tensor:
         """Words (N, T) to logits (N, T, vocabulary)."""
         embedded = self.words(words)
         places = torch.arange(words.shape[1], device=words.device)

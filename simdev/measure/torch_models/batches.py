@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-TrainingStep = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[..., torch.Tensor]]
+TrainingStep = tuple[nn.Module, tuple[Tensor, ...], Callable[..., Tensor]]
 """(module, inputs, loss): ``loss(module, *inputs)`` gives the scalar that the step minimises."""
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -30,7 +30,7 @@ def numbered(parent: nn.Module, name: str, parts: list[Part]) -> list[Part]:
 def image_step(module: nn.Module, batch: int, classes: int, size: int) -> TrainingStep:
     """A classifier on ``batch`` random images of 3 x ``size`` x ``size``."""
 
-    def loss(module: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(module: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(module(images), labels)
 
     return module, (torch.randn(batch, 3, size, size), torch.randint(classes, (batch,))), loss
@@ -39,7 +39,7 @@ def image_step(module: nn.Module, batch: int, classes: int, size: int) -> Traini
 def next_word_step(module: nn.Module, vocabulary: int, shape: tuple[int, int]) -> TrainingStep:
     """A language model on random words (``shape``), which scores each next word."""
 
-    def loss(module: nn.Module, words: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    def loss(module: nn.Module, words: Tensor, following: Tensor) -> Tensor:
         return F.cross_entropy(module(words).flatten(0, 1), following.flatten())
 
     return module, (torch.randint(vocabulary, shape), torch.randint(vocabulary, shape)), loss
@@ -50,9 +50,7 @@ def translation_step(
 ) -> TrainingStep:
     """A translator on random sentences, source and target alike of ``shape``."""
 
-    def loss(
-        module: nn.Module, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
+    def loss(module: nn.Module, source: Tensor, target: Tensor, labels: Tensor) -> Tensor:
         scores = module(source, target).flatten(0, 1)
         return F.cross_entropy(scores, labels.flatten(), label_smoothing=label_smoothing)
 

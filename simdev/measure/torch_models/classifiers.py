@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .batches import TrainingStep, image_step
@@ -22,7 +22,7 @@ def mlp(batch: int = 32, width: int = 256, layers: int = 3, classes: int = 10) -
         module.add_module(f"layer_{i}", nn.Sequential(nn.Linear(width, width), nn.ReLU()))
     module.add_module("classifier", nn.Linear(width, classes))
 
-    def loss(module: nn.Module, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(module: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(module(features), labels)
 
     return module, (torch.randn(batch, width), torch.randint(classes, (batch,))), loss
@@ -110,7 +110,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _normed(channels, out, 1, stride) if stride > 1 or channels != out else None
         self.relu = nn.ReLU(inplace=True)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, channels, H, W) to (N, 4 width, H', W')."""
         out = self.unit_3(self.relu(self.unit_2(self.relu(self.unit_1(x)))))
         return self.relu(out + (x if self.shortcut is None else self.shortcut(x)))
@@ -178,7 +178,7 @@ class SplitEnd(nn.Module):
         self.conv1x3 = _conv_unit(middle, 384, (1, 3), padding=(0, 1))
         self.conv3x1 = _conv_unit(middle, 384, (3, 1), padding=(1, 0))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, channels, H, W) to (N, 768, H, W)."""
         x = self.stem(x)
         return torch.cat([self.conv1x3(x), self.conv3x1(x)], 1)
@@ -204,7 +204,7 @@ class Mixed(nn.Module):
             self.add_module(name, branch)
             self.out += out
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, channels, H, W) to (N, out, H', W')."""
         return torch.cat([branch(x) for branch in self.children()], 1)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .batches import TrainingStep, image_step
 
@@ -73,7 +73,7 @@ class Halve(nn.Module):
         self.odd = nn.Conv2d(channels, out - out // 2, 1, bias=False)
         self.bn = _norm(out)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """(N, channels, H, W) to (N, out, H / 2, W / 2), rounded up."""
         x = self.relu(x)
         return self.bn(torch.cat([self.even(self.pool(x)), self.odd(self.pool(self.shift(x)))], 1))
@@ -115,7 +115,7 @@ class Cell(nn.Module):
         self.joined = JOINED[pairs]
         self.channels = out * len(self.joined)
 
-    def forward(self, x: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
         """The input of the cell and that of the one before to (N, channels, H', W')."""
         states = [self.squeeze(x), self.before(before)]
         for left, a, right, b in self.pairs:
@@ -164,7 +164,7 @@ class NasNet(nn.Module):
         self.cells.append((cell, older))
         self._shapes.append((cell.channels, halvings + (pairs is REDUCTION)))
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Images (N, 3, H, W) to scores (N, classes)."""
         states = [self.conv_0(images)] * 2
         for cell, older in self.cells:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .batches import TrainingStep, next_word_step, numbered, translation_step
 
-CellState = tuple[torch.Tensor, torch.Tensor]
+CellState = tuple[Tensor, Tensor]
 """Output and memory of an LSTM cell, each (N, hidden)."""
 
 
@@ -22,7 +22,7 @@ class Cell(nn.Module):
         self.from_input = nn.Linear(features, 4 * hidden)
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
 
-    def forward(self, x: torch.Tensor, state: CellState) -> CellState:
+    def forward(self, x: Tensor, state: CellState) -> CellState:
         """(N, features) and the state before to the state after."""
         # Written out, not nn.LSTMCell: that is one fused operator on a GPU and several on a CPU.
         gates = self.from_input(x) + self.from_state(state[0])
@@ -30,9 +30,9 @@ class Cell(nn.Module):
         memory = torch.sigmoid(keep) * state[1] + torch.sigmoid(write) * torch.tanh(content)
         return torch.sigmoid(show) * torch.tanh(memory), memory
 
-    def run(self, steps: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, steps: Iterable[Tensor]) -> list[Tensor]:
         """Outputs of all steps in turn, from a state of zeros."""
-        outputs: list[torch.Tensor] = []
+        outputs: list[Tensor] = []
         state: CellState | None = None
         for x in steps:
             if state is None:
@@ -52,7 +52,7 @@ class LanguageModel(nn.Module):
         self.layers = numbered(self, "layer", [Cell(hidden, hidden) for _ in range(layers)])
         self.classifier = nn.Linear(hidden, vocabulary)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor) -> Tensor:
         """Words (T, N) to logits (T, N, vocabulary)."""
         steps = list(self.dropout(self.embedding(words)).unbind(0))
         for cell in self.layers:
@@ -86,7 +86,7 @@ class Bidirectional(nn.Module):
         self.left_to_right = Cell(features, hidden)
         self.right_to_left = Cell(features, hidden)
 
-    def forward(self, steps: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, steps: Sequence[Tensor]) -> list[Tensor]:
         """T tensors (N, features) to T tensors (N, 2 hidden)."""
         forth = self.left_to_right.run(steps)
         back = self.right_to_left.run(reversed(steps))[::-1]
@@ -101,7 +101,7 @@ class Layer(nn.Module):
         self.cell = Cell(features, hidden)
         self.residual = residual
 
-    def forward(self, steps: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, steps: Sequence[Tensor]) -> list[Tensor]:
         """T tensors (N, features) to T tensors (N, hidden)."""
         outputs = self.cell.run(steps)
         return [h + x for h, x in zip(outputs, steps, strict=True)] if self.residual else outputs
@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         further = [Layer(hidden if i > 1 else 2 * hidden, hidden, i > 1) for i in range(1, layers)]
         self.layers = numbered(self, "layer", [Bidirectional(hidden, hidden), *further])
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor) -> Tensor:
         """(T, N) word numbers to (T, N, hidden)."""
         steps = list(self.embedding(words).unbind(0))
         for layer in self.layers:
@@ -133,9 +133,7 @@ class AdditiveAttention(nn.Module):
         self.query = nn.Linear(hidden, hidden, bias=False)
         self.score = nn.Linear(hidden, 1, bias=False)
 
-    def forward(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Query (N, hidden) over keys and values (S, N, hidden) to the context (N, hidden)."""
         weights = torch.softmax(self.score(torch.tanh(keys + self.query(query))), 0)
         return (weights * values).sum(0)
@@ -149,9 +147,7 @@ class DecoderLayer(nn.Module):
         self.cell = Cell(2 * hidden, hidden)
         self.residual = residual
 
-    def forward(
-        self, x: torch.Tensor, context: torch.Tensor, state: CellState
-    ) -> tuple[torch.Tensor, CellState]:
+    def forward(self, x: Tensor, context: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """(N, hidden) twice and the state before to (N, hidden) and the state after."""
         state = self.cell(torch.cat([x, context], 1), state)
         return (state[0] + x if self.residual else state[0]), state
@@ -168,7 +164,7 @@ class Decoder(nn.Module):
         self.layers = numbered(self, "layer", [DecoderLayer(hidden, i > 1) for i in range(layers)])
         self.hidden = hidden
 
-    def forward(self, words: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor, memory: Tensor) -> Tensor:
         """Words (T, N) and the encoder's output (S, N, hidden) to (T, N, hidden)."""
         keys = self.keys(memory)
         context = memory.new_zeros(words.shape[1], self.hidden)
@@ -192,7 +188,7 @@ class Translator(nn.Module):
         self.decoder = Decoder(vocabulary, hidden, layers)
         self.classifier = nn.Linear(hidden, vocabulary)
 
-    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Source (S, N) and target (T, N) word numbers to logits (T, N, vocabulary)."""
         return self.classifier(self.decoder(target, self.encoder(source)))
 

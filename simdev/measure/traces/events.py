@@ -26,7 +26,7 @@ LAUNCHES = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "runtime"})
 KERNELS = frozenset({"kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset"})
 STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
 BACKWARD = "autograd::engine::evaluate_function"
-MOST_NS = 2**62
+MOST_NS = 2**62  # the sum of a start and a duration stays within 64 bits
 MOST_EXTENT = 2**62  # of a dimension: PyTorch counts in 64 bits
 
 

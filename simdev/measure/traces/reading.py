@@ -172,6 +172,7 @@ def _steps(events: Events, warm_up: int | None) -> tuple[list[Event], int]:
         raise InputError(f"--warm-up: {skipped} of {count} steps leaves none")
     if warm_up and not count:
         raise InputError("--warm-up: the trace marks no steps (profiler.step())")
+    # By time: numbers begin anew when a profiler is started again.
     return sorted(events.steps[skipped:], key=lambda step: step.start), skipped
 
 
@@ -179,6 +180,7 @@ def _operators(events: Events, steps: Sequence[Event]) -> Iterator[tuple[Event, 
     """(operator that counts, number of its step), outermost first: composites are passed by for
     what they call.
     """
+    # A trace has many thousand calls of a few operators.
     composite: dict[str, bool] = {}
     starts = [step.start for step in steps]
     stack = list(reversed(events.roots))

@@ -20,6 +20,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
@@ -119,6 +120,7 @@ def rows_of(event: Event, types: Types) -> list[dict[str, Any]]:
     reasons: list[str] = []
     with FakeTensorMode() as mode:
         for name in packet.overloads():
+            # Overloads that write into a given tensor: eager code does not call them.
             if "out" in name.split("_"):
                 continue
             overload = getattr(packet, name)
@@ -213,7 +215,7 @@ def _tensor(argument: Argument, others: set[str]) -> Any:
     return _empty(argument.shape, argument.stride, DTYPES[argument.type])
 
 
-def _tensors(argument: Argument, types: Types) -> list[torch.Tensor]:
+def _tensors(argument: Argument, types: Types) -> list[Tensor]:
     shapes, strides = argument.shape, argument.stride
     listed = argument.type in ("TensorList", "GenericList", "OptionalTensorList")
     if not listed or not isinstance(shapes, list):
@@ -230,7 +232,7 @@ def _tensors(argument: Argument, types: Types) -> list[torch.Tensor]:
     return tensors
 
 
-def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
     if not is_shape(shape):
         raise UnknownError("the trace tells a shape that is none")
     try:
@@ -246,13 +248,13 @@ def _recorded(
 ) -> list[dict[str, Any]]:
     """The rows that the recorder writes of a call."""
     recorder = Recorder(Scopes({}))
-    fills = fills_new_memory(event) and isinstance(args[0], torch.Tensor)
+    fills = fills_new_memory(event) and isinstance(args[0], Tensor)
     if fills:
         # Reserved under the recorder, so that it knows the memory as not yet written.
         with mode, recorder:
             args[0] = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype)
     for leaf in tree_leaves((args, kwargs)):
-        if isinstance(leaf, torch.Tensor) and not (fills and leaf is args[0]):
+        if isinstance(leaf, Tensor) and not (fills and leaf is args[0]):
             recorder.add_leaf("input", leaf)
     recorder.phase = event.phase
     try:
