@@ -1,7 +1,7 @@
 """The machine: Device, Link, Cluster.
 
-A link is told once and normalised: its ends in the order of the devices, the links sorted by their
-ends, so that listing them in another order changes nothing.
+A link is written once and normalised: its ends in the order of the devices, the links sorted by
+their ends, so that listing them in another order changes nothing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Link:
     ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first
     end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
     ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
-    physical links it bundles (None: not told): transfers take the whole of it, the rings of a
+    physical links it bundles (None: not known): transfers take the whole of it, the rings of a
     collective a lane each.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..errors import InputError
-from .kinds import COLLECTIVES, unknown_collective
+from .kinds import COLLECTIVES, ROOTED, unknown_collective
 from .rings import Rings
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
@@ -219,40 +219,39 @@ def levels(
         )
     if local == 1 or nodes == 1:
         ranks = [rank for group in groups for rank in group]
-        whole = _ring(collective, ranks, size, chunks, rings[0] if rings and nodes == 1 else ())
-        return (Level(nodes == 1, collective, size, whole),)
-    places: Groups = tuple(zip(*groups, strict=True))
+        laid = rings[0] if rings and nodes == 1 else ()
+        return (Level(nodes == 1, collective, size, _ring(collective, ranks, size, chunks, laid)),)
     share = -(-size // local)
+    whole = local * share
     # What one node gathers for, or scatters of, all nodes: as many bytes for each of them.
     padded = nodes * local * -(-share // nodes)
+    inside, between = True, False
+    parts: dict[str, list[tuple[bool, str, int]]] = {
+        "all_reduce": [
+            (inside, "reduce_scatter", whole),
+            (between, "all_reduce", share),
+            (inside, "all_gather", whole),
+        ],
+        "all_gather": [(between, "all_gather", share), (inside, "all_gather", padded)],
+        "reduce_scatter": [(inside, "reduce_scatter", padded), (between, "reduce_scatter", share)],
+        "broadcast": [(between, "broadcast", size), (inside, "broadcast", size)],
+    }
+    default = [(inside, collective, size), (between, collective, size)]
+    return tuple(_level(*part, groups, chunks, rings) for part in parts.get(collective, default))
 
-    def inside(part: str, whole: int) -> Level:
-        of_nodes = zip(groups, rings or [()] * nodes, strict=True)
-        several = [_ring(part, group, whole, chunks, ring) for group, ring in of_nodes]
-        return Level(True, part, whole, _together(several))
 
-    def between(part: str, whole: int, meeting: Groups = places) -> Level:
-        return Level(
-            False, part, whole, _together([_ring(part, p, whole, chunks) for p in meeting])
-        )
-
-    match collective:
-        case "all_reduce":
-            first, last = (
-                inside("reduce_scatter", local * share),
-                inside("all_gather", local * share),
-            )
-            return first, between("all_reduce", share), last
-        case "all_gather":
-            return between("all_gather", share), inside("all_gather", padded)
-        case "reduce_scatter":
-            return inside("reduce_scatter", padded), between("reduce_scatter", share)
-        # The root's place alone crosses the network: its node's ranks get theirs inside.
-        case "broadcast":
-            return between("broadcast", size, places[:1]), inside("broadcast", size)
-        case "reduce":
-            return inside("reduce", size), between("reduce", size, places[:1])
-    return inside("all_to_all", size), between("all_to_all", size)
+def _level(
+    inside: bool, part: str, size: int, groups: Groups, chunks: int, rings: Sequence[Rings]
+) -> Level:
+    if inside:
+        laid = list(zip(groups, rings or [()] * len(groups), strict=True))
+    else:
+        laid = [(place, ()) for place in zip(*groups, strict=True)]
+        # The root's place alone crosses the network: the others of its node have theirs inside.
+        laid = laid[:1] if part in ROOTED else laid
+    return Level(
+        inside, part, size, _together([_ring(part, of, size, chunks, ring) for of, ring in laid])
+    )
 
 
 def _together(groups: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:

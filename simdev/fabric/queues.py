@@ -49,7 +49,7 @@ class QueueMode:
 
 _SEND, _RECV, _CHANNEL = Bank("send"), Bank("recv"), Bank("channel")
 LINK_QUEUES = "link"
-"""The mode in which each transfer tells which half-links it crosses, and for how long."""
+"""The mode in which transfers hold the half-links that they cross, each as a queue."""
 MODES: Mapping[str, QueueMode] = {
     "parallel": QueueMode(),
     "device": QueueMode(leaving=_SEND, arriving=_RECV),
@@ -106,7 +106,7 @@ class Fabric:
 
     A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
     share rates a half-link. In a task graph the queues follow the compute queues of all devices.
-    Raises InputError where no mode has the name that the cluster tells.
+    Raises InputError where no mode has the name that stands in the cluster.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -241,8 +241,8 @@ _RECENT: deque[Fabric] = deque(maxlen=8)
 def fabric_of(cluster: Cluster) -> Fabric:
     """The fabric of a cluster, made once for all who ask: it keeps the routes worked out so far.
 
-    Clusters are told apart as objects, for comparing thousands of links takes longer than a route.
-    Those asked for last are kept, a few.
+    Clusters are compared by identity, for comparing thousands of links takes longer than a route.
+    A few are kept, those used last.
     """
     # A copy: another thread of the server may add one meanwhile.
     for fabric in tuple(_RECENT):

@@ -65,15 +65,7 @@ MODELS: Mapping[str, Model] = {
     "inception-v3": Model(inception_v3),
     "nasnet-mobile": Model(nasnet),
     "nasnet-large": Model(
-        nasnet,
-        {
-            "batch": 16,
-            "filters": 168,
-            "repeats": 6,
-            "stem": 96,
-            "skip": True,
-            "size": 331,
-        },
+        nasnet, {"batch": 16, "filters": 168, "repeats": 6, "stem": 96, "skip": True, "size": 331}
     ),
     "rnnlm": Model(rnnlm),
     "rnntc": Model(rnntc),
@@ -94,8 +86,7 @@ MODELS: Mapping[str, Model] = {
     "llama2-7b": Model(llama),
     "llama2-13b": Model(llama, {"layers": 40, "width": 5120, "inner": 13_824, "heads": 40}),
     "llama2-70b": Model(
-        llama,
-        {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8},
+        llama, {"layers": 80, "width": 8192, "inner": 28_672, "heads": 64, "kv_heads": 8}
     ),
     "llama3-8b": Model(llama, {"inner": 14_336, **_LLAMA3}),
     "llama3-70b": Model(

@@ -159,11 +159,7 @@ class StepBuilder:
         return self._append(op, [output], trained)[0]
 
     def record(
-        self,
-        kind: str,
-        inputs: Sequence[Value],
-        outputs: Sequence[ShapeDtype],
-        **attrs: Any,
+        self, kind: str, inputs: Sequence[Value], outputs: Sequence[ShapeDtype], **attrs: Any
     ) -> tuple[Value, ...]:
         """Records one op in the current scope; returns its outputs."""
         op = Op(
@@ -224,7 +220,7 @@ def read_shapes(inputs: Sequence[Value]) -> dict[str, Any]:
 
 
 def record(kind: str, *operands: Value, shape: Shape | None = None, **attrs: Any) -> Value:
-    """Records an op with one output, of its first operand's dtype and, unless told, its shape."""
+    """Records an op with one output, of its first operand's dtype and by default its shape."""
     first = operands[0]
     output = first.shape if shape is None else shape, first.dtype
     return first.step.record(kind, operands, [output], **attrs)[0]

@@ -28,13 +28,7 @@ from .ops import (
 )
 from .training import images, model, prediction_loss
 
-ALEXNET = (
-    (64, 11, 4, 2),
-    (192, 5, 1, 2),
-    (384, 3, 1, 1),
-    (256, 3, 1, 1),
-    (256, 3, 1, 1),
-)
+ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 """Channels, kernel, stride, padding."""
 # Convolutions of AlexNet, counted from 1, that a pooling follows.
 POOLED = (1, 2, 5)
@@ -80,11 +74,7 @@ def alexnet(step: StepBuilder, batch: int = 256, classes: int = 1000, size: int 
 
 @model("vgg-{depth}-b{batch}", "momentum")
 def vgg(
-    step: StepBuilder,
-    batch: int = 64,
-    depth: int = 16,
-    classes: int = 1000,
-    size: int = 224,
+    step: StepBuilder, batch: int = 64, depth: int = 16, classes: int = 1000, size: int = 224
 ) -> Value:
     """Classifies ``batch`` images of 3 x ``size`` x ``size``; ``depth`` 16 or 19."""
     if depth not in VGG:

@@ -52,13 +52,7 @@ def _mixed_6(width: int) -> Block:
     return {
         "branch1x1": [(192, 1)],
         "branch7x7": [(width, 1), (width, ROW), (192, COLUMN)],
-        "branch7x7dbl": [
-            (width, 1),
-            (width, COLUMN),
-            (width, ROW),
-            (width, COLUMN),
-            (192, ROW),
-        ],
+        "branch7x7dbl": [(width, 1), (width, COLUMN), (width, ROW), (width, COLUMN), (192, ROW)],
         "branch_pool": [(192, 1)],
     }
 
@@ -150,12 +144,7 @@ def _same(kernel: Size) -> Size:
 
 
 def _unit(
-    x: Value,
-    channels: int,
-    kernel: Size,
-    stride: int = 1,
-    padding: Size = 0,
-    name: str = "conv",
+    x: Value, channels: int, kernel: Size, stride: int = 1, padding: Size = 0, name: str = "conv"
 ) -> Value:
     with x.step.scope(name):
         return relu(batch_norm(conv2d(x, channels, kernel, stride, padding)))

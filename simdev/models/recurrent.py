@@ -81,10 +81,7 @@ def nmt(
     vocabulary: int = 32_000,
 ) -> Value:
     """Translates ``batch`` sentences of ``length`` words, source and target alike."""
-    source, target = (
-        words(step, "source", batch, length),
-        words(step, "target", batch, length),
-    )
+    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
     with step.scope("encoder"):
         xs, states = _layers(unrolled(embedding(source, vocabulary, hidden)), [None] * layers)
         memory = rolled(xs)
@@ -109,10 +106,7 @@ def gnmt(
     Decoder: additive attention queried by the first layer, whose context every layer reads;
     residual connections from the third on. Left out: dropout, word pieces, the beam search.
     """
-    source, target = (
-        words(step, "source", batch, length),
-        words(step, "target", batch, length),
-    )
+    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
     with step.scope("encoder"):
         memory = rolled(_encoded(unrolled(embedding(source, vocabulary, hidden)), layers))
     with step.scope("decoder"):

@@ -59,10 +59,7 @@ def transformer(
     There are ``layers`` on either side. One matrix serves as source and target embedding and as
     classifier. ``fused``: attention is one op (see ``ops.attend``).
     """
-    source, target = (
-        words(step, "source", batch, length),
-        words(step, "target", batch, length),
-    )
+    source, target = (words(step, "source", batch, length), words(step, "target", batch, length))
     # The projections of the paper are plain matrices; BERT and GPT-2 added biases.
     attention = Attention(heads, fused=fused, drop=dropout, bias=False)
     both = table(source, vocabulary, width)
@@ -146,11 +143,7 @@ def gpt(
         with step.scope(f"layer_{i}"):
             y = layer_norm(x, "norm_1")
             x = _added(x, attention(y, y, causal=True), dropout)
-            x = _added(
-                x,
-                feed_forward(layer_norm(x, "norm_2"), 4 * width, "gelu-tanh"),
-                dropout,
-            )
+            x = _added(x, feed_forward(layer_norm(x, "norm_2"), 4 * width, "gelu-tanh"), dropout)
     with step.scope("classifier"):
         scores = linear_by(layer_norm(x), both)
     return prediction_loss(scores)

@@ -1,6 +1,4 @@
-"""What the stages cost: times, the latency between neighbours, and bytes where memory is asked
-for.
-"""
+"""What the stages of a schedule cost: times, latencies between neighbours, and bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long the tasks of a large model's step take: layers by the roofline, collectives by model.
 
 Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
-long, and the model of collectives is asked once for all of them.
+long: the model of collectives works out one of them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,7 @@ from functools import cache
 import numpy as np
 
 from ...collectives import CollectiveModel, flows_wire
-from ...costs.roofline import (
-    DeviceSpec,
-    Load,
-    Scalars,
-    datasheet_scalars,
-    ideal_seconds,
-    rounded,
-)
+from ...costs.roofline import DeviceSpec, Load, Scalars, datasheet_scalars, ideal_seconds, rounded
 from ...errors import InputError
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints

@@ -91,10 +91,7 @@ def _windows(
 def _conv2d(call: Call, dy: Value) -> Gradients:
     x, weight, *bias = call.inputs
     if x.trained:
-        yield (
-            x,
-            record("conv2d_backward_input", dy, weight, shape=x.shape, **call.attrs),
-        )
+        yield (x, record("conv2d_backward_input", dy, weight, shape=x.shape, **call.attrs))
     yield from gradients_of([weight, *bias], "conv2d_backward_weight", [dy, x], **call.attrs)
 
 

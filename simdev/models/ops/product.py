@@ -57,12 +57,7 @@ def flat(x: Value) -> Value:
 
 
 def attend(
-    q: Value,
-    k: Value,
-    v: Value,
-    causal: bool = False,
-    fused: bool = True,
-    drop: bool = False,
+    q: Value, k: Value, v: Value, causal: bool = False, fused: bool = True, drop: bool = False
 ) -> Value:
     """Queries (b, s, h, d) over keys and values (b, t, g, d), g a divisor of h, to (b, s, h, d).
 

@@ -84,7 +84,4 @@ def _softmax(call: Call, dy: Value) -> Gradients:
 def _nll_loss(call: Call, dy: Value) -> Gradients:
     (chances, labels), (_, weight) = call.inputs, call.outputs
     operands = dy, chances, labels, weight
-    yield (
-        chances,
-        record("nll_loss_backward", *operands, shape=chances.shape, **call.attrs),
-    )
+    yield (chances, record("nll_loss_backward", *operands, shape=chances.shape, **call.attrs))

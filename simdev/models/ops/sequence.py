@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..backward import (
-    Gradients,
-    OutputGradients,
-    gradient,
-    gradient_of_all,
-    gradients_of,
-)
+from ..backward import Gradients, OutputGradients, gradient, gradient_of_all, gradients_of
 from ..builder import Call, Shape, StepBuilder, Value, record
 
 
@@ -77,10 +71,7 @@ def _chosen(call: Call, dy: Value) -> Gradients:
     x, *index = call.inputs
     sizes = {} if index else {"input_sizes": list(x.shape)}
     operands = dy, *index
-    yield (
-        x,
-        record(f"{call.kind}_backward", *operands, shape=x.shape, **call.attrs, **sizes),
-    )
+    yield (x, record(f"{call.kind}_backward", *operands, shape=x.shape, **call.attrs, **sizes))
 
 
 State = tuple[Value, Value]
