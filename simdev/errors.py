@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
-MAX_LINES, MAX_COLUMNS = 200, 600
+MAX_LINES, MAX_COLUMNS, MAX_WAITING = 200, 600, 12
 
 
 def printable(text: str) -> str:
     """The text on one line: names from a file may hold line breaks, what steers a terminal, and
     bytes of no text.
     """
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    )
+    # Almost all texts are: a look at each character would cost as much as writing the message.
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _line(problem: str) -> str:
@@ -33,27 +33,40 @@ class SimdevError(Exception):
     """Base of all errors that simdev raises on purpose."""
 
 
-class InputError(SimdevError, ValueError):
+class _LinesError(SimdevError):
+    """Lines of text, and the ``file`` that they are about, as far as known."""
+
+    def __init__(self, lines: str | Iterable[str], file: str | None = None) -> None:
+        self.lines = (lines,) if isinstance(lines, str) else tuple(lines)
+        self.file = file
+        super().__init__(self.lines, file)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.file}: " if self.file else ""
+
+    def within(self, file: str) -> Self:
+        """An equal error about a file (a file already named is kept)."""
+        return type(self)(self.lines, self.file or file)
+
+
+class InputError(_LinesError, ValueError):
     """The question is malformed: one line a problem, each ``path: reason``, all of them at once.
 
     ``problems`` are relative to a noun (``ops[17].inputs[2]: no op named "conv_9"``); ``file`` is
-    put before each of them by the door for files.
+    put before each of them by who reads files.
     """
 
-    def __init__(self, problems: str | Iterable[str], file: str | None = None) -> None:
-        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
-        self.file = file
-        super().__init__(self.problems, file)
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each problem."""
+        return self.lines
 
     def __str__(self) -> str:
-        prefix = f"{self.file}: " if self.file else ""
-        shown = [_line(prefix + problem) for problem in self.problems[:MAX_LINES]]
-        left = len(self.problems) - len(shown)
+        # A broken file may hold a problem a line: nobody reads more than a screen of them.
+        shown = [_line(self._prefix + problem) for problem in self.lines[:MAX_LINES]]
+        left = len(self.lines) - len(shown)
         return "\n".join([*shown, f"... and {left} more problems"] if left else shown)
-
-    def within(self, file: str) -> InputError:
-        """The same problems, told of a file (a file already named is kept)."""
-        return type(self)(self.problems, self.file or file)
 
 
 def refuse(problems: Iterable[str]) -> None:
@@ -103,32 +116,22 @@ class MissingCostError(InputError):
     """
 
 
-class DeadlockError(SimdevError):
+class DeadlockError(_LinesError):
     """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
 
-    ``waiting`` holds one line a task: what it is and what it waits for. ``file`` is told by the
-    door for files.
+    ``waiting`` holds one line a task: its name and the tasks and queues for which it waits.
     """
 
-    def __init__(self, waiting: Iterable[str], file: str | None = None) -> None:
-        self.waiting = tuple(waiting)
-        self.file = file
-        super().__init__(self.waiting, file)
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """A line for each task."""
+        return self.lines
 
     def __str__(self) -> str:
-        prefix = f"{self.file}: " if self.file else ""
-        shown = self.waiting[:12]
-        more = (
-            f"\n  ... and {len(self.waiting) - len(shown)} more"
-            if len(self.waiting) > len(shown)
-            else ""
-        )
-        lines = "".join(f"\n  {line}" for line in shown)
-        return f"{prefix}deadlock: {len(self.waiting)} tasks can never start:{lines}{more}"
-
-    def within(self, file: str) -> DeadlockError:
-        """The same deadlock, told of a file (a file already named is kept)."""
-        return type(self)(self.waiting, self.file or file)
+        lines = "".join(f"\n  {line}" for line in self.lines[:MAX_WAITING])
+        if len(self.lines) > MAX_WAITING:
+            lines += f"\n  ... and {len(self.lines) - MAX_WAITING} more"
+        return f"{self._prefix}deadlock: {len(self.lines)} tasks can never start:{lines}"
 
 
 class OutOfMemoryError(SimdevError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,23 +84,24 @@ class Trace:
         the step.
         """
         buffers = self.task_graph.buffers
-        persistent = buffers.filler == PERSISTENT
-        if not len(self.start):
-            return np.full(len(buffers), -1), np.full(len(buffers), self.end_ps + 1)
-        begin = np.where(persistent, -1, self.start[buffers.filler])
-        end = np.where(persistent, self.end_ps + 1, self.finish[buffers.filler])
+        begin = np.full(len(buffers), -1, np.int64)
+        end = np.full(len(buffers), self.end_ps + 1, np.int64)
+        filled = np.flatnonzero(buffers.filler != PERSISTENT)
+        filler = buffers.filler[filled]
+        begin[filled], end[filled] = self.start[filler], self.finish[filler]
+        # What is persistent stays beyond the end, which no reader's finish reaches.
         np.maximum.at(end, buffers.readers.owners(), self.finish[buffers.readers.ids])
-        end[persistent] = self.end_ps + 1
         return begin, end
 
     @cached_property
     def memory(self) -> tuple[DeviceMemory, ...]:
         """The memory of every device, in the order of the cluster."""
-        rows, count = self._counted, len(self.task_graph.devices)
-        rows = rows[np.argsort(self.task_graph.buffers.device[rows], kind="stable")]
-        borders = np.searchsorted(self.task_graph.buffers.device[rows], np.arange(1, count))
+        # One sort for all: a look through all buffers for each of a thousand devices takes long.
+        rows, on = self._counted, self.task_graph.buffers.device
+        rows = rows[np.argsort(on[rows], kind="stable")]
+        borders = np.searchsorted(on[rows], np.arange(len(self.task_graph.devices) + 1))
         return tuple(
-            self._device_memory(d, some) for d, some in enumerate(np.split(rows, borders)[:count])
+            self._device_memory(d, rows[a:b]) for d, (a, b) in enumerate(pairwise(borders))
         )
 
     def memory_of(self, device: int) -> DeviceMemory:
@@ -117,6 +119,7 @@ class Trace:
         """The memory of a device; ``rows`` are those of its buffers that count."""
         buffers = self.task_graph.buffers
         begin, end = self.lifetimes
+        # Frees and allocations of one instant are summed first: only the level after both counts.
         times = np.concatenate((np.maximum(begin[rows], 0), end[rows]))
         change = np.concatenate((buffers.bytes[rows], -buffers.bytes[rows]))
         time, where = np.unique(times, return_inverse=True)
@@ -128,24 +131,16 @@ class Trace:
         top = int(level.argmax()) if len(level) else 0
         peak, peak_ps = (int(level[top]), int(time[top])) if len(level) else (0, 0)
         live = self._live(rows, peak_ps)
+        at_peak = {
+            kind: int(buffers.bytes[live[buffers.kind[live] == k]].sum())
+            for k, kind in enumerate(BUFFER_KINDS)
+        }
         capacity = int(self.task_graph.capacity[device])
-        overflow = (
-            self._overflow(device, capacity, rows, time, level) if 0 <= capacity < peak else None
-        )
-        return DeviceMemory(
-            self.task_graph.devices[device],
-            None if capacity < 0 else capacity,
-            time,
-            level,
-            peak,
-            peak_ps,
-            {
-                kind: int(buffers.bytes[live[buffers.kind[live] == k]].sum())
-                for k, kind in enumerate(BUFFER_KINDS)
-            },
-            self._largest(live),
-            overflow,
-        )
+        over = 0 <= capacity < peak
+        overflow = self._overflow(device, capacity, rows, time, level) if over else None
+        name, limit = self.task_graph.devices[device], None if capacity < 0 else capacity
+        largest = self._largest(live)
+        return DeviceMemory(name, limit, time, level, peak, peak_ps, at_peak, largest, overflow)
 
     def _live(self, rows: Ints, now: int) -> Ints:
         """Those of the buffers that are live at ``now`` ps."""
@@ -172,13 +167,8 @@ class Trace:
         total = np.cumsum(buffers.bytes[order])
         culprit = int(buffers.filler[order[int(np.argmax(total > capacity))]])
         name = PERSISTENT_BUFFERS if culprit == PERSISTENT else self.task_graph.tasks.name[culprit]
-        return Overflow(
-            self.task_graph.devices[device],
-            now,
-            name,
-            int(level[at]) - capacity,
-            self._largest(live),
-        )
+        excess = int(level[at]) - capacity
+        return Overflow(self.task_graph.devices[device], now, name, excess, self._largest(live))
 
     @property
     def feasible(self) -> bool:
@@ -188,11 +178,7 @@ class Trace:
     @property
     def memory_excess(self) -> int:
         """The largest excess over a capacity in bytes, 0 where everything fits."""
-        return (
-            max((memory.excess or 0 for memory in self.memory), default=0)
-            if not self.feasible
-            else 0
-        )
+        return max([0, *(memory.excess or 0 for memory in self.memory)])
 
     def to_frame(self) -> pd.DataFrame:
         """One row a task: task, op, kind, resources, source, destination, nbytes, start_s, finish_s
