@@ -28,6 +28,7 @@ from .run import FULL, LONG, device_of, row_of, run
 @jitable
 def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> None:
     """One buffer."""
+    # Counted even where there is no room: the caller sees that, makes room and tries again.
     n = v.cell[BUFFERS]
     v.cell[BUFFERS] = n + 1
     if n < most:
@@ -55,6 +56,7 @@ def read_until(
         v.end[base] = max(v.end[base], r.received[sent])
         for k in range(at + 4, at + 4 + count):
             until = max(until, r.finish[row_of(t, w, fans[k])])
+        # A received copy is an allocation of its own, rounded as the allocator rounds.
         size = -(-fans[at + 1] // q.unit) * q.unit
         add(v, most, fans[at] % t.devices, size, r.sent[sent], until)
         at, sent = at + 4 + count, sent + 1

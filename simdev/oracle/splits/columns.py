@@ -42,7 +42,6 @@ class Columns(NamedTuple):
     devices: int
     arena: Ints
     fans: Ints
-    active: Ints  # [0]: how many, then the slots of sums that there are
     block: Ints  # by slot: its geometry (sums: all of it); of ops: devices and ps of its parts
     devices_of: Ints
     parts: Ints  # how many

@@ -124,10 +124,8 @@ class SplitStrategy:
         for group, (op, reader, _) in enumerate(flat):
             feeds[reader].append((op, group))
         self._slots = np.zeros((OF_SLOT, len(graph.ops) + self._tensor_ptr[-1]), np.int64)
-        self._block, self._devices, self._count, _, _, self._first = self._slots
+        self._block, self._devices, self._count, *_ = self._slots
         self._given = np.zeros(len(graph.ops), np.int64)
-        self._active = np.zeros(self._slots.shape[1] + 1, np.int64)
-        self._ever_active: set[int] = set()
         columns: tuple[Iterable[int], ...] = (
             self._tensor_ptr,
             accumulate(map(len, groups), initial=0),
@@ -154,7 +152,7 @@ class SplitStrategy:
         self._arena = self.blocks.arena.data
         ops, devices = len(self.prepared.graph.ops), len(self.prepared.cluster.devices)
         sizes = ops, self._slots.shape[1], devices
-        columns = self._arena, self._fans, self._active, *self._slots, self._given, *self._fixed
+        columns = self._arena, self._fans, *self._slots, self._given, *self._fixed
         self._columns = Table.of(Columns(*sizes, *columns))
 
     def _make_fan_work(self, most: int) -> None:
@@ -202,17 +200,12 @@ class SplitStrategy:
     def _fill_sums(self, tensor: tuple[int, int], slot: int, partial: bool) -> None:
         block, count = self._block, self._count
         if not partial or not (self._every_sum or self._needed(tensor)):
-            if block[slot]:
-                block[slot], count[slot], self._first[slot] = 0, 0, 0
+            block[slot], count[slot] = 0, 0
             return
         sums = self.program.sums.get(tensor)
         if sums is None or sums.made is not self.program.ops[tensor[0]]:
             sums = self.program.sums_of(tensor, None)
         block[slot], count[slot] = self.blocks.sums(self.program, sums)
-        if slot not in self._ever_active:
-            self._ever_active.add(slot)
-            self._active[0] += 1
-            self._active[self._active[0]] = slot
 
     def _needed(self, tensor: tuple[int, int]) -> bool:
         """Whether some reader may want the values, not the statistics or the partial result of its

@@ -56,12 +56,14 @@ def line_up(w: FanWork, sources: int) -> None:
     """
     for source in range(sources):
         w.source_local[source], w.source_sent[source] = NONE, NONE
+    # Backwards, so that pushing each in front leaves equal ones in the order of asking.
     for e in range(w.cell[ASKS] - 1, -1, -1):
         source = w.ask_source[e]
         if w.ask_to[e] == HERE:
             w.ask_next[e], w.source_local[source] = w.source_local[source], e
             continue
         before, after, key = NONE, w.source_sent[source], w.ask_out[e] << 32 | w.ask_to[e]
+        # Insertion into a list: an output is sent to few devices, and most asks come in order.
         while after != NONE and (w.ask_out[after] << 32 | w.ask_to[after]) < key:
             before, after = after, w.ask_next[after]
         w.ask_next[e] = after
@@ -108,6 +110,7 @@ def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
         cell[FAULT] = max(cell[FAULT], FULL)
     if cell[FAULT]:
         return
+    # All asks of all readers are known now: a transfer that serves several is written once.
     line_up(w, sources)
     t.fan[op] = emit(t, w, 0, t.parts[op])
     t.given[op] = cell[END]

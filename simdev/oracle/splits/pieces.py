@@ -181,6 +181,7 @@ def need_of(
     t: Columns, w: FanWork, op: int, output: int, row: int, rank: int, reader: int, place: int
 ) -> None:
     """A reader needs a sum; the piece in hand stays what it is."""
+    # The piece is kept beside the regions of views: the sum's own asks overwrite it.
     at = w.cell[REGIONS]
     w.cell[REGIONS] += 2 * rank
     for d in range(2 * rank):

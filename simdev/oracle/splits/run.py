@@ -92,8 +92,9 @@ def number_sums(t: Columns, w: Work) -> int:
     used = 0
     for slot in range(t.ops):
         w.extra[slot] = NONE
-    for k in range(1, t.active[0] + 1):
-        slot = t.active[k]
+    for slot in range(t.ops, t.slots):
+        if t.parts[slot] == 0:
+            continue
         w.map[slot] = used
         begun = t.first[slot]
         for n in range(t.fans[begun]):
@@ -147,10 +148,8 @@ def number(t: Columns, w: Work) -> None:
 def count_rows(t: Columns) -> int:
     """How many rows there may be."""
     rows = 0
-    for slot in range(t.ops):
+    for slot in range(t.slots):
         rows += t.parts[slot]
-    for k in range(1, t.active[0] + 1):
-        rows += t.parts[t.active[k]]
     return rows
 
 
