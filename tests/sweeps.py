@@ -48,7 +48,7 @@ def kept(journal: Path) -> list[str]:
     return [json.loads(line.rpartition(b"\t")[0])["key"] for line in lines]
 
 
-# Imports everything once, then runs each sweep that it is told in a fork of its own: a kill costs
+# Imports everything once, then runs each sweep of a request in a fork of its own: a kill costs
 # milliseconds, not the second that an interpreter needs to start. "point" ends the fork amid the
 # n-th write, sync, cut or rename.
 _SERVER = """
@@ -79,16 +79,16 @@ def armed(point, mode):
         setattr(os, name, hooked(getattr(os, name)))
 
 for line in sys.stdin:
-    told = json.loads(line)
+    request = json.loads(line)
     child = os.fork()
     if child == 0:
-        os.chdir(told["folder"])
+        os.chdir(request["folder"])
         sys.stderr = open(os.devnull, "w")
-        if told["point"]:
+        if request["point"]:
             import simdev.sweep.journal
             simdev.sweep.journal.SYNC_S = 0
-            armed(told["point"], told["mode"])
-        os._exit(main(told["arguments"]))
+            armed(request["point"], request["mode"])
+        os._exit(main(request["arguments"]))
     sys.stdout.write(f"{child}\\n")
     sys.stdout.flush()
     status = os.waitpid(child, 0)[1]
@@ -112,9 +112,9 @@ class Sweeper:
 
     def start(self, *arguments: str, point: int = 0, mode: str = "") -> int:
         """The process id of a sweep that has just begun."""
-        told = {"arguments": arguments, "folder": str(self.folder), "point": point, "mode": mode}
+        request = {"arguments": arguments, "folder": str(self.folder), "point": point, "mode": mode}
         assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(told) + "\n")
+        self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         return self._number()
 

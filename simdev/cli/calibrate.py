@@ -6,14 +6,14 @@ import argparse
 import json
 
 from ..errors import InputError, within
-from .options import DONE, Option
+from .options import DONE
 from .outputs import JSON, output_files
 
 HELP = "fit gaps, latencies and bandwidths to a measured trace"
 DESCRIPTION = (
     "Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped)"),
     ("trace", "TRACE", "a saved run, or Chrome trace events; spans are matched by name"),
     (
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         scenario, measured = load_scenario(args.file), read_measured(args.trace)
         with within(args.file):
             calibration = calibrate(scenario, measured, args.fit.split(","))
+        # The scenario's files are named relative to where it is in the end.
         if "output" in out:
             write_fitted(calibration, args.file, out["output"], args.output)
         if "cluster" in out:

@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 
-from .options import DONE, FAILED_CHECK, Option
+from .options import DONE, FAILED_CHECK
 
 HELP = "check a saved run against the execution contract"
 DESCRIPTION = (
     "Check a run that simdev simulate --save has written. Exits 3 where it breaks the contract."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("file", "RUN", "the saved run (JSON, may be gzipped; - is stdin)"),
     ("--json", "", "print the findings as JSON"),
 )
@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from ..files import read_run
 
     saved = read_run(args.file)
+    # What the file says of itself is judged too, not only the spans.
     claim = Claim(saved.trace_ps, saved.peaks, saved.levels, saved.overflows, saved.feasible)
     violations = check(saved.task_graph, saved.trace, claim)
     tasks, count = len(saved.task_graph.tasks), len(violations)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .options import DONE, Option
+from .options import DONE
 from .outputs import PICTURES, output_files, save_figure
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DESCRIPTION = (
     "Lists the machines that a scenario can name as its cluster. With NAME (or a cluster file) "
     "prints its devices, links and where every number comes from."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("name", "NAME", "a preset, or a cluster file (JSON)", {"nargs": "?"}),
     ("--nodes", "N", "so many machines, joined by the preset's network"),
     ("--network", "RATE", 'bandwidth of each network adapter, like "25 Gbit/s"'),

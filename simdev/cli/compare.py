@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
-from .options import DONE, Option
+from .options import DONE
 from .outputs import output_files
 from .report import PAGE, page_inputs, write_page
 
@@ -17,7 +17,7 @@ HELP = "tell two steps apart: scenarios or saved runs"
 DESCRIPTION = (
     "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("first", "A", "a scenario or a saved run (JSON, may be gzipped; - is stdin)"),
     ("second", "B", "another one"),
     ("-o --out", "OUT", "write a page too, with both on one time axis (.html)"),

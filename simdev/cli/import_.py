@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, within
-from .options import DONE, Option
+from .options import DONE
 from .outputs import JSON, output_files
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DESCRIPTION = (
     "Make a scenario (or a part of one) of a foreign file. What was left out, changed or assumed "
     "is told on stderr and kept in the provenance, with the file's name and SHA-256."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     (
         "files",
         "FILE",
@@ -36,7 +36,7 @@ OPTIONS: tuple[Option, ...] = (
     ("--format", "NAME", "one of those below (default: told from the file)"),
     ("--name", "NAME", "of the graph (default: of the file)"),
 )
-GROUPS: dict[str, tuple[Option, ...]] = {
+GROUPS = {
     "the machine, of formats that tell none": (
         ("--cluster", "NAME", "a preset (simdev clusters) or a file"),
         ("--device", "KIND", "kind of the devices (v100, h100-sxm, epyc-1core, ..)"),
@@ -87,6 +87,7 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
     sources = [open_source(path) for path in args.files]
     source, first = sources[0], label(args.files[0])
     name = args.name or ("stdin" if args.files[0] == "-" else _title(args.files[0]))
+    # The format decides which options and which ending fit, so it is told before anything is read.
     with within(first):
         format_ = args.format or recognise(source)
     _check_options(args, format_)

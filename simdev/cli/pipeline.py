@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, prefixed, within
-from .options import DONE, FAILED_CHECK, Option
+from .options import DONE, FAILED_CHECK
 from .outputs import JSON, PICTURES, is_faulty, output_files, write_trace
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DESCRIPTION = (
     "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, or "
     "your own (--csv)."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("--stages", "P", "ranks (devices), each with a stage, or with --chunks"),
     ("--microbatches", "M", "microbatches in a step"),
     ("--schedule", "NAME", "default: 1F1B"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..errors import InputError
-from .options import DONE, FAILED_CHECK, Option
+from .options import DONE, FAILED_CHECK
 
 HELP = "measure the operators of a PyTorch training step, or check profiles"
 DESCRIPTION = (
@@ -19,7 +19,7 @@ DESCRIPTION = (
     'DIR/MODEL.DEVICEKIND.jsonl. "simdev profile doctor FILE ..." looks for times in profiles '
     "that cannot be true."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     (
         "model",
         "MODEL",

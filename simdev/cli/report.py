@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .options import DONE, Option
+from .options import DONE
 from .outputs import files_of, output_files, progress_bar
 
 PAGE = (".html", ".htm")
@@ -17,7 +17,7 @@ DESCRIPTION = (
     "Writes one HTML page that needs nothing else: Gantt chart, memory, load, critical path and "
     "what if of a scenario or of a saved run; table and scatter plot of the results of a sweep."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     (
         "file",
         "FILE",
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
 def _step(file: str, what_if: bool) -> dict[str, Any]:
     from ..report.page import read_subject, run_data, what_ifs
 
+    # Each case of "what if" is a simulation of its own.
     def watch(cases: Sequence[Any]) -> Sequence[Any]:
         bar: Sequence[Any] = progress_bar("what if", iterable=cases)
         return bar

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .options import DONE, FAILED_CHECK, INFEASIBLE, Option
+from .options import DONE, FAILED_CHECK, INFEASIBLE
 from .outputs import JSON, files_of, output_files, progress_bar
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ DESCRIPTION = (
     "Run one method on a scenario. The best strategy is run once more by the reference engine and "
     "judged by the checker. Exits 1 where nothing was found that fits into memory."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin)"),
     ("--method", "NAME", "see docs/search.md; a wrong name lists them", {"required": True}),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
             if error.problems[0].partition(":")[0] in QUESTION:
                 raise InputError([f"--{problem}" for problem in error.problems]) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
+        # Written also where the checker finds faults: the exit code tells of them.
         if "output" in out:
             from ..files import write_strategy
 

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 
 from ..errors import InputError
-from .options import DONE, Option
+from .options import DONE
 
 HELP = "answer requests for step times: JSON lines on stdin and stdout, or HTTP"
 DESCRIPTION = (
     "Answers one JSON request a line, until stdin ends: load, score, batch, trace, session, "
     "propose, accept, reject, stats, ping, shutdown (docs/serve.md)."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("--http", "", "serve POST requests on 127.0.0.1 instead; prints the URL"),
     ("--port", "N", "with --http (default: any that is free)", {"default": 0}),
     ("--root", "DIR", "load files of this folder only (with --http by default: this one)"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
-from .options import DONE, FAILED_CHECK, INFEASIBLE, Option
+from .options import DONE, FAILED_CHECK, INFEASIBLE
 from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
 HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("file", "FILE", "the scenario (JSON, may be gzipped; - is stdin)", {"nargs": "?"}),
     (
         "--engine",
@@ -68,7 +68,7 @@ def _option(name: str) -> str:
     return "--" + ("no_" * (name in SWITCHES) + name).replace("_", "-")
 
 
-GROUPS: dict[str, tuple[Option, ...]] = {
+GROUPS = {
     "a large model instead of a scenario file": (
         ("--model", "NAME", "like llama3-70b; see docs/large-models.md"),
         ("--cluster", "NAME", "a preset or a file"),

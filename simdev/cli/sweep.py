@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, Option
+from .options import BAD_INPUT, DONE
 from .outputs import real_path
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ DESCRIPTION = (
     "Simulates every scenario at every combination of settings: a row each. What does not fit is a "
     "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was."
 )
-OPTIONS: tuple[Option, ...] = (
+OPTIONS = (
     ("files", "FILE", "scenarios (JSON, may be gzipped; - is stdin)", {"nargs": "+"}),
     (
         "--set",

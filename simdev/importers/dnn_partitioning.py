@@ -177,6 +177,7 @@ def workload_scenario(
         ),
         *(Device(f"cpu:{d}", "cpu") for d in range(workload.cpus)),
     ]
+    # Accelerators stand first, CPUs, which run every node, last.
     anywhere = all(node.on_accelerator is not None for node in workload.nodes)
     return Imported(
         Graph(title, _ops(workload, names, edges, joins)),
@@ -270,6 +271,7 @@ def _ops(
             control_inputs=tuple(waits[i]),
             outputs=tuple(map(Tensor, sizes[i])),
             attrs={"max_load": loads[i]},
+            # Sizes count what a node makes too, which its outputs hold already.
             param_bytes=max(node.size - sum(sizes[i]), 0),
             colocate=None if node.color is None else f"class {node.color}",
             time=_times(node),

@@ -79,6 +79,7 @@ class Machine:
             )
         name = f"{count} x {kind}"
         devices = [Device(f"gpu:{i}", kind, self.capacity) for i in range(count)]
+        # A single device needs no bandwidth, and has no queues to choose.
         if count == 1:
             return Cluster(name, tuple(devices))
         with prefixed("--"):

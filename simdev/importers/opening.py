@@ -101,6 +101,7 @@ def import_file(
     paths = [path] if isinstance(path, str) or not isinstance(path, Sequence) else list(path)
     sources = [file if isinstance(file, Source) else open_source(file) for file in paths]
     machine = Machine(cluster, device, devices, bandwidth, memory)
+    # Several files are one trace of several ranks; no other format has more than a file.
     if len(sources) != 1:
         return _import_ranks(sources, format, machine, name)
     source = sources[0]

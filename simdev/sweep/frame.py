@@ -120,6 +120,7 @@ def check_output(path: str) -> None:
 
 def csv_text(results: pd.DataFrame) -> str:
     """The results as CSV."""
+    # Numbers may begin with a minus; only texts can be formulas.
     texts = [name for name in results if pd.api.types.is_string_dtype(results[name])]
     safe = results.assign(**{str(name): _text(list(map(_safe, results[name]))) for name in texts})
     return safe.rename(columns=_safe).to_csv(index=False, lineterminator="\n")

@@ -163,25 +163,25 @@ def test_the_oracle_is_measured_part_by_part(
     """Every part compares its answers on the way; here on a graph without ties."""
     monkeypatch.setattr(oracle, "both_cores", lambda: 2.0)
     prepared = common.layered(OPS, 4, queues)
-    found = (
+    results = (
         oracle.speeds(prepared, TINY)
         + oracle.batches(prepared, TINY)
         + oracle.moves(prepared, TINY)
     )
-    found += oracle.against(prepared, TINY, peers=queues == "parallel")
-    assert all(one.measured > 0 for one in found)
-    figures.print_figures(found)
+    results += oracle.against(prepared, TINY, peers=queues == "parallel")
+    assert all(entry.measured > 0 for entry in results)
+    figures.print_figures(results)
     text = capsys.readouterr().out
     assert all(name in text for name in ("annealing walk", "SimPy engine", ">= 100"))
 
 
 def test_moves_that_differ_from_a_full_simulation_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
-    session = asked.session([0] * OPS)
-    assert len(oracle.move_ratios(asked, session, 10)) == 10
-    monkeypatch.setattr(asked, "step_ps", lambda column: 1)
+    scorer = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
+    session = scorer.session([0] * OPS)
+    assert len(oracle.move_ratios(scorer, session, 10)) == 10
+    monkeypatch.setattr(scorer, "step_ps", lambda column: 1)
     with pytest.raises(AssertionError, match="differ"):
-        oracle.move_ratios(asked, session, 10)
+        oracle.move_ratios(scorer, session, 10)
 
 
 def test_a_descent_never_climbs() -> None:
@@ -203,26 +203,28 @@ def test_transfers_are_counted_as_lowering_does(devices: int) -> None:
 
 def test_growth_and_modes_say_what_goes_the_long_way() -> None:
     said: list[str] = []
-    found = oracle.growth(TINY, said.append) + oracle.modes(TINY, said.append)
+    results = oracle.growth(TINY, said.append) + oracle.modes(TINY, said.append)
     assert len(said) == len(TINY.ops) + len(QUEUES)
-    assert {one.part.rpartition(" ")[2] for one in found if "long way" in one.name} == {"fair"}
-    assert all(one.measured > 0 for one in found)
+    assert {entry.part.rpartition(" ")[2] for entry in results if "long way" in entry.name} == {
+        "fair"
+    }
+    assert all(entry.measured > 0 for entry in results)
 
 
 @pytest.mark.parametrize("queues", anneal.MARKS)
 def test_the_annealer_keeps_its_best_and_it_is_confirmed(queues: str) -> None:
-    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, queues))
-    found = anneal.anneal(asked, anneal.best_single(asked), anneal.Schedule(0.3, rounds=2))
-    anneal.confirm(asked, found)
-    assert found.best_ps < found.start_ps == asked.step_ps([0] * OPS)
-    assert 0 < found.accepted <= found.evaluations
+    scorer = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, queues))
+    results = anneal.anneal(scorer, anneal.best_single(scorer), anneal.Schedule(0.3, rounds=2))
+    anneal.confirm(scorer, results)
+    assert results.best_ps < results.start_ps == scorer.step_ps([0] * OPS)
+    assert 0 < results.accepted <= results.evaluations
 
 
 def test_a_result_that_is_not_so_is_not_confirmed() -> None:
-    asked = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
-    found = anneal.Search(2, 1, 1, 1, 1.0, anneal.best_single(asked))
+    scorer = Oracle(common.layered_graph(OPS), common.grouped_cluster(4, "parallel"))
+    results = anneal.Search(2, 1, 1, 1, 1.0, anneal.best_single(scorer))
     with pytest.raises(AssertionError):
-        anneal.confirm(asked, found)
+        anneal.confirm(scorer, results)
 
 
 def test_moves_are_drawn_near_or_anywhere() -> None:
@@ -236,10 +238,10 @@ def test_moves_are_drawn_near_or_anywhere() -> None:
 
 
 def test_gnmt_in_groups_keeps_its_order_and_its_answers() -> None:
-    asked = anneal.grouped_gnmt("half-duplex")
-    assert (len(asked.graph.ops), len(asked.groups)) == (2494, 569)
-    assert [op.name for op in asked.graph.ops] == [op.name for op in common.gnmt_graph().ops]
-    assert asked.step_ps(anneal.best_single(asked)) == 116_762 * 10**6
+    scorer = anneal.grouped_gnmt("half-duplex")
+    assert (len(scorer.graph.ops), len(scorer.groups)) == (2494, 569)
+    assert [op.name for op in scorer.graph.ops] == [op.name for op in common.gnmt_graph().ops]
+    assert scorer.step_ps(anneal.best_single(scorer)) == 116_762 * 10**6
 
 
 def test_moves_of_strategies_are_legal_and_go_back_where_they_went() -> None:
@@ -252,18 +254,18 @@ def test_moves_of_strategies_are_legal_and_go_back_where_they_went() -> None:
         != strategies.moves_of(graph, ops, gpus, 60, 1)
     )
     assert {name for move in moves for name in move} == {"conv2", "pool"}
-    for one in (one for move in moves for one in move.values()):
-        first, parts = gpus.index(one.devices[0]), len(one.devices)
-        assert parts == math.prod(one.split.values())
+    for entry in (entry for move in moves for entry in move.values()):
+        first, parts = gpus.index(entry.devices[0]), len(entry.devices)
+        assert parts == math.prod(entry.split.values())
         assert first % parts == 0
-        assert one.devices == gpus[first : first + parts]
+        assert entry.devices == gpus[first : first + parts]
     model = strategies.graph_of("resnet-101", operators=False)
     assert not {"batch_norm", "relu"} & {op.kind for op in model.ops}
     conv = "stage_1_0/unit_2/conv/conv2d"
     move = strategies.move_of(model, model.index[conv], {"k": 2, "n": 2}, gpus)
     back = move[f"grad/{conv}_backward_input"], move[f"grad/{conv}_backward_weight"]
-    assert [dict(one.split) for one in back] == [{"n": 2, "k": 2}, {"k": 2, "n": 2}]
-    assert [one.devices for one in back] == [gpus, ("gpu:0", "gpu:2", "gpu:1", "gpu:3")]
+    assert [dict(entry.split) for entry in back] == [{"n": 2, "k": 2}, {"k": 2, "n": 2}]
+    assert [entry.devices for entry in back] == [gpus, ("gpu:0", "gpu:2", "gpu:1", "gpu:3")]
 
 
 def test_rows_of_strategies(

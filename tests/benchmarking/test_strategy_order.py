@@ -38,7 +38,9 @@ CNN = ("data-parallel", "model-parallel", "owt")
 
 
 def case_of(model: str, gpus: int, batch: int = 32) -> Case:
-    return next(one for one in CASES if (one.model, one.gpus, one.batch) == (model, gpus, batch))
+    return next(
+        entry for entry in CASES if (entry.model, entry.gpus, entry.batch) == (model, gpus, batch)
+    )
 
 
 @cache
@@ -52,7 +54,7 @@ def rows_of(model: str, gpus: int, batch: int, sync: str) -> dict[str, Row]:
 def order_of(model: str, batch: int, sync: str, unit: str) -> Order:
     """On 16 GPUs, where there are published values."""
     rows = list(rows_of(model, 16, batch, sync).values())
-    return next(one for one in orders(case_of(model, 16, batch), rows) if one.unit == unit)
+    return next(entry for entry in orders(case_of(model, 16, batch), rows) if entry.unit == unit)
 
 
 def speeds(model: str, gpus: int, batch: int, sync: str) -> dict[str, float]:
@@ -87,14 +89,14 @@ def test_alexnets_traffic_is_in_order_where_each_layer_has_a_device_of_its_own()
         "conv_1 conv_1/max_pool2d conv_2 conv_2/max_pool2d conv_3 conv_4 conv_5 "
         "conv_5/max_pool2d fc_6 fc_7 fc_8"
     )
-    own = {name: f"gpu:{device}" for device, name in enumerate(layers.split())}
+    placement = {name: f"gpu:{device}" for device, name in enumerate(layers.split())}
     pools = {
         f"{way}{name}*": device
-        for name, device in own.items()
+        for name, device in placement.items()
         if "pool" in name
         for way in ("", "grad/")
     }
-    others = {f"*{name}/*": device for name, device in own.items() if "pool" not in name}
+    others = {f"*{name}/*": device for name, device in placement.items() if "pool" not in name}
     rest = {"images": "gpu:0", "labels": "gpu:10", "loss/*": "gpu:10", "grad/loss/*": "gpu:10"}
     scenario = scenario_of(case_of("alexnet", 16), "model-parallel", SERVER)
     alone = run(replace(scenario, strategy=Strategy(pools | others | rest)))
@@ -108,11 +110,11 @@ def test_alexnets_traffic_is_in_order_where_each_layer_has_a_device_of_its_own()
 
 @pytest.mark.parametrize("model", ["alexnet", "vgg-16", INCEPTION])
 def test_on_four_gpus_one_weird_trick_leads(model: str) -> None:
-    """As on 16; model parallelism, one layer after another, is last where data parallelism has no
+    """The order of 16; model parallelism, layer by layer, is last where data parallelism has no
     network to cross.
     """
-    found = speeds(model, 4, 32, SERVER)
-    assert ranked({name: found[name] for name in CNN}) == "owt > data-parallel > model-parallel"
+    simulated = speeds(model, 4, 32, SERVER)
+    assert ranked({name: simulated[name] for name in CNN}) == "owt > data-parallel > model-parallel"
 
 
 def test_a_ring_hides_what_a_server_does_not() -> None:
@@ -121,16 +123,20 @@ def test_a_ring_hides_what_a_server_does_not() -> None:
     """
     assert order_of("alexnet", 256, SERVER, "samples/s").agrees
     assert not order_of("alexnet", 256, RING, "samples/s").agrees
-    found = rows_of("alexnet", 16, 256, SERVER)
+    simulated = rows_of("alexnet", 16, 256, SERVER)
     for name in ("data-parallel", "expert"):
-        assert found[name].samples_s == pytest.approx(found[name].published_samples_s, rel=0.2)
+        assert simulated[name].samples_s == pytest.approx(
+            simulated[name].published_samples_s, rel=0.2
+        )
 
 
 @pytest.mark.slow
 def test_flexflows_inception_is_a_tie() -> None:
     """3 % apart as published, as far as a plot can be read; 1 % the other way here."""
-    found = {name: one.samples_s for name, one in rows_of("inception-v3", 16, 64, SERVER).items()}
-    assert found["expert"] == pytest.approx(found["data-parallel"], rel=0.03)
+    simulated = {
+        name: entry.samples_s for name, entry in rows_of("inception-v3", 16, 64, SERVER).items()
+    }
+    assert simulated["expert"] == pytest.approx(simulated["data-parallel"], rel=0.03)
 
 
 @pytest.mark.slow
@@ -147,10 +153,15 @@ def test_gnmt_is_in_the_translators_order() -> None:
     """Data parallel before expert before layers one after another, on 16 GPUs; on one node the last
     two are one.
     """
-    found = speeds("gnmt", 16, 64, RING)
-    assert found["data-parallel"] > found["expert"] > found["model-parallel"]
-    found = speeds("gnmt", 4, 64, RING)
-    assert found["data-parallel"] > found["owt"] > found["expert"] == found["model-parallel"]
+    simulated = speeds("gnmt", 16, 64, RING)
+    assert simulated["data-parallel"] > simulated["expert"] > simulated["model-parallel"]
+    simulated = speeds("gnmt", 4, 64, RING)
+    assert (
+        simulated["data-parallel"]
+        > simulated["owt"]
+        > simulated["expert"]
+        == simulated["model-parallel"]
+    )
 
 
 ADAPTER = 0.86 * 7e9
@@ -165,22 +176,22 @@ def test_flexflows_translator_on_64_k80() -> None:
     """What is sent and computed is as published; the steps differ by what of the gradients' way is
     hidden.
     """
-    found = {one.strategy: one for one in map(translator, ("data-parallel", "expert"))}
-    published = {one.strategy: one for one in PUBLISHED_NMT}
-    for name, one in found.items():
-        assert one.sent_gb == pytest.approx(published[name].sent_gb, rel=0.07)
-        assert one.busy_s == pytest.approx(published[name].busy_s, rel=0.1)
-        assert one.step_s < published[name].step_s
+    simulated = {entry.strategy: entry for entry in map(translator, ("data-parallel", "expert"))}
+    published = {entry.strategy: entry for entry in PUBLISHED_NMT}
+    for name, entry in simulated.items():
+        assert entry.sent_gb == pytest.approx(published[name].sent_gb, rel=0.07)
+        assert entry.busy_s == pytest.approx(published[name].busy_s, rel=0.1)
+        assert entry.step_s < published[name].step_s
     proportion = [
-        one["data-parallel"].sent_gb / one["expert"].sent_gb for one in (found, published)
+        entry["data-parallel"].sent_gb / entry["expert"].sent_gb for entry in (simulated, published)
     ]
     assert proportion[0] == pytest.approx(proportion[1], rel=0.05)
-    assert found["data-parallel"].sent_gb == pytest.approx(2 * 63 * GRADIENTS / 1e9, rel=1e-4)
-    assert found["data-parallel"].step_s < found["expert"].step_s
+    assert simulated["data-parallel"].sent_gb == pytest.approx(2 * 63 * GRADIENTS / 1e9, rel=1e-4)
+    assert simulated["data-parallel"].step_s < simulated["expert"].step_s
     # Each node's sum, sent to one node and not hidden, is the whole difference of data parallelism.
     one_by_one = 15 * GRADIENTS / ADAPTER
     assert published["data-parallel"].busy_s / 64 + one_by_one == pytest.approx(1.9, rel=0.02)
-    assert found["data-parallel"].busy_s / 64 + one_by_one == pytest.approx(1.9, rel=0.05)
+    assert simulated["data-parallel"].busy_s / 64 + one_by_one == pytest.approx(1.9, rel=0.05)
 
 
 def test_the_benchmark_prints_what_it_found(
@@ -191,10 +202,10 @@ def test_the_benchmark_prints_what_it_found(
     )
     monkeypatch.setattr(strategy_order, "CASES", (case,))
     strategy_order.main(["lenet", "--json", "--queues", "link"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["queues"] == "link"
-    assert {row["strategy"] for row in found["rows"]} == {*CNN, "expert"}
-    assert [order["published"] for order in found["orders"]] == [
+    simulated = json.loads(capsys.readouterr().out)
+    assert simulated["queues"] == "link"
+    assert {row["strategy"] for row in simulated["rows"]} == {*CNN, "expert"}
+    assert [order["published"] for order in simulated["orders"]] == [
         "data-parallel > owt",
         "owt = data-parallel",
     ] * 2

@@ -39,8 +39,8 @@ def test_a_profile_is_read_with_its_units():
 
 
 def test_a_profile_becomes_a_step_without_its_loader():
-    found = layers_scenario(parse_layers(PROFILE), Machine(devices=2, bandwidth="1 B/s"))
-    graph = found.graph
+    imported = layers_scenario(parse_layers(PROFILE), Machine(devices=2, bandwidth="1 B/s"))
+    graph = imported.graph
     names = [op.name for op in graph.ops]
     assert names == [
         "node2",
@@ -64,8 +64,8 @@ def test_a_profile_becomes_a_step_without_its_loader():
         "node2:1",
     )
     assert {op.colocate for op in graph.ops} == {"node2", "node3", "node4"}
-    assert "17.972 ms of loading data" in found.notes[0]
-    assert [device.name for device in found.cluster.devices] == ["gpu:0", "gpu:1"]
+    assert "17.972 ms of loading data" in imported.notes[0]
+    assert [device.name for device in imported.cluster.devices] == ["gpu:0", "gpu:1"]
 
 
 @pytest.mark.parametrize(
@@ -102,20 +102,20 @@ def test_malformed_profiles_are_refused(text, problem):
     ],
 )
 def test_published_profiles_have_the_known_sums(name, layers, forward_ms, backward_ms, loading_ms):
-    found = parse_layers((PEERS / "pipedream" / name / "graph.txt").read_text())
-    assert len(found) == layers
-    assert float(sum(layer.forward for layer in found)) * 1e3 == pytest.approx(forward_ms)
-    assert float(sum(layer.backward for layer in found)) * 1e3 == pytest.approx(backward_ms)
-    assert float(sum(layer.forward for layer in found if layer.is_loader)) * 1e3 == pytest.approx(
-        loading_ms
-    )
+    imported = parse_layers((PEERS / "pipedream" / name / "graph.txt").read_text())
+    assert len(imported) == layers
+    assert float(sum(layer.forward for layer in imported)) * 1e3 == pytest.approx(forward_ms)
+    assert float(sum(layer.backward for layer in imported)) * 1e3 == pytest.approx(backward_ms)
+    assert float(
+        sum(layer.forward for layer in imported if layer.is_loader)
+    ) * 1e3 == pytest.approx(loading_ms)
 
 
 def test_a_published_profile_runs_in_the_sum_of_its_layers(tmp_path):
-    found = import_file(PEERS / "pipedream" / "vgg16" / "graph.txt", name="VGG-16")
-    write_imported(found, tmp_path / "vgg16.json")
+    imported = import_file(PEERS / "pipedream" / "vgg16" / "graph.txt", name="VGG-16")
+    write_imported(imported, tmp_path / "vgg16.json")
     scenario = load_scenario(tmp_path / "vgg16.json")
-    assert scenario.graph == found.graph
+    assert scenario.graph == imported.graph
     assert run(scenario).trace.end_ps / 1e12 == pytest.approx((251.874 + 438.633 - 17.972) / 1e3)
 
 
@@ -127,8 +127,8 @@ def parsed(value: object) -> object:
 
 
 def test_backward_edges_that_point_forwards_are_turned_round():
-    found = workload_scenario(parsed(workload()))
-    ops = {op.name: op for op in found.graph.ops}
+    imported = workload_scenario(parsed(workload()))
+    ops = {op.name: op for op in imported.graph.ops}
     assert ops["y"].inputs == ("x:0",)
     assert ops["xgrad"].inputs == ("ygrad:0",)
     # a gradient has the size of what it is the gradient of
@@ -136,7 +136,7 @@ def test_backward_edges_that_point_forwards_are_turned_round():
     # joined at the loss, and with its own forward node
     assert ops["ygrad"].control_inputs == ("y",)
     assert ops["xgrad"].control_inputs == ("x",)
-    assert any("reversed" in note for note in found.notes)
+    assert any("reversed" in note for note in imported.notes)
     assert ops["xgrad"].attrs["max_load"] == {
         "transfer_ms": 0.75,
         "bytes": 100,
@@ -161,11 +161,11 @@ def test_nodes_that_only_a_cpu_can_run_and_names_that_cannot_be():
     value = workload()
     value["nodes"][0] |= {"supportedOnFpga": False, "name": "x:0", "colorClass": None}
     value["nodes"][2]["colorClass"] = None
-    found = workload_scenario(parsed(value))
-    assert found.graph.ops[0].name == "node5"
-    assert found.graph.ops[0].time == {"cpu": Fraction("0.015")}
-    assert found.graph.ops[0].colocate is None
-    assert dict(found.strategy.placement) == {"*": "cpu:0"}
+    imported = workload_scenario(parsed(value))
+    assert imported.graph.ops[0].name == "node5"
+    assert imported.graph.ops[0].time == {"cpu": Fraction("0.015")}
+    assert imported.graph.ops[0].colocate is None
+    assert dict(imported.strategy.placement) == {"*": "cpu:0"}
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_malformed_workloads_are_refused(change, problem):
 
 def test_a_published_workload_survives_its_scenario_file(tmp_path):
     path = PEERS / "dnn_partitioning" / "LayerGraphs" / "gnmt_training.json.gz"
-    found = import_file(path)
-    write_imported(found, tmp_path / "gnmt.json.gz")
+    imported = import_file(path)
+    write_imported(imported, tmp_path / "gnmt.json.gz")
     scenario = load_scenario(tmp_path / "gnmt.json.gz")
-    assert (scenario.graph, scenario.cluster) == (found.graph, found.cluster)
+    assert (scenario.graph, scenario.cluster) == (imported.graph, imported.cluster)
     assert run(scenario).trace.end_ps / 1e12 == pytest.approx(0.520453, rel=1e-5)
-    assert len(found.graph.ops) == 192
+    assert len(imported.graph.ops) == 192
 
 
 # Which format

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
+from foreign import COMP, alike, log, matrix, network, node, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_importers_graphs import COMP, network, node, write
-from test_importers_machines import alike, log, matrix
 
 from imported import PROFILE, workload
 from simdev import load_scenario
@@ -103,12 +102,14 @@ def test_every_format_is_known_by_what_it_holds_and_keeps_its_origin(format, tmp
     assert printed.out.rstrip().endswith(f", {format}")
     first = out.read_bytes()
     value = json.loads(first.splitlines()[0] if format == "kineto" else first)
-    told = value["header"]["provenance"] if format == "kineto" else value["provenance"]
-    told = told.get("imported", told)
-    assert (told["kind"], told["format"], told["file"]) == ("imported", format, "file")
-    assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert told["units"] == (FORMATS[format].units if format in FORMATS else TORCH_FORMATS[format])
-    for note in told.get("notes", ()):
+    written = value["header"]["provenance"] if format == "kineto" else value["provenance"]
+    written = written.get("imported", written)
+    assert (written["kind"], written["format"], written["file"]) == ("imported", format, "file")
+    assert written["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert written["units"] == (
+        FORMATS[format].units if format in FORMATS else TORCH_FORMATS[format]
+    )
+    for note in written.get("notes", ()):
         assert note in printed.err
     # What was written is a file of its kind, and the same again.
     readers = {
@@ -130,12 +131,14 @@ def test_the_format_is_found_in_compressed_files_and_in_stdin(tmp_path, capsys, 
     path = tmp_path / "p.gz"
     path.write_bytes(gzip.compress(PROFILE.encode()))
     assert main(["import", str(path), "-o", str(tmp_path / "a.json")]) == 0
-    told = json.loads((tmp_path / "a.json").read_text())["provenance"]
-    assert told["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()  # of the file as it lies
+    written = json.loads((tmp_path / "a.json").read_text())["provenance"]
+    assert (
+        written["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    )  # of the file as it lies
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROFILE.encode())))
     assert main(["import", "-", "-o", str(tmp_path / "b.json")]) == 0
-    told = json.loads((tmp_path / "b.json").read_text())["provenance"]
-    assert (told["file"], told["format"]) == ("<stdin>", "pipedream")
+    written = json.loads((tmp_path / "b.json").read_text())["provenance"]
+    assert (written["file"], written["format"]) == ("<stdin>", "pipedream")
     capsys.readouterr()
 
 
@@ -298,9 +301,9 @@ def test_what_steers_a_terminal_is_told_as_text(tmp_path, monkeypatch, capsys):
         TEXTS["dnn-partitioning"].replace('"name": "', '"name": "\\u001b[2J:', 1)
     )
     assert main(["import", "w.json", "-o", "s.json", "--format", "dnn-partitioning"]) == 0
-    told = capsys.readouterr()
-    assert r"\x1b[2J" in told.err
-    assert "\x1b" not in told.err + told.out
+    written = capsys.readouterr()
+    assert r"\x1b[2J" in written.err
+    assert "\x1b" not in written.err + written.out
 
 
 @given(format=st.sampled_from(sorted(set(TEXTS) - {"kineto"})), data=st.data())
@@ -318,12 +321,12 @@ def test_damaged_files_are_read_or_refused_and_never_worse(tmp_path_factory, for
     path.write_text(text[:start] + patch + text[end:])
     problems = ""
     try:
-        found = import_file(path, format, device="t4" if format == "nvidia-smi-topo" else None)
-        imported_text(found)
+        imported = import_file(path, format, device="t4" if format == "nvidia-smi-topo" else None)
+        imported_text(imported)
     except InputError as error:
         problems = str(error)
     assert not problems or problems.startswith(str(path))
-    assert problems or not isinstance(found, Imported) or found.graph.ops
+    assert problems or not isinstance(imported, Imported) or imported.graph.ops
 
 
 @pytest.mark.parametrize("source", re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
@@ -339,7 +342,7 @@ def test_python_of_the_page_runs(source, tmp_path, monkeypatch, capsys):
 def test_the_page_and_the_help_name_every_format(capsys):
     with pytest.raises(SystemExit):
         main(["import", "--help"])
-    told = capsys.readouterr().out
+    written = capsys.readouterr().out
     for name in (*FORMATS, *TORCH_FORMATS):
         assert f"| `{name}` |" in PAGE.read_text()
-        assert re.search(rf"^  {name} ", told, re.MULTILINE)
+        assert re.search(rf"^  {name} ", written, re.MULTILINE)

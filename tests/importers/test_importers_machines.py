@@ -1,4 +1,4 @@
-"""nvidia-smi topo and nccl-tests: machines and collectives from what the tools print."""
+"""Topologies of nvidia-smi and logs of nccl-tests: trees, switches, tables, refusals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from fractions import Fraction
 
 import pytest
+from foreign import alike, log, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,38 +25,6 @@ from simdev.importers import (
     write_imported,
 )
 
-# nvidia-smi topo -m
-
-
-def matrix(
-    kinds: list[list[str]],
-    places: list[str],
-    extra: tuple[str, ...] = (),
-    titles: str = "CPU Affinity",
-) -> str:
-    """The output of the tool: tabs, X in the middle, a legend; the first columns are GPUs."""
-    gpus = len(kinds) - len(extra)
-    names = [f"GPU{i}" for i in range(gpus)] + list(extra)
-    lines = ["\t\x1b[4m" + "\t".join([*names, titles]) + "\x1b[0m"]
-    for i, name in enumerate(names):
-        row = [" X " if i == j else kinds[i][j] for j in range(len(names))]
-        lines.append("\t".join([name, *row, places[i] if i < len(places) else ""]))
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Legend:",
-            "",
-            "  X    = Self",
-            "  NV#  = Connection traversing a bonded set of # NVLinks",
-        ]
-    )
-
-
-def alike(count: int, kind: str) -> list[list[str]]:
-    return [[kind] * count for _ in range(count)]
-
-
 MESH = [
     [0, 1, 1, 2, 2, 0, 0, 0],
     [1, 0, 2, 1, 0, 2, 0, 0],
@@ -66,6 +35,8 @@ MESH = [
     [0, 0, 1, 0, 1, 2, 0, 2],
     [0, 0, 0, 1, 2, 1, 2, 0],
 ]
+
+
 CUBE = [[f"NV{n}" if n else "SYS" for n in row] for row in MESH]
 
 
@@ -75,24 +46,25 @@ def links_of(cluster) -> dict[tuple[str, str], str]:
 
 def test_a_hybrid_cube_mesh_has_the_links_of_the_preset():
     text = matrix(CUBE, ["0-19\t0"] * 4 + ["20-39\t1"] * 4, titles="CPU Affinity\tNUMA Affinity")
-    found = topology_cluster(parse_topology(text), Machine(device="v100")).cluster
+    imported = topology_cluster(parse_topology(text), Machine(device="v100")).cluster
     preset = read_cluster({"preset": "dgx-1v"})
-    own, known = (
-        {link.ends: link.lanes for link in one.links if link.lanes} for one in (found, preset)
+    read, known = (
+        {link.ends: link.lanes for link in cluster.links if link.lanes}
+        for cluster in (imported, preset)
     )
-    assert own == known
+    assert read == known
     # NCCL's rate
-    assert all(link.bandwidth == 20 * 10**9 * link.lanes for link in found.links if link.lanes)
+    assert all(link.bandwidth == 20 * 10**9 * link.lanes for link in imported.links if link.lanes)
     # What no NVLink joins goes over the sockets, and no route leads through a GPU.
-    route = Routes(found).route(found.index["gpu:0"], found.index["gpu:5"])
-    assert [found.devices[d].name for d in route.devices] == [
+    route = Routes(imported).route(imported.index["gpu:0"], imported.index["gpu:5"])
+    assert [imported.devices[d].name for d in route.devices] == [
         "gpu:0",
         "socket:0",
         "socket:1",
         "gpu:5",
     ]
     assert route.bandwidth == 10 * 10**9
-    assert found.devices[0].memory == 16 * 10**9
+    assert imported.devices[0].memory == 16 * 10**9
 
 
 @pytest.mark.parametrize(
@@ -151,16 +123,16 @@ def test_adapters_tell_which_gpus_share_a_bridge_and_are_left_out():
         ["PHB", "PHB", "X", "PHB"],
         ["PIX", "PIX", "PHB", "X"],
     ]
-    found = topology_cluster(
+    imported = topology_cluster(
         parse_topology(matrix(kinds, ["0"] * 3, ("mlx5_0",))), Machine(device="a100-40")
     )
-    assert any("mlx5_0" in note for note in found.notes)
+    assert any("mlx5_0" in note for note in imported.notes)
     assert (
-        links_of(found.cluster)["gpu:0", "pcie:0"]
-        == links_of(found.cluster)["gpu:1", "pcie:0"]
+        links_of(imported.cluster)["gpu:0", "pcie:0"]
+        == links_of(imported.cluster)["gpu:1", "pcie:0"]
         == "pcie"
     )
-    assert [device.name for device in found.cluster.devices] == [
+    assert [device.name for device in imported.cluster.devices] == [
         "gpu:0",
         "gpu:1",
         "gpu:2",
@@ -174,26 +146,26 @@ def test_the_matrix_is_found_in_a_log_and_rates_can_be_set(tmp_path):
     path.write_text(
         "host$ nvidia-smi topo -m\n" + matrix(alike(2, "PHB"), ["", ""]) + "\nhost$ exit\n"
     )
-    found = import_file(path, device="my-gpu", bandwidth="25 GB/s", memory="10 GB")
-    assert Routes(found.cluster).route(0, 1).bandwidth == 25 * 10**9
-    assert found.cluster.devices[0].memory == 10**10
-    assert any("my-gpu" in note for note in found.notes)
+    imported = import_file(path, device="my-gpu", bandwidth="25 GB/s", memory="10 GB")
+    assert Routes(imported.cluster).route(0, 1).bandwidth == 25 * 10**9
+    assert imported.cluster.devices[0].memory == 10**10
+    assert any("my-gpu" in note for note in imported.notes)
 
 
 def test_a_cluster_is_written_with_an_origin_for_every_number(tmp_path):
     path = tmp_path / "topo.txt"
     path.write_text(matrix(CUBE, ["0"] * 8))
-    found = import_file(path, device="v100")
-    write_imported(found, tmp_path / "c.json")
+    imported = import_file(path, device="v100")
+    write_imported(imported, tmp_path / "c.json")
     back = read_cluster(tmp_path / "c.json")
-    assert back == found.cluster
-    told = back.provenance["imported"]
-    assert (told["file"], told["format"], len(told["sha256"])) == (
+    assert back == imported.cluster
+    origin = back.provenance["imported"]
+    assert (origin["file"], origin["format"], len(origin["sha256"])) == (
         "topo.txt",
         "nvidia-smi-topo",
         64,
     )
-    assert "date" not in told
+    assert "date" not in origin
     kinds = {link.kind for link in back.links}
     assert {f"links.{kind}.{part}" for kind in kinds for part in ("bandwidth", "latency")} <= set(
         back.provenance
@@ -263,55 +235,6 @@ def test_a_route_climbs_as_far_as_the_matrix_says_and_no_farther(count, data):
             assert (4 if crossed else max(heights)) == far(a, b)
 
 
-# nccl-tests
-
-
-def log(
-    name="all_reduce",
-    ranks=8,
-    latency=20.0,
-    bus=200.0,
-    redop="sum",
-    root="-1",
-    title=True,
-    listed=True,
-    tag="",
-):
-    """What a test prints whose times lie on a line: us, and GB/s of bus bandwidth."""
-    collective = {"alltoall": "all_to_all"}.get(name, name)
-    factor = float(bus_factor(collective, ranks))
-    lines = [f"$ ./build/{name}_perf -b 8 -e 1G -f 2 -g {ranks}"] if title else []
-    lines += [
-        f"# nThread 1 nGpus {ranks} minBytes 8 step: 2(factor) warmup iters: 5 iters: 20",
-        "#",
-        "# Using devices",
-    ]
-    if listed:
-        lines += [
-            f"#  Rank {r:2d} Group  0 Pid 371 on host device {r} [0x0f] GPU" for r in range(ranks)
-        ]
-    lines += [
-        "#                                          out-of-place                       in-place",
-        (
-            "#  size   count   type   redop    root     time   algbw   busbw #wrong     "
-            "time   algbw   busbw #wrong"
-        ),
-        (
-            "#        (B)    (elements)                               (us)  (GB/s)  (GB/s) "
-            "           (us)  (GB/s)  (GB/s)"
-        ),
-    ]
-    for power in range(3, 31):
-        size = 2**power
-        time = latency + size * factor / bus / 1e3
-        row = f"{time:8.2f} {size / time / 1e3:7.2f} {factor * size / time / 1e3:7.2f}"
-        lines.append(
-            f"{size:12d} {size // 4:12d}     float {redop:>7} {root:>7} {row}      0 {row}    N/A"
-        )
-    lines += ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 100.0"]
-    return "\n".join(tag + line for line in lines) + "\n"
-
-
 def tables(text: str, **machine: object):
     return log_tables(parse_log(text), Machine(**machine))
 
@@ -327,13 +250,13 @@ def tables(text: str, **machine: object):
     ],
 )
 def test_a_log_becomes_a_table_with_its_units(name, redop, collective):
-    found = tables(log(name, redop=redop, root="0" if name == "broadcast" else "-1"))
-    (table,) = found.tables
+    imported = tables(log(name, redop=redop, root="0" if name == "broadcast" else "-1"))
+    (table,) = imported.tables
     assert (table.collective, table.ranks) == (collective, 8)
     factor = float(bus_factor(collective, 8))
     for size in (2**12, 2**21, 2**29):
         assert float(table.seconds(size)) == pytest.approx(20e-6 + size * factor / 200e9, rel=0.03)
-    fit = found.provenance["fits"][f"{collective} over 8 ranks"]
+    fit = imported.provenance["fits"][f"{collective} over 8 ranks"]
     assert float(fit["latency"].split()[0]) == pytest.approx(20, rel=0.02)
     assert float(fit["bus_bandwidth"].split()[0]) == pytest.approx(200, rel=0.02)
 
@@ -363,12 +286,12 @@ def test_several_tests_of_one_log_with_the_tags_of_mpirun(tmp_path):
         + info
         + log("all_gather", redop="none", tag="[1,0]<stdout>:")
     )
-    found = import_file(path)
-    assert [table.collective for table in found.tables] == ["all_reduce", "all_gather"]
-    write_imported(found, tmp_path / "tables.json")
-    assert read_collectives(tmp_path / "tables.json") == found.tables
-    told = json.loads((tmp_path / "tables.json").read_text())["provenance"]
-    assert (told["file"], told["format"], told["units"]) == (
+    imported = import_file(path)
+    assert [table.collective for table in imported.tables] == ["all_reduce", "all_gather"]
+    write_imported(imported, tmp_path / "tables.json")
+    assert read_collectives(tmp_path / "tables.json") == imported.tables
+    origin = json.loads((tmp_path / "tables.json").read_text())["provenance"]
+    assert (origin["file"], origin["format"], origin["units"]) == (
         "nccl.log",
         "nccl-tests",
         "sizes in bytes, times in us, bandwidths in GB/s",
@@ -409,5 +332,5 @@ def one_rank() -> str:
 
 
 def test_tables_text_is_the_same_for_the_same_log():
-    found = tables(log())
-    assert imported_text(found) == imported_text(tables(log()))
+    imported = tables(log())
+    assert imported_text(imported) == imported_text(tables(log()))

@@ -127,18 +127,20 @@ def test_the_same_operators_have_the_profile_keys_of_captured_ones():
     def keys(graph) -> dict[str, str]:
         return {op.kind: op_key(graph, i, "x") for i, op in enumerate(graph.ops)}
 
-    mine, its = keys(imported), keys(captured)
+    ours, theirs = keys(imported), keys(captured)
     for kind in ("conv2d", "relu", "linear", "mul", "softmax"):
-        assert mine[kind] == its[kind]
+        assert ours[kind] == theirs[kind]
 
 
 def test_an_imported_model_runs_from_a_datasheet(tmp_path):
     onnx.save(convolutional(), tmp_path / "net.onnx")
-    found = import_file(tmp_path / "net.onnx", device="v100", dims={"batch": 64})
-    assert found.notes == ("an ONNX model is a forward pass: there is no backward and no update",)
-    write_imported(found, tmp_path / "s.json")
+    imported = import_file(tmp_path / "net.onnx", device="v100", dims={"batch": 64})
+    assert imported.notes == (
+        "an ONNX model is a forward pass: there is no backward and no update",
+    )
+    write_imported(imported, tmp_path / "s.json")
     scenario = load_scenario(tmp_path / "s.json")
-    assert scenario.graph == found.graph
+    assert scenario.graph == imported.graph
     assert run(scenario).step_ps > 6 * 3 * 10**6  # each op costs its launch at least
     unknown = import_file(tmp_path / "net.onnx", device="abacus", dims={"batch": 1})
     assert any(
@@ -265,11 +267,11 @@ def test_padding_that_is_not_alike_on_both_sides_is_an_op():
     ],
 )
 def test_operators_have_kinds_that_simdev_can_reckon_with(nodes, inputs, weights, kind, attrs):
-    found = model_scenario(read_model(model(nodes, inputs, weights)), Machine(device="v100"))
-    op = found.graph.ops[found.graph.index["y"]]
+    imported = model_scenario(read_model(model(nodes, inputs, weights)), Machine(device="v100"))
+    op = imported.graph.ops[imported.graph.index["y"]]
     assert (op.kind, op.attrs) == (kind, FrozenDict(attrs))
-    assert op_work(found.graph, found.graph.index["y"]) is not None
-    assert not any("cannot reckon" in note for note in found.notes)
+    assert op_work(imported.graph, imported.graph.index["y"]) is not None
+    assert not any("cannot reckon" in note for note in imported.notes)
 
 
 def test_softmax_before_opset_13_runs_over_all_that_follows():
@@ -278,11 +280,11 @@ def test_softmax_before_opset_13_runs_over_all_that_follows():
 
 
 def test_an_operator_without_a_kind_keeps_its_name_and_is_told():
-    found = model_scenario(
+    imported = model_scenario(
         read_model(model([node("Mish", ["x"], "y")], [value("x", 2, 3)])), Machine()
     )
-    assert found.graph.ops[-1].kind == "mish"
-    assert "kinds that simdev cannot reckon with: mish (1)" in found.notes
+    assert imported.graph.ops[-1].kind == "mish"
+    assert "kinds that simdev cannot reckon with: mish (1)" in imported.notes
 
 
 def test_a_weight_under_two_names_is_one_and_small_types_have_their_bytes():

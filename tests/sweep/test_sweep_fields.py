@@ -68,10 +68,10 @@ def test_every_path_can_be_written(steps: list[Any]) -> None:
 
 def test_a_field_is_changed_in_a_copy_that_shares_the_rest() -> None:
     before = json.dumps(TINY)
-    found = changed(TINY, "cluster.devices[1].memory", "8 GB")
-    assert found["cluster"]["devices"] == [{"name": "gpu:0"}, {"name": "gpu:1", "memory": "8 GB"}]
-    assert found["graph"] is TINY["graph"]
-    assert found["cluster"]["devices"][0] is TINY["cluster"]["devices"][0]
+    edited = changed(TINY, "cluster.devices[1].memory", "8 GB")
+    assert edited["cluster"]["devices"] == [{"name": "gpu:0"}, {"name": "gpu:1", "memory": "8 GB"}]
+    assert edited["graph"] is TINY["graph"]
+    assert edited["cluster"]["devices"][0] is TINY["cluster"]["devices"][0]
     assert json.dumps(TINY) == before
 
 
@@ -90,9 +90,9 @@ def test_the_bandwidth_of_a_cluster_is_that_of_every_link() -> None:
         {"ends": ["gpu:1", "gpu:2"], "kind": "slow"},
     ]
     listed = TINY | {"cluster": {"links": links, "link_kinds": {"slow": {"bandwidth": 1}}}}
-    found = changed(listed, "cluster.latency", "3 us")
-    assert found == changed(listed, "cluster.links[*].latency", "3 us")
-    assert [link["latency"] for link in found["cluster"]["links"]] == ["3 us", "3 us"]
+    edited = changed(listed, "cluster.latency", "3 us")
+    assert edited == changed(listed, "cluster.links[*].latency", "3 us")
+    assert [link["latency"] for link in edited["cluster"]["links"]] == ["3 us", "3 us"]
     with pytest.raises(InputError, match=r"cluster\.bandwidth: the cluster has no links"):
         changed(TINY | {"cluster": {"devices": []}}, "cluster.bandwidth", 1)
 
@@ -135,10 +135,10 @@ def test_other_fields_of_a_preset_open_it() -> None:
     plain = read_preset("dgx-a100-80", 2, network="40 Gbit/s")
     for paths in (("cluster.network", "cluster.latency"), ("cluster.latency", "cluster.network")):
         values = {"cluster.network": "40 Gbit/s", "cluster.latency": "77 us"}
-        found = document
+        edited = document
         for path in paths:
-            found = changed(found, path, values[path])
-        cluster = read_scenario(found).cluster
+            edited = changed(edited, path, values[path])
+        cluster = read_scenario(edited).cluster
         assert len(cluster.devices) == len(plain.devices)
         rates = {(link.ends, link.bandwidth) for link in cluster.links}
         assert rates == {(link.ends, link.bandwidth) for link in plain.links}
@@ -149,18 +149,18 @@ def test_parts_in_files_are_opened_and_not_written(tmp_path: Path) -> None:
     for part in ("graph", "cluster", "strategy"):
         (tmp_path / f"{part}.json").write_text(json.dumps(TINY[part]))
     named: dict[str, Any] = {part: f"{part}.json" for part in ("graph", "cluster", "strategy")}
-    found = changed(named, "cluster.bandwidth", 5, str(tmp_path))
-    assert found["cluster"]["links"]["all_to_all"]["bandwidth"] == 5
-    found = changed(found, 'strategy["placement"].b', "gpu:0", str(tmp_path))
-    assert found["strategy"] == {"placement": {"a": "gpu:0", "b": "gpu:0"}}
+    edited = changed(named, "cluster.bandwidth", 5, str(tmp_path))
+    assert edited["cluster"]["links"]["all_to_all"]["bandwidth"] == 5
+    edited = changed(edited, 'strategy["placement"].b', "gpu:0", str(tmp_path))
+    assert edited["strategy"] == {"placement": {"a": "gpu:0", "b": "gpu:0"}}
     assert json.loads((tmp_path / "strategy.json").read_text()) == TINY["strategy"]
     with pytest.raises(InputError, match=r"graph\.ops\[0\]\.time: .*none\.json: no such file"):
         changed({"graph": "none.json"}, "graph.ops[0].time", 5, str(tmp_path))
 
 
 def test_a_bare_placement_and_a_short_form_become_strategies() -> None:
-    found = changed(TINY, "strategy.order", "program")["strategy"]
-    assert found == {"placement": TINY["strategy"], "order": "program"}
+    edited = changed(TINY, "strategy.order", "program")["strategy"]
+    assert edited == {"placement": TINY["strategy"], "order": "program"}
     assert changed({"strategy": "data-parallel"}, "strategy.sync", "sharded")["strategy"] == {
         "short": "data-parallel",
         "sync": "sharded",
@@ -222,9 +222,9 @@ def test_the_length_of_paths_decides_their_order() -> None:
     ],
 )
 def test_values(text: str, values: list[Any]) -> None:
-    found = parse_settings([f"cluster.x={text}"])["cluster.x"]
-    assert found == values
-    assert list(map(type, found)) == list(map(type, values))
+    edited = parse_settings([f"cluster.x={text}"])["cluster.x"]
+    assert edited == values
+    assert list(map(type, edited)) == list(map(type, values))
 
 
 def test_every_problem_of_the_settings_is_told_at_once() -> None:
@@ -236,8 +236,8 @@ def test_every_problem_of_the_settings_is_told_at_once() -> None:
 
 def test_points_are_every_combination_the_first_field_slowest() -> None:
     grid = {"graph.a": [1, 2], "graph.b": ["x", "y"]}
-    told = [(point["graph.a"], point["graph.b"]) for point in points(grid)]
-    assert told == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
+    shown = [(point["graph.a"], point["graph.b"]) for point in points(grid)]
+    assert shown == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
     assert points([{"graph.a": [1]}, {"graph.b": [2]}]) == [{"graph.a": 1}, {"graph.b": 2}]
     assert points(None) == points({}) == points([]) == [{}]
 
@@ -249,7 +249,7 @@ def test_values_must_be_a_list(values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "edited"),
     [
         (["1 us", 2e-6, "3ms"], ("s", [1e-6, 2e-6, 3e-3])),
         (["8 GB", "1 KiB"], ("bytes", [8e9, 1024.0])),
@@ -262,8 +262,8 @@ def test_values_must_be_a_list(values: Any) -> None:
         ([None, "1 GB"], None),
     ],
 )
-def test_quantities_of_one_sort_are_told_in_si_too(values: list[Any], found: Any) -> None:
-    assert si_values(values) == found
+def test_quantities_of_one_sort_are_told_in_si_too(values: list[Any], edited: Any) -> None:
+    assert si_values(values) == edited
 
 
 def test_columns_of_what_was_set() -> None:
@@ -295,7 +295,7 @@ def test_columns_of_what_was_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "shown"),
     [
         ("cluster.bandwidth=25", "25"),
         ("cluster.links[*].bandwidth=2e9,5e5,100", "500000"),
@@ -309,7 +309,7 @@ def test_columns_of_what_was_set() -> None:
         ("cluster.network={}", None),
     ],
 )
-def test_a_bandwidth_without_a_unit_is_asked_about_once(setting, told):
+def test_a_bandwidth_without_a_unit_is_asked_about_once(setting, shown):
     path = setting.partition("=")[0]
-    wanted = [f"{path}={told} is {told} B/s; write {told}GB/s or {told}Gbit/s"] if told else []
+    wanted = [f"{path}={shown} is {shown} B/s; write {shown}GB/s or {shown}Gbit/s"] if shown else []
     assert slow_bandwidths(parse_settings([setting])) == wanted

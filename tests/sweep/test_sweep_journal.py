@@ -1,15 +1,11 @@
-"""The journal: whatever ends a sweep, and wherever, no finished row is lost and none stands
-twice.
-"""
+"""Journals of sweeps: what is simulated again, torn and damaged lines, other files."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -19,11 +15,14 @@ from simdev.cli import main
 from simdev.errors import InputError
 from simdev.sweep import Journal, sweep
 from simdev.sweep.journal import HEADER
-from sweeps import ROOT, TINY, Sweeper, bandwidths, is_running, kept
-from waiting import wait_until
+from sweeps import TINY, bandwidths, kept
 
 POINTS = 8
+
+
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes to be killed are forks")
+
+
 journal_name = "r.csv.journal"
 
 
@@ -38,48 +37,48 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of what is simulated from now on."""
     from simdev.sweep import sweeping
 
-    found: list[str] = []
+    keys: list[str] = []
     answer = sweeping.answer
     monkeypatch.setattr(
         sweeping,
         "answer",
-        lambda point, memo: (found.append(point.key), answer(point, memo))[1],
+        lambda point, memo: (keys.append(point.key), answer(point, memo))[1],
     )
-    return found
+    return keys
 
 
 def test_a_second_run_simulates_nothing_and_says_the_same(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = simulated(monkeypatch)
+    keys = simulated(monkeypatch)
     first = sweep(["s.json", "none.json"], bandwidths(POINTS), journal="j")
-    assert len(asked) == POINTS
+    assert len(keys) == POINTS
     content = Path("j").read_bytes()
     again = sweep(["s.json", "none.json"], bandwidths(POINTS), journal="j")
-    assert len(asked) == POINTS
+    assert len(keys) == POINTS
     assert Path("j").read_bytes() == content
     pd.testing.assert_frame_equal(first, again)
     pd.testing.assert_frame_equal(first, sweep(["s.json", "none.json"], bandwidths(POINTS)))
 
 
 def test_only_what_is_new_is_simulated(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = simulated(monkeypatch)
+    keys = simulated(monkeypatch)
     sweep("s.json", bandwidths(3), journal="j")
     assert len(sweep(["s.json", "s.json"], bandwidths(5), journal="j")) == 10
-    assert len(asked) == 5
+    assert len(keys) == 5
     assert len(sweep("s.json", bandwidths(2), journal="j")) == 2
-    assert len(asked) == 5
+    assert len(keys) == 5
 
 
 def test_an_edit_to_a_file_asks_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = simulated(monkeypatch)
+    keys = simulated(monkeypatch)
     Path("graph.json").write_text(json.dumps({"version": 1, **TINY["graph"]}))
     Path("s.json").write_text(json.dumps(TINY | {"graph": "graph.json"}))
     (before,) = sweep("s.json", journal="j")["step_time_ps"]
     Path("graph.json").write_text(Path("graph.json").read_text().replace("1 us", "3 us"))
     (after,) = sweep("s.json", journal="j")["step_time_ps"]
     assert (before, after) == (10_000_000, 14_000_000)
-    assert len(set(asked)) == len(kept(Path("j"))) == 2
+    assert len(set(keys)) == len(kept(Path("j"))) == 2
 
 
 def test_a_file_that_changes_amid_the_sweep_is_not_kept(
@@ -187,226 +186,6 @@ def test_what_is_no_journal_is_left_alone(content: bytes, here: Path) -> None:
     assert Path("j").read_bytes() == content
 
 
-def test_two_writers_never_interleave(here: Path) -> None:
-    with Journal("j") as journal:
-        journal.add("k", "v", {})
-        with pytest.raises(InputError, match=r"^j: another sweep is writing to this journal$"):
-            Journal("j")
-        command = [sys.executable, "-m", "simdev", "sweep", "s.json", "--journal", "j"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        result = subprocess.run(
-            command, capture_output=True, text=True, env=environment, check=False
-        )
-        assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr == "j: another sweep is writing to this journal\n"
-    assert kept(Path("j")) == ["k"]
-    assert len(sweep("s.json", journal="j")) == 1
-
-
-@forks
-def test_writers_that_race_leave_each_row_once(here: Path) -> None:
-    with Sweeper(here) as one, Sweeper(here) as two:
-        arguments = [
-            "sweep",
-            "s.json",
-            "--set",
-            f"graph.name={','.join(f'g{i}' for i in range(60))}",
-            "--out",
-            "r.csv",
-        ]
-        codes = []
-        for _ in range(4):
-            one.start(*arguments)
-            two.start(*arguments)
-            codes += [one.wait(), two.wait()]
-        assert 0 in codes
-        assert set(codes) <= {0, 2}
-    keys = kept(here / journal_name)
-    assert len(keys) == len(set(keys)) == 60
-    assert list(pd.read_csv("r.csv")["status"]) == ["ok"] * 60
-
-
-def wait_for_growth(journal: Path, process: int) -> None:
-    """Wait until the process has kept another row, or has ended."""
-    size = journal.stat().st_size if journal.exists() else 0
-    wait_until(
-        lambda: (journal.exists() and journal.stat().st_size > size) or not is_running(process)
-    )
-
-
-@forks
-@pytest.mark.parametrize(
-    ("points", "kills"),
-    [(200, 20), pytest.param(2000, 200, marks=pytest.mark.slow)],
-    ids=["short", "200 kills"],
-)
-def test_kills_at_random_moments_lose_and_double_nothing(
-    points: int, kills: int, here: Path
-) -> None:
-    chance = random.Random(7)
-    values = ",".join(f"{i}MB/s" for i in range(1, points + 1))
-    arguments = ["sweep", "s.json", "--set", f"cluster.bandwidth={values}", "--out", "r.csv"]
-    seen: list[str] = []
-    killed = amid = 0
-    with Sweeper(here) as sweeper:
-        while killed < kills:
-            process = sweeper.start(*arguments)
-            if chance.random() < 0.8:  # most kills fall amid the simulations, the others anywhere
-                wait_for_growth(here / journal_name, process)
-            time.sleep(chance.uniform(0.0, 0.1))
-            sweeper.kill(process)
-            killed += sweeper.wait() == -9
-            now = kept(here / journal_name)
-            assert now[: len(seen)] == seen, "a finished row was lost"
-            assert len(now) == len(set(now)), "a row stands twice"
-            amid += len(seen) < len(now) < points
-            seen = now
-            if len(now) == points:  # all are done: begin anew, with the same answers
-                (here / journal_name).unlink()
-                (here / "r.csv").unlink(missing_ok=True)
-                seen = []
-        sweeper.start(*arguments)
-        assert sweeper.wait() == 0
-    assert amid > kills // 4
-    print(f"{killed} kills, {amid} of them amid the simulations")
-    results = pd.read_csv("r.csv", dtype={"key": "str"})
-    assert sorted(results["key"]) == sorted(kept(here / journal_name))
-    fresh = sweep("s.json", {"cluster.bandwidth": values.split(",")})
-    assert list(results["step_time_ps"]) == list(fresh["step_time_ps"])
-
-
-@forks
-@pytest.mark.parametrize("mode", ["before", "half", "after"])
-def test_an_end_at_any_step_of_writing_is_recovered(mode: str, here: Path) -> None:
-    """Killed before, amid and after every write, sync, cut and rename of a sweep, until none is
-    left.
-    """
-    arguments = ["sweep", "s.json", "--set", "cluster.bandwidth=1,2,3GB/s", "--out", "r.csv"]
-    with Sweeper(here) as sweeper:
-        sweeper.start(*arguments)
-        assert sweeper.wait() == 0
-        whole = Path("r.csv").read_bytes()
-        for point in range(1, 100):
-            Path("r.csv").unlink()
-            Path(journal_name).unlink()
-            sweeper.start(*arguments, point=point, mode=mode)
-            if sweeper.wait() == 0:
-                break
-            assert not Path("r.csv").exists() or Path("r.csv").read_bytes() == whole
-            sweeper.start(*arguments, point=2, mode=mode)  # the repair may be cut short too
-            sweeper.wait()
-            sweeper.start(*arguments)
-            assert sweeper.wait() == 0
-            assert Path("r.csv").read_bytes() == whole
-            assert len(kept(Path(journal_name))) == len(set(kept(Path(journal_name)))) == 3
-        assert point > 6
-
-
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-from simdev.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_full_disk_is_told_and_costs_no_finished_row(here: Path) -> None:
-    pytest.importorskip("resource", reason="needs limits on the size of files")
-    command = [
-        sys.executable,
-        "-c",
-        LIMITED,
-        "sweep",
-        "s.json",
-        "--set",
-        "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s",
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [*command, "--out", "r.csv"], capture_output=True, text=True, env=environment, check=False
-    )
-    assert result.returncode == 2
-    assert (
-        result.stderr
-        == "r.csv.journal: cannot write: file too large; the results so far are kept\n"
-    )
-    before = kept(Path(journal_name))
-    assert 0 < len(before) < 8
-    assert not Path("r.csv").exists()
-    assert (
-        main(
-            ["sweep", "s.json", "--set", "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s", "--out", "r.csv"]
-        )
-        == 0
-    )
-    assert kept(Path(journal_name))[: len(before)] == before
-    assert len(pd.read_csv("r.csv")) == 8
-
-
-@pytest.mark.parametrize("number", [28, 30, 13])  # ENOSPC, EROFS, EACCES
-@pytest.mark.parametrize("call", ["open", "write", "fsync"])
-def test_errors_of_the_system_name_the_journal(
-    number: int,
-    call: str,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    real = getattr(os, call)
-
-    def failing(target: object, *arguments: object) -> object:
-        if call != "open" or str(target).endswith(".journal"):
-            raise OSError(number, os.strerror(number))
-        return real(target, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, failing)
-        assert main(["sweep", "s.json", "--out", "r.csv"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("r.csv.journal: cannot write: " + os.strerror(number).lower())
-    assert main(["sweep", "s.json", "--out", "r.csv"]) == 0
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere"
-)
-def test_a_read_only_folder_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here.chmod(0o500)
-    try:
-        assert main(["sweep", "s.json", "--out", "r.csv"]) == 2
-    finally:
-        here.chmod(0o700)
-    assert capsys.readouterr().err == "r.csv.journal: cannot write: permission denied\n"
-
-
-def test_an_interrupt_ends_the_sweep_and_keeps_the_rows(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from simdev.sweep import sweeping
-
-    answer, left = sweeping.answer, [4]
-
-    def interrupted(*arguments: object) -> object:
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        return answer(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sweeping, "answer", interrupted)
-    arguments = [
-        "sweep",
-        "s.json",
-        "--set",
-        "cluster.bandwidth=1,2,3,4,5,6,7,8GB/s",
-        "--out",
-        "r.csv",
-    ]
-    assert main(arguments) == 130
-    assert len(kept(Path(journal_name))) == 3
-    assert main(arguments) == 0
-    assert len(kept(Path(journal_name))) == 8
-
-
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are text here")
 @pytest.mark.parametrize("out", ["r.csv", "r.parquet"])
 def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -> None:
@@ -418,46 +197,3 @@ def test_a_file_name_that_is_no_text_stands_in_the_table(out: str, here: Path) -
         assert main(["sweep", strange, "none.json", "--out", out]) == 2
         read = pd.read_csv if out.endswith(".csv") else pd.read_parquet
         assert list(read(out)["scenario"]) == [r"s\udcff.json", "none.json"]
-
-
-def test_two_sweeps_with_one_output_do_not_overwrite_each_other(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from simdev.sweep import sweeping
-
-    answer = sweeping.answer
-    second = [
-        "sweep",
-        "s.json",
-        "--out",
-        "r.csv",
-        "--journal",
-        "second",
-        "--set",
-        "cluster.bandwidth=2GB/s",
-    ]
-
-    def meanwhile(*arguments: object) -> object:
-        monkeypatch.setattr(sweeping, "answer", answer)
-        assert main(second) == 0
-        return answer(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sweeping, "answer", meanwhile)
-    first = [
-        "sweep",
-        "s.json",
-        "--out",
-        "r.csv",
-        "--journal",
-        "first",
-        "--set",
-        "cluster.bandwidth=1GB/s",
-    ]
-    assert main(first) == 2
-    assert (
-        "--out: another has written r.csv meanwhile; the rows are kept in first"
-        in capsys.readouterr().err
-    )
-    assert list(pd.read_csv("r.csv")["cluster.bandwidth"]) == ["2GB/s"]
-    assert main(first) == 0
-    assert list(pd.read_csv("r.csv")["cluster.bandwidth"]) == ["1GB/s"]

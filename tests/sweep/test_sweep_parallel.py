@@ -183,10 +183,10 @@ def test_python_of_the_document_runs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_columns_of_the_document_are_those_of_the_table() -> None:
-    told = set(
+    documented = set(
         re.findall(r"`(\w+)`", DOCUMENT.partition("## The columns")[2].partition("## Killed")[0])
     )
-    assert set(sweep([])) <= told
+    assert set(sweep([])) <= documented
 
 
 def test_a_dask_cluster_answers_like_one_process(tmp_path: Path) -> None:

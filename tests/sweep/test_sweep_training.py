@@ -21,17 +21,17 @@ QUESTION: dict[str, Any] = {
 
 
 def test_a_row_says_what_the_step_says() -> None:
-    row, told = sweep(QUESTION).iloc[0], run(load_scenario(QUESTION))
+    row, report = sweep(QUESTION).iloc[0], run(load_scenario(QUESTION))
     assert (row["step_time_ps"], row["mfu"], row["devices"]) == (
-        told.step_ps,
-        told.training.mfu,
+        report.step_ps,
+        report.training.mfu,
         16,
     )
     assert (row["graph_name"], row["status"]) == (
         "gpt3-175b",
-        "infeasible" if not told.feasible else "ok",
+        "infeasible" if not report.feasible else "ok",
     )
-    assert row["memory_excess_bytes"] == told.memory_excess
+    assert row["memory_excess_bytes"] == report.memory_excess
 
 
 def test_its_fields_can_be_set() -> None:
@@ -64,10 +64,10 @@ def test_another_schedule_in_its_file_is_another_question(
         "strategy": {"pipeline": QUESTION["strategy"]["pipeline"] | {"table": "table.csv"}}
     }
     (tmp_path / "s.json").write_text(json.dumps(parts))
-    found = []
+    rows = []
     for name in ("GPipe", "1F1B"):
         (tmp_path / "table.csv").write_text(schedule_csv(named_schedule(name, 2, 4)))
-        found.append(sweep("s.json", journal="j").iloc[0])
-    assert found[0]["key"] != found[1]["key"]
-    assert found[0]["status"] != "failed"
-    assert found[0]["peak_bytes"] > found[1]["peak_bytes"]
+        rows.append(sweep("s.json", journal="j").iloc[0])
+    assert rows[0]["key"] != rows[1]["key"]
+    assert rows[0]["status"] != "failed"
+    assert rows[0]["peak_bytes"] > rows[1]["peak_bytes"]

@@ -223,6 +223,7 @@ class _Builder:
         if any(Op(base).problems()):
             base = f"rank{rank}/node {node.id}"
         name = base if base not in self.ops else f"{base} #{node.id}"
+        # Another node may be called so already.
         while name in self.ops:
             name += "'"
         self.ops[name] = Op(name, inputs=before.tensors, control_inputs=before.ops, **fields)
@@ -254,6 +255,7 @@ class _Builder:
         if len(ready) < len(parts):
             return False
         (kind, size), count = call(root), len(meeting)
+        # A rank alone has nobody to send to.
         if count == 1:
             after = ready
         elif kind == "barrier":

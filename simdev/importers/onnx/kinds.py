@@ -15,7 +15,8 @@ from typing import Any
 from .model import Shape
 
 ELEMENTWISE: Mapping[str, str] = {
-    "Abs": "abs", "Add": "add", "And": "logical_and", "Ceil": "ceil", "Clip": "clamp", "Cos": "cos",
+    "Abs": "abs", "Add": "add", "And": "logical_and", "Cast": "cast", "CastLike": "cast",
+    "Ceil": "ceil", "Clip": "clamp", "Cos": "cos",
     "Div": "div", "Elu": "elu", "Equal": "eq", "Erf": "erf", "Exp": "exp", "Floor": "floor",
     "Gelu": "gelu", "Greater": "gt", "GreaterOrEqual": "ge", "HardSigmoid": "hardsigmoid",
     "HardSwish": "hardswish", "IsNaN": "isnan", "LeakyRelu": "leaky_relu", "Less": "lt",
@@ -62,6 +63,12 @@ class Operator:
         if shape is None:
             raise ValueError(f"input {index} is missing")
         return shape
+
+    def becomes(
+        self, kind: str, attrs: Mapping[str, Any] | None = None, count: int | None = None
+    ) -> Translation:
+        """An op of this kind with the first so many operands (None: all), as they are."""
+        return Translation(kind, self.operands(count), attrs or {})
 
     def axis(self, default: int) -> int:
         """The attribute of this name, counted from the front of input 0."""
@@ -120,8 +127,9 @@ def _axis(axis: int, rank: int) -> int:
 def _elementwise(operator: Operator) -> Translation:
     # A number that is the same in every step is no operand: PyTorch hands it to the kernel.
     numbers = {i for i in operator.known if prod(operator.inputs[i] or ()) == 1}
-    # The bounds of a clip are numbers too, whoever computes them.
-    all_ = operator.operands(1 if operator.kind == "Clip" else None)
+    # The bounds of a clip are numbers too, whoever computes them; the second input of a cast tells
+    # a type.
+    all_ = operator.operands(1 if operator.kind in ("Clip", "CastLike") else None)
     operands = [(i, shape) for i, shape in all_ if i not in numbers] or operator.operands(1)
     is_power = operator.kind == "Pow" and 1 in numbers
     attrs = {"exponent": operator.known[1]} if is_power else {}
@@ -140,7 +148,7 @@ def _reduction(operator: Operator) -> Translation:
     attrs: dict[str, Any] = {"dim": sorted(_axis(axis, rank) for axis in axes)}
     if operator.attrs.get("keepdims", 1):
         attrs["keepdim"] = True
-    return Translation(REDUCTIONS[operator.kind], operator.operands(1), attrs)
+    return operator.becomes(REDUCTIONS[operator.kind], attrs, 1)
 
 
 @rule("Conv")
@@ -157,7 +165,7 @@ def _conv_transpose(operator: Operator) -> Translation:
     extra = operator.attrs.get("output_padding")
     if extra and any(extra):
         attrs["output_padding"] = extra
-    return Translation(f"conv_transpose{rank}d", operator.operands(), attrs)
+    return operator.becomes(f"conv_transpose{rank}d", attrs)
 
 
 @rule("MaxPool", "AveragePool", "LpPool")
@@ -222,7 +230,7 @@ def _global_pool(operator: Operator) -> Translation:
     rank = len(operator.shape(0)) - 2
     kind = "avg" if operator.kind == "GlobalAveragePool" else "max"
     attrs = {"output_size": [1] * rank}
-    return Translation(f"adaptive_{kind}_pool{rank}d", operator.operands(1), attrs)
+    return operator.becomes(f"adaptive_{kind}_pool{rank}d", attrs, 1)
 
 
 @rule("Gemm")
@@ -254,7 +262,7 @@ def _matmul(operator: Operator) -> Translation:
 @rule("Einsum")
 def _einsum(operator: Operator) -> Translation:
     equation = str(operator.attrs["equation"]).replace(" ", "")
-    return Translation("einsum", operator.operands(), {"equation": equation})
+    return operator.becomes("einsum", {"equation": equation})
 
 
 @rule("BatchNormalization")
@@ -275,7 +283,7 @@ def _group_norm(operator: Operator) -> Translation:
     count, channels, *extents = operator.shape(0)
     groups = operator.attrs.get("num_groups", channels)
     attrs = {"N": count, "C": channels, "HxW": prod(extents), "group": groups}
-    return Translation("group_norm", operator.operands(), attrs)
+    return operator.becomes("group_norm", attrs)
 
 
 @rule("Softmax", "LogSoftmax")
@@ -283,7 +291,7 @@ def _softmax(operator: Operator) -> Translation:
     kind = "softmax" if operator.kind == "Softmax" else "log_softmax"
     if operator.opset >= 13:
         # As written, for so PyTorch's keys have it.
-        return Translation(kind, operator.operands(1), {"dim": operator.attrs.get("axis", -1)})
+        return operator.becomes(kind, {"dim": operator.attrs.get("axis", -1)}, 1)
     # Before opset 13 all dimensions from the axis on are one.
     shape, axis = operator.shape(0), operator.axis(1)
     flat = (prod(shape[:axis]), prod(shape[axis:]))
@@ -293,26 +301,21 @@ def _softmax(operator: Operator) -> Translation:
 @rule("Concat")
 def _concat(operator: Operator) -> Translation:
     attrs = {"dim": _axis(operator.attrs["axis"], len(operator.outputs[0]))}
-    return Translation("concat", operator.operands(), attrs)
+    return operator.becomes("concat", attrs)
 
 
 @rule("Gather")
 def _gather(operator: Operator) -> Translation:
     axis = operator.axis(0)
     if axis == 0 and len(operator.shape(0)) == 2 and 0 in operator.weights:
-        return Translation("embedding", operator.operands())
+        return operator.becomes("embedding")
     kind = "index_select" if len(operator.shape(1)) == 1 else "take"
-    return Translation(kind, operator.operands(), {"dim": axis})
+    return operator.becomes(kind, {"dim": axis})
 
 
 @rule("GatherElements")
 def _gather_elements(operator: Operator) -> Translation:
-    return Translation("gather", operator.operands(), {"dim": operator.axis(0)})
-
-
-@rule("Cast", "CastLike")
-def _cast(operator: Operator) -> Translation:
-    return Translation("cast", operator.operands(1))
+    return operator.becomes("gather", {"dim": operator.axis(0)})
 
 
 @rule("Pad")
@@ -330,7 +333,7 @@ def _pad(operator: Operator) -> Translation:
 @rule("Tile")
 def _tile(operator: Operator) -> Translation:
     attrs = {"repeats": operator.known[1]} if 1 in operator.known else {}
-    return Translation("repeat", operator.operands(1), attrs)
+    return operator.becomes("repeat", attrs, 1)
 
 
 @rule("CumSum")
@@ -338,10 +341,10 @@ def _cumsum(operator: Operator) -> Translation:
     axis = operator.known.get(1, 0)
     axis = axis[0] if isinstance(axis, list) else axis
     attrs = {"dim": _axis(axis, len(operator.shape(0)))}
-    return Translation("cumsum", operator.operands(1), attrs)
+    return operator.becomes("cumsum", attrs, 1)
 
 
 @rule("Trilu")
 def _trilu(operator: Operator) -> Translation:
     kind = "triu" if operator.attrs.get("upper", 1) else "tril"
-    return Translation(kind, operator.operands(1))
+    return operator.becomes(kind, count=1)

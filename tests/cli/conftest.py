@@ -1,0 +1,19 @@
+"""A folder with a scenario that fits and one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bad.scenarios import CLUSTER, scenario
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a scenario that fits (s.json) and one that does not (oom.json)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.json").write_text(scenario(strategy={"a": "gpu:0", "b": "gpu:1"}))
+    small = CLUSTER | {"devices": [{"name": "gpu:0", "memory": 5}]}
+    (tmp_path / "oom.json").write_text(scenario(cluster=small))
+    return tmp_path

@@ -1,0 +1,102 @@
+"""Tables of the documents name what the code knows, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import simdev.cli
+import simdev.serve
+from simdev.cluster import QUEUES, TRANSFERS
+from simdev.schedules.generate import SCHEDULES
+from simdev.search import METHODS
+from simdev.search.prepare import PREPARATIONS, RULES
+from simdev.strategy import SHORT_FORMS
+from simdev.strategy.strategy import POLICIES
+from simdev.strategy.sync import PRESETS
+
+ROOT = Path(__file__).parents[2]
+
+
+def tables(page: str) -> Iterator[tuple[str, list[list[str]]]]:
+    """(head, rows) of each table of a page; cells are cut at bars that no backslash escapes."""
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / page).read_text(), re.MULTILINE):
+        head, _, *rows = table.splitlines()
+        cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+        yield head.strip("| "), cells
+
+
+def names(page: str, head: str) -> list[str]:
+    """The names in the first column of the table whose head begins so."""
+    (rows,) = [rows for title, rows in tables(page) if title.startswith(head)]
+    return [name for first, *_ in rows for name in re.findall(r"`([^`]+)`", first)]
+
+
+def codes() -> set[str]:
+    """The codes of errors that the server's sources write: the second argument of a RequestError,
+    and what is assigned to ``code``.
+    """
+    written = {"invalid"}
+    for path in (ROOT / "simdev" / "serve").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "RequestError":
+                texts: list[ast.AST] = [*node.args[1:]]
+            elif isinstance(node, ast.Assign) and "code" in ast.unparse(node.targets[0]):
+                texts = [node.value]
+            else:
+                continue
+            constants = [text for value in texts for text in ast.walk(value)]
+            written |= {
+                text.value
+                for text in constants
+                if isinstance(text, ast.Constant) and re.fullmatch(r"[a-z_]+", str(text.value))
+            }
+    return written
+
+
+@pytest.mark.parametrize(
+    ("page", "head", "known"),
+    [
+        ("search.md", "method | what it does", METHODS),
+        ("search.md", "rule of `adjust`", RULES),
+        ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
+        ("serve.md", "method | params", simdev.serve.METHODS),
+        ("serve.md", "code | meaning", codes()),
+        ("strategies.md", "name | what it means", SHORT_FORMS),
+        ("sync.md", "policy | what it is", PRESETS),
+        ("pipelines.md", "name | order of a rank", SCHEDULES),
+    ],
+)
+def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable[str]) -> None:
+    written = names(page, head)
+    assert sorted(written) == sorted(known)
+
+
+@pytest.mark.parametrize(
+    ("key", "known"), [("queues", QUEUES), ("transfer", TRANSFERS), ("order", POLICIES)]
+)
+def test_the_values_of_a_key_are_told_with_the_formats(key: str, known: Iterable[str]) -> None:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    if key == "order":
+        rows = [rows for title, rows in tables("formats.md") if title.startswith("`order`")]
+        (text,) = [" ".join(first for first, *_ in table) for table in rows]
+        assert set(re.findall(r'"(\w+)"', text)) >= set(known)
+    else:
+        (row,) = [row for _, rows in tables("formats.md") for row in rows if row[0] == f"`{key}`"]
+        assert re.findall(r"`([\w-]+)`", row[1]) == list(known)
+
+
+def test_options_of_a_search_are_those_of_its_page() -> None:
+    options = {flags.split()[0] for flags, *_ in simdev.cli.search.OPTIONS if flags[0] == "-"}
+    assert {option.split()[0] for option in names("search.md", "option")} == options
+
+
+def test_the_readme_names_every_verb() -> None:
+    readme = (ROOT / "README.md").read_text()
+    verbs = {verb.__name__.rpartition(".")[2].rstrip("_") for verb in simdev.cli.VERBS}
+    assert set(re.findall(r"^    simdev (\w+)", readme, re.MULTILINE)) == verbs
+    assert f"# {len(METHODS)} placers and partitioners" in readme

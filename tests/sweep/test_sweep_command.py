@@ -1,0 +1,229 @@
+"""``simdev sweep``: what it writes, prints and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from simdev.cli import main
+from simdev.sweep import sweep
+from sweeps import TINY, bandwidths
+
+
+def test_command_writes_a_table_and_tells_how_it_went(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "sweep",
+                "s.json",
+                "oom.json",
+                "--set",
+                "cluster.bandwidth=1,2,4,8Gbit/s",
+                "--out",
+                "r.csv",
+            ]
+        )
+        == 0
+    )
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "8 scenarios: 4 ok, 4 infeasible; r.csv\n"
+    results = pd.read_csv("r.csv")
+    assert list(results["cluster.bandwidth"]) == ["1Gbit/s", "2Gbit/s", "4Gbit/s", "8Gbit/s"] * 2
+    assert list(results["cluster.bandwidth_bytes_per_s"][:4]) == [1.25e8, 2.5e8, 5e8, 1e9]
+    assert list(results["step_time_ps"][:4]) == [66_000_000, 34_000_000, 18_000_000, 10_000_000]
+    assert {path.name for path in here.iterdir()} == {
+        "s.json",
+        "oom.json",
+        "parts",
+        "r.csv",
+        "r.csv.journal",
+    }
+
+
+def test_command_prints_a_table_for_people_or_csv(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "odd\nname.json").write_text(
+        json.dumps(TINY | {"strategy": {"a": "gpu:7", "b": "gpu:8"}})
+    )
+    arguments = ["sweep", "oom.json", "odd\nname.json", "--set", "cluster.bandwidth=1,2GB/s"]
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert len(lines) == 6
+    assert lines[1].split() == ["scenario", "cluster.bandwidth", "step", "time", "fits", "reason"]
+    assert lines[2].endswith("10 us  NO    gpu:0: 7995 bytes over its 5")
+    assert lines[4].startswith("  odd\\nname.json  1GB/s")
+    assert printed.err == "4 scenarios: 2 infeasible, 2 failed\n"
+    assert main([*arguments, "-o", "-"]) == 2
+    assert capsys.readouterr().out.startswith(
+        "scenario,cluster.bandwidth,cluster.bandwidth_bytes_per_s,status,reason,"
+    )
+    assert {path.name for path in here.iterdir()} == {
+        "s.json",
+        "oom.json",
+        "odd\nname.json",
+        "parts",
+    }
+
+
+def test_command_asks_about_a_bandwidth_without_a_unit(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "s.json", "--set", "cluster.bandwidth=25,50", "--out", "r.csv"]) == 0
+    note, counted = capsys.readouterr().err.splitlines()
+    assert note == "--set cluster.bandwidth=25 is 25 B/s; write 25GB/s or 25Gbit/s"
+    assert counted == "2 scenarios: 2 ok; r.csv"
+
+
+def test_command_tells_why_a_scenario_failed_beside_a_file_too(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "s.json", "--set", "cluster.bandwith=1,2GB/s", "--out", "r.csv"]) == 2
+    counted, reason = capsys.readouterr().err.splitlines()
+    assert counted == "2 scenarios: 2 failed; r.csv"
+    assert reason.startswith("the first that failed: s.json: ")
+    assert "cluster.bandwith" in reason
+
+
+def test_command_reads_a_grid(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = [
+        {"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "strategy.order": ["fifo"]},
+        {"cluster.latency": [1e-6]},
+    ]
+    (here / "g.json").write_text(json.dumps({"version": 1, "grid": grid}))
+    assert (
+        main(
+            [
+                "sweep",
+                "s.json",
+                "--grid",
+                "g.json",
+                "--set",
+                "cluster.queues=link,fair",
+                "-o",
+                "r.csv",
+            ]
+        )
+        == 0
+    )
+    results = pd.read_csv("r.csv")
+    assert (
+        list(results["cluster.bandwidth"].fillna("")) == ["1 GB/s"] * 2 + ["2 GB/s"] * 2 + [""] * 2
+    )
+    assert list(results["cluster.latency"].fillna(0)) == [0, 0, 0, 0, 1e-6, 1e-6]
+    assert list(results["cluster.queues"]) == ["link", "fair"] * 3
+    assert list(results["step_time_ps"]) == [10_000_000] * 2 + [6_000_000] * 2 + [11_000_000] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "r.txt"], "r.txt: the name must end in .csv or .parquet"),
+        (["--out", "parts.csv"], "parts.csv: cannot write: is a directory"),
+        (["--out", "no/r.csv"], "no/r.csv.journal: cannot write: no such file or directory"),
+        (["--out", "s.json/r.csv"], "s.json/r.csv.journal: cannot write: not a directory"),
+        (
+            ["--out", "r.csv", "--journal", "s.json"],
+            "s.json: is not a journal of simdev sweep; name another file",
+        ),
+        (["--journal", "parts"], "parts: cannot write: is a directory"),
+        (["--journal", "/dev/null"], "/dev/null: is not a regular file"),
+        (
+            ["--out", "x.csv", "--journal", "./x.csv"],
+            "--journal: ./x.csv is the output of --out too",
+        ),
+        (["--journal", "a\0b"], "a\\x00b: cannot write: embedded null byte"),
+        (["-j", "0"], "n_jobs: must be a whole number, not 0, got 0"),
+        (
+            ["--set", "bandwidth=1"],
+            "--set bandwidth: must begin with one of graph, cluster, profile, devices, ",
+        ),
+        (["--set", "cluster.bandwidth"], "--set cluster.bandwidth: must be PATH=VALUE,VALUE,..."),
+        (
+            ["--set", "cluster.bandwidth=1GB/s,4"],
+            '--set cluster.bandwidth: "4" has no unit; write it behind the last',
+        ),
+        (["--set", "cluster.queues=,link"], '--set cluster.queues: a value is empty in ",link"'),
+        (
+            ["--set", "cluster.queues=link", "--set", "cluster.queues=fair"],
+            "--set cluster.queues: is set twice",
+        ),
+        (
+            ["--set", "graph.x=" + "1," * 1999 + "1", "--set", "graph.y=" + "1," * 1999 + "1"],
+            "--set the grid has 4,000",
+        ),
+        (["--grid", "none.json"], "none.json: no such file"),
+        (["--grid", "s.json"], "s.json: grid: missing"),
+        (
+            ["--grid", "g1.json"],
+            "g1.json: grid: must be an object of lists, or a list of such objects, got 3",
+        ),
+        (
+            ["--grid", "g2.json"],
+            'g2.json: grid["cluster.queues"]: must be a list of values, got "link"',
+        ),
+        (["--grid", "g3.json"], "g3.json: cluster.queues: has no values"),
+        (
+            ["--grid", "g4.json"],
+            ('g4.json: cluster..x: cannot be read from "..x" on; write it like cluster.network'),
+        ),
+        (
+            ["--grid", "g5.json", "--set", "cluster.queues=fair"],
+            "g5.json: cluster.queues: is set twice",
+        ),
+        (["--grid", "g6.json"], "g6.json: grid: must not be empty"),
+    ],
+)
+def test_bad_usage_is_told_before_any_work(
+    arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "parts.csv").mkdir()
+    queues: list[Any] = [{"cluster.queues": "link"}, {"cluster.queues": []}, {"cluster..x": [1]}]
+    for number, grid in enumerate([3, *queues, {"cluster.queues": ["link"]}, []], 1):
+        (here / f"g{number}.json").write_text(json.dumps({"version": 1, "grid": grid}))
+    before = {path.name for path in here.iterdir()}
+    assert main(["sweep", "s.json", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(message), printed.err
+    assert {path.name for path in here.iterdir()} == before
+
+
+def test_parquet_without_pyarrow_is_told_before_any_work(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("simdev.sweep.frame.find_spec", lambda _: None)
+    assert main(["sweep", "s.json", "-o", "r.parquet"]) == 2
+    assert "install simdev[parquet]" in capsys.readouterr().err
+    assert not Path("r.parquet.journal").exists()
+
+
+def test_a_bar_shows_rate_and_remaining_time_after_two_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+
+    def slow(*arguments: Any) -> Any:
+        now[0] += 0.5
+        return answer(*arguments)
+
+    from simdev.sweep.answer import answer
+
+    monkeypatch.setattr("simdev.sweep.sweeping.answer", slow)
+    sweep(TINY, bandwidths(3), progress=True)
+    assert capsys.readouterr().err.strip() == ""
+    sweep(TINY, bandwidths(20), progress=True)
+    err = capsys.readouterr().err
+    assert "2.00scenario/s" in err
+    assert "<00:0" in err
+    sweep(TINY, bandwidths(20), progress=None)
+    assert capsys.readouterr().err == ""
