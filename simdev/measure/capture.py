@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
 from ..costs import PHASE_CODES, profile_key
 from ..errors import InputError
 from ..semantics import traits_of
+from .kinds import Fields
 from .optimizers import Optimizer, optimizer_named
 from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
 
@@ -43,9 +44,9 @@ class Capture:
     parameters that its backward keeps.
     """
 
-    graph: dict[str, Any]
+    graph: Fields
     calls: Mapping[str, Call]
-    rows: Mapping[str, dict[str, Any]]
+    rows: Mapping[str, Fields]
     counts: Mapping[str, int]
     saved: Mapping[str, int]
 
@@ -180,9 +181,9 @@ class Writer:
 
     recorder: Recorder
     leaves: Mapping[int, str]
-    ops: list[dict[str, Any]] = field(default_factory=list)
+    ops: list[Fields] = field(default_factory=list)
     calls: dict[str, Call] = field(default_factory=dict)
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, Fields] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
@@ -239,12 +240,12 @@ class Writer:
         dtypes = [_dtype(record.call.specs[i]) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
         # Views are folded away: where the op sees another shape or dtype than was made, it says so.
-        folded: dict[str, Any] = {}
+        folded: Fields = {}
         if shapes != [list(spec.shape) for spec in made]:
             folded["in"] = shapes
         if dtypes != [_dtype(spec) for spec in made]:
             folded["dt"] = dtypes
-        op: dict[str, Any] = {
+        op: Fields = {
             "name": name,
             "kind": record.kind,
             "phase": record.phase,
@@ -299,7 +300,7 @@ def row_key(row: Mapping[str, Any], device: str = "") -> str:
     )
 
 
-def _operands(record: Record) -> tuple[list[list[int]], dict[str, Any]]:
+def _operands(record: Record) -> tuple[list[list[int]], Fields]:
     """Operand shapes as stored, and the attributes with what the layout adds: transpositions and
     strides.
     """
@@ -328,7 +329,7 @@ def _contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def _output(spec: TensorSpec) -> dict[str, Any]:
+def _output(spec: TensorSpec) -> Fields:
     return {"bytes": spec.bytes, "shape": list(spec.shape), "dtype": _dtype(spec)}
 
 

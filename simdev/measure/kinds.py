@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+Fields = dict[str, Any]
+"""Names and values of a JSON object, such as a row of a profile."""
+
 KINDS = {
     "mm": "matmul",
     "bmm": "batch_matmul",
@@ -86,7 +89,7 @@ def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
     return KINDS.get(name) or name.strip("_")
 
 
-def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fields:
     """Arguments of a call by their names and in the order of the schema; defaults that were left
     out stay out.
     """
@@ -95,7 +98,7 @@ def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return {name: given[name] for name in names if name in given}
 
 
-def attributes(func: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
     """The non-tensor arguments that matter to the time, as plain JSON values."""
     defaults = {argument.name: argument.default_value for argument in func._schema.arguments}
     keep_floats = aten_name(func) in _FLOAT_MATTERS

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..semantics import traits_of, work
 from .capture import Capture
-from .kinds import aten_name, named_arguments
+from .kinds import Fields, aten_name, named_arguments
 from .record import Call, Slot, TensorSpec
 from .timers import (
     LEAST_SAMPLE_NS,
@@ -84,7 +83,7 @@ class Noise:
         self.medians.append(median(samples.device))
         self.wall_per_cpu.append(median(samples.wall) / max(1, self.medians[-1]))
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Fields:
         """The coefficient of variation of the medians, and whether it is too large to trust the
         profile.
         """
@@ -123,7 +122,7 @@ class _Budget:
 
 def measure_operators(
     captured: Capture, timer: Timer, noise: Noise, conditions: Conditions, seconds: float
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[Fields], list[str]]:
     """Rows of all operators within about ``seconds``, and those that could not be run.
 
     The operators are gone through several times: a slow spell of the machine then touches a part of
@@ -209,7 +208,7 @@ def _thunk(call: Call, device: str, seed: int) -> Thunk:
     return partial(call.func, *args, **kwargs)
 
 
-def _row(captured: Capture, key: str, samples: Samples, kind: str, timer: Timer) -> dict[str, Any]:
+def _row(captured: Capture, key: str, samples: Samples, kind: str, timer: Timer) -> Fields:
     """A profile row of schema v1."""
     row, call = captured.rows[key], captured.calls[key]
     made = sum(spec.bytes for spec in call.made)

@@ -10,11 +10,11 @@ import os
 import platform
 import re
 import subprocess
-from typing import Any
 
 import torch
 
 from ..version import __version__
+from .kinds import Fields
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 FAMILIES = ("epyc", "xeon", "ryzen", "threadripper", "core", "apple", "graviton", "neoverse")
@@ -36,28 +36,28 @@ def memory_bytes() -> int:
 
 
 # In this order: a name that holds another one (rtx 2080 ti, rtx 2080) comes before it.
-GPUS = (
-    ("h100 pcie", "h100-pcie"),
-    ("h100 nvl", "h100-nvl"),
-    ("h100", "h100-sxm"),
-    ("h200", "h200-sxm"),
-    ("gb200", "gb200"),
-    ("b200", "b200"),
-    ("a100-sxm4-40gb", "a100-40"),
-    ("a100-pcie-40gb", "a100-40"),
-    ("a100", "a100-80"),
-    ("v100", "v100"),
-    ("p100", "p100"),
-    ("k80", "k80"),
-    ("l40s", "l40s"),
-    ("tesla t4", "t4"),
-    ("quadro p4000", "p4000"),
-    ("rtx 2080 ti", "rtx-2080-ti"),
-    ("rtx 2080 super", "rtx-2080-super"),
-    ("rtx 2080", "rtx-2080"),
-    ("rtx pro 6000", "rtx-pro-6000"),
-    ("mi300x", "mi300x"),
-)
+GPUS = {
+    "h100 pcie": "h100-pcie",
+    "h100 nvl": "h100-nvl",
+    "h100": "h100-sxm",
+    "h200": "h200-sxm",
+    "gb200": "gb200",
+    "b200": "b200",
+    "a100-sxm4-40gb": "a100-40",
+    "a100-pcie-40gb": "a100-40",
+    "a100": "a100-80",
+    "v100": "v100",
+    "p100": "p100",
+    "k80": "k80",
+    "l40s": "l40s",
+    "tesla t4": "t4",
+    "quadro p4000": "p4000",
+    "rtx 2080 ti": "rtx-2080-ti",
+    "rtx 2080 super": "rtx-2080-super",
+    "rtx 2080": "rtx-2080",
+    "rtx pro 6000": "rtx-pro-6000",
+    "mi300x": "mi300x",
+}
 """What a driver calls a GPU (a part of it, in lower case) -> the kind of its datasheet; the first
 that fits.
 """
@@ -77,11 +77,11 @@ def device_kind(device: str) -> str:
 def gpu_kind(name: str) -> str:
     """The kind of device of a GPU by what its driver calls it."""
     lower = name.lower()
-    known = next((kind for part, kind in GPUS if part in lower), None)
+    known = next((kind for part, kind in GPUS.items() if part in lower), None)
     return known or re.sub(r"[^a-z0-9]+", "-", lower).strip("-")
 
 
-def describe(device: str) -> dict[str, Any]:
+def describe(device: str) -> Fields:
     """Host, device and versions."""
     return {
         "created": datetime.date.today().isoformat(),
@@ -104,7 +104,7 @@ def describe(device: str) -> dict[str, Any]:
     }
 
 
-def _describe_device(device: str) -> dict[str, Any]:
+def _describe_device(device: str) -> Fields:
     common = {"kind": device_kind(device), "torch": torch.__version__}
     if device == "cpu":
         # One thread of PyTorch runs every op, so the device is one core.
@@ -151,7 +151,7 @@ def _ask_driver() -> str:
     return done.stdout
 
 
-def driver_fields(answer: str) -> dict[str, Any]:
+def driver_fields(answer: str) -> Fields:
     """Driver, clocks, power cap and PCIe of the driver's answer; the device's id as a hash.
 
     Empty for anything else.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..costs import PHASE_CODES
 from ..graph import PHASES
 from .capture import Capture, Loss
+from .kinds import Fields
 from .operators import (
     INPUT_SETS,
     LEAST_REPS,
@@ -45,10 +46,10 @@ class Measured:
     ``step`` is empty where no whole step was measured.
     """
 
-    rows: list[dict[str, Any]]
-    noise: dict[str, Any]
-    step: dict[str, Any]
-    method: dict[str, Any]
+    rows: list[Fields]
+    noise: Fields
+    step: Fields
+    method: Fields
     unmeasured: list[str]
 
 
@@ -191,7 +192,7 @@ class StepTimer:
         event.record()
         return event
 
-    def report(self, captured: Capture, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def report(self, captured: Capture, rows: Sequence[Mapping[str, Any]]) -> Fields:
         """Sum of operators against the step, whole and by phase, in seconds."""
         sums = {
             phase: sum(

@@ -34,6 +34,7 @@ from torch.multiprocessing.spawn import spawn
 
 from ..errors import InputError
 from ..files.writing import write_text
+from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
 from .provenance import describe, device_kind, memory_bytes
 from .timers import Timer, WallTimer, make_timer, quiet, timing_fields
@@ -50,7 +51,7 @@ MEMORY_SHARE = 0.9  # of the machine's RAM; the devices divide it
 
 def measure_copies(
     device: str, kind: str, sizes: Sequence[int] = COPY_SIZES, progress: Progress | None = None
-) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+) -> tuple[list[Fields], Fields, Fields]:
     """Rows of all copies of a device ("cpu" or "cuda"), the method, and the noise figure."""
     timer, wall = make_timer(device, flush=False), WallTimer()
     noise = Noise(timer)
@@ -212,11 +213,11 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
     return LinkFit(float(latency), float(1 / per_byte), float(errors.mean()), float(errors.max()))
 
 
-def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> dict[str, Any]:
+def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> Fields:
     """A cluster in the JSON format v1: ``devices`` alike, every two linked as measured."""
     memory = int(memory_bytes() * MEMORY_SHARE / devices)
     share = f"measured RAM {memory_bytes()} bytes x {MEMORY_SHARE} / {devices} devices"
-    cluster: dict[str, Any] = {
+    cluster: Fields = {
         "version": 1,
         "name": f"{devices}x-cpu",
         "queues": "half-duplex",
@@ -232,7 +233,7 @@ def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> d
     return cluster
 
 
-def _link_provenance(times: LinkTimes, fit: LinkFit) -> dict[str, Any]:
+def _link_provenance(times: LinkTimes, fit: LinkFit) -> Fields:
     columns = zip(times.sizes, times.p10, times.p50, times.p90, strict=True)
     return {
         "kind": "fitted to measurements",

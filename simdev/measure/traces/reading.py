@@ -21,6 +21,7 @@ from ...files.profile import read_profile
 from ...files.reading import PathLike, label, read_source, text_of
 from ...version import __version__
 from ..capture import row_key
+from ..kinds import Fields
 from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
@@ -66,13 +67,13 @@ class _RowSamples:
     larger.
     """
 
-    row: dict[str, Any]
+    row: Fields
     note: str = ""
     device: list[float] = field(default_factory=list)
     host: list[int] = field(default_factory=list)
     launches: int = 0
 
-    def profile_row(self, kind: str) -> dict[str, Any]:
+    def profile_row(self, kind: str) -> Fields:
         """A profile row of schema v1."""
         row = {
             "v": 1,
@@ -215,7 +216,7 @@ class _Reading:
         self.totals: defaultdict[int, float] = defaultdict(float)
         self.claimed: set[int] = set()
         self._updates: dict[int, tuple[Event, int, list[tuple[Event, int]]]] = {}
-        self._replayed: dict[str, list[dict[str, Any]] | str] = {}
+        self._replayed: dict[str, list[Fields] | str] = {}
         for event, number in _operators(events, steps):
             self._add_operator(event, number)
         self._add_updates()
@@ -261,13 +262,13 @@ class _Reading:
         self.reasons.setdefault(name, reason)
         self.left_out[name] += time
 
-    def _add(self, row: dict[str, Any], time: float, host: int, launches: int, note: str) -> None:
+    def _add(self, row: Fields, time: float, host: int, launches: int, note: str) -> None:
         samples = self.rows.setdefault(row_key(row), _RowSamples(row, note))
         samples.device.append(time)
         samples.host.append(host)
         samples.launches = max(samples.launches, launches)
 
-    def _rows_of(self, event: Event) -> list[dict[str, Any]] | str:
+    def _rows_of(self, event: Event) -> list[Fields] | str:
         """The rows of an operator, or why there are none; calls that are alike are put together
         once.
         """
@@ -293,7 +294,7 @@ def _types(events: Events) -> Types:
     return {shape: next(iter(known)) for shape, known in types.items() if len(known) == 1}
 
 
-def _step_report(reading: _Reading, steps: Sequence[Event]) -> dict[str, Any]:
+def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
     """What the rows add up to in a step, beside the step's time on the host."""
     count = max(1, len(steps))
     rows_ns = statistics.median(reading.totals[i] for i in range(count))

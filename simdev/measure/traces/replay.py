@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...semantics import work
 from ..capture import Writer
-from ..kinds import ALLOCATIONS
+from ..kinds import ALLOCATIONS, Fields
 from ..record import Recorder, Scopes
 from .events import Argument, Event, is_shape
 
@@ -105,7 +105,7 @@ def is_composite(name: str) -> bool:
     return False
 
 
-def rows_of(event: Event, types: Types) -> list[dict[str, Any]]:
+def rows_of(event: Event, types: Types) -> list[Fields]:
     """The parts of the keys of the rows that an operator is: none for a view, two for the backward
     of a convolution.
 
@@ -146,9 +146,7 @@ def fills_new_memory(event: Event) -> bool:
     )
 
 
-def _bound(
-    overload: Any, arguments: Sequence[Argument], types: Types
-) -> tuple[list[Any], dict[str, Any]]:
+def _bound(overload: Any, arguments: Sequence[Argument], types: Types) -> tuple[list[Any], Fields]:
     """Arguments and keywords of an overload. Raises UnknownError where they do not fit it."""
     schema = overload._schema.arguments
     if len(arguments) > len(schema):
@@ -159,7 +157,7 @@ def _bound(
         # A batch norm counts its batches; nothing else of a step adds to one whole number.
         arguments = [arguments[0], Argument("Scalar", [], None, "1"), *arguments[2:]]
     args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    kwargs: Fields = {}
     for i, parameter in enumerate(schema):
         value = _DEFAULT
         if i < len(arguments):
@@ -244,8 +242,8 @@ def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _recorded(
-    overload: Any, args: list[Any], kwargs: dict[str, Any], event: Event, mode: FakeTensorMode
-) -> list[dict[str, Any]]:
+    overload: Any, args: list[Any], kwargs: Fields, event: Event, mode: FakeTensorMode
+) -> list[Fields]:
     """The rows that the recorder writes of a call."""
     recorder = Recorder(Scopes({}))
     fills = fills_new_memory(event) and isinstance(args[0], Tensor)
@@ -278,7 +276,7 @@ def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def update_rows(
     step: Event, operators: Sequence[Event], present: set[str], types: Types
-) -> list[tuple[dict[str, Any], float]]:
+) -> list[tuple[Fields, float]]:
     """(row, its share of the step's time) of every parameter that the operators of an optimizer's
     step update; none for an optimizer that is not known.
 
@@ -315,6 +313,6 @@ def _update_kind(step: str, present: set[str]) -> str | None:
     return UPDATE_KINDS.get(name)
 
 
-def _update_row(kind: str, shape: Sequence[int], dtype: str) -> dict[str, Any]:
+def _update_row(kind: str, shape: Sequence[int], dtype: str) -> Fields:
     operands, dtypes = [list(shape)] * 2, [dtype] * 2
     return {"op": kind, "attrs": {}, "in": operands, "dt": dtypes, "out": [], "phase": "opt"}
