@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from . import across, pairs, plausible, units
+from . import pairs, plausible, units
 from .sheet import Sheet, read_sheet
 
 Check = Callable[[Sheet], Iterator[str]]
@@ -28,7 +28,7 @@ CHECKS: dict[str, Check] = {
     "monotone": pairs.monotone,
     "units": units.times,
     "work": units.counts,
-    "copies": across.copies_within,
+    "copies": pairs.copies_within,
 }
 """What is looked for in one profile, by the name that a warning bears."""
 
@@ -62,7 +62,7 @@ def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
         # Each pair once; the later file is warned of, for it is the copy.
         for i, second in enumerate(sheets)
         for first in sheets[:i]
-        for name, compare in (("copies", across.copies), ("clocks", across.clocks))
+        for name, compare in (("copies", pairs.copies), ("clocks", pairs.clocks))
         for message in compare(first, second)
     ]
 

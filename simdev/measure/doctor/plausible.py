@@ -23,8 +23,8 @@ WINOGRAD = 4.0
 
 def noise(sheet: Sheet) -> Iterator[str]:
     """The profile is marked too noisy by who measured it."""
-    if sheet.field("noise", "too_noisy"):
-        strays = sheet.field("noise", "idle_repeat_cv")
+    if sheet.field("noise.too_noisy"):
+        strays = sheet.field("noise.idle_repeat_cv")
         yield f"marked too noisy when it was measured (an idle repeat strays by {strays})"
 
 
@@ -38,7 +38,7 @@ def header(sheet: Sheet) -> Iterator[str]:
     sha256 = sheet.field("sha256_of_rows")
     if sha256 is not None and sheet.sha256 and sha256 != sheet.sha256:
         yield "the rows are not those that the header's sha256_of_rows was taken of"
-    ratio = number(sheet.field("step", "ratio"))
+    ratio = number(sheet.field("step.ratio"))
     if ratio is not None and not LEAST_RATIO <= ratio <= MOST_RATIO:
         yield f"the operators add up to {ratio:g} of the step that was measured with them"
 
@@ -128,7 +128,7 @@ def _bound(sheet: Sheet, sample: Sample) -> float:
     compute *= inside(sample) / (WINOGRAD if _may_be_winograd(sample) else 1.0)
     if sample.spec is not None and sample.load.dtype == "float32" and _may_use_tf32(sheet, sample):
         compute *= float(sample.spec.flops["float32"] / sample.spec.flops["tfloat32"])
-    flushed = sheet.field("method", "flush") is True
+    flushed = sheet.field("method.flush") is True
     cold = flushed or sample.load.read + sample.load.written > CACHED_BYTES
     return max(compute, memory if cold else 0.0)
 
@@ -186,7 +186,7 @@ def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
     if sample.spec is None or not {"float32", "tfloat32"} <= set(sample.spec.flops):
         return False
     flag = "cudnn_tf32" if sample.kind.startswith("conv") else "tf32"
-    return sheet.field("flags", flag) is not False
+    return sheet.field(f"flags.{flag}") is not False
 
 
 def dispatch(sheet: Sheet) -> Iterator[str]:
@@ -213,13 +213,13 @@ def clocks(sheet: Sheet) -> Iterator[str]:
         for sample in sheet.samples
         if "meth" in sample.details
     }
-    timer = sheet.field("method", "timer")
+    timer = sheet.field("method.timer")
     if isinstance(timer, str):
         methods.add(timer.split("+")[0])
     if len(methods) > 1:
         yield f"mixed clocks: {', '.join(sorted(methods))}"
     devices = {sample.device for sample in sheet.samples}
-    kind = sheet.field("device", "kind")
+    kind = sheet.field("device.kind")
     if isinstance(kind, str):
         devices.add(kind)
     if len(devices) > 1:

@@ -127,10 +127,10 @@ class Sheet:
     samples: Sequence[Sample]
     sha256: str
 
-    def field(self, *path: str) -> Any:
-        """A field of the header by its path; None where it is missing."""
+    def field(self, path: str) -> Any:
+        """A field of the header by its path ("step.ratio"); None where it is missing."""
         value: Any = self.header
-        for name in path:
+        for name in path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 

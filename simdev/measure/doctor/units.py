@@ -46,7 +46,7 @@ def times(sheet: Sheet) -> Iterator[str]:
 
 
 def _against_step(sheet: Sheet) -> Iterator[str]:
-    ratio = number(sheet.field("step", "ratio"))
+    ratio = number(sheet.field("step.ratio"))
     if ratio is not None and ratio > 0 and abs(abs(log10(ratio)) - 3) < WIDE:
         yield f"the operators add up to {ratio:g} of the step: one of them is in another unit"
 
