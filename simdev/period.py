@@ -63,6 +63,7 @@ def simulate_lowered(
     if not follow_one_another(strategy, steps):
         return simulate(step.task_graph, engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
+    # Doubling: what repeats early costs little, and of the rest at most half was in vain.
     for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
         graph = iterated(step, count)
         if step.pushes and sync:

@@ -308,6 +308,7 @@ def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ..
     ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
     first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
     counts: Counter[tuple[str, str, int]] = Counter()
+    # Graphs repeat their layers: costs are summed for ops that share one, not for each.
     for op, device in enumerate(devices):
         cost = prepared.cost(op, device)
         if cost is not None:
@@ -321,6 +322,7 @@ def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
     """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
     time.
     """
+    # Exact sums: a share of 1 must not be told as 0.9999.
     totals = dict.fromkeys(RUNGS, Fraction(0))
     for _, _, cost, number in costs:
         totals[cost.rung] += cost.seconds * number
@@ -385,6 +387,7 @@ def _feed(write: Callable[[str], None], value: Any) -> None:
         write(")")
     elif isinstance(value, Mapping):
         write("{")
+        # The order of keys in a file says nothing.
         for key in sorted(value, key=repr):
             write(f"{key!r}:")
             _feed(write, value[key])

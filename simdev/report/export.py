@@ -11,17 +11,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
-from pathlib import Path
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain, islice, product
+from typing import Any, TextIO
 
 import numpy as np
 
 from ..taskgraph import Ints, TaskGraph
 from ..trace import Trace
-from .measures.spans import Row, timeline_rows, transfer_mask
+from .measures.spans import Bools, Row, timeline_rows, transfer_mask
 
 PS_PER_US = 10**6
 CHUNK = 20_000  # events joined before they are written
@@ -36,18 +35,21 @@ def export_chrome_trace(trace: Trace, file: str | os.PathLike[str] | TextIO) -> 
     consumer; "C" counts each device's bytes over time. The same trace gives the same bytes. Raises
     OSError.
     """
-    rows = timeline_rows(trace)
-    events = 0
+    task_graph, rows = trace.task_graph, timeline_rows(trace)
+    devices = len(task_graph.devices)
+    # A thread with the number of its process would pass for the main thread.
+    threads = [
+        ((row.device if row.device >= 0 else devices) + 1, devices + 2 + number)
+        for number, row in enumerate(rows)
+    ]
+    places = [f'"pid":{process},"tid":{thread},"ts":' for process, thread in threads]
+    begin, events, separator = _microseconds(trace.start), 0, ""
+    stream = chain(
+        _metadata(trace, rows, threads), _slices(trace, rows, places, begin),
+        _arrows(task_graph, rows, places, begin), _counters(trace),
+    )  # fmt: skip
     with _opened(file) as write:
         write('{"displayTimeUnit":"ns","traceEvents":[\n')
-        parts = (
-            _metadata(trace, rows),
-            _slices(trace, rows),
-            _arrows(trace, rows),
-            _counters(trace),
-        )
-        stream = (event for part in parts for event in part)
-        separator = ""
         while chunk := list(islice(stream, CHUNK)):
             write(separator + ",\n".join(chunk))
             separator = ",\n"
@@ -60,16 +62,13 @@ def export_chrome_trace(trace: Trace, file: str | os.PathLike[str] | TextIO) -> 
 def _opened(file: str | os.PathLike[str] | TextIO) -> Iterator[Callable[[str], object]]:
     if not isinstance(file, (str, os.PathLike)):
         yield file.write
-    elif Path(file).suffix != ".gz":
-        with open(file, "w", encoding="ascii") as text:
-            yield text.write
-    else:
-        # Neither name nor time go into the header: the same trace gives the same bytes.
-        with (
-            open(file, "wb") as raw,
-            gzip.GzipFile("", "wb", compresslevel=3, fileobj=raw, mtime=0) as packed,
-        ):
-            yield lambda text: packed.write(text.encode("ascii"))
+        return
+    with open(file, "wb") as raw, ExitStack() as stack:
+        packed: Any = raw
+        if os.fspath(file).endswith(".gz"):
+            # Neither name nor time go into the header: the same trace gives the same bytes.
+            packed = stack.enter_context(gzip.GzipFile("", "wb", 3, raw, 0))
+        yield lambda text: packed.write(text.encode("ascii"))
 
 
 def _microseconds(times_ps: Ints) -> list[str]:
@@ -78,109 +77,74 @@ def _microseconds(times_ps: Ints) -> list[str]:
     return [f"{a}.{b:06d}" for a, b in zip(whole.tolist(), rest.tolist(), strict=True)]
 
 
-def _process(row: Row, devices: int) -> int:
-    return (row.device if row.device >= 0 else devices) + 1
+def _metadata(
+    trace: Trace, rows: Sequence[Row], threads: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """Names and order of processes, then of threads."""
+    names = [*trace.task_graph.devices]
+    names += ["links"] if any(row.device < 0 for row in rows) else []
+    for process, name in enumerate(names, 1):
+        yield _metadatum("process_name", process, 0, name=name)
+        yield _metadatum("process_sort_index", process, 0, sort_index=process)
+    for number, (row, place) in enumerate(zip(rows, threads, strict=True)):
+        yield _metadatum("thread_name", *place, name=row.name)
+        yield _metadatum("thread_sort_index", *place, sort_index=number)
 
 
-def _thread(number: int, devices: int) -> int:
-    """Beyond all process numbers: a thread with the number of its process would pass for the main
-    thread.
-    """
-    return devices + 2 + number
+def _metadatum(title: str, process: int, thread: int, **args: object) -> str:
+    return json.dumps({"ph": "M", "name": title, "pid": process, "tid": thread, "args": args})
 
 
-def _metadata(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
-    devices = len(trace.task_graph.devices)
-    names = {d + 1: name for d, name in enumerate(trace.task_graph.devices)}
-    if any(row.device < 0 for row in rows):
-        names[devices + 1] = "links"
-    for process, name in names.items():
-        yield _named("process_name", process, 0, "name", name)
-        yield _named("process_sort_index", process, 0, "sort_index", process)
-    for number, row in enumerate(rows):
-        process, thread = _process(row, devices), _thread(number, devices)
-        yield _named("thread_name", process, thread, "name", row.name)
-        yield _named("thread_sort_index", process, thread, "sort_index", number)
-
-
-def _named(what: str, process: int, thread: int, key: str, value: object) -> str:
-    return json.dumps(
-        {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {key: value}}
-    )
-
-
-def _slices(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
-    """Plain formatting with every name escaped once: ten times faster than json.dumps of each
-    event.
-    """
-    tasks, devices = trace.task_graph.tasks, len(trace.task_graph.devices)
+def _slices(
+    trace: Trace, rows: Sequence[Row], places: Sequence[str], begin: Sequence[str]
+) -> Iterator[str]:
+    """Every task in every row in which it stands."""
+    tasks, length = trace.task_graph.tasks, _microseconds(trace.finish - trace.start)
+    # Plain formatting, every name escaped once: ten times faster than json.dumps of each event.
     escape = json.JSONEncoder().encode
     escaped = {text: escape(text) for text in (*tasks.name, *tasks.kind)}
     sizes = np.where(transfer_mask(trace.task_graph), tasks.bytes, -1).tolist()
-    begin, length = _microseconds(trace.start), _microseconds(trace.finish - trace.start)
     heads = [
         f'{{"ph":"X","name":{escaped[n]},"cat":{escaped[k]},'
         for n, k in zip(tasks.name, tasks.kind, strict=True)
     ]
-    for number, row in enumerate(rows):
-        place = f'"pid":{_process(row, devices)},"tid":{_thread(number, devices)},"ts":'
+    for row, place in zip(rows, places, strict=True):
         for task in row.tasks.tolist():
             size = f',"bytes":{sizes[task]}' if sizes[task] >= 0 else ""
             args = f'{{"task":{task}{size}}}'
             yield f'{heads[task]}{place}{begin[task]},"dur":{length[task]},"args":{args}}}'
 
 
-def _arrows(trace: Trace, rows: tuple[Row, ...]) -> Iterator[str]:
-    """Both ends carry the start of their slice, where every viewer finds it; they draw from its end
+def _arrows(
+    task_graph: TaskGraph, rows: Sequence[Row], places: Sequence[str], begin: Sequence[str]
+) -> Iterator[str]:
+    """From producer to transfer, from its first row to its last, from transfer to consumer.
+
+    Both ends carry the start of their slice, where every viewer finds it; they draw from its end
     all the same.
     """
-    task_graph, devices = trace.task_graph, len(trace.task_graph.devices)
-    begin = _microseconds(trace.start)
-    where = _rows_of_tasks(len(task_graph.tasks), rows)
-    device_of = [row.device for row in rows]
-    places = [
-        f'"pid":{_process(row, devices)},"tid":{_thread(i, devices)},"ts":'
-        for i, row in enumerate(rows)
-    ]
-    for number, (before, after) in enumerate(_links(task_graph, where)):
-        if before == after:
-            leave, enter = where[before][0], where[before][-1]
-        else:
-            leave, enter = _nearest(where[before], where[after], device_of)
-        head = f'"name":"data","cat":"data","id":{number},'
-        yield f'{{"ph":"s",{head}{places[leave]}{begin[before]}}}'
-        yield f'{{"ph":"f","bp":"e",{head}{places[enter]}{begin[after]}}}'
-
-
-def _links(task_graph: TaskGraph, where: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """(producer, transfer), (transfer, transfer) from its first row to its last, (transfer,
-    consumer).
-    """
+    rows_of: list[list[int]] = [[] for _ in range(len(task_graph.tasks))]
+    for number, row in enumerate(rows):
+        for task in row.tasks.tolist():
+            rows_of[task].append(number)
     successors, moves = task_graph.tasks.successors, transfer_mask(task_graph)
     before, after = successors.owners(), successors.ids
     touching = moves[before] | moves[after]
-    yield from zip(before[touching].tolist(), after[touching].tolist(), strict=True)
-    yield from ((task, task) for task in np.flatnonzero(moves).tolist() if len(where[task]) > 1)
-
-
-def _rows_of_tasks(count: int, rows: tuple[Row, ...]) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(count)]
-    for number, row in enumerate(rows):
-        for task in row.tasks.tolist():
-            found[task].append(number)
-    return found
-
-
-def _nearest(before: list[int], after: list[int], device_of: list[int]) -> tuple[int, int]:
-    """The rows of two tasks between which an arrow goes: of one device where there are such, else
-    first and last.
-    """
-    if len(before) > 1 or len(after) > 1:
-        for leave in before:
-            for enter in after:
-                if device_of[leave] == device_of[enter]:
-                    return leave, enter
-    return before[-1], after[0]
+    held = [task for task in np.flatnonzero(moves).tolist() if len(rows_of[task]) > 1]
+    arrows = zip(before[touching].tolist() + held, after[touching].tolist() + held, strict=True)
+    for number, (leaving, entering) in enumerate(arrows):
+        # An arrow goes between rows of one device where there are such, else from last to first.
+        near = (
+            pair
+            for pair in product(rows_of[leaving], rows_of[entering])
+            if rows[pair[0]].device == rows[pair[1]].device
+        )
+        leave, enter = next(near, (rows_of[leaving][-1], rows_of[entering][0]))
+        if leaving == entering:
+            leave, enter = rows_of[leaving][0], rows_of[leaving][-1]
+        head = f'"name":"data","cat":"data","id":{number},'
+        yield f'{{"ph":"s",{head}{places[leave]}{begin[leaving]}}}'
+        yield f'{{"ph":"f","bp":"e",{head}{places[enter]}{begin[entering]}}}'
 
 
 def _counters(trace: Trace) -> Iterator[str]:
@@ -194,29 +158,22 @@ def to_graphviz(task_graph: TaskGraph) -> str:
     """The task graph in the DOT language: a box a compute task, an ellipse a transfer, a cluster a
     device.
     """
-    moves = transfer_mask(task_graph).tolist()
+    moves, tasks = transfer_mask(task_graph), task_graph.tasks
     lines = ["digraph tasks {", "  rankdir=LR;", '  node [fontname="Helvetica"];']
-    source = task_graph.tasks.source.tolist()
+
+    def nodes(chosen: Bools, indent: str, shape: str) -> Iterator[str]:
+        for task in np.flatnonzero(chosen).tolist():
+            yield f"{indent}t{task} [shape={shape}, label={_quoted(tasks.name[task])}];"
+
     for device, name in enumerate(task_graph.devices):
         lines += [f"  subgraph cluster_{device} {{", f"    label={_quoted(name)};"]
-        members = (t for t in range(len(moves)) if source[t] == device and not moves[t])
-        lines += [f"    {_node(task_graph, task, 'box')}" for task in members]
-        lines.append("  }")
-    lines += [f"  {_node(task_graph, task, 'ellipse')}" for task, move in enumerate(moves) if move]
-    lines += _edges(task_graph)
+        lines += [*nodes((tasks.source == device) & ~moves, "    ", "box"), "  }"]
+    lines += nodes(moves, "  ", "ellipse")
+    pairs = zip(tasks.successors.owners().tolist(), tasks.successors.ids.tolist(), strict=True)
+    lines += [f"  t{before} -> t{after};" for before, after in pairs]
     return "\n".join([*lines, "}\n"])
 
 
-def _node(task_graph: TaskGraph, task: int, shape: str) -> str:
-    return f"t{task} [shape={shape}, label={_quoted(task_graph.tasks.name[task])}];"
-
-
-def _edges(task_graph: TaskGraph) -> Iterable[str]:
-    successors = task_graph.tasks.successors
-    pairs = zip(successors.owners().tolist(), successors.ids.tolist(), strict=True)
-    return (f"  t{before} -> t{after};" for before, after in pairs)
-
-
 def _quoted(name: str) -> str:
-    """A DOT string; backslashes are doubled, since DOT labels give them meanings of their own."""
+    # Backslashes are doubled, since DOT labels give them meanings of their own.
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -53,6 +53,7 @@ class FasterStep:
 
         Raises InputError, DeadlockError.
         """
+        # Changed durations need no new lowering where nothing else follows from them.
         if ops is not None and self._depends_on_times:
             step = self._lowered(ops)
         else:
@@ -84,6 +85,7 @@ class FasterStep:
     @property
     def _depends_on_times(self) -> bool:
         strategy, pipeline = self.scenario.strategy, self.scenario.strategy.pipeline
+        # TicTac orders by times, stages and short forms are balanced by them.
         timed = isinstance(strategy.sync, Sync) and strategy.sync.priority == "tac"
         balanced = pipeline is not None and not pipeline.stages
         return timed or balanced or strategy.short in BALANCED

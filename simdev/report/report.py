@@ -42,7 +42,7 @@ from .measures.usage import (
     link_use,
     verdict,
 )
-from .table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, table_html, table_text
+from .table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, fields_json, table_html, table_text
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Report:
             "engine": self.engine,
             "devices": {device.name: device.to_json() for device in self.devices},
             "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
-            "links": {link.name: link.to_json() for link in self.links},
+            "links": {link.name: _link_json(link) for link in self.links},
             "exposed_communication": self.exposed,
             "bubble": self.bubble,
             "idle": self.idle,
@@ -203,7 +203,7 @@ class Report:
         figures |= {} if self.training is None else {"training": self.training.to_json()}
         if self.whole:
             figures["whole"] = [_whole_json(cost, self.step_ps) for cost in self.whole]
-        return figures | ({"splits": [c.to_json() for c in self.splits]} if self.splits else {})
+        return figures | ({"splits": [fields_json(c) for c in self.splits]} if self.splits else {})
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""
@@ -290,6 +290,7 @@ def analyze(outcome: Outcome) -> Report:
     A trace alone can be analyzed too: ``analyze(Outcome(trace))``.
     """
     trace, large, schedule = outcome.trace, outcome.large, outcome.schedule
+    # Counts are those of the whole trace, in which every step has the same tasks.
     steady, steps = steady_state(trace), trace.task_graph.steps
     window = Window.of(trace, steady)
     splits = split_costs(*outcome.splitting) if outcome.splitting is not None else ()
@@ -365,17 +366,14 @@ def _miss_table(report: Report) -> Table:
     return Table("Op times that were not measured", columns, rows, shown=8)
 
 
+def _link_json(link: LinkUse) -> dict[str, Any]:
+    entry = fields_json(link)
+    del entry["name"]  # the key of the entry
+    return entry
+
+
 def _miss_json(miss: CostMiss) -> dict[str, Any]:
-    return {
-        "op": miss.op,
-        "kind": miss.kind,
-        "device_kind": miss.device_kind,
-        "count": miss.count,
-        "time_s": miss.seconds,
-        "rung": miss.rung,
-        "rel_err": miss.rel_err,
-        "basis": miss.basis,
-    }
+    return {{"seconds": "time_s"}.get(name, name): v for name, v in fields_json(miss).items()}
 
 
 def _whole_json(cost: SplitCost, step_ps: int) -> dict[str, Any]:

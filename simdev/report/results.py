@@ -131,6 +131,7 @@ def _axes(
     )
     varied = [name for name in was_set if name in columns and len(set(map(str, columns[name]))) > 1]
     x = next((name for name in varied if kinds[name] != TEXT), None)
+    # Nothing that was set is a number: size is the next best reason for a longer step.
     if x is None:
         x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
     others = [name for name in varied if not x.startswith(name)]

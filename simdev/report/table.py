@@ -5,7 +5,7 @@ the page, which formats and sorts them itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -121,6 +121,7 @@ def _widths(lines: Sequence[tuple[str, ...]], left: Sequence[bool], most: int | 
     if most is None:
         return widths
     texts = [column for column, is_left in enumerate(left) if is_left]
+    # Long names alone must not push each other away: they are capped before they are levelled.
     for column in texts:
         widths[column] = min(widths[column], NAME_WIDTH)
     while sum(widths) + 2 * len(widths) > most:
@@ -137,6 +138,16 @@ def shorten(name: str, width: int = 32) -> str:
         return name
     tail = (width - 1) // 2
     return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def fields_json(noun: Any) -> dict[str, Any]:
+    """The fields of a dataclass as an object of JSON; times in ps (``..._ps``) become seconds."""
+    entry = dict[str, Any]()
+    for name, value in asdict(noun).items():
+        is_time = name.endswith("_ps")
+        key = f"{name[:-3]}_s" if is_time else name
+        entry[key] = value / PS_PER_SECOND if is_time and value is not None else value
+    return entry
 
 
 def change(before: float, after: float) -> float | None:

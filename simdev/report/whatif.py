@@ -97,6 +97,7 @@ def what_ifs(
     ``watch`` may show how far it is. Raises InputError.
     """
     lowered = None if scenario is None else FasterStep.of(scenario, factor, kinds or {})
+    # All cases first: how many there are decides which engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
     # What is compared is simulated alike: a saved run may claim any step time.
@@ -214,8 +215,10 @@ def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
         used = _carrying(subject) if serve else _carrying_as_queues(lowered)
 
     def faster(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
+        # Simulated when it is asked for, so that a bar can show how far it is.
         return _Case(kind, name, busy_ps, lambda engine: _wired_ps(lowered, rows, engine))
 
+    # A single kind would be the line for all links once more.
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
         yield faster([i for i in used if links[i].kind == kind], "links", kind or "of no kind")

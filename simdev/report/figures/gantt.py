@@ -273,6 +273,7 @@ def _draw_labels(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
 
     scale, per_ps = _scale(chart), _points_per_ps(ax, chart)
     room = [(label.finish - label.start) * per_ps for label in chart.labels]
+    # Under three points no digit can be read.
     fitting = (i for i in np.argsort(room, kind="stable")[::-1].tolist() if room[i] > 3)
     drawn = 0
     for i in fitting:

@@ -156,6 +156,7 @@ def gains_of(results: pd.DataFrame, base: str = "parameter-server") -> pd.DataFr
         )
     if not (results["step_time_s"].notna() & (results[POLICY] == base)).any():
         raise InputError(f'base: no result of the policy "{base}"')
+    # Results are bytes/s, networks are sold by Gbit/s.
     table = results.assign(bandwidth=results[BANDWIDTH] * 8 / 1e9)
     periods = table.pivot_table(index="bandwidth", columns=POLICY, values="step_time_s", sort=False)
     return periods.rdiv(periods[base], axis=0).sub(1).mul(100).drop(columns=base)

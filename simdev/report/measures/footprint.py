@@ -43,6 +43,7 @@ class _Pool:
         self.base, self.small = base, small
         self.least_rest = BLOCK if small else SMALL + 1
         self.free: list[tuple[int, int]] = []  # (size, address), sorted
+        # By both ends, so that a block that becomes free finds its neighbours at once.
         self.size_at: dict[int, int] = {}
         self.start_of: dict[int, int] = {}  # of the free block that ends there
         self.segments: dict[int, int] = {}
@@ -68,6 +69,7 @@ class _Pool:
 
     def best(self, size: int) -> int | None:
         """The place in ``free`` of the block that serves."""
+        # No address is below 0, so this is the first block of the size, the lowest of several.
         place = bisect_left(self.free, (size, -1))
         return place if place < len(self.free) else None
 
@@ -105,6 +107,7 @@ class _Pool:
 
     def release(self) -> int:
         """Give back every segment that is free as a whole; their bytes."""
+        # A segment is free as a whole where one free block begins with it and is as large.
         idle = [start for start, size in self.segments.items() if self.size_at.get(start) == size]
         for start in idle:
             self.remove(start)
@@ -211,6 +214,7 @@ class Allocator:
 
     def allocate(self, size: int) -> int:
         """Serve a request of ``size`` > 0 bytes; its address."""
+        # The size rounded up to whole blocks chooses the pool, as in get_pool of the original.
         need = -(-size // BLOCK) * BLOCK
         pool = self._small if need <= SMALL else self._large
         address, block = pool.take(need) or self._grown(pool, need)
@@ -225,6 +229,7 @@ class Allocator:
             self.flushes += 1
             self.reserved -= self._small.release() + self._large.release()
             grown = pool.grow(need, self._limit - self.reserved)
+        # Served all the same: the rest of the step is worth knowing, and the failure is counted.
         if grown is None:
             self.failures += 1
             grown = pool.grow(need, ADDRESSES)
@@ -285,6 +290,7 @@ def _use(trace: Trace, device: int, expandable: bool) -> AllocatorUse:
     beside = np.isin(buffers.kind, [BUFFER_KINDS.index(kind) for kind in OUTSIDE])
     outside = int(buffers.bytes[here & beside].sum())
     allocator = Allocator(None if capacity < 0 else max(capacity - outside, 0), expandable)
+    # The allocator rounds sizes itself, so it is asked for what the tensors have.
     rows, size_of = np.flatnonzero(here & ~beside), buffers.requested_bytes.tolist()
     requested = allocated = reserved = 0
     failed: tuple[int, str, int] | None = None

@@ -93,10 +93,12 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
     path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
     # tasks of no length that let go at one instant must not explain one another
     on_path = {path[0][0]}
+    # Backwards: what explains a start is known once all that came before it is simulated.
     while True:
         task = path[-1][0]
         if window.begin_ps and trace.start[task] <= window.begin_ps:
             return path[::-1]
+        # A dependency goes before a queue: who was ready at its start waited for nobody.
         if ready[task] == trace.start[task]:
             before, waiter = int(binding[task]), NOBODY
         else:

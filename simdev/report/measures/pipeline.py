@@ -91,6 +91,7 @@ class PipelineUse:
         takes time.
         """
         ideal, cost = Fraction(self.ideal_ps), Fraction(self.cost_ps)
+        # In a steady state a period holds one microbatch, and no rank waits for a first or last.
         if self.period is not None:
             ideal, cost = ideal / self.schedule.microbatches, self.period.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
@@ -224,6 +225,7 @@ def _states(schedule: Schedule, trace: Trace) -> Ints:
         forward = action.kind == FORWARD
         if forward or action.kind in (BACKWARD, WEIGHT):
             ends.setdefault((action.stage, forward), []).append(finish)
+        # Warm-up forwards have no backward before them to compare with.
         if not forward:
             ahead.setdefault(action.stage, len(ends[action.stage, True]))
     count = schedule.microbatches + 1 - max(ahead.values())

@@ -61,6 +61,7 @@ def covered_ps(start: Ints, finish: Ints) -> int:
         return 0
     order = np.argsort(start, kind="stable")
     start, finish = start[order], finish[order]
+    # What each span adds begins where everything before it has ended.
     before = np.concatenate((start[:1], np.maximum.accumulate(finish)[:-1]))
     return int(np.maximum(finish - np.maximum(start, before), 0).sum())
 
@@ -113,6 +114,7 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
 
 def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
     """For each key in 0 ... count - 1 the values that stand beside it, in their order."""
+    # Stable: values keep their order, which is that of ids or of time.
     order = np.argsort(keys, kind="stable")
     borders = np.searchsorted(keys[order], np.arange(1, count))
     return np.split(values[order], borders) if count else []

@@ -7,14 +7,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ...semantics import traits_of
 from ...strategy import Origin
 from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
-from ...units import PS_PER_SECOND
 from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Table
 from .spans import kind_mask, transfer_mask
 
@@ -47,20 +45,6 @@ class SplitCost:
         """Whether it runs on one device though others of the step are split."""
         return self.parts == 1 and not self.sync_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        """One entry of ``splits``."""
-        return {
-            "op": self.op,
-            "kind": self.kind,
-            "parts": self.parts,
-            "split": dict(self.split),
-            "whole_s": None if self.whole_ps is None else self.whole_ps / PS_PER_SECOND,
-            "summed_s": self.summed_ps / PS_PER_SECOND,
-            "longest_s": self.longest_ps / PS_PER_SECOND,
-            "bytes_in": self.bytes_in,
-            "sync_bytes": self.sync_bytes,
-        }
-
 
 def split_costs(
     task_graph: TaskGraph,
@@ -85,6 +69,7 @@ def split_costs(
     costs = []
     for name, kind in kinds.items():
         parts = durations.get(name, [])
+        # Ops that are whole by nature, and what takes no time, would only fill the table.
         whole = len(parts) < 2 and not sync_bytes[name]
         if traits_of(kind).leaf or (whole and not (name in shards and any(parts))):
             continue
@@ -148,6 +133,7 @@ def ranks_of(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
     collectives = np.flatnonzero(kind_mask(task_graph, COLLECTIVE))
     filled = np.isin(buffers.filler, collectives)
+    # A device counts once, however many buffers it receives.
     places = np.unique(buffers.filler[filled] * count + buffers.device[filled]) // count
     filler, ranks = np.unique(places, return_counts=True)
     by_task = np.ones(len(task_graph.tasks), np.int64)

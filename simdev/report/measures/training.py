@@ -87,6 +87,7 @@ class Training:
         )
         if not seconds:
             return cls(large, stages, 0.0, 0.0, 0.0)
+        # MFU counts what the model needs, HFU what was computed: recomputing is no progress.
         most = large.peak_flops * seconds
         tokens = p.samples * model.length / seconds
         return cls(large, stages, once / most, (once + twice) / most, tokens)
@@ -185,6 +186,7 @@ def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
     tasks, device = trace.task_graph.tasks, large.first[rank]
     rows = np.flatnonzero((tasks.source == device) | (tasks.destination == device))
     role, start, finish = large.role[rows], trace.start[rows], trace.finish[rows] + tasks.lag[rows]
+    # Between two neighbouring instants nothing starts or ends: one label holds for all of it.
     times = np.unique(np.concatenate((start, finish, [0, trace.end_ps])))
     label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
     # Painted one over another, so the most important comes last: computing over what it hides.

@@ -82,15 +82,6 @@ class LinkUse:
     busy_ps: int
     utilization: float
 
-    def to_json(self) -> dict[str, Any]:
-        """One entry of ``links``."""
-        return {
-            "transfers": self.transfers,
-            "bytes": self.bytes,
-            "busy_s": self.busy_ps / PS_PER_SECOND,
-            "utilization": self.utilization,
-        }
-
 
 def _overflow_json(overflow: Overflow) -> dict[str, Any]:
     live = overflow.live[:LIVE_SHOWN]
@@ -109,6 +100,7 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
     computes = np.flatnonzero(~moves)
     runs = group(tasks.source[computes], computes, count)
     touches = group(*_ends(trace, np.flatnonzero(moves)), count)
+    # One sort for all devices: a search for each would cost devices x tasks.
     return tuple(
         _device(trace, window, run, touch, memory)
         for run, touch, memory in zip(runs, touches, trace.memory, strict=True)
@@ -167,6 +159,7 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     queues = np.concatenate((queue[after[into]], queue[before[out]]))
     devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))
     number = len(trace.task_graph.devices)
+    # A pair as one number, so that unique sorts by queue, then by device.
     pairs = np.unique(queues * number + devices)
     ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
     # For each collective the list of its queue: where each list begins, and how far on.
@@ -225,6 +218,7 @@ def _half_links(trace: Trace) -> Iterator[Carrier]:
 
 def _unqueued(trace: Trace) -> Iterator[Carrier]:
     tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
+    # Flows hold no queue, but share links, which ``_half_links`` counts.
     free: Bools = (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
     rows = np.flatnonzero(sent_mask(trace.task_graph) & free)
     ends = tasks.source[rows] * len(devices) + tasks.destination[rows]

@@ -159,6 +159,7 @@ def _task_table(first: Report, second: Report) -> Table:
         (name, here, there, length, long, long - length, start, late, late - start)
         for name, here, start, length, there, late, long in both
     ]
+    # Much later matters less than much longer: lateness is inherited from what came before.
     rows.sort(key=lambda row: (-abs(row[5]), -abs(row[8])))
     columns = {"task": TEXT, "on A": TEXT, "on B": TEXT} | dict.fromkeys(
         ("time A", "time B", "added", "start A", "start B", "later by"), TIME

@@ -27,6 +27,7 @@ def page(data: Mapping[str, Any]) -> str:
     """The page of ``run_data``, ``compare_data`` or ``results_data``."""
     style = (ASSETS / STYLE).read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    # In a function of its own: no name of the page can meet one of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     return Template((ASSETS / "page.html").read_text("utf-8")).substitute(
         title=escape(f"{data['title']} - simdev"),

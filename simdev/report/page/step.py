@@ -61,6 +61,7 @@ def read_subject(path: str) -> Subject:
 
 
 def _simulated(name: str, scenario: Scenario) -> Subject:
+    # Prepared once: the kinds of the ops are asked for after the step was lowered.
     prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
     report = analyze(execute(scenario, prepared))
     if prepared is None:  # the links of a large model are not tried one by one
