@@ -21,7 +21,7 @@ from simdev.fabric import MODES, QUEUED, SHARED, Bank, Fabric, QueueMode
 from simdev.fabric import queues as fabrics
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, lower
-from simdev.lowering.sync import Layer, layer_graph
+from simdev.models.layers import Layer, layer_graph
 from simdev.oracle import Oracle
 from simdev.scenario import Scenario, execute
 from simdev.strategy import PRESETS, Collectives, Strategy, sync_policy

@@ -26,7 +26,7 @@ from simdev.graph import Graph, Op
 from simdev.lowering import Prepared, lower, lower_step
 from simdev.lowering.hybrid.durations import Durations
 from simdev.lowering.hybrid.grid import DATA
-from simdev.lowering.sync import Layer, layer_graph
+from simdev.models.layers import Layer, layer_graph
 from simdev.strategy import Configuration, Strategy, sync_policy
 from simdev.strategy.parallelism import Parallelism
 from simdev.taskgraph import COLLECTIVE

@@ -20,8 +20,8 @@ from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
-from simdev.lowering.sync import Layer, layer_graph
 from simdev.memory import MemoryModel
+from simdev.models.layers import Layer, layer_graph
 from simdev.period import step_time_ps
 from simdev.report import run
 from simdev.scenario import Outcome, Scenario, execute
@@ -41,7 +41,7 @@ def joined(queues: str = "device") -> Cluster:
     return Cluster.all_to_all("pair", list(map(Device, NAMES)), queues, bandwidth=8)
 
 
-def asked(cluster: Cluster, sync: Sync, layers: list[Layer] | None = None) -> Scenario:
+def scenario_of(cluster: Cluster, sync: Sync, layers: list[Layer] | None = None) -> Scenario:
     graph, placement = layer_graph(layers or [Layer(1, 1, 2)], NAMES)
     return Scenario(graph, cluster, CostModel(), Strategy(placement, sync=sync))
 
@@ -61,7 +61,7 @@ def answered(scenario: Scenario) -> Outcome:
 def test_messages_pass_staging_devices(queues: str, chunk: int | None, policy: str) -> None:
     """What arrives at the host leaves it again, and lies in its memory in between."""
     layers = [Layer(1, 1, 7), Layer(1, 2, 3)]
-    outcome = answered(asked(staged(queues, chunk), sync_policy(policy, segment=3), layers))
+    outcome = answered(scenario_of(staged(queues, chunk), sync_policy(policy, segment=3), layers))
     buffers = outcome.trace.task_graph.buffers
     kinds = {
         buffers.device[row] for row, name in enumerate(buffers.name) if name.endswith(" staged")
@@ -74,10 +74,12 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
     """8 bytes to the server and back over two links each: 2 s each way whole, S/B + chunk/B in
     chunks.
     """
-    outcome = answered(asked(staged("link", chunk), sync_policy("p3", servers="star")))
+    outcome = answered(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
     assert step_time_ps(outcome.trace) == seconds * 10**12
     peak = (
-        run(asked(staged("link", chunk), sync_policy("p3", servers="star"))).devices[2].memory.peak
+        run(scenario_of(staged("link", chunk), sync_policy("p3", servers="star")))
+        .devices[2]
+        .memory.peak
     )
     assert peak == (8 if chunk is None else 2 * chunk)
 
@@ -85,7 +87,7 @@ def test_chunks_of_a_staging_device_overlap(chunk: int | None, seconds: Fraction
 @pytest.mark.parametrize("policy", PRESETS)
 def test_the_bytes_of_a_policy_are_checked_where_only_outputs_count(policy: str) -> None:
     scenario = replace(
-        asked(joined(), sync_policy(policy)), memory=MemoryModel(model="outputs_only")
+        scenario_of(joined(), sync_policy(policy)), memory=MemoryModel(model="outputs_only")
     )
     buffers = answered(scenario).trace.task_graph.buffers
     added = [
@@ -184,7 +186,7 @@ def test_bad_sums_are_told_under_a_policy_too(name: str) -> None:
 
 @pytest.mark.parametrize("policy", ["p3", "bucketed"])
 def test_a_slowdown_is_refused_under_every_policy(policy: str) -> None:
-    scenario = asked(joined(), sync_policy(policy))
+    scenario = scenario_of(joined(), sync_policy(policy))
     strategy = replace(scenario.strategy, collectives=Collectives(slowdown=Fraction(13, 10)))
     with pytest.raises(
         InputError, match=r"collectives\.slowdown: a synchronisation policy does not know it"
@@ -197,17 +199,17 @@ def test_too_many_slices_are_refused_before_they_are_written(settings: dict[str,
     with pytest.raises(
         InputError, match=r"sync: slice_parameters and segment cut what a step sends into .* parts"
     ):
-        execute(asked(joined(), sync_policy("p3", **settings), [Layer(1, 1, 10**11)]))
+        execute(scenario_of(joined(), sync_policy("p3", **settings), [Layer(1, 1, 10**11)]))
     assert (
         execute(
-            asked(joined(), sync_policy("bucketed"), [Layer(1, 1, 10**6)])
+            scenario_of(joined(), sync_policy("bucketed"), [Layer(1, 1, 10**6)])
         ).trace.task_graph.steps
         > 1
     )
 
 
 def test_large_steps_are_simulated_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = asked(joined(), sync_policy("p3"))
+    scenario = scenario_of(joined(), sync_policy("p3"))
     outcome = execute(scenario)
     assert outcome.trace.task_graph.steps == 8
     step = len(outcome.trace.start) // 8
@@ -229,7 +231,7 @@ def test_a_policy_with_nothing_to_synchronise_says_so() -> None:
     )
     assert "No gradient is synchronised" in str(report)
     assert report.to_json()["synchronised_gradients"] == 0
-    assert "No gradient" not in str(run(asked(joined(), sync_policy("p3"))))
+    assert "No gradient" not in str(run(scenario_of(joined(), sync_policy("p3"))))
 
 
 @pytest.mark.parametrize("value", [0, 2**61, True, 1.5])

@@ -21,7 +21,7 @@ from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.lowering import Prepared, iterated, lower_step
-from simdev.lowering.sync import Layer, layer_graph
+from simdev.models.layers import Layer, layer_graph
 from simdev.period import COUNTS, steady_state
 from simdev.report import Report
 from simdev.report.measures.spans import transfer_mask

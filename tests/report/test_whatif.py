@@ -19,7 +19,7 @@ from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.collectives import CollectiveTable
 from simdev.errors import DeadlockError, InputError
 from simdev.lowering import split
-from simdev.lowering.sync import Layer, layer_graph
+from simdev.models.layers import Layer, layer_graph
 from simdev.report.page import what_ifs
 from simdev.scenario import prepare
 from simdev.strategy import (

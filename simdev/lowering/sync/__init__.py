@@ -22,7 +22,6 @@ from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
-from .layers import Layer, layer_graph
 from .parcels import Parcel, parcels, require_few, rounds
 from .tictac import priorities, timing_aware_order, timing_independent_order
 from .weights import Gated, Weight, gated, server_devices
@@ -30,12 +29,10 @@ from .weights import Gated, Weight, gated, server_devices
 __all__ = [
     "FIRST",
     "Gated",
-    "Layer",
     "Parcel",
     "Weight",
     "credited",
     "gated",
-    "layer_graph",
     "parcels",
     "synchronised",
     "timing_aware_order",

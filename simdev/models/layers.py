@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import InputError
-from ...graph import Graph, Op, Tensor
-from ...units import Number
-from ..collective import ALL_REDUCE
+from ..errors import InputError
+from ..graph import Graph, Op, Tensor
+from ..units import Number
 
 FLOAT = 4  # bytes of a parameter
 
@@ -33,25 +32,17 @@ def layer_graph(layers: Sequence[Layer], workers: Sequence[str]) -> tuple[Graph,
     """
     if not layers or not workers or len(set(workers)) < len(workers):
         raise InputError("layers: needs one layer and one worker at least, each worker once")
-    ops, placement = list[Op](), dict[str, str]()
+    ops, placement, several = list[Op](), dict[str, str](), len(workers) > 1
     for r, worker in enumerate(workers):
-        own = list(_worker(layers, r, len(workers) > 1))
-        placement |= dict.fromkeys((op.name for op in own), worker)
-        ops += own
-    for k, layer in enumerate(layers if len(workers) > 1 else ()):
+        step = list(_worker(layers, r, several))
+        placement |= dict.fromkeys((op.name for op in step), worker)
+        ops += step
+    for k, layer in enumerate(layers if several else ()):
+        name, outputs = f"sum {k}", (_tensor(layer),) * len(workers)
         inputs = tuple(f"backward {k}.{r}:1" for r in range(len(workers)))
         attrs = {"ranks": list(workers)}
-        ops.append(
-            Op(
-                f"sum {k}",
-                ALL_REDUCE,
-                "backward",
-                inputs,
-                outputs=(_tensor(layer),) * len(workers),
-                attrs=attrs,
-            )
-        )
-        placement[f"sum {k}"] = workers[0]
+        ops.append(Op(name, "all_reduce", "backward", inputs, outputs=outputs, attrs=attrs))
+        placement[name] = workers[0]
     return Graph("layers", tuple(ops)), placement
 
 
@@ -61,30 +52,16 @@ def _tensor(layer: Layer) -> Tensor:
 
 def _worker(layers: Sequence[Layer], r: int, summed: bool) -> Iterator[Op]:
     """The ops of one worker in program order."""
-    nothing = Tensor(0)
-    yield Op(f"batch.{r}", "input", outputs=(nothing,), time=0)
+    before, nothing = f"batch.{r}", Tensor(0)
+    yield Op(before, "input", outputs=(nothing,), time=0)
     for k, layer in enumerate(layers):
-        size = FLOAT * layer.parameters
-        yield Op(
-            f"weight {k}.{r}", "parameter", outputs=(_tensor(layer),), param_bytes=size, time=0
-        )
-        before = f"forward {k - 1}.{r}" if k else f"batch.{r}"
-        yield Op(
-            f"forward {k}.{r}",
-            inputs=(before, f"weight {k}.{r}"),
-            outputs=(nothing,),
-            time=layer.forward,
-        )
-    for k in range(len(layers) - 1, -1, -1):
-        before = f"backward {k + 1}.{r}" if k < len(layers) - 1 else f"forward {k}.{r}"
-        outputs = (nothing, _tensor(layers[k]))
-        yield Op(
-            f"backward {k}.{r}",
-            phase="backward",
-            inputs=(before,),
-            outputs=outputs,
-            time=layers[k].backward,
-        )
+        weight, size = f"weight {k}.{r}", FLOAT * layer.parameters
+        yield Op(weight, "parameter", outputs=(_tensor(layer),), param_bytes=size, time=0)
+        inputs, before = (before, weight), f"forward {k}.{r}"
+        yield Op(before, inputs=inputs, outputs=(nothing,), time=layer.forward)
+    for k, layer in reversed(list(enumerate(layers))):
+        handed, before, made = (before,), f"backward {k}.{r}", (nothing, _tensor(layer))
+        yield Op(before, phase="backward", inputs=handed, outputs=made, time=layer.backward)
     for k in range(len(layers)):
         gradient = f"sum {k}:{r}" if summed else f"backward {k}.{r}:1"
         yield Op(f"update {k}.{r}", phase="update", inputs=(f"weight {k}.{r}", gradient), time=0)

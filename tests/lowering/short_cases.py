@@ -1,0 +1,27 @@
+"""Strategies of split ops."""
+
+from __future__ import annotations
+
+from sharded import cluster, linears
+from simdev.strategy import Configuration
+
+C = Configuration
+
+
+GRAPH, ON = linears(), cluster()
+
+
+FLEXFLOW = """3
+conv1
+0
+4
+2 1 1 2
+4
+0 1 2 3
+relu1 0 4  1 1 1 4  4  3 2 1 0
+conv2
+0
+4
+1 1 2 1
+0
+"""
