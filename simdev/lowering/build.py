@@ -42,6 +42,7 @@ class Built(NamedTuple):
 
 def resources(fabric: Fabric) -> list[Resource]:
     """Every queue of the cluster, all fifo: compute by device, then what transfers hold."""
+    # Device d computes in queue d: engines and reports find a device by its number.
     compute = [Resource(device.name, device=d) for d, device in enumerate(fabric.cluster.devices)]
     return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
 
@@ -112,6 +113,7 @@ class _Tasks:
         rows = np.arange(len(placement))
         durations = prepared.duration[rows, placement].tolist() if placement else []
         gaps = prepared.gap_ps.tolist()
+        # Ops are the first tasks, in file order: ids break ties, and others name an op by its row.
         for i, op in enumerate(prepared.graph.ops):
             if i in self.rings:
                 self._add_collective(op, i, self.rings[i], readers)
@@ -249,6 +251,7 @@ class _Tasks:
         for device in transfer.destinations:
             readers = [c for c in transfer.consumers if self.placement[c] == device]
             name = f"{label} on {self._names[device]}" if several else label
+            # The first chunk to arrive fills the buffer: an allocator takes all of it at once.
             columns.buffer(name, device, size, "received copies", arrives[0], readers)
 
     def _label(self, transfer: Transfer, producer: int, output: int) -> str:

@@ -75,6 +75,7 @@ class Columns:
         Raises InputError for more than ten million tasks.
         """
         row = self._first_task + len(self._tasks)
+        # Checked here, not at the end: chunks times hops could fill the memory before.
         if row >= MAX_TASKS:
             raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
         numbers = (op, output, *ends, duration, lag, gap, priority, size)
@@ -111,6 +112,7 @@ class Columns:
         readers: Sequence[int] = (),
     ) -> int:
         """Write a buffer of so many bytes. Returns its row; NONE where it has no bytes."""
+        # Many outputs have no bytes, and buffers of none would only slow the engines.
         if not size:
             return NONE
         row = self._first_buffer + len(self._buffers)

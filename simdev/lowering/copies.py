@@ -37,6 +37,7 @@ class Copies:
     @cached_property
     def _runs(self) -> tuple[Ints, Ints, Ints]:
         """The tasks of the first run, of one in between, and of the last."""
+        # Alone a run is the first and the last: it holds what is late, too.
         if self.count == 1:
             return np.arange(len(self.again)), np.zeros(0, np.int64), np.zeros(0, np.int64)
         marks = ~self.late, self.again, self.again | self.late
@@ -183,6 +184,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
     rows = copies.rows(slice(None), 0)
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
     moved = copies.again[before] | copies.again[after]
+    # Edges between single tasks are the same in every run, and were copied with the first.
     before, after = before[moved], after[moved]
     for run in range(1, copies.count):
         rows = copies.rows(slice(None), run)
@@ -225,6 +227,7 @@ def _buffers(
         chains += pairwise(order)
         owners.append(np.full(len(order) - 1, place[row]))
         readers.append(np.array(order[1:], np.int64))
+    # In the order of ``filled``: single ones, then run after run.
     chosen = np.concatenate((lasting, np.tile(passing, copies.count)))
     first, names = len(lasting), [buffers.name[row] for row in (*lasting, *passing)]
 

@@ -32,6 +32,7 @@ def apply_order(
         case "priority":
             return _with_priorities(task_graph, order.priority, graph, consumers)
         case "program":
+            # Compute queues alone: what is sent stands in no program.
             held = _tasks_by_resource(task_graph)[: len(task_graph.devices)]
             return _with_sequences(task_graph, dict(enumerate(map(tuple, held))))
         case _:
@@ -50,6 +51,7 @@ def _with_priorities(
     column = np.zeros(len(task_graph.tasks), np.int64)
     for name, value in priority.items():
         column[graph.index[name]] = value
+    # A transfer is as urgent as the most urgent op that waits for it.
     for task, readers in consumers.items():
         column[task] = column[list(readers)].min()
     resources = tuple(replace(resource, policy="priority") for resource in task_graph.resources)

@@ -71,6 +71,7 @@ def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
     kinds: dict[int, set[str]] = {}
     for action in schedule.actions:
         kinds.setdefault(action.stage, set()).add(action.kind)
+    # An op belongs to one kind of action of its stage: it cannot be whole here and in two there.
     for stage in sorted(kinds):
         if {BACKWARD, INPUT} <= kinds[stage]:
             yield f"table: stage {stage} does some backwards whole and some in two; do all alike"
@@ -106,6 +107,7 @@ def pipeline_task_graph(schedule: Schedule, times: StageTimes) -> TaskGraph:
     for action in rows:
         if action.kind == FORWARD:
             _add_activations(columns, schedule.rank_of[action.stage], rows, times, action)
+    # Unlimited: a schedule and its times tell of no devices.
     capacity = np.full(schedule.ranks, -1, np.int64)
     tasks, buffers = columns.task_columns(), columns.buffer_columns()
     return TaskGraph(tasks, tuple(resources), buffers, names, capacity)
@@ -135,6 +137,7 @@ def _connect(
         if destination == source:
             columns.release(before, [after])
             continue
+        # A link is told by the stage before it, whichever way it is crossed.
         latency = comm[min(action.stage, waiting.stage)]
         name, ends = f"{action}:0>rank {destination}", (source, destination)
         send = columns.task(name, TRANSFER, ends, op=before, output=0, duration=latency)

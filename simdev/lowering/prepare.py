@@ -57,6 +57,7 @@ class CostedGraph:
         for consumer, reads in enumerate(self.graph.reads):
             for key in reads:
                 consumers.setdefault(key, []).append(consumer)
+        # The order of transfers, and so of their ids: producer, then output.
         keys = sorted(consumers)
         sizes = [self.graph.ops[p].outputs[k].bytes if k >= 0 else 0 for p, k in keys]
         table = np.array(keys, np.int64).reshape(-1, 2)
@@ -73,6 +74,7 @@ class CostedGraph:
             # A collective has no cost by itself: its links are what it takes time on.
             alone = not is_collective(self.graph.ops[op])
             cost = self.costs.cost(self.graph, op, kind) if alone else None
+            # One object, so that reports gather ops of equal cost by identity.
             self._costs[key] = self._distinct.setdefault(cost, cost)
         return self._costs[key]
 

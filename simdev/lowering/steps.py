@@ -66,6 +66,7 @@ def iterated(step: LoweredStep, count: int) -> TaskGraph:
     """
     if count > most_steps(step):
         raise InputError(f"{count} steps lower to more than {MAX_TASKS} tasks")
+    # All tasks run again: a step shares no task with the next one.
     never = np.zeros(len(step.task_graph.tasks), np.bool_)
     copies = Copies(~never, never, count, "~")
     sequences = in_order(step.task_graph, copies, never)
@@ -120,4 +121,5 @@ def following(
         before = [*ends.get(device, ()), *unnamed.get(device, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
+    # Sorted, for roots are a set: ids must not hang on its order.
     return sorted(edges)

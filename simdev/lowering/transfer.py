@@ -12,6 +12,7 @@ from ..fabric import Segment, merged
 from ..taskgraph import Ints
 from .prepare import Prepared
 
+# A chunk is a task: a tensor of gigabytes in chunks of a few bytes would have no end.
 MAX_CHUNKS = 100_000
 Column = list[int] | Ints
 
@@ -65,6 +66,7 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     Raises InputError.
     """
     reads, mode, rings = prepared.reads, prepared.cluster.transfer, prepared.rings
+    # One list for all tensors, written again for each: most of them go nowhere.
     targets = [0] * len(prepared.cluster.devices)
     tensors = zip(
         reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True

@@ -25,6 +25,7 @@ class Groups:
         """The smallest of its set."""
         above = self._above
         while above[number] != number:
+            # Halving the path keeps the next search short (Tarjan, van Leeuwen, JACM 1984).
             above[number] = above[above[number]]
             number = above[number]
         return number

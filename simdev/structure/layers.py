@@ -18,6 +18,7 @@ def layers_by_weight(graph: Graph, weights: Weights, ops: Iterable[int]) -> list
     A layer begins with an op that reads a weight; what reads none belongs to the layer before it.
     The steps of an unrolled op are one.
     """
+    # All steps of an unrolled op read one weight: apart, each would begin a layer.
     steps: dict[str, list[int]] = {}
     for i in ops:
         steps.setdefault(unrolled(graph.ops[i].name), []).append(i)
@@ -48,6 +49,7 @@ def layers_by_kind(
         if before and not (alone(i) or is_layer(graph, i, before)):
             layer_of[i] = before[0]
         else:
+            # By name: the steps of an unrolled layer are configured together.
             layer_of[i] = names.setdefault(unrolled(graph.ops[i].name), len(names))
     return layer_of
 

@@ -36,6 +36,7 @@ def mates(graph: Graph) -> list[int]:
             mate_of[i] = named
         else:
             mate_of[i] = grouped[-1] if grouped else evidence.best(i, mate_of)
+    # Readers first, so that a mate is handed back over several ops.
     for i in reversed(order):
         if mate_of[i] == NOBODY:
             mate_of[i] = max((mate_of[other] for other in readers[i]), default=NOBODY)

@@ -12,6 +12,7 @@ PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
 """What stands before the name of a forward op in those that are derived from it, by phase."""
 
 _ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
+# Steps stand inside of names, too: "lstm@3/matmul" is one of the ops of a step.
 _STEP = re.compile(r"@[0-9]+")
 
 

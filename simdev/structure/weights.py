@@ -45,6 +45,7 @@ def weights_of(graph: Graph) -> Weights:
     update reads beside its parameter, and what one is made of by ops that are linear: sums, copies,
     views, products with a number.
     """
+    # A cast of a weight is a weight: mixed precision computes with such copies.
     moved: dict[TensorOf, list[int]] = {}
     for i, op in enumerate(graph.ops):
         if len(op.inputs) == 1 and op_class(op.kind) == "data_movement":

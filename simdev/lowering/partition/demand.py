@@ -18,6 +18,7 @@ class Demand:
     def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]]) -> None:
         self.problem, self.parts = problem, parts
         self.readers: dict[int, list[tuple[int, int]]] = {}  # op -> (reader, operand)
+        # Every reader, of the plan or not: a leaf that only a leaf reads is copied with it.
         for reader, read in enumerate(problem.read):
             for operand, (producer, _) in enumerate(read):
                 self.readers.setdefault(producer, []).append((reader, operand))

@@ -157,6 +157,7 @@ def partial_parts(op: Reading, operand: int, grid: Grid) -> list[Placed] | None:
     not follow every cut.
     """
     axes = followed_axes(op, operand, grid)
+    # A part goes on with what stands at one place of the grid: it has to follow every cut.
     if len(axes) < sum(len(intervals) > 1 for intervals in grid.dims):
         return None
     return [

@@ -123,6 +123,7 @@ def _placement(prepared: Prepared, devices: Sequence[int]) -> list[int]:
     cluster, graph = prepared.cluster, prepared.graph
     together = list(devices)
     for members in graph.groups.values():
+        # A group of a parameter and its ops stands where it computes first.
         first = next((i for i in members if graph.ops[i].phase == "forward"), members[0])
         for i in members:
             together[i] = together[first]
@@ -183,6 +184,7 @@ def _weight_gradients(graph: Graph, once: frozenset[int], stage_of: Sequence[int
     """Backward ops that no other stage waits for, only updates in the end: what may be late."""
     readers = readers_of(graph)
     late: set[int] = set()
+    # Readers first: an op may be late only where all that wait for it may.
     for i in reversed(order_of(graph)):
         waiting = [reader for reader in readers[i] if reader not in once]
         can_wait = all(reader in late and stage_of[reader] == stage_of[i] for reader in waiting)

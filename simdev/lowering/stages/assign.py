@@ -159,6 +159,7 @@ def even_cut(lengths: Sequence[Sequence[int]]) -> list[int]:
     by bisection: under a limit, taking as many pieces as fit never leaves more to later stages
     than any other choice.
     """
+    # Sums of pieces, so that bisection finds how many fit without adding them up again.
     sums = [list(accumulate(stage, initial=0)) for stage in lengths]
     low, high = 0, max(stage[-1] for stage in sums)
     while low < high:

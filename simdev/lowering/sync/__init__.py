@@ -68,6 +68,7 @@ def synchronised(
             columns.wait(barrier, ends.get(worker, []))
             ready[worker] = [barrier]
     exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of)
+    # Before anything is written: slices of one parameter would make millions of tasks.
     require_few(weights, sync, prepared.fabric.holds_several)
     ranks = priorities(prepared, weights, sync, placement)
     for together in rounds(parcels(weights, sync, server_devices(sync, cluster), ranks)):

@@ -68,6 +68,7 @@ class Exchange:
         turns = [
             ((place - at) % count, at, k) for k, place in enumerate(places) for at in range(count)
         ]
+        # By turn, then by worker: the order of rows is the order in which ties are broken.
         for _, at, k in sorted(turns):
             self._push(together[k], workers[at], totals[k])
         for step in range(1, count + 1):
@@ -129,6 +130,7 @@ class Exchange:
             COLLECTIVE,
             (ring.ranks[0], ring.ranks[-1]),
             op=self._gates(parcel, workers[0])[0],
+            # What a message costs its sender a collective costs once: its ranks start together.
             duration=ring.duration_ps + self._messages.message_ps,
             priority=self._rank(parcel),
             size=ring.bytes,

@@ -130,6 +130,7 @@ class MessageWriter:
         chunks = chunks_of(self.prepared, size, self.prepared.segments(source, destination))
         cut = [self._segments(chunk, pieces) for chunk in chunks]
         count = sum(map(len, cut))
+        # Numbered over all chunks, so that a Gantt chart tells the segments of a message apart.
         names = iter([name] if count == 1 else [f"{name} {j + 1}/{count}" for j in range(count)])
         first = _Crossing(pieces[0], (priority, GOING_ON), self.message_ps, op, output)
         further = (_Crossing(piece, (ARRIVING, ARRIVING), 0, op, output) for piece in pieces[1:])

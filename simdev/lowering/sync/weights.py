@@ -196,8 +196,10 @@ class _Gates:
     def _gate(self, before: int, name: str, gradient: TensorOf, device: int) -> str:
         op = self._graph.ops[gradient[0]]
         tensor, gate = op.outputs[gradient[1]], f"{name}.{gradient[1]}"
+        # An op of the file may bear the name already.
         while gate in self._graph.index or gate in self.placement:
             gate += "'"
+        # The output may be a view, whose base the gate does not have.
         whole = Tensor(tensor.bytes, tensor.shape, tensor.dtype)
         self._gates_at[before].append(Op(gate, "input", "update", outputs=(whole,), time=0))
         self._instead[gradient] = gate
