@@ -11,9 +11,7 @@ from .names import unrolled
 from .order import before_of, components, order_of, readers_of, topological
 from .weights import (
     TensorOf,
-    Update,
     Weights,
-    addends_of,
     first_made,
     op_splits,
     owns_outputs,
@@ -26,9 +24,7 @@ from .weights import (
 __all__ = [
     "Groups",
     "TensorOf",
-    "Update",
     "Weights",
-    "addends_of",
     "before_of",
     "components",
     "declared",

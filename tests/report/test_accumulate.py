@@ -256,3 +256,30 @@ def test_an_unknown_way_of_steps_is_refused(
     (tmp_path / "s.json").write_text(json.dumps(asked(options={"steps": "twice"})))
     assert main(["simulate", str(tmp_path / "s.json")]) == 2
     assert 'options.steps: must be one of once, repeated, got "twice"' in capsys.readouterr().err
+
+
+def test_what_is_sent_once_stands_in_the_last_microbatch() -> None:
+    """A backward op sends a weight's gradient and its input's at once: in the last microbatch they
+    go in the order in which they go in a step of one.
+    """
+    some = (Tensor(8),)
+    ops = (
+        Op("batch", "input", outputs=some, time=0),
+        Op("w", "parameter", outputs=some, param_bytes=8, time=0),
+        Op("f1", inputs=("batch",), outputs=some, time=1),
+        Op("f2", inputs=("f1", "w"), outputs=some, time=1),
+        Op("b2", phase="backward", inputs=("f2",), outputs=(Tensor(8), Tensor(8)), time=1),
+        Op("b1", phase="backward", inputs=("b2:0",), outputs=some, time=1),
+        Op("u", phase="update", inputs=("w", "b2:1"), time=1),
+    )
+    on = {op.name: "gpu:0" if op.name in ("f2", "b2") else "gpu:1" for op in ops}
+    scenario = Scenario(
+        Graph("two", ops), machines(2), COSTS, Strategy(on, accumulate=3), engine="simpy"
+    )
+    trace = execute(scenario).trace
+    sends = [name for name in trace.task_graph.tasks.name if name.startswith("b2:")]
+    assert sends == ["b2:0>gpu:1", "b2:0>gpu:1@1", "b2:0>gpu:1@2", "b2:1>gpu:1"]
+    # The gradient of the input goes first, as its output stands first; both are ready at once.
+    start = dict(zip(trace.task_graph.tasks.name, trace.start.tolist(), strict=True))
+    assert start["b2:0>gpu:1@2"] < start["b2:1>gpu:1"]
+    assert check(trace.task_graph, trace) == ()

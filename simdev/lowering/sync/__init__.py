@@ -22,18 +22,13 @@ from ..prepare import Prepared
 from ..steps import LoweredStep, following, last_ops
 from .credit import credited
 from .exchange import FIRST, Exchange
-from .parcels import Parcel, parcels, require_few, rounds
+from .parcels import parcels, require_few, rounds
 from .tictac import priorities, timing_aware_order, timing_independent_order
-from .weights import Gated, Weight, gated, server_devices
+from .weights import Weight, server_devices
 
 __all__ = [
     "FIRST",
-    "Gated",
-    "Parcel",
-    "Weight",
     "credited",
-    "gated",
-    "parcels",
     "synchronised",
     "timing_aware_order",
     "timing_independent_order",
