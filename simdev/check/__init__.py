@@ -48,6 +48,7 @@ def check(task_graph: TaskGraph, trace: Trace, claim: Claim | None = None) -> tu
         faults += queue_faults(task_graph, start, finish)
         faults += flow_faults(task_graph, start, finish)
     faults += data_faults(task_graph, start, finish)
+    # A schedule that keeps all rules keeps these bounds: they catch what the rules overlook.
     if not faults:
         faults += bound_faults(task_graph, int((finish + task_graph.tasks.lag).max(initial=0)))
     return *faults, *claim_faults(task_graph, start, finish, claim or Claim.of(trace))

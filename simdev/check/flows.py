@@ -111,6 +111,7 @@ class _Sending:
 def fair_rates(flows: Mapping[int, Links], capacity: Sequence[float]) -> dict[int, float]:
     """Max-min rates: raise all rates together, and stop those of a half-link when it is full."""
     rates = dict.fromkeys(flows, 0.0)
+    # The checker's way: rates rise together, where engines fix one bottleneck after the other.
     open_flows = {task for task, links in flows.items() if links}
     level = 0.0
     while open_flows:

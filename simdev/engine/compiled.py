@@ -1,5 +1,4 @@
-"""The compiled engine: the execution contract as Numba kernels, the integers of the reference
-engine.
+"""The compiled engine: the execution contract as Numba kernels, the reference engine's integers.
 
 An agenda holds what is due, and each round takes the two steps of the contract. The agenda is
 ordered by instant alone: what is due within one instant needs no order, since the settle that

@@ -179,6 +179,7 @@ def compute(
             away = True
     if p.program and w.behind[op] != NOBODY:
         release(w, w.behind[op], finish)
+    # Readers here are released at once, all others when the transfers are booked, in their order.
     if away:
         wait_to_send(w, p.ops, op, device, finish)
     return finish
@@ -256,6 +257,7 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
             return False
         if placement[p.leader[op]] != device:
             return False
+    # On most clusters every pair is joined, and the look at each read can be saved.
     if p.all_routes:
         return True
     for op in range(p.ops):
