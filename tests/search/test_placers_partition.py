@@ -18,7 +18,7 @@ from simdev.importers import import_file
 from simdev.scenario import load_scenario
 from simdev.search import search
 from simdev.search.ideals import ideals, leaves
-from simdev.search.maxload.contiguous import blocks_of, contiguous
+from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
 from simdev.search.maxload.programs import integer_program
 from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
@@ -34,6 +34,11 @@ WORKLOADS = {
 
 
 # The largest load
+
+
+def best_split(blocks: Blocks, *most: int) -> Split:
+    """The last of the splits on the way to it."""
+    return list(splits(blocks, *most))[-1]
 
 
 def problem(tape: Tape) -> MaxLoadProblem:
@@ -95,9 +100,9 @@ def test_the_dynamic_program_finds_what_enumeration_finds(one):
     best = best_load(one, ordered=True)
     if best == inf:
         with pytest.raises(InputError, match="runs on these devices"):
-            contiguous(blocks_of(one))
+            best_split(blocks_of(one))
         return
-    found = contiguous(blocks_of(one))
+    found = best_split(blocks_of(one))
     assert found.exact
     assert found.max_load_ms == pytest.approx(best)
     assert one.fits(found.devices)

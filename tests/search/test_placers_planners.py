@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from test_placers_partition import problem
+from test_placers_partition import best_split, problem
 
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
@@ -20,7 +20,7 @@ from simdev.search import pipedream as pipelines
 from simdev.search import search
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
-from simdev.search.maxload.contiguous import blocks_of, contiguous, splits
+from simdev.search.maxload.contiguous import blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.pipedream import Level, Profile, partition
 from simdev.search.trial import SpentError
@@ -112,7 +112,7 @@ def test_the_best_pipeline_so_far_is_placed(monkeypatch):
 def test_splits_get_better_until_time_ends(one):
     blocks = blocks_of(one)
     try:
-        best = contiguous(blocks)
+        best = best_split(blocks)
     except InputError:
         return
     for after in range(6):
@@ -204,9 +204,9 @@ def test_a_linear_order_is_cut_as_enumeration_cuts_it(one):
     best = best_in_line(one)
     if best == inf:
         with pytest.raises(InputError, match="runs on these devices"):
-            contiguous(blocks_of(one), most=1)
+            best_split(blocks_of(one), 1)
         return
-    found = contiguous(blocks_of(one), most=1)
+    found = best_split(blocks_of(one), 1)
     assert found.max_load_ms == pytest.approx(best)
 
 
@@ -226,9 +226,9 @@ def test_what_does_not_fit_along_one_order_is_said_so():
         capacity=4,
     )
     with pytest.raises(InputError, match="of one linear order: there are more than 10 ideals"):
-        contiguous(blocks_of(one), most=10)
+        best_split(blocks_of(one), 10)
     with pytest.raises(InputError) as told:
-        contiguous(blocks_of(one))
+        best_split(blocks_of(one))
     assert "linear" not in str(told.value)
 
 

@@ -33,7 +33,7 @@ cuts it.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Blocks:
     """Groups that a contiguous split cannot part, in a topological order.
 
@@ -43,9 +43,9 @@ class Blocks:
 
     problem: MaxLoadProblem
     block: tuple[int, ...]
-    on_accelerator: tuple[float, ...]
-    on_cpu: tuple[float, ...]
-    size: tuple[int, ...]
+    on_accelerator: Floats
+    on_cpu: Floats
+    size: Ints
     order: frozenset[tuple[int, int]]
 
     @cached_property
@@ -77,36 +77,32 @@ def blocks_of(problem: MaxLoadProblem) -> Blocks:
     those of no bytes join.
     """
     count = len(problem.members)
-    block = components(count, {*problem.order, *_tied(problem, components(count, problem.order))})
-    total = max(block, default=-1) + 1
-    accelerator, cpu, size = [0.0] * total, [0.0] * total, [0] * total
-    for op, group in enumerate(problem.group):
-        accelerator[block[group]] += problem.on_accelerator[op]
-        cpu[block[group]] += problem.on_cpu[op]
-        size[block[group]] += problem.size[op]
+    tied = _tied(problem, np.array(components(count, problem.order)))
+    block = components(count, {*problem.order, *tied})
+    of_op = [block[group] for group in problem.group]
+    columns = problem.on_accelerator, problem.on_cpu, problem.size
+    accelerator, cpu, size = (np.bincount(of_op, column).astype(np.float64) for column in columns)
     order = frozenset((block[a], block[b]) for a, b in problem.order if block[a] != block[b])
-    return Blocks(problem, tuple(block), tuple(accelerator), tuple(cpu), tuple(size), order)
+    return Blocks(problem, tuple(block), accelerator, cpu, size.astype(np.int64), order)
 
 
-def _tied(problem: MaxLoadProblem, block: Sequence[int]) -> list[tuple[int, int]]:
+def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
     """Pairs of groups, both ways: of each block without cost that has one neighbour, and of
     this.
     """
-    idle = [True] * (max(block, default=-1) + 1)
-    first = {those: group for group, those in reversed(list(enumerate(block)))}
-    roomy = problem.capacity is None or sum(problem.size) <= problem.capacity
-    for op, group in enumerate(problem.group):
-        on_cpu = problem.on_cpu[op] if problem.cpus else 0
-        idle[block[group]] &= problem.on_accelerator[op] == on_cpu == 0 and (
-            problem.size[op] == 0 or roomy
-        )
+    cost = np.array(problem.on_accelerator) + (problem.on_cpu if problem.cpus else 0)
+    if problem.capacity is not None and sum(problem.size) > problem.capacity:
+        cost = cost + problem.size
+    idle = np.bincount(block[list(problem.group)], cost > 0) == 0
+    _, first = np.unique(block, return_index=True)
     near = {
         (problem.group[op], problem.group[reader])
-        for op, ends in enumerate(problem.readers)
-        for reader in ends
+        for op, readers in enumerate(problem.readers)
+        for reader in readers
     }
-    pairs = {(block[a], block[b]) for a, b in {*near, *problem.order} if block[a] != block[b]}
-    return [(first[a], first[b]) for a, b in leaves(idle, sorted(pairs))]
+    pairs = {(int(block[a]), int(block[b])) for a, b in {*near, *problem.order}}
+    edges = leaves(idle.tolist(), sorted((a, b) for a, b in pairs if a != b))
+    return [(int(first[a]), int(first[b])) for a, b in edges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +117,15 @@ class Split:
     exact: bool
 
 
-def contiguous(blocks: Blocks, most: int = MOST) -> Split:
-    """The best contiguous split.
-
-    Where there are more than ``most`` ideals, those of one linear order are taken.
-
-    Raises InputError where no split fits into the memory of the accelerators.
-    """
-    *_, last = splits(blocks, most)
-    return last
-
-
 def splits(
     blocks: Blocks, most: int = MOST, due: Callable[[], object] = unhurried
 ) -> Iterator[Split]:
-    """Splits on the way to that of ``contiguous``, which is the last, each no worse than the one
-    before.
+    """Contiguous splits, each no worse than the one before; the last is the best.
 
     First some ideals of a linear order, then all of these, then all there are; each answer bounds
-    the loads at which the next program has to look. ``due`` is called all the time, and may raise.
-    Raises InputError like ``contiguous``.
+    the loads at which the next program has to look. Where there are more than ``most`` ideals,
+    those of the linear order are all. ``due`` is called all the time, and may raise. Raises
+    InputError where no split fits into the memory of the accelerators.
     """
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
     line, limit, any_split, exact = chain(order), inf, False, False
@@ -253,7 +238,7 @@ def _columns(blocks: Blocks) -> Floats:
     """By block: ms on either kind (0 where it cannot run: inf has no differences), and where it
     cannot run.
     """
-    times = np.array([blocks.on_accelerator, blocks.on_cpu], np.float64).T
+    times = np.column_stack([blocks.on_accelerator, blocks.on_cpu])
     return np.hstack([np.where(np.isinf(times), 0.0, times), np.isinf(times)])
 
 
@@ -266,7 +251,7 @@ def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
     upto = np.searchsorted(enters[order], np.arange(len(sets)), "right")
     sums, size = (
         np.concatenate([np.zeros_like(column[:1]), np.cumsum(column[order], axis=0)])[upto]
-        for column in (_columns(blocks), np.array(blocks.size, np.int64))
+        for column in (_columns(blocks), blocks.size)
     )
     spans, counts = [], []
     for pins, _ in blocks.nets:
@@ -283,7 +268,7 @@ def _of_any(blocks: Blocks, sets: Sequence[int], due: Callable[[], object]) -> _
     """For any sets, some at a time: a table of sets and blocks."""
     pins = np.array([block for net, _ in blocks.nets for block in net], np.int64)
     lengths = np.array([len(net) for net, _ in blocks.nets], np.int64)
-    columns, sizes = _columns(blocks), np.array(blocks.size, np.int64)
+    columns, sizes = _columns(blocks), blocks.size
     tables = []
     step = max(CHUNK // max(len(pins), len(sizes), 1), 1)
     for begin in range(0, len(sets), step):

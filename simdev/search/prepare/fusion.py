@@ -6,48 +6,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from ...graph import Graph, Op, Tensor
 from ...structure import order_of
 from ..holding import inner_peak
 from .grouped import Grouped
 
-
-class _Net:
-    """The ops as nodes with their neighbours, in the order in which edges were made."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.after: list[dict[int, None]] = [{} for _ in graph.ops]
-        self.before: list[dict[int, None]] = [{} for _ in graph.ops]
-        self.into = list(range(len(graph.ops)))  # the node that an op was fused into
-        for consumer, reads in enumerate(graph.reads):
-            for producer, _ in reads:
-                self.after[producer][consumer] = None
-                self.before[consumer][producer] = None
-
-    def fuse(self, first: int, second: int) -> list[tuple[int, int]]:
-        """Fuse the second of an edge into the first; the edges that are new."""
-        new = []
-        del self.after[first][second], self.before[second][first]
-        for other in self.after[second]:
-            del self.before[other][second]
-            if other not in self.after[first]:
-                new.append((first, other))
-                self.after[first][other] = self.before[other][first] = None
-        for other in self.before[second]:
-            del self.after[other][second]
-            if first not in self.after[other]:
-                new.append((other, first))
-                self.after[other][first] = self.before[first][other] = None
-        self.after[second], self.before[second] = {}, {}
-        self.into[second] = first
-        return new
-
-    def find(self, op: int) -> int:
-        """The node that an op is part of by now."""
-        while self.into[op] != op:
-            op = self.into[op]
-        return op
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def fuse(graph: Graph) -> Grouped:
@@ -59,21 +26,36 @@ def fuse(graph: Graph) -> Grouped:
     times and what persists add up, its workspace is the peak that it needs inside, its outputs are
     the tensors that leave it.
     """
-    net = _Net(graph)
+    import networkx as nx
+
+    # Neighbours stand in the order in which their edges were made: it decides what is fused first.
+    net: nx.DiGraph[int] = nx.DiGraph()
+    net.add_nodes_from(range(len(graph.ops)))
+    for consumer, reads in enumerate(graph.reads):
+        net.add_edges_from((producer, consumer) for producer, _ in reads)
+    fused_ops = {i: [i] for i in net}
     for members in graph.groups.values():
         inside = set(members)
-        edges = deque((a, b) for a in members for b in net.after[a] if b in inside)
+        edges = deque((a, b) for a in members if a in net for b in net.adj[a] if b in inside)
         while edges:
             first, second = edges.popleft()
-            if second in net.after[first] and (
-                len(net.after[first]) == 1 or len(net.before[second]) == 1
-            ):
-                edges.extend(edge for edge in net.fuse(first, second) if inside.issuperset(edge))
-    ops_of: dict[int, list[int]] = {}
-    for i in order_of(graph):
-        ops_of.setdefault(net.find(i), []).append(i)
-    runs = tuple(tuple(ops_of[node]) for node in sorted(ops_of))
+            if net.has_edge(first, second) and 1 in (len(net.adj[first]), len(net.pred[second])):
+                new = _merge(net, first, second)
+                fused_ops[first] += fused_ops.pop(second)
+                edges.extend(edge for edge in new if inside.issuperset(edge))
+    place = {i: at for at, i in enumerate(order_of(graph))}
+    runs = tuple(tuple(sorted(fused_ops[i], key=place.__getitem__)) for i in sorted(fused_ops))
     return Grouped(_fused_graph(graph, runs), graph, runs)
+
+
+def _merge(net: nx.DiGraph[int], first: int, second: int) -> list[tuple[int, int]]:
+    """Merge the second of an edge into the first; the edges that are new."""
+    after, before = list(net.adj[second]), list(net.pred[second])
+    net.remove_node(second)
+    new = [(first, other) for other in after if other not in net.adj[first]]
+    new += [(other, first) for other in before if other != first and first not in net.adj[other]]
+    net.add_edges_from(new)
+    return new
 
 
 def _fused_graph(graph: Graph, runs: Sequence[tuple[int, ...]]) -> Graph:
