@@ -1,10 +1,14 @@
-"""The architecture as a test: import contracts, lengths, and what importing simdev may load."""
+"""The architecture as a test: import contracts, lengths, names, comments, and what importing simdev
+may load. Lines of at most 100 columns are ruff's.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +16,23 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "simdev").rglob("*.py"))
-MAX_FUNCTION_LINES = 70  # 40 again when the wrapped ones are mended
-MAX_MODULE_LINES = 460  # 400 again, likewise
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+MAX_FUNCTION_LINES = 40
+MAX_MODULE_LINES = 400
+MIN_COMMENT_SHARE = 0.02
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 HEAVY = ("matplotlib", "numba", "pandas", "pydantic", "simpy", "torch")
+VAGUE = {"found", "one", "own", "told", "asked"}
+"""Words that say nothing of what a name stands for."""
+REFERRING = ("The same", "As ")
+"""Docstrings that begin so can only be understood beside another one."""
+
+# What is still to be mended: these lists get shorter, never longer.
+LONG_FUNCTIONS: set[str] = set()
+LONG_MODULES: set[str] = set()
+LONG_TESTS: set[str] = set()
+VAGUE_MODULES: set[str] = set()
+REFERRING_MODULES: set[str] = set()
 
 
 def test_import_contracts_hold() -> None:
@@ -35,22 +53,46 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 
 def test_functions_are_short() -> None:
-    offenders = [
-        f"{place}: {lines} lines" for place, lines in _functions() if lines > MAX_FUNCTION_LINES
-    ]
-    assert not offenders, _listing(
-        f"functions over {MAX_FUNCTION_LINES} lines without the docstring", offenders
-    )
+    offenders = {
+        f"{_name(path)} {node.name}"
+        for path in MODULES
+        for node in _nodes(path)
+        if isinstance(node, Function) and _body_lines(node) > MAX_FUNCTION_LINES
+    }
+    title = f"functions over {MAX_FUNCTION_LINES} lines without the docstring"
+    _require_known(title, offenders, LONG_FUNCTIONS)
 
 
-def test_modules_are_short() -> None:
-    lengths = [(path, len(_source(path).splitlines())) for path in MODULES]
-    offenders = [
-        f"{path.relative_to(ROOT)}: {lines} lines"
-        for path, lines in lengths
-        if lines > MAX_MODULE_LINES
-    ]
-    assert not offenders, _listing(f"modules over {MAX_MODULE_LINES} lines", offenders)
+@pytest.mark.parametrize(("paths", "known"), [(MODULES, LONG_MODULES), (TESTS, LONG_TESTS)])
+def test_modules_and_tests_are_short(paths: list[Path], known: set[str]) -> None:
+    offenders = {
+        _name(path) for path in paths if len(_source(path).splitlines()) > MAX_MODULE_LINES
+    }
+    _require_known(f"files over {MAX_MODULE_LINES} lines", offenders, known)
+
+
+def test_comments_are_a_share_of_the_lines() -> None:
+    lines = comments = 0
+    for path in MODULES:
+        source = _source(path)
+        lines += len(source.splitlines())
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        comments += len({token.start[0] for token in tokens if token.type == tokenize.COMMENT})
+    assert comments >= MIN_COMMENT_SHARE * lines, f"{comments} of {lines} lines hold a comment"
+
+
+def test_docstrings_stand_by_themselves() -> None:
+    offenders = {_name(path) for path in MODULES if any(_refers(node) for node in _nodes(path))}
+    _require_known(f"docstrings that begin with {REFERRING}", offenders, REFERRING_MODULES)
+
+
+def test_names_say_what_a_thing_is() -> None:
+    offenders = {
+        _name(path)
+        for path in MODULES
+        if any(name.strip("_") in VAGUE for node in _nodes(path) for name in _names(node))
+    }
+    _require_known(f"modules with a name of {sorted(VAGUE)}", offenders, VAGUE_MODULES)
 
 
 def test_importing_simdev_loads_nothing_heavy() -> None:
@@ -68,22 +110,54 @@ def test_a_function_is_counted_without_its_docstring() -> None:
     assert _body_lines(function) == 3
 
 
-def _functions() -> Iterator[tuple[str, int]]:
-    """Every function of the package: where it stands, and the lines of its body."""
-    for path in MODULES:
-        for node in ast.walk(ast.parse(_source(path), str(path))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", _body_lines(node)
+def test_names_are_seen_wherever_they_are_given() -> None:
+    source = "def one(own, *, told=1):\n    found = own.asked\n    return found\n"
+    names = {name for node in ast.walk(ast.parse(source)) for name in _names(node)}
+    assert names == {"one", "own", "told", "found", "asked"}
 
 
-def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _body_lines(function: Function) -> int:
     """Lines from the first statement after the docstring to the last, with the blank lines and
     comments between.
     """
-    body = (
-        function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
-    )
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    body = function.body[1:] if has_docstring else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The name that a node gives or uses, if any."""
+    if isinstance(node, Function | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.Name):
+        yield node.id
+
+
+def _refers(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Module | ast.ClassDef | Function):
+        return False
+    return (ast.get_docstring(node) or "").startswith(REFERRING)
+
+
+def _require_known(title: str, offenders: set[str], known: set[str]) -> None:
+    unknown = sorted(offenders - known)
+    assert not unknown, _listing(title, unknown)
+
+
+def _nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(_tree(path))
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(_source(path), str(path))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def _is_package(folder: Path) -> bool:

@@ -159,13 +159,7 @@ class _Reader:
         fields = self._caught(lambda: FORMAT.checked(value, is_file), self.file)
         if fields is None:
             raise InputError(self.problems)
-        options, given = fields.get("options", {}), fields["strategy"]
-        engine = options.get("engine", "auto")
-        if engine not in ENGINES:
-            self._add(f"options.engine: must be one of {', '.join(ENGINES)}, got {shown(engine)}")
-        memory = self._caught(
-            lambda: MemoryModel(**options.get("memory", {})), self.file, "options.memory."
-        )
+        options, given = self._options(fields.get("options", {})), fields["strategy"]
         # The strategy says what the graph's name means, so it is read first; its problems stand
         # last, where the file has it.
         before = len(self.problems)
@@ -187,17 +181,19 @@ class _Reader:
                 self._place(graph, cluster, strategy, given)
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
-        return ScenarioFiles(
-            graph,
-            cluster,
-            profiles,
-            _with_measured(strategy, graph, cluster),
-            engine,
-            memory,
-            datasheets(sheets, [device.kind for device in cluster.devices], profiles),
-            options.get("symmetry", True),
-            options.get("steps", "once"),
+        strategy = _with_measured(strategy, graph, cluster)
+        specs = datasheets(sheets, [device.kind for device in cluster.devices], profiles)
+        return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        options = {"engine": "auto", **given}
+        if options["engine"] not in ENGINES:
+            choice, engine = ", ".join(ENGINES), shown(options["engine"])
+            self._add(f"options.engine: must be one of {choice}, got {engine}")
+        options["memory"] = self._caught(
+            lambda: MemoryModel(**given.get("memory", {})), self.file, "options.memory."
         )
+        return options
 
     def _add(self, problem: str) -> None:
         self.problems.append(f"{self.file}: {problem}" if self.file else problem)

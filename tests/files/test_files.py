@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import stat
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,36 +15,28 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from bad.profiles import ROW, row
 from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel, op_key
 from simdev.errors import InputError
 from simdev.files import (
-    preset_names,
     read_cluster,
     read_graph,
-    read_preset,
     read_profile,
     read_run,
-    read_scenario,
     read_strategy,
-    replacing,
     write_cluster,
     write_graph,
     write_profile,
     write_run,
     write_strategy,
-    write_text,
 )
-from simdev.files.cluster import CLUSTERS
 from simdev.files.reading import parse_json
 from simdev.files.shape import plain
-from simdev.files.writing import decimal_text, rate_text, time_text
 from simdev.graph import Graph, Op, Tensor
 from simdev.strategy import Order, Strategy
-from simdev.units import parse_bandwidth, parse_time, picoseconds
+from simdev.units import picoseconds
 from strategies import World, worlds
 
 
@@ -358,137 +347,3 @@ def test_a_run_may_claim_nothing(tmp_path: Path, two_gpus: World) -> None:
     assert (saved.trace_ps, saved.feasible, saved.peaks, saved.levels, saved.overflows) == (
         None,
     ) * 5
-
-
-def test_presets_load_and_tell_where_their_numbers_come_from() -> None:
-    assert "4x-rtx-2080" in preset_names()
-    for name in preset_names():
-        assert read_preset(name).name == name
-        told = json.loads((CLUSTERS / f"{name}.json").read_text())["provenance"]
-        assert told
-        for path, one in told.items():
-            assert {"value", "source", "kind", "date"} <= set(one), (name, path)
-            assert one["kind"] in ("measured", "datasheet", "fitted"), (name, path)
-
-
-def test_the_preset_of_four_rtx_2080_holds_the_published_numbers() -> None:
-    cluster = read_preset("4x-rtx-2080")
-    assert [device.memory for device in cluster.devices] == [8 * 10**9] * 4
-    assert {(link.bandwidth, link.latency) for link in cluster.links} == {
-        (5_700_000_000, Fraction(134, 10**6))
-    }
-    assert (len(cluster.links), cluster.queues) == (6, "half-duplex")
-    with pytest.raises(InputError, match='no preset "x"; there are'):
-        read_preset("x")
-
-
-def test_paths_are_relative_to_the_scenario(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in ("scenarios", "graphs", "elsewhere"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "graphs/g.json").write_text('{"version": 1, "ops": [{"name": "a"}]}')
-    (tmp_path / "scenarios/p.jsonl").write_text(row())
-    absolute = tmp_path / "s.json"
-    absolute.write_text('{"a": "gpu:3"}')
-    scenario = {
-        "version": 1,
-        "graph": "../graphs/g.json",
-        "cluster": "4x-rtx-2080",
-        "profile": "p.jsonl",
-    }
-    (tmp_path / "scenarios/x.json").write_text(json.dumps(scenario | {"strategy": str(absolute)}))
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    parts = read_scenario("../scenarios/x.json")
-    assert (len(parts.graph.ops), parts.cluster.name, len(parts.profiles)) == (1, "4x-rtx-2080", 1)
-    assert parts.strategy.placement == {"a": "gpu:3"}
-
-
-def test_a_file_with_the_name_of_a_preset_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "4x-rtx-2080").write_text(
-        '{"version": 1, "name": "mine", "devices": [{"name": "d"}]}'
-    )
-    scenario = {"version": 1, "graph": {"ops": []}, "cluster": "4x-rtx-2080", "strategy": {}}
-    (tmp_path / "s.json").write_text(json.dumps(scenario))
-    assert read_scenario(tmp_path / "s.json").cluster.name == "mine"
-
-
-@given(st.fractions(Fraction(0), Fraction(10**6)))
-def test_numbers_are_written_exactly_or_rounded_up(value: Fraction) -> None:
-    back = Fraction(decimal_text(value))
-    assert value <= back <= value * (1 + Fraction(1, 10**29))
-
-
-@given(st.integers(0, 10**24), st.integers(0, 40))
-def test_decimals_come_back_exactly(digits: int, places: int) -> None:
-    value = Fraction(digits, 10**places)
-    assert Fraction(decimal_text(value)) == value
-    if value < 10**6:
-        assert parse_time(time_text(value)) == value
-    if 10 <= value < 10**17:
-        assert parse_bandwidth(rate_text(value)) == value
-
-
-def test_times_are_written_for_people() -> None:
-    assert [time_text(Fraction(text)) for text in ("0", "12e-6", "1.5", "1e-13")] == [
-        "0 s",
-        "12 us",
-        "1.5 s",
-        "0.1 ps",
-    ]
-    assert rate_text(Fraction(5_700_000_000)) == "5.7 GB/s"
-
-
-WRITERS: list[Callable[[Path], None]] = [
-    lambda path: write_graph(Graph("g", (Op("a"),)), path),
-    lambda path: write_cluster(Cluster("c", (Device("d"),)), path),
-    lambda path: write_strategy(Strategy({"a": "d"}), path),
-    lambda path: write_profile(read_profile({"rows": [ROW]}), path),
-]
-
-
-@pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
-def test_the_same_value_makes_the_same_bytes(
-    write: Callable[[Path], None], name: str, tmp_path: Path
-) -> None:
-    contents = []
-    for _ in range(2):
-        write(tmp_path / name)
-        contents.append((tmp_path / name).read_bytes())
-    assert contents[0] == contents[1]
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-def fail_half_way(path: Path) -> None:
-    with replacing(path) as temporary:
-        Path(temporary).write_text("half")
-        assert temporary.endswith("x.json")
-        raise RuntimeError
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_text(path, "old")
-    with pytest.raises(RuntimeError):
-        fail_half_way(path)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_written_file_has_the_usual_permissions_and_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link.json").symlink_to("real.json")
-    write_text(tmp_path / "link.json", "{}")
-    assert (tmp_path / "link.json").is_symlink()
-    mask = os.umask(0)
-    os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "real.json").stat().st_mode) == 0o666 & ~mask
-
-
-def test_what_is_no_regular_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    write_text("/dev/null", "gone")
-    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
-    with pytest.raises(IsADirectoryError):
-        write_text(tmp_path, "x")
-    with pytest.raises(FileNotFoundError):
-        write_text(tmp_path / "no/where.json", "x")
