@@ -32,7 +32,7 @@ def _spatial(rank: int) -> dict[str, Call]:
     narrow = (8, 4, *made)
     pooled = (8, 4, *made)
     small = (8, 4, *(4,) * rank)
-    found = {
+    calls = {
         "conv": call([x, weight, (6,)], [y], **how),
         "conv_backward_input": call([y, weight], [x], **how),
         "conv_backward_weight": call([y, x], [weight, (6,)], **how),
@@ -50,7 +50,7 @@ def _spatial(rank: int) -> dict[str, Call]:
     }
     return {
         name.replace("_backward", f"{rank}d_backward") if "_b" in name else f"{name}{rank}d": value
-        for name, value in found.items()
+        for name, value in calls.items()
     }
 
 
@@ -187,8 +187,8 @@ def _plain(kind: Kind) -> Call:
 
 def examples() -> dict[str, Call]:
     """An example of every kind."""
-    found = {**_spatial(1), **_spatial(2), **_spatial(3), **_attention(), **_named()}
-    return {name: found.get(name) or _plain(kind) for name, kind in kinds().items()}
+    given = {**_spatial(1), **_spatial(2), **_spatial(3), **_attention(), **_named()}
+    return {name: given.get(name) or _plain(kind) for name, kind in kinds().items()}
 
 
 def semantics_of_example(name: str) -> Semantics:
@@ -223,7 +223,7 @@ def rows() -> Iterator[str]:
     table: dict[tuple[str, ...], list[str]] = {}
     for name, kind in kinds().items():
         semantics = semantics_of_example(name)
-        told = (
+        cells = (
             kind.op_class,
             kind.operands,
             kind.outputs,
@@ -231,9 +231,11 @@ def rows() -> Iterator[str]:
             axes_text(semantics),
             flops_text(semantics),
         )
-        table.setdefault(told, []).append(name)
-    for told, names in sorted(table.items(), key=lambda item: (item[0][0], item[1])):
-        yield " | ".join([" ".join(f"`{name}`" for name in names), *(cell or "-" for cell in told)])
+        table.setdefault(cells, []).append(name)
+    for cells, names in sorted(table.items(), key=lambda item: (item[0][0], item[1])):
+        yield " | ".join(
+            [" ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells)]
+        )
 
 
 def table() -> str:

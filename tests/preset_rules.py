@@ -47,7 +47,7 @@ def lint_presets() -> list[str]:
     """What is wrong with the presets shipped, each as ``file: path: reason``; empty where all is
     well.
     """
-    found: list[str] = []
+    problems: list[str] = []
     folders = (
         (DEVICE_PRESETS, lint_device),
         (CLUSTERS, lint_cluster),
@@ -56,10 +56,10 @@ def lint_presets() -> list[str]:
     for folder, lint in folders:
         files = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
         for name, value in files.items():
-            found += [f"{folder.name}/{name}.json: {problem}" for problem in lint(name, value)]
-        found += [f"{folder.name}: {problem}" for problem in _copies(files)]
+            problems += [f"{folder.name}/{name}.json: {problem}" for problem in lint(name, value)]
+        problems += [f"{folder.name}: {problem}" for problem in _copies(files)]
     devices = {path.stem: read_json(path) for path in sorted(DEVICE_PRESETS.glob("*.json"))}
-    return found + list(lint_families(devices))
+    return problems + list(lint_families(devices))
 
 
 def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
@@ -117,8 +117,8 @@ def lint_cluster(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     for kind, link in _link_kinds(value).items():
         if "duplex" not in link:
             yield f"links.{kind}.duplex: must be stated"
-        told = value["provenance"].get(f"links.{kind}.bandwidth", {})
-        if link.get("duplex") == "simplex" and "asymmetric" not in told:
+        provenance = value["provenance"].get(f"links.{kind}.bandwidth", {})
+        if link.get("duplex") == "simplex" and "asymmetric" not in provenance:
             yield f'links.{kind}: one direction only; say why in "asymmetric" beside its bandwidth'
     if "network" in value and "duplex" not in value["network"]:
         yield "network.duplex: must be stated"
@@ -128,11 +128,11 @@ def lint_collectives(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     """Problems of tables of collectives, a parsed JSON object; ``name`` is that of its file."""
     if value.get("name") != name:
         yield f'name: must be that of the file, "{name}"'
-    told = value.get("provenance", {})
+    provenance = value.get("provenance", {})
     seen: dict[str, str] = {}
     for table in value["tables"]:
         path = f"tables.{table['collective']}.{table['ranks']}"
-        entry = told.get(path) or told.get("tables")
+        entry = provenance.get(path) or provenance.get("tables")
         if entry is None:
             yield f"{path}: no provenance"
         elif entry.get("kind") != table.get("source", "measured"):
@@ -146,13 +146,13 @@ def lint_collectives(name: str, value: Mapping[str, Any]) -> Iterator[str]:
         same = seen.setdefault(_digest(table["anchors"]), path)
         if same != path:
             yield f"{path}: the same anchors as {same}"
-    for path, entry in told.items():
+    for path, entry in provenance.items():
         yield from _entry(path, entry)
 
 
 def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Every number of a cluster by its path, and the devices or links of one kind that differ."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     problems = []
     kinds = value.get("device_kinds", {})
     for device in value["devices"]:
@@ -160,13 +160,13 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         for key in ("memory", "gap", "chunk"):
             if (
                 key in whole
-                and found.setdefault(f"devices.{whole['kind']}.{key}", whole[key]) != whole[key]
+                and numbers.setdefault(f"devices.{whole['kind']}.{key}", whole[key]) != whole[key]
             ):
                 problems.append(
                     f"devices.{whole['kind']}.{key}: differs between devices of one kind"
                 )
     for kind, link in _link_kinds(value).items():
-        found |= {f"links.{kind}.{key}": link[key] for key in _CLUSTER_NUMBERS if key in link}
+        numbers |= {f"links.{kind}.{key}": link[key] for key in _CLUSTER_NUMBERS if key in link}
     if isinstance(value.get("links"), list):
         known = value.get("link_kinds", {})
         for i, link in enumerate(value["links"]):
@@ -176,7 +176,7 @@ def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                     "nothing else"
                 )
     network = value.get("network", {})
-    return found | {
+    return numbers | {
         f"network.{key}": network[key]
         for key in ("bandwidth", "efficiency", "latency")
         if key in network
@@ -188,8 +188,8 @@ def _link_kinds(value: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(links, Mapping):
         every = links["all_to_all"]
         return {every.get("kind", "all_to_all"): every}
-    found: Mapping[str, Any] = value.get("link_kinds", {})
-    return found
+    kinds: Mapping[str, Any] = value.get("link_kinds", {})
+    return kinds
 
 
 def _ports(value: Mapping[str, Any]) -> Iterator[str]:
@@ -201,8 +201,8 @@ def _ports(value: Mapping[str, Any]) -> Iterator[str]:
         sheet = DEVICE_PRESETS / f"{device.get('kind')}.json"
         ports = read_json(sheet).get("ports", {}) if sheet.is_file() else {}
         for port, count in ports.items():
-            own = [link["kind"] for link in value["links"] if device["name"] in link["ends"]]
-            lanes = [kinds.get(one, {}).get("lanes") for one in own if one.startswith(port)]
+            links = [link["kind"] for link in value["links"] if device["name"] in link["ends"]]
+            lanes = [kinds.get(kind, {}).get("lanes") for kind in links if kind.startswith(port)]
             if lanes and None not in lanes and sum(lanes) != count:
                 yield f"devices.{device['name']}: {sum(lanes)} lanes of {port}, but {count} ports"
 
@@ -211,22 +211,23 @@ def _provenance(numbers: Mapping[str, Any], value: Mapping[str, Any]) -> Iterato
     """Numbers without provenance, provenance without a number, values that differ, and bad
     entries.
     """
-    told = value.get("provenance", {})
+    provenance = value.get("provenance", {})
     yield from (
         f"provenance: {path}: tells of a number that is not there"
-        for path in told
+        for path in provenance
         if path not in numbers
     )
     for path, number in numbers.items():
         if not _is_plain(path) and not _has_unit(number):
             yield f"{path}: must be text with a unit, got {number}"
-        if path not in told:
+        if path not in provenance:
             yield f"provenance: {path}: missing"
             continue
-        problems = list(_entry(path, told[path]))
+        problems = list(_entry(path, provenance[path]))
         yield from problems
-        if not problems and _parsed(path, told[path]["value"]) != _parsed(path, number):
-            yield f"provenance: {path}: tells of {told[path]['value']}, the number is {number}"
+        if not problems and _parsed(path, provenance[path]["value"]) != _parsed(path, number):
+            stated = provenance[path]["value"]
+            yield f"provenance: {path}: tells of {stated}, the number is {number}"
 
 
 def _entry(path: str, entry: Entry) -> Iterator[str]:

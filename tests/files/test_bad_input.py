@@ -54,8 +54,8 @@ def valid_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     parts = json.loads(scenario(strategy={"a": "gpu:0", "b": "gpu:1"}))
     write_run(run(load_scenario(parts)).trace, path)
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    saved: dict[str, Any] = json.loads(path.read_text())
+    return saved
 
 
 @pytest.fixture
@@ -324,7 +324,11 @@ def test_mutants_of_valid_profiles_and_runs_raise_nothing_but_simdev_errors(here
         Path("p.jsonl").write_text(mutant(profile, rng))
         survives(lambda: read_profile("p.jsonl"))
         Path("r.json").write_text(mutant(saved, rng))
-        survives(lambda: [check(found.task_graph, found.trace) for found in (read_run("r.json"),)])
+        survives(
+            lambda: [
+                check(saved_run.task_graph, saved_run.trace) for saved_run in (read_run("r.json"),)
+            ]
+        )
 
 
 def test_flipped_bytes_raise_nothing_but_simdev_errors(here: Path) -> None:
@@ -339,14 +343,20 @@ def test_flipped_bytes_raise_nothing_but_simdev_errors(here: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [[[{"y": 1}]], [[1, [2]]], [[1.5]], [[-1]], [3], "4x4", {"y": 1}])
-def test_operands_of_an_untimed_op_are_shapes_or_refused(told: object) -> None:
+def test_operands_of_an_untimed_op_are_shapes_or_refused(operands: object) -> None:
     value = json.loads(
         scenario(cluster={"version": 1, "devices": [{"name": "gpu:0", "kind": "h100-sxm"}]})
     )
     made = {"shape": [4, 4], "dtype": "float32", "bytes": 64}
     ops = [
         {"name": "x", "kind": "parameter", "outputs": [made]},
-        {"name": "y", "kind": "relu", "inputs": ["x"], "attrs": {"in": told}, "outputs": [made]},
+        {
+            "name": "y",
+            "kind": "relu",
+            "inputs": ["x"],
+            "attrs": {"in": operands},
+            "outputs": [made],
+        },
     ]
     value |= {"graph": {"version": 1, "ops": ops}, "strategy": {"placement": {"*": "gpu:0"}}}
     with pytest.raises(InputError, match=r'op "y": attrs\.in: must be a list of shapes'):

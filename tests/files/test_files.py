@@ -209,9 +209,9 @@ def test_the_short_form_joins_every_two_devices() -> None:
     link = {"bandwidth": "5.7 GB/s", "latency": "134 us", "duplex": "half", "hold_latency": False}
     devices = [{"name": "a"}, {"name": "s", "kind": "switch"}, {"name": "b"}, {"name": "c"}]
     cluster = read_cluster({"devices": devices, "queues": "fair", "links": {"all_to_all": link}})
-    assert [one.ends for one in cluster.links] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [link.ends for link in cluster.links] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert {
-        (one.bandwidth, one.latency, one.duplex, one.hold_latency) for one in cluster.links
+        (link.bandwidth, link.latency, link.duplex, link.hold_latency) for link in cluster.links
     } == {(5_700_000_000, Fraction(134, 10**6), "half", False)}
 
 
@@ -297,15 +297,15 @@ def test_profiles_come_back_as_they_went(tmp_path: Path) -> None:
     ]
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
     profile = read_profile(tmp_path / "p.jsonl")
-    assert [one.seconds for one in profile.rows.values()] == [Fraction(42005, 10**10), 0]
+    assert [row.seconds for row in profile.rows.values()] == [Fraction(42005, 10**10), 0]
     write_profile(profile, tmp_path / "q.jsonl.gz")
     again = read_profile(tmp_path / "q.jsonl.gz")
     assert again.header == profile.header == {"v": 1, "header": {"device": {"kind": "cpu"}}}
-    assert [(one.key, one.seconds, one.source, one.rel_err) for one in again.rows.values()] == [
-        (one.key, one.seconds, one.source, one.rel_err) for one in profile.rows.values()
+    assert [(row.key, row.seconds, row.source, row.rel_err) for row in again.rows.values()] == [
+        (row.key, row.seconds, row.source, row.rel_err) for row in profile.rows.values()
     ]
-    assert [plain(one.details) for one in again.rows.values()] == [
-        plain(one.details) | {"src": one.source} for one in profile.rows.values()
+    assert [plain(row.details) for row in again.rows.values()] == [
+        plain(row.details) | {"src": row.source} for row in profile.rows.values()
     ]
 
 
@@ -320,15 +320,15 @@ def test_runs_come_back_as_they_went(world: World) -> None:
     assert saved.peaks == {memory.device: memory.peak for memory in trace.memory}
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, other: Any) -> bool:
     """Equality that looks into arrays and the values that hold them."""
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if hasattr(one, "__dataclass_fields__"):
+    if isinstance(first, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    if hasattr(first, "__dataclass_fields__"):
         return all(
-            same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__
+            same(getattr(first, name), getattr(other, name)) for name in first.__dataclass_fields__
         )
-    return bool(one == other)
+    return bool(first == other)
 
 
 def test_the_spans_of_a_run_may_stand_in_any_order(tmp_path: Path, two_gpus: World) -> None:

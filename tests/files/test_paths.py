@@ -22,11 +22,11 @@ def test_presets_load_and_tell_where_their_numbers_come_from() -> None:
     assert "4x-rtx-2080" in preset_names()
     for name in preset_names():
         assert read_preset(name).name == name
-        told = json.loads((CLUSTERS / f"{name}.json").read_text())["provenance"]
-        assert told
-        for path, one in told.items():
-            assert {"value", "source", "kind", "date"} <= set(one), (name, path)
-            assert one["kind"] in ("measured", "datasheet", "fitted"), (name, path)
+        provenance = json.loads((CLUSTERS / f"{name}.json").read_text())["provenance"]
+        assert provenance
+        for path, entry in provenance.items():
+            assert {"value", "source", "kind", "date"} <= set(entry), (name, path)
+            assert entry["kind"] in ("measured", "datasheet", "fitted"), (name, path)
 
 
 def test_the_preset_of_four_rtx_2080_holds_the_published_numbers() -> None:

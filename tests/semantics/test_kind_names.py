@@ -41,7 +41,7 @@ def test_no_module_but_semantics_tests_for_a_kind_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "is_list"),
     [
         ('X = frozenset({"view", "reshape"})', True),
         ('X = frozenset({"gemm", "conv"})', True),
@@ -51,12 +51,12 @@ def test_no_module_but_semantics_tests_for_a_kind_by_name() -> None:
         ('X = ("sum",)', False),
     ],
 )
-def test_a_list_of_kinds_is_seen(source: str, found: bool) -> None:
-    assert bool(list(_lists(ast.parse(source)))) == found
+def test_a_list_of_kinds_is_seen(source: str, is_list: bool) -> None:
+    assert bool(list(_lists(ast.parse(source)))) == is_list
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "is_list"),
     [
         ('op.kind == "parameter"', True),
         ('"input" != graph.ops[i].kind', True),
@@ -65,8 +65,8 @@ def test_a_list_of_kinds_is_seen(source: str, found: bool) -> None:
         ('traits_of(op.kind).leaf == "parameter"', False),
     ],
 )
-def test_a_test_for_a_kind_is_seen(source: str, found: bool) -> None:
-    assert bool(list(_tests(ast.parse(source)))) == found
+def test_a_test_for_a_kind_is_seen(source: str, is_list: bool) -> None:
+    assert bool(list(_tests(ast.parse(source)))) == is_list
 
 
 def listed() -> Iterator[tuple[str, int]]:
@@ -79,8 +79,8 @@ def _lists(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Dict):
             names = _texts(node.keys if isinstance(node, ast.Dict) else node.elts)
-            own = [name for name in names if name in KINDS or name in OP_CLASSES]
-            if len(own) >= 2 and 2 * len(own) >= len(names):
+            listed = [name for name in names if name in KINDS or name in OP_CLASSES]
+            if len(listed) >= 2 and 2 * len(listed) >= len(names):
                 yield node.lineno
 
 
@@ -90,9 +90,11 @@ def _tests(tree: ast.AST) -> Iterator[int]:
             sides = [node.left, *node.comparators]
             names = _texts(
                 [
-                    one
+                    comparator
                     for side in sides
-                    for one in (side.elts if isinstance(side, ast.Tuple | ast.Set) else [side])
+                    for comparator in (
+                        side.elts if isinstance(side, ast.Tuple | ast.Set) else [side]
+                    )
                 ]
             )
             if any(map(_is_kind_of_op, sides)) and not KINDS.isdisjoint(names):
@@ -111,7 +113,9 @@ def _is_kind_of_op(node: ast.AST) -> bool:
 
 def _texts(nodes: list[ast.expr] | list[ast.expr | None]) -> list[str]:
     return [
-        one.value for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        item.value
+        for item in nodes
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
     ]
 
 

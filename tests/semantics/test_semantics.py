@@ -92,12 +92,15 @@ def test_the_parts_together_read_what_the_op_reads(kind: str) -> None:
     for split in splits(semantics):
         for i, region in enumerate(whole):
             parts = [input_regions(semantics, box)[i] for box in halves(semantics, split.axis)]
-            found = [part for part in parts if part is not None]
+            regions = [part for part in parts if part is not None]
             if region is None:
-                assert found == []
+                assert regions == []
                 continue
             for d, (start, stop) in enumerate(region):
-                assert (min(part[d][0] for part in found), max(part[d][1] for part in found)) == (
+                assert (
+                    min(part[d][0] for part in regions),
+                    max(part[d][1] for part in regions),
+                ) == (
                     start,
                     stop,
                 )
@@ -170,9 +173,9 @@ def test_matmul_is_2mnk(m: int, n: int, k: int, flip_a: bool, flip_b: bool) -> N
     attrs = {"transpose_a": True} if flip_a else {}
     attrs |= {"transpose_b": True} if flip_b else {}
     first, second = ((k, m) if flip_a else (m, k)), ((n, k) if flip_b else (k, n))
-    found = work("matmul", attrs, [first, second], [(m, n)], ["float32", "float32"])
-    assert found is not None
-    assert (found.flops, found.bytes_read, found.bytes_written) == (
+    product = work("matmul", attrs, [first, second], [(m, n)], ["float32", "float32"])
+    assert product is not None
+    assert (product.flops, product.bytes_read, product.bytes_written) == (
         2 * m * n * k,
         4 * (m * k + n * k),
         4 * m * n,
@@ -209,9 +212,9 @@ def test_convolutions_are_2nkpqcrs_forward_and_each_half_of_the_backward(
 
 
 def test_bytes_of_an_expanded_operand_count_once() -> None:
-    found = work("div", {"strides": [[8, 1, 0, 0]]}, [(4, 8, 6, 6)], [(4, 8, 6, 6)], ["float32"])
-    assert found is not None
-    assert (found.bytes_read, found.bytes_written) == (4 * 4 * 8, 4 * 4 * 8 * 36)
+    counted = work("div", {"strides": [[8, 1, 0, 0]]}, [(4, 8, 6, 6)], [(4, 8, 6, 6)], ["float32"])
+    assert counted is not None
+    assert (counted.bytes_read, counted.bytes_written) == (4 * 4 * 8, 4 * 4 * 8 * 36)
 
 
 def test_bytes_of_lookups_updates_and_views() -> None:

@@ -87,15 +87,15 @@ def test_products_and_convolutions_of_the_captured_graphs_are_their_closed_forms
 def test_bytes_of_the_captured_graphs_are_those_of_their_tensors_at_most(graph: Graph) -> None:
     for i in distinct(graph):
         op = graph.ops[i]
-        found = op_work(graph, i)
+        counted = op_work(graph, i)
         if op.kind in ("parameter", "input"):
-            assert (found.flops, found.bytes_read, found.bytes_written) == (0, 0, 0)
+            assert (counted.flops, counted.bytes_read, counted.bytes_written) == (0, 0, 0)
         elif op.phase != "update":
-            assert found.bytes_written == sum(tensor.bytes for tensor in op.outputs), op.name
-            told = operand_shapes(graph, i)
+            assert counted.bytes_written == sum(tensor.bytes for tensor in op.outputs), op.name
+            stated = operand_shapes(graph, i)
             sizes = [4 if tensor.dtype == "float32" else 8 for tensor in graph.operands[i]]
-            assert found.bytes_read <= sum(
-                prod(s or ()) * size for s, size in zip(told, sizes, strict=True)
+            assert counted.bytes_read <= sum(
+                prod(s or ()) * size for s, size in zip(stated, sizes, strict=True)
             )
 
 
@@ -176,9 +176,10 @@ def test_weights_are_found_in_whatever_order_ops_are_listed() -> None:
     back = Graph("back", graph.ops[::-1])
 
     def names(graph: Graph) -> tuple[set[tuple[str, int]], ...]:
-        found = weights_of(graph)
+        weights = weights_of(graph)
         return tuple(
-            {(graph.ops[i].name, k) for i, k in one} for one in (found.parameters, found.gradients)
+            {(graph.ops[i].name, k) for i, k in weight}
+            for weight in (weights.parameters, weights.gradients)
         )
 
     assert names(back) == names(graph) == ({("w", 0), ("low", 0)}, {("both", 0), ("dw", 0)})

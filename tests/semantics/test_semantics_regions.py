@@ -57,8 +57,8 @@ def windows(draw: st.DrawFn, dilated: bool = True, most_padding: int = 4) -> Win
 
 
 def ends(values: Iterable[int]) -> Interval | None:
-    found = set(values)
-    return (min(found), max(found) + 1) if found else None
+    taken = set(values)
+    return (min(taken), max(taken) + 1) if taken else None
 
 
 def box_of(**parts: Interval) -> dict[str, Interval]:
@@ -66,8 +66,8 @@ def box_of(**parts: Interval) -> dict[str, Interval]:
 
 
 def attrs_of(both: tuple[Window, Window], kernel: bool = False) -> dict[str, Any]:
-    found = {name: [getattr(w, name) for w in both] for name in ("stride", "padding", "dilation")}
-    return found | ({"kernel_size": [w.kernel for w in both]} if kernel else {})
+    attrs = {name: [getattr(w, name) for w in both] for name in ("stride", "padding", "dilation")}
+    return attrs | ({"kernel_size": [w.kernel for w in both]} if kernel else {})
 
 
 def region_of(parts: list[Interval | None]) -> Region | None:
@@ -80,8 +80,8 @@ def region_of(parts: list[Interval | None]) -> Region | None:
 def test_a_convolution_reads_what_brute_force_finds(h: Window, w: Window) -> None:
     x, weight, y = (2, 3, h.size, w.size), (4, 3, h.kernel, w.kernel), (2, 4, h.made, w.made)
     semantics = semantics_of("conv2d", attrs_of((h, w)), [x, weight], [y])
-    found = input_regions(semantics, box_of(p=h.part, q=w.part))
-    assert found == (
+    regions = input_regions(semantics, box_of(p=h.part, q=w.part))
+    assert regions == (
         region_of([(0, 2), (0, 3), touched(h), touched(w)]),
         tuple((0, extent) for extent in weight),
     )
@@ -97,10 +97,10 @@ def touched(window: Window) -> Interval | None:
 def test_the_gradient_of_a_convolution_reads_what_brute_force_finds(h: Window, w: Window) -> None:
     x, weight, y = (2, 3, h.size, w.size), (4, 3, h.kernel, w.kernel), (2, 4, h.made, w.made)
     attrs = attrs_of((h, w))
-    found = input_regions(
+    regions = input_regions(
         semantics_of("conv2d_backward_input", attrs, [y, weight], [x]), box_of(h=h.read, w=w.read)
     )
-    assert found[0] == region_of([(0, 2), (0, 4), reaching(h), reaching(w)])
+    assert regions[0] == region_of([(0, 2), (0, 4), reaching(h), reaching(w)])
     part = input_regions(
         semantics_of("conv2d_backward_weight", attrs, [y, x], [weight]), box_of(p=h.part, q=w.part)
     )
@@ -123,8 +123,8 @@ def reaching(window: Window) -> Interval | None:
 def test_pools_read_what_brute_force_finds(h: Window, w: Window, kind: str) -> None:
     x, y = (2, 3, h.size, w.size), (2, 3, h.made, w.made)
     attrs = attrs_of((h, w), kernel=True)
-    found = input_regions(semantics_of(kind, attrs, [x], [y]), box_of(p=h.part, q=w.part))
-    assert found[0] == region_of([(0, 2), (0, 3), touched(h), touched(w)])
+    regions = input_regions(semantics_of(kind, attrs, [x], [y]), box_of(p=h.part, q=w.part))
+    assert regions[0] == region_of([(0, 2), (0, 3), touched(h), touched(w)])
     operands = [y, x, y] if kind == "max_pool2d" else [y, x]
     backward = input_regions(
         semantics_of(f"{kind}_backward", attrs, operands, [x]), box_of(h=h.read, w=w.read)
@@ -160,12 +160,12 @@ def test_a_part_of_a_kernel_reads_what_brute_force_finds(
     taps = data.draw(intervals(window.kernel))
     x, weight, y = (1, 1, window.size), (1, 1, window.kernel), (1, 1, window.made)
     attrs = {"stride": [window.stride], "padding": [window.padding], "dilation": [window.dilation]}
-    found = input_regions(
+    regions = input_regions(
         semantics_of("conv1d", attrs, [x, weight], [y]), {"p": window.part, "r": taps}
     )
     positions = (window.position(p, r) for p in range(*window.part) for r in range(*taps))
     wanted = ends(i for i in positions if 0 <= i < window.size)
-    assert found[0] == region_of([(0, 1), (0, 1), wanted])
+    assert regions[0] == region_of([(0, 1), (0, 1), wanted])
 
 
 @settings(max_examples=200, deadline=None)
@@ -221,10 +221,10 @@ def test_intervals_hold_all_values_and_of_affine_ones_no_more(
     points: list[dict[str, int]] = [{}]
     for name, part in box.items():
         points = [{**point, name: i} for point in points for i in range(*part)]
-    found = [value for point in points if (value := values(index, point)) is not None]
+    taken = [value for point in points if (value := values(index, point)) is not None]
     start, stop = interval_of(index, box)
-    assert all(start <= value < stop for value in found)
-    inside = ends(value for value in found if 0 <= value < size)
+    assert all(start <= value < stop for value in taken)
+    inside = ends(value for value in taken if 0 <= value < size)
     low, high = clipped_interval(index, size, box)
     if inside is not None:
         assert low <= inside[0]

@@ -129,9 +129,12 @@ def test_a_reversed_index_swaps_the_ends_of_its_interval() -> None:
 @pytest.mark.usefixtures("own_kinds")
 def test_an_own_kind_has_all_that_a_shipped_one_has() -> None:
     assert op_class("tofu_conv1d") == "conv"
-    found = work("tofu_conv1d", {}, [(8, 4, 34), (4, 6, 3)], [(8, 6, 32)], ["float16", "float16"])
-    assert found is not None
-    assert (found.flops, found.bytes_read) == (2 * 8 * 6 * 32 * 4 * 3, 2 * (8 * 4 * 34 + 4 * 6 * 3))
+    done = work("tofu_conv1d", {}, [(8, 4, 34), (4, 6, 3)], [(8, 6, 32)], ["float16", "float16"])
+    assert done is not None
+    assert (done.flops, done.bytes_read) == (
+        2 * 8 * 6 * 32 * 4 * 3,
+        2 * (8 * 4 * 34 + 4 * 6 * 3),
+    )
 
 
 # SOAP: what each split is
@@ -235,6 +238,6 @@ def test_bad_degrees_name_their_axis() -> None:
 
 
 def test_boxes_run_through_the_last_axis_fastest() -> None:
-    found = boxes(semantics_of_example("matmul"), {"n": 2, "m": 2})
-    assert found == tuple({"m": m, "n": n} for m in ((0, 4), (4, 8)) for n in ((0, 6), (6, 12)))
+    shards = boxes(semantics_of_example("matmul"), {"n": 2, "m": 2})
+    assert shards == tuple({"m": m, "n": n} for m in ((0, 4), (4, 8)) for n in ((0, 6), (6, 12)))
     assert boxes(semantics_of_example("matmul"), {}) == ({},)

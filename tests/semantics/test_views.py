@@ -173,11 +173,11 @@ def prod_of(shape: tuple[int, ...]) -> int:
 
 
 def unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
-    found = []
+    index = []
     for extent in reversed(shape):
         flat, rest = divmod(flat, extent)
-        found.append(rest)
-    return found[::-1]
+        index.append(rest)
+    return index[::-1]
 
 
 @settings(max_examples=200, deadline=None)
