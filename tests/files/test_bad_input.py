@@ -342,7 +342,9 @@ def test_flipped_bytes_raise_nothing_but_simdev_errors(here: Path) -> None:
             survives(lambda name="s.json.gz" if plain is content else "s.json": load_scenario(name))
 
 
-@pytest.mark.parametrize("told", [[[{"y": 1}]], [[1, [2]]], [[1.5]], [[-1]], [3], "4x4", {"y": 1}])
+@pytest.mark.parametrize(
+    "operands", [[[{"y": 1}]], [[1, [2]]], [[1.5]], [[-1]], [3], "4x4", {"y": 1}]
+)
 def test_operands_of_an_untimed_op_are_shapes_or_refused(operands: object) -> None:
     value = json.loads(
         scenario(cluster={"version": 1, "devices": [{"name": "gpu:0", "kind": "h100-sxm"}]})
