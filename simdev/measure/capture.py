@@ -9,7 +9,8 @@ step must not branch on the values of tensors.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
@@ -135,27 +136,34 @@ def _record(
         for key, tensor in zip(_input_names(loss), batch, strict=False)
     }
     trained = {key: tensor for key, tensor in state.items() if tensor.requires_grad}
-    try:
-        with torch.set_grad_enabled(training), mode, recorder, recorder.scopes.watching():
-            # The module stays as it is: its parameters are fake for this call alone.
-            value = torch.func.functional_call(step, state, tuple(batch))
-            if not training:
-                return recorder, leaves, {}
-            recorder.note_saved(value)
-            recorder.phase = "backward"
-            made = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise InputError(
-            f"the step depends on the values of tensors and cannot be captured: {error}"
-        ) from None
-    except RuntimeError as error:
-        raise InputError(f"the step cannot be captured: {error}") from None
+    watching = recorder.scopes.watching()
+    with _refusing(), torch.set_grad_enabled(training), mode, recorder, watching:
+        # The module stays as it is: its parameters are fake for this call alone.
+        value = torch.func.functional_call(step, state, tuple(batch))
+        if not training:
+            return recorder, leaves, {}
+        recorder.note_saved(value)
+        recorder.phase = "backward"
+        made = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
     gradients = {
         key: (recorder.source_of(gradient), TensorSpec.of(gradient))
         for key, gradient in zip(trained, made, strict=True)
         if gradient is not None
     }
     return recorder, leaves, gradients
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turns what a step cannot be captured for into InputError."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InputError(
+            f"the step depends on the values of tensors and cannot be captured: {error}"
+        ) from None
+    except RuntimeError as error:
+        raise InputError(f"the step cannot be captured: {error}") from None
 
 
 def _input_names(loss: Loss) -> list[str]:

@@ -70,14 +70,7 @@ def profile_model(
     graph_name = model.graph_name + ("" if device == "cpu" else f"-{device}")
     captured = capture(module, inputs, loss, model.optimizer, graph_name)
     measured = measure(captured, module, inputs, loss, model.optimizer, conditions)
-    all_sizes = _sizes(model.build, model.sizes)
-    about = {
-        "model": model.title,
-        "batch": all_sizes.get("batch"),
-        "sizes": all_sizes,
-        "optimizer": model.optimizer,
-        **describe(device),
-    }
+    about = _about(model) | describe(device)
     folder = Path(out_dir)
     graph = write_packed(folder / "graphs" / f"{graph_name}.json", _graph_text(captured, about))
     text = profile_text(measured, about | {"graph": f"graphs/{graph.name}"})
@@ -147,6 +140,13 @@ class _Chosen:
             if name != "batch" and size != default.get(name)
         ]
         return "-".join([self.title, *batch, *special])
+
+
+def _about(model: _Chosen) -> dict[str, Any]:
+    """What a header says of a model."""
+    sizes = _sizes(model.build, model.sizes)
+    about = {"model": model.title, "batch": sizes.get("batch"), "sizes": sizes}
+    return about | {"optimizer": model.optimizer}
 
 
 def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:

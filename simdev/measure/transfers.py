@@ -42,6 +42,7 @@ from .timers import Timer, WallTimer, make_timer, quiet, timing_fields
 COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
 COPY_REPS = 20
 COPY_SETS = 3
+COPY_ROW = {"v": 1, "coll": "copy", "ranks": 1, "dt": "uint8", "conc": 1, "src": "measured"}
 LARGE_COPY = 2**26  # such copies push themselves out of the caches: one set of memory is enough
 
 MESSAGE_SIZES = tuple(4096 * 2**i for i in range(13))  # 4 KiB to 16 MiB
@@ -64,22 +65,8 @@ def measure_copies(
             thunks = [make() for _ in range(COPY_SETS if size < LARGE_COPY else 1)]
             clock.sample(thunks, WARM_UPS, 1)
             samples = clock.sample(thunks, COPY_REPS, 1)
-            rows.append(
-                {
-                    "v": 1,
-                    "coll": "copy",
-                    "from": source,
-                    "to": target,
-                    "span": span,
-                    "ranks": 1,
-                    "bytes": size,
-                    "dt": "uint8",
-                    "conc": 1,
-                    "src": "measured",
-                    "meth": clock.method,
-                    **timing_fields(samples.device),
-                }
-            )
+            ends = {"from": source, "to": target, "span": span, "bytes": size}
+            rows.append(COPY_ROW | ends | {"meth": clock.method} | timing_fields(samples.device))
             if progress is not None:
                 progress(done, len(copies), f"{source} to {target}")
     method = {
