@@ -164,9 +164,7 @@ def application(
     state: ServerState, token: str, port: int, pool: ThreadPoolExecutor, patience: Patience
 ) -> Starlette:
     """The ASGI application."""
-    from starlette.applications import Starlette
-    from starlette.requests import ClientDisconnect
-    from starlette.routing import Route
+    from starlette import applications, requests, routing
 
     turns, places = asyncio.Semaphore(THREADS), asyncio.Semaphore(patience.clients)
 
@@ -190,7 +188,7 @@ def application(
         except TimeoutError:
             late = RequestError(f"no whole body within {patience.body:g} s", "too_late")
             return _reply(failure(late), 408, close=True)
-        except ClientDisconnect:
+        except requests.ClientDisconnect:
             return _reply(b"", 400, close=True)
         waited = turns.locked()
         async with turns:
@@ -200,7 +198,7 @@ def application(
                 await asyncio.get_running_loop().run_in_executor(pool, respond, state, body)
             )
 
-    return Starlette(routes=[Route("/", ask, methods=["POST"])])
+    return applications.Starlette(routes=[routing.Route("/", ask, methods=["POST"])])
 
 
 def _server(
