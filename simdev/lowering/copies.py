@@ -219,9 +219,7 @@ def _buffers(
             fillers[0] = np.where(fillers[0] == PERSISTENT, PERSISTENT, rows[fillers[0]])
     filled, chains = np.concatenate(fillers), list[tuple[int, int]]()
     for row in np.flatnonzero(refilled & kept).tolist():
-        task = int(filler[row])
-        runs = range(copies.count) if turns is None else turns(task)
-        order = [int(copies.rows(np.array([task]), run)[0]) for run in runs]
+        order = _in_turn(copies, int(filler[row]), turns)
         # Added up in place: the first run makes the buffer, the others read and write it.
         filled[place[row]] = order[0]
         chains += pairwise(order)
@@ -229,14 +227,9 @@ def _buffers(
         readers.append(np.array(order[1:], np.int64))
     # In the order of ``filled``: single ones, then run after run.
     chosen = np.concatenate((lasting, np.tile(passing, copies.count)))
-    first, names = len(lasting), [buffers.name[row] for row in (*lasting, *passing)]
-
-    def name(row: int) -> str:
-        run, at = divmod(row - first, len(passing)) if row >= first else (0, row - first)
-        return f"{names[first + at]}{copies.mark}{run}" if run else names[first + at]
-
+    names = [buffers.name[row] for row in (*lasting, *passing)]
     copied_buffers = Buffers(
-        Lazy(len(chosen), name),
+        _names(names, len(lasting), len(chosen), copies.mark),
         buffers.device[chosen],
         buffers.bytes[chosen],
         buffers.kind[chosen],
@@ -245,6 +238,22 @@ def _buffers(
         None if buffers.requested is None else buffers.requested[chosen],
     )
     return copied_buffers, chains
+
+
+def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
+    """The rows of a task, in the order in which it runs."""
+    runs = range(copies.count) if turns is None else turns(task)
+    return [int(copies.rows(np.array([task]), run)[0]) for run in runs]
+
+
+def _names(names: Sequence[str], first: int, count: int, mark: str) -> Lazy:
+    """The first names once, then the others in every run, each made when it is read."""
+
+    def name(row: int) -> str:
+        run, at = divmod(row - first, len(names) - first) if row >= first else (0, row - first)
+        return f"{names[first + at]}{mark}{run}" if run else names[first + at]
+
+    return Lazy(count, name)
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:

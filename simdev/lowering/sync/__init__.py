@@ -54,14 +54,7 @@ def synchronised(
     base = _free_leaves(_by_priority(task_graph), graph, gates)
     ends = last_ops(graph, base, placement)
     columns = Columns(prepared.memory, base.resources, base)
-    ready: dict[int, list[int]] = {}
-    if not sync.overlap:
-        # The point at which a worker has nothing left to compute but updates.
-        for worker in dict.fromkeys(rank for weight in weights for rank in weight.ranks):
-            name = f"backward of {cluster.devices[worker].name}"
-            barrier = columns.task(name, SYNC, (worker, worker))
-            columns.wait(barrier, ends.get(worker, []))
-            ready[worker] = [barrier]
+    ready = {} if sync.overlap else _barriers(columns, prepared, weights, ends)
     exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of)
     # Before anything is written: slices of one parameter would make millions of tasks.
     require_few(weights, sync, prepared.fabric.holds_several)
@@ -77,6 +70,19 @@ def synchronised(
     pushes = tuple(exchange.pushed) if sync.credit else ()
     across = tuple(following(graph, base, placement, ends, gates))
     return LoweredStep(whole, across, later, pushes, len(weights))
+
+
+def _barriers(
+    columns: Columns, prepared: Prepared, weights: Sequence[Weight], ends: Mapping[int, list[int]]
+) -> dict[int, list[int]]:
+    """By worker the point at which it has nothing left to compute but updates."""
+    ready: dict[int, list[int]] = {}
+    for worker in dict.fromkeys(rank for weight in weights for rank in weight.ranks):
+        name = f"backward of {prepared.cluster.devices[worker].name}"
+        barrier = columns.task(name, SYNC, (worker, worker))
+        columns.wait(barrier, ends.get(worker, []))
+        ready[worker] = [barrier]
+    return ready
 
 
 def _require_possible(
