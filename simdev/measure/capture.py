@@ -116,9 +116,7 @@ def _record(
     loss: Callable[..., Any],
     training: bool,
 ) -> tuple[Recorder, dict[int, str], dict[str, Gradient]]:
-    """Runs the step; returns the recorder, the names of its leaves, and each parameter's
-    gradient.
-    """
+    """Runs the step; returns the recorder, names of its leaves, gradients of parameters."""
     step = _Step(module, loss)
     # Fake tensors have shapes and no memory: a step of any size is captured in seconds.
     mode = FakeTensorMode()
