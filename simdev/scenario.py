@@ -322,7 +322,6 @@ def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
     """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
     time.
     """
-    # Exact sums: a share of 1 must not be told as 0.9999.
     totals = dict.fromkeys(RUNGS, Fraction(0))
     for _, _, cost, number in costs:
         totals[cost.rung] += cost.seconds * number
