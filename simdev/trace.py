@@ -162,6 +162,7 @@ class Trace:
         begin, _ = self.lifetimes
         at = int(np.argmax(level > capacity))
         now = int(time[at])
+        # Levels are sums at an instant: only here does it matter whose buffer came first.
         live = self._live(rows, now)
         order = live[np.lexsort((live, buffers.filler[live], begin[live]))]
         total = np.cumsum(buffers.bytes[order])

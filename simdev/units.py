@@ -68,6 +68,7 @@ def exact(value: Number) -> Fraction:
         raise ValueError(f"must be a number, got {value!r}") from None
     if not decimal.is_finite():
         raise ValueError(f"must be finite, got {value}")
+    # Longer numbers are mistakes, and their fractions would take minutes to compute with.
     if decimal and abs(decimal.adjusted()) > 60:
         raise ValueError(f"is out of range: {value}")
     return Fraction(decimal)

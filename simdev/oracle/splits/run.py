@@ -294,6 +294,7 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
             send(t, q, w, r, row - rows)
         if last >= LATEST:
             cell[FAULT] = LONG
+    # More tasks, each of up to MOST_PS, could exceed 53 days: lowering says whether they do.
     if rows + cell[SENT] >= MOST_TASKS:
         cell[FAULT] = LONG
     return -cell[FAULT] if cell[FAULT] else ps_of(w, last)
