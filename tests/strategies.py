@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from hypothesis import strategies as st
 
+from sequences import fixed, in_line
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device, Link
 from simdev.costs import CostModel
 from simdev.engine import simulate
@@ -121,66 +122,6 @@ class World:
     def with_links(self, **fields: object) -> World:
         links = tuple(replace(link, **fields) for link in self.cluster.links)
         return self.but(cluster=replace(self.cluster, links=links))
-
-
-def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:
-    """A topological order of the tasks; among those that could come next, the one of the smallest
-    key.
-    """
-    missing = task_graph.predecessor_count.tolist()
-    ready = [task for task, count in enumerate(missing) if not count]
-    order = []
-    while ready:
-        task = min(ready, key=lambda one: (keys[one], one))
-        ready.remove(task)
-        order.append(task)
-        for successor in task_graph.tasks.successors[task].tolist():
-            missing[successor] -= 1
-            ready += [successor] * (not missing[successor])
-    return order
-
-
-def in_line(task_graph: TaskGraph, keys: Sequence[int]) -> list[list[int]]:
-    """For each resource its tasks in the order of one line of all tasks: sequences that cannot
-    deadlock.
-    """
-    held = task_graph.tasks.resources.lists()
-    line = line_up(task_graph, keys)
-    return [
-        [task for task in line if resource in held[task]]
-        for resource in range(len(task_graph.resources))
-    ]
-
-
-def fixed(task_graph: TaskGraph, keys: Sequence[int]) -> TaskGraph:
-    """The same with a sequence in every queue."""
-    sequences = map(tuple, in_line(task_graph, keys))
-    pairs = zip(task_graph.resources, sequences, strict=True)
-    return replace(
-        task_graph, resources=tuple(replace(r, policy="fixed", sequence=s) for r, s in pairs)
-    )
-
-
-def longest_paths(task_graph: TaskGraph) -> list[int]:
-    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap
-    to the next.
-    """
-    tasks = task_graph.tasks
-    edges = [
-        (task, after, tasks.duration[task] + tasks.lag[task])
-        for task, later in enumerate(tasks.successors.lists())
-        for after in later
-    ]
-    for queue in task_graph.resources:
-        pairs = zip(queue.sequence, queue.sequence[1:], strict=False)
-        edges += [(task, after, tasks.duration[task] + tasks.gap[task]) for task, after in pairs]
-    start, changed = [0] * len(tasks), True
-    while changed:
-        changed = False
-        for task, after, length in edges:
-            if start[task] + length > start[after]:
-                start[after], changed = int(start[task] + length), True
-    return start
 
 
 def _edges(tape: Tape, count: int) -> list[list[int]]:

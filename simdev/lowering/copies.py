@@ -228,16 +228,11 @@ def _buffers(
     # In the order of ``filled``: single ones, then run after run.
     chosen = np.concatenate((lasting, np.tile(passing, copies.count)))
     names = [buffers.name[row] for row in (*lasting, *passing)]
-    copied_buffers = Buffers(
-        _names(names, len(lasting), len(chosen), copies.mark),
-        buffers.device[chosen],
-        buffers.bytes[chosen],
-        buffers.kind[chosen],
-        filled,
-        Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), len(chosen)),
-        None if buffers.requested is None else buffers.requested[chosen],
-    )
-    return copied_buffers, chains
+    readers_of = Rows.of_pairs(np.concatenate(owners), np.concatenate(readers), len(chosen))
+    lazy = _names(names, len(lasting), len(chosen), copies.mark)
+    device, size, kind = (c[chosen] for c in (buffers.device, buffers.bytes, buffers.kind))
+    requested = None if buffers.requested is None else buffers.requested[chosen]
+    return Buffers(lazy, device, size, kind, filled, readers_of, requested), chains
 
 
 def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:

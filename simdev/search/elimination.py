@@ -138,7 +138,7 @@ class _Elimination:
         """The values of all variables, from those of what was not eliminated."""
         chosen = dict(values)
         for v, scope, best in reversed(self._undo):
-            chosen[v] = int(best[tuple(chosen[one] for one in scope)])
+            chosen[v] = int(best[tuple(chosen[variable] for variable in scope)])
         return chosen
 
     def beam(self) -> dict[int, int]:

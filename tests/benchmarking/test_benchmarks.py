@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sharded
+import split_graphs
 
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
@@ -245,7 +245,7 @@ def test_gnmt_in_groups_keeps_its_order_and_its_answers() -> None:
 
 
 def test_moves_of_strategies_are_legal_and_go_back_where_they_went() -> None:
-    graph, gpus = sharded.convolutions(), tuple(f"gpu:{d}" for d in range(4))
+    graph, gpus = split_graphs.convolutions(), tuple(f"gpu:{d}" for d in range(4))
     ops = [graph.index["conv2"], graph.index["pool"]]
     moves = strategies.moves_of(graph, ops, gpus, 60, 0)
     assert (
@@ -271,7 +271,9 @@ def test_moves_of_strategies_are_legal_and_go_back_where_they_went() -> None:
 def test_rows_of_strategies(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(strategies, "graph_of", lambda model, operators: sharded.convolutions())
+    monkeypatch.setattr(
+        strategies, "graph_of", lambda model, operators: split_graphs.convolutions()
+    )
     rows = strategies.run(["resnet-101"], [4], 3, 1)
     assert [row.model for row in rows] == ["resnet-101", "resnet-101, operators"]
     assert all(row.gpus == 4 and row.tasks > 60 and row.evaluation_ms > 0 for row in rows)

@@ -11,6 +11,15 @@ import pytest
 
 pytest.importorskip("scipy")
 
+from simdev import Scenario
+from simdev.calibrate import Measured, calibrate, calibration_text
+from simdev.calibrate.solve import significant, solve
+from simdev.cluster import QUEUES, Cluster, Device, Link
+from simdev.costs import CostModel
+from simdev.engine import simulate
+from simdev.graph import Graph, Op, Tensor
+from simdev.lowering import lower
+from simdev.strategy import Strategy
 from synthetic_steps import (
     TRUE,
     blurred,
@@ -25,16 +34,6 @@ from synthetic_steps import (
     spread,
     values,
 )
-
-from simdev import Scenario
-from simdev.calibrate import Measured, calibrate, calibration_text
-from simdev.calibrate.solve import significant, solve
-from simdev.cluster import QUEUES, Cluster, Device, Link
-from simdev.costs import CostModel
-from simdev.engine import simulate
-from simdev.graph import Graph, Op, Tensor
-from simdev.lowering import lower
-from simdev.strategy import Strategy
 
 # Recovery
 

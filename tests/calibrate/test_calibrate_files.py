@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from synthetic_steps import graph_of, measured_of, notes, question, spread
-
 from simdev import Scenario, load_scenario
 from simdev.calibrate import Calibration, calibrate, calibration_text, read_measured
 from simdev.calibrate.solve import goodness, independent, middle, shortest, solve
@@ -31,6 +29,7 @@ from simdev.graph import Graph, Op
 from simdev.lowering import lower
 from simdev.report.export import export_chrome_trace
 from simdev.strategy import Strategy
+from synthetic_steps import graph_of, measured_of, notes, question, spread
 
 # Reading traces
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import command, names
 
 from bad.runs import edited
 from bad.scenarios import CLUSTER, GRAPH, scenario
+from commands import command, names
 from simdev.cli import main
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ROOT, command, names
 
 from bad.scenarios import scenario
+from commands import ROOT, command, names
 from simdev.cli import main
 
 

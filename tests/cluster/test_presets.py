@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preset_files import ROOT
 
+from preset_files import ROOT
 from preset_rules import (
     lint_cluster,
     lint_collectives,

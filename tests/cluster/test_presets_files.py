@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preset_files import ROOT
 
+from preset_files import ROOT
 from simdev.cli import main
 from simdev.cli.clusters import device_table, preset_rows, preset_table
 from simdev.cluster import Cluster, Device, Link

@@ -6,6 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from collective_ops import (
     ALPHA,
     FORMS,
@@ -19,9 +22,6 @@ from collective_ops import (
     seconds,
     two_nodes,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import phases
 from simdev.costs import CostModel

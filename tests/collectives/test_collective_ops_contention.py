@@ -7,6 +7,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from collective_ops import (
     KINDS,
     checked,
@@ -15,9 +18,6 @@ from collective_ops import (
     mesh,
     two_nodes,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
 from simdev.graph import Graph, Op, Tensor

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from collective_ops import (
     FORMS,
     SIZE,
@@ -19,9 +20,8 @@ from collective_ops import (
     seconds,
     two_nodes,
 )
-
 from peers import measured_all_reduces
-from sharded import COSTS, linears
+from sharded import COSTS
 from simdev.check import check
 from simdev.cluster import QUEUES, Cluster
 from simdev.collectives import CollectiveTable, bus_bandwidth, table_of_rows
@@ -41,6 +41,7 @@ from simdev.scenario import load_scenario
 from simdev.strategy import Collectives, Configuration, Order, Strategy
 from simdev.taskgraph import COLLECTIVE
 from simdev.trace import Trace
+from split_graphs import linears
 
 MIB = 2**20
 

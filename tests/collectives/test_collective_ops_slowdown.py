@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from collective_ops import (
     checked,
     collective,
@@ -19,9 +22,6 @@ from collective_ops import (
     mesh,
     two_nodes,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
 from simdev.errors import InputError

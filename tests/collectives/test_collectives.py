@@ -6,9 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from collective_clusters import simulated_ring
 
 from closed_forms import ring, ring_wire, seconds
+from collective_clusters import simulated_ring
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import (
     COLLECTIVES,

@@ -13,10 +13,10 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from collective_ops import collective
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from collective_ops import collective
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import COLLECTIVES, CollectiveModel
 from simdev.costs import CostModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from collective_clusters import TABLE, bus
 
+from collective_clusters import TABLE, bus
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import (
     COLLECTIVES,

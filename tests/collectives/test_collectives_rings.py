@@ -9,13 +9,11 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from collective_ops import KINDS, collective, seconds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_collectives_cuts import cut_seconds
 
 from closed_forms import ring, ring_wire
-from sharded import leaf, parameter, tensor, update
+from collective_ops import KINDS, collective, seconds
 from simdev.check import check
 from simdev.cluster import Cluster, Device, Link
 from simdev.collectives import bus_bandwidth, lane_rings
@@ -31,6 +29,8 @@ from simdev.strategy import Configuration, Strategy, sync_policy
 from simdev.strategy.parallelism import Parallelism
 from simdev.taskgraph import COLLECTIVE
 from specs import SPEC
+from split_graphs import leaf, parameter, tensor, update
+from test_collectives_cuts import cut_seconds
 
 MIB = 2**20
 SIZE = 256 * MIB

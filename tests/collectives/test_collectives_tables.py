@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collective_clusters import TABLE, bus, simulated_ring
 from hypothesis import given
 from hypothesis import strategies as st
 
 from closed_forms import ring, ring_wire
+from collective_clusters import TABLE, bus, simulated_ring
 from peers import measured_all_reduces
 from simdev.collectives import (
     CollectiveTable,

@@ -10,6 +10,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from devices import (
     MODELS,
     SLOW,
@@ -25,9 +28,6 @@ from devices import (
     profile,
     relu,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Row
 from simdev.costs.fit import Fit, Points, fit_scalars, predicted

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from devices import (
     MODELS,
     SLOW,
@@ -28,9 +31,6 @@ from devices import (
     profile,
     relu,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
 from simdev import CostModel, Graph, InputError, Scenario, Strategy, load_scenario, run
 from simdev.cluster import Cluster, Device
 from simdev.costs import DeviceSpec, Efficiency, Row, op_key

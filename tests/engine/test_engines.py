@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
+from sequences import fixed, longest_paths
 from simdev.check import check
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.engine import simulate
@@ -34,8 +35,6 @@ from strategies import (
     Tape,
     World,
     drawn,
-    fixed,
-    longest_paths,
     make_world,
     op,
     repeated,

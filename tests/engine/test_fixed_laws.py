@@ -10,12 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from sequences import longest_paths
 from simdev.cluster import QUEUES
 from simdev.engine import simulate
 from simdev.graph import Op, Tensor
 from simdev.strategy import Order
 from simdev.taskgraph import Rows
-from strategies import UNIT, World, longest_paths, task_graphs, worlds
+from strategies import UNIT, World, task_graphs, worlds
 
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 

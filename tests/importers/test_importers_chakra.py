@@ -6,6 +6,7 @@ import json
 from fractions import Fraction
 
 import pytest
+
 from foreign import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -23,7 +24,6 @@ from foreign import (
     node,
     write,
 )
-
 from simdev import load_scenario
 from simdev.errors import InputError
 from simdev.importers import import_file, write_imported

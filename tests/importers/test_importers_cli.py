@@ -14,10 +14,10 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from foreign import COMP, alike, log, matrix, network, node, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foreign import COMP, alike, log, matrix, network, node, write
 from imported import PROFILE, workload
 from simdev import load_scenario
 from simdev.cli import main

@@ -6,10 +6,10 @@ import json
 from fractions import Fraction
 
 import pytest
-from foreign import alike, log, matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foreign import alike, log, matrix
 from simdev.collectives import bus_factor
 from simdev.errors import InputError
 from simdev.fabric import Routes

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import networkx as nx
 import pytest
-from foreign import network
 
+from foreign import network
 from simdev import load_scenario
 from simdev.errors import InputError
 from simdev.importers import Machine, import_file, network_scenario, parse_network, write_imported

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sharded import cluster, linears
 from simdev.strategy import Configuration
+from split_graphs import cluster, linears
 
 C = Configuration
 

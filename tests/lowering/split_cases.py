@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sharded import (
-    COSTS,
-    cluster,
-    leaf,
-    parameter,
-    tensor,
-    update,
-)
+from sharded import COSTS
 from simdev.check import check
 from simdev.cluster import Cluster
 from simdev.costs import CostModel
@@ -20,6 +13,7 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Partitioned, lower, partition
 from simdev.strategy import Configuration, Strategy
 from simdev.trace import Trace
+from split_graphs import cluster, leaf, parameter, tensor, update
 
 C = Configuration
 

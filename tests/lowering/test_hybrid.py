@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, cluster_for, lowered, report_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, cluster_for, lowered, report_of
 from simdev.check import check
 from simdev.engine import simulate
 from simdev.models.large import Transformer, classifier, layer, shard_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybrid_steps import DENSE, EXPERTS, boxes, lowered, report_of
 
+from hybrid_steps import DENSE, EXPERTS, boxes, lowered, report_of
 from simdev.cli import main
 from simdev.collectives import CollectiveModel
 from simdev.errors import InputError

@@ -5,23 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from split_cases import C, graph_of, parts, simulated, vgg_fc1
 
-from sharded import (
-    COSTS,
-    cluster,
-    convolutions,
-    leaf,
-    linears,
-    parameter,
-    tensor,
-)
+from sharded import COSTS
 from simdev.cluster import Cluster
 from simdev.costs import CostModel
 from simdev.errors import InputError, MissingCostError
 from simdev.graph import Graph, Op
 from simdev.lowering import Partitioned, Prepared, lower, lower_prepared, partition, split
 from simdev.strategy import Order, Strategy, Sync
+from split_cases import C, graph_of, parts, simulated, vgg_fc1
+from split_graphs import cluster, convolutions, leaf, linears, parameter, tensor
 
 
 def shards(found: Partitioned, op: str) -> list[str]:

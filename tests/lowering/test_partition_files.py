@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from short_cases import FLEXFLOW, GRAPH, ON, C
 
-from sharded import COSTS, convolutions, leaf, tensor
+from sharded import COSTS
+from short_cases import FLEXFLOW, GRAPH, ON, C
 from simdev.cluster import Cluster, Device, Link
 from simdev.errors import InputError
 from simdev.files import (
@@ -18,6 +18,7 @@ from simdev.files import (
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import partition
 from simdev.strategy import Order, Strategy, resolve_partition
+from split_graphs import convolutions, leaf, tensor
 
 STRATEGIES = {
     "partition": (

@@ -7,15 +7,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from split_cases import WEIGHT, C, simulated, vgg_fc1
 
-from sharded import (
-    cluster,
-    leaf,
-    linears,
-    sent_bytes,
-    tensor,
-)
+from sharded import sent_bytes
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.costs import CostModel
 from simdev.graph import Graph, Op, Tensor
@@ -23,6 +16,8 @@ from simdev.lowering.partition.geometry import reading
 from simdev.strategy import SYNCS, Strategy
 from simdev.taskgraph import COLLECTIVE
 from simdev.trace import Trace
+from split_cases import WEIGHT, C, simulated, vgg_fc1
+from split_graphs import cluster, leaf, linears, tensor
 
 
 def starts(trace: Trace) -> dict[str, int]:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from split_cases import WEIGHT, C, graph_of, parts, ring, simulated, vgg_fc1
 
-from sharded import (
-    COSTS,
-    cluster,
-    linears,
-)
+from sharded import COSTS
 from simdev import Oracle, Scenario, run
 from simdev.calibrate import calibrate
 from simdev.calibrate.measured import Measured
@@ -24,6 +19,8 @@ from simdev.lowering import lower
 from simdev.strategy import Order, Strategy
 from simdev.taskgraph import COLLECTIVE, TRANSFER
 from simdev.trace import Trace
+from split_cases import WEIGHT, C, graph_of, parts, ring, simulated, vgg_fc1
+from split_graphs import cluster, linears
 
 # Orders, the oracle, and the report
 

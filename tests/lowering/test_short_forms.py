@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_cases import FLEXFLOW, GRAPH, ON, C
 
 import simdev
-from sharded import COSTS, convolutions, linears, parameter, sent_bytes
+from sharded import COSTS, sent_bytes
+from short_cases import FLEXFLOW, GRAPH, ON, C
 from simdev import Oracle, load_scenario
 from simdev.check import check
 from simdev.cli import main
@@ -28,6 +28,7 @@ from simdev.files import (
 from simdev.lowering import Prepared, lower, partition, short_form, split
 from simdev.models import build
 from simdev.strategy import SHORT_FORMS, Strategy
+from split_graphs import convolutions, linears, parameter
 
 # Short forms
 

@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 from simdev.lowering import lower_step
 from simdev.lowering.sync import timing_aware_order, timing_independent_order
@@ -17,6 +16,7 @@ from simdev.period import steady_state, step_time_ps
 from simdev.report import run
 from simdev.strategy import PRESETS, sync_policy
 from simdev.taskgraph import TRANSFER
+from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 LATER = {"priority": "none", "server_order": "fifo"}
 

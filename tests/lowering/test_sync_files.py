@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sync_cases import EXAMPLE, _question, machines, scenario_of
 
 from simdev.check import check
 from simdev.cli import main
@@ -27,6 +26,7 @@ from simdev.oracle import Oracle
 from simdev.report import run
 from simdev.scenario import Scenario, execute
 from simdev.strategy import PRESETS, Strategy, Sync, sync_policy
+from sync_cases import EXAMPLE, _question, machines, scenario_of
 
 # Whole models.
 

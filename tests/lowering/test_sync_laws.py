@@ -8,7 +8,6 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 from simdev.check import check
 from simdev.cluster import QUEUES
@@ -22,6 +21,7 @@ from simdev.scenario import execute
 from simdev.strategy import PRESETS, Sync, sync_policy
 from simdev.taskgraph import TRANSFER, TaskGraph
 from simdev.trace import Trace
+from sync_cases import EXAMPLE, PS, WHOLE, _question, answered, machines, period, scenario_of
 
 SECONDS = st.integers(1, 3)
 

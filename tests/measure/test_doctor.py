@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profile_rows import Row, Writer, checks, matmul, row, sound
 
+from profile_rows import Row, Writer, checks, matmul, row, sound
 from simdev.measure.doctor import examine
 from simdev.measure.doctor.plausible import inside
 from simdev.measure.doctor.sheet import Sample

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profile_rows import Row, Writer, checks, matmul, row, scaled, sound
 
+from profile_rows import Row, Writer, checks, matmul, row, scaled, sound
 from simdev.cli import main
 from simdev.errors import InputError
 from simdev.measure.doctor import CHECKS, examine

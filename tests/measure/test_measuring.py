@@ -13,7 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from captures import STEPS, Step, conv_net, graph_of, measured  # noqa: E402
-
 from simdev.costs import op_key  # noqa: E402
 from simdev.errors import InputError  # noqa: E402
 from simdev.measure import profile_model  # noqa: E402

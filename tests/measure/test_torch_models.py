@@ -7,7 +7,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from captures import graph_of, measured  # noqa: E402
-
 from simdev.costs import op_key  # noqa: E402
 from simdev.measure import model_names  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_graphs import KiB, MiB
 
+from memory_graphs import KiB, MiB
 from simdev.report.measures.footprint import Allocator
 
 

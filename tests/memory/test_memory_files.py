@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_graphs import PYTORCH, MiB, asked, pair, traced
 
 from bad.scenarios import CLUSTER, GRAPH, scenario
+from memory_graphs import PYTORCH, MiB, asked, pair, traced
 from peers import PEERS
 from simdev import Oracle, load_scenario, run
 from simdev.cli import main
@@ -63,7 +63,7 @@ def test_peaks_of_placeto() -> None:
     The rest differ by what it does otherwise: it cuts times to whole microseconds and frees one
     earlier, applies additions before releases, and so counts outputs that live for no time.
     """
-    from test_conformance_placeto import cluster, simdev_graph
+    from placeto import cluster, simdev_graph
 
     with gzip.open(PEERS / "placeto_sim" / "probes.jsonl.gz", "rt") as file:
         records = [json.loads(line) for line in file]

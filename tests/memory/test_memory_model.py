@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_graphs import PYTORCH, MiB, pair, traced
 
+from memory_graphs import PYTORCH, MiB, pair, traced
 from simdev import Oracle
 from simdev.check import check
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from model_graphs import SMALL, small
 
+from model_graphs import SMALL, small
 from simdev.graph import Graph
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from model_graphs import flops, small
 
+from model_graphs import flops, small
 from model_table import DOCS, END, PARAMETERS, START, forward_products, one_sample, table
 from simdev import models
 from simdev.graph import Graph

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_graphs import SMALL, flops, small
 
+from model_graphs import SMALL, flops, small
 from model_table import PRODUCTS
 from simdev import models
 from simdev.cluster import Cluster

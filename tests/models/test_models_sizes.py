@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_graphs import flops
 
+from model_graphs import flops
 from model_table import DOCS, PRODUCTS
 from simdev import models
 from simdev.errors import InputError

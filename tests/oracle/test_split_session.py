@@ -1,6 +1,4 @@
-"""Moves of split ops: whatever is changed, kept or taken back, the answer is that of a full
-rebuild.
-"""
+"""Moves of split ops: changed, kept or taken back, they answer as a full rebuild does."""
 
 from __future__ import annotations
 
@@ -13,18 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from sharded import (
-    COSTS,
-    Case,
-    cluster,
-    convolutions,
-    devices_of,
-    leaf,
-    linears,
-    make_case,
-    split_of,
-    tensor,
-)
+from sharded import COSTS, Case, devices_of, make_case, split_of
 from simdev import Oracle
 from simdev.cluster import Cluster
 from simdev.errors import InputError
@@ -36,6 +23,7 @@ from simdev.oracle.splits import SplitSession
 from simdev.oracle.splits.evaluator import SplitEvaluator
 from simdev.semantics.traits import LEAF_ROLES as LEAVES
 from simdev.strategy import Collectives, Configuration, Order, Strategy
+from split_graphs import cluster, convolutions, leaf, linears, tensor
 from strategies import Tape, drawn
 
 QUEUES = ("device", "half-duplex", "link", "egress", "parallel")

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from schedule_shapes import SHAPES, table
 
+from schedule_shapes import SHAPES, table
 from simdev.errors import InputError
 from simdev.schedules import (
     SCHEDULES,

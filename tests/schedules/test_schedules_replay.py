@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_times import COUNTS, PS, TIMES, live, run, step
 
+from schedule_times import COUNTS, PS, TIMES, live, run, step
 from simdev.errors import InputError
 from simdev.lowering.pipeline import pipeline_task_graph
 from simdev.schedules import SCHEDULES, Schedule, gpipe, named_schedule, read_csv, stage_times

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedule_shapes import SHAPES, table
 
+from schedule_shapes import SHAPES, table
 from simdev.errors import InputError
 from simdev.schedules import (
     Action,

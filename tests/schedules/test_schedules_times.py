@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from schedule_times import COUNTS, PS, TIMES, live, run, step
 
+from schedule_times import COUNTS, PS, TIMES, live, run, step
 from simdev.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use

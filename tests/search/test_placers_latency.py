@@ -8,7 +8,6 @@ from math import inf
 
 import pytest
 from hypothesis import given, settings
-from test_placers_partition import WORKLOADS, problem
 
 from peers import PEERS
 from simdev import Oracle
@@ -21,6 +20,7 @@ from simdev.search.maxload.latency import filled, latency, least
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.maxload.programs import latency_program
 from strategies import UNIT, Tape, drawn, op
+from test_placers_partition import WORKLOADS, problem
 from waiting import HANGS
 
 

@@ -10,7 +10,6 @@ from math import inf
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from test_placers_partition import best_split, problem
 
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
@@ -26,6 +25,7 @@ from simdev.search.pipedream import Level, Profile, partition
 from simdev.search.trial import SpentError
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
+from test_placers_partition import best_split, problem
 
 PLANNERS = ("heft", "critical-path", "pipedream", "dnn-contiguous", "dnn-ip")
 

@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from forks import PLACERS, best_of_all, forks, mixed
 
 import simdev.search.env  # noqa: F401 (registers the environment)
+from forks import PLACERS, best_of_all, forks, mixed
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.graph import Graph

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from forks import fork, forks, mixed
 
 import simdev.search.env  # noqa: F401 (registers the environment)
+from forks import fork, forks, mixed
 from simdev import Oracle
 from simdev.errors import InputError
 from simdev.graph import Graph, Op

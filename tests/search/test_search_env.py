@@ -7,11 +7,11 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
-from forks import forks
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import simdev.search.env  # noqa: F401 (registers the environment)
+from forks import forks
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forks import PLACERS, fork, forks
 
 import simdev.search.env  # noqa: F401 (registers the environment)
+from forks import PLACERS, fork, forks
 from simdev import Oracle
 from simdev.cluster import Cluster, Device, Link
 from simdev.costs import CostModel

@@ -8,7 +8,6 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from test_placers_planners import ring
 
 from simdev import Oracle
 from simdev.errors import SimdevError
@@ -17,6 +16,7 @@ from simdev.search import search, solver
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.maxload.programs import integer_program, latency_program
 from simdev.search.solver import attended
+from test_placers_planners import ring
 from waiting import HANGS
 
 # Calls that do not listen

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from intervals import Interval, intervals
 
+from intervals import Interval, intervals
 from simdev.semantics import (
     Axis,
     Region,

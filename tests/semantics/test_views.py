@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from intervals import intervals
 
+from intervals import intervals
 from simdev.semantics import (
     sliced_strides,
     stored_region,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from clients import IMPATIENT, Server, running
 
+from clients import IMPATIENT, Server, running
 from simdev.serve import Limits, ServerState
 
 

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from bad.scenarios import scenario
 from clients import (
     DEVICES,
     PATIENT,
@@ -22,8 +24,6 @@ from clients import (
     running,
     written,
 )
-
-from bad.scenarios import scenario
 from simdev.serve import METHODS
 from simdev.serve.http import refusal
 from waiting import HANGS, wait_until

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clients import DEVICES, HOSTILE, OPS, ask, library, line, placements, question, written
 
 from bad.scenarios import scenario
+from clients import DEVICES, HOSTILE, OPS, ask, library, line, placements, question, written
 from simdev import load_scenario
 from simdev.files import read_strategy
 from simdev.report import analyze, run

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from clients import (
     HAS_PROC,
     HOSTILE,
@@ -25,7 +26,6 @@ from clients import (
     running,
     written,
 )
-
 from simdev.cli import main
 from simdev.serve import ServerState
 from waiting import HANGS
