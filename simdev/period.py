@@ -96,7 +96,8 @@ class Steady:
     """How ``steps`` that were simulated follow one another; times in ps.
 
     ``first_ps`` is the time of the first step, ``periods_ps`` are from the end of each to the end
-    of the next, ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
+    of the next (fewer than ``steps`` - 1: only of steps that none which was not simulated could
+    disturb), ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
     proved by comparing it; then the period is exact, a mean over the cycle. With a ``cycle`` of 0
     no repetition was seen; the period is the mean over the later half of ``periods_ps``.
     """
@@ -179,7 +180,10 @@ def steady_state(trace: Trace) -> Steady | None:
 
 
 def step_time_ps(trace: Trace) -> int:
-    """The step time in ps: of steps that follow one another their period, rounded up (rule 10)."""
+    """The step time in ps: of steps that follow one another their period, rounded up (rule 10).
+
+    Fewer than three steps have no period: the end of the trace over their number.
+    """
     steady = steady_state(trace)
     return -(-trace.end_ps // trace.task_graph.steps) if steady is None else steady.step_ps
 

@@ -1,4 +1,5 @@
-"""Whether collectives send what they must: enough for every rank to have got what it is left with.
+"""Whether collectives send what they must: each rank gets at least what it lacks, and the bytes
+sent in all are those of a known algorithm (ring, tree, two levels), where one applies.
 
 What a collective is, the columns do not tell; what it reads and leaves on each device does. One
 task tells the bytes sent for each result that is left; the messages of an expanded collective
@@ -16,7 +17,8 @@ from ..taskgraph import BUFFER_KINDS, COLLECTIVE, TRANSFER, TaskGraph
 from .violation import Violation
 
 Sizes = dict[int, int]  # bytes by device
-RANKS, RINGS = 16, 32  # over lanes of their own: most ranks of such a group, most rings of it
+# Of a group whose rings run over lanes of their own.
+MOST_RANKS_OF_RINGS, MOST_RINGS = 16, 32
 
 
 def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
@@ -37,7 +39,7 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
         if len(sizes) < len(left[op]):
             yield Violation("bytes", (name,), f'"{name}" leaves two buffers on one device')
             continue
-        needs, forms = _needs(sizes, read[op]), _forms(sizes, read[op])
+        needs, forms = _needs(sizes, read[op]), _known_totals(sizes, read[op])
         if messages == [op]:
             by_rank = {-(-total // len(sizes)) for total in forms}
             yield from _task_faults(task_graph, op, max(needs.values(), default=0), by_rank)
@@ -45,7 +47,7 @@ def collective_faults(task_graph: TaskGraph) -> Iterator[Violation]:
             yield from _expanded_faults(task_graph, name, messages, needs)
             # What a host between the ranks passes on is sent to it first.
             sent = sum(int(tasks.bytes[task]) for task in messages if task not in passing)
-            yield from _form_faults(name, sent, forms)
+            yield from _total_faults(name, sent, forms)
 
 
 def _members(task_graph: TaskGraph) -> dict[int, list[int]]:
@@ -111,9 +113,9 @@ def _needs(left: Sizes, read: Sizes) -> Sizes:
     }
 
 
-def _forms(left: Sizes, read: Sizes) -> set[int]:
-    """What n ranks may send together, where each reads something and is left with something; else
-    empty.
+def _known_totals(left: Sizes, read: Sizes) -> set[int]:
+    """The bytes that n ranks may send in all, a number for each known algorithm, where each reads
+    something and is left with something; else empty.
 
     Of parts that make a whole, or the other way, each rank all but its own (padded to the largest).
     Where all is S bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree
@@ -160,7 +162,10 @@ def _shares(part: int, ranks: int) -> set[int]:
     """What a part becomes that rings share evenly, each share rounded up; only few ranks have
     several rings.
     """
-    return {rings * -(-part // rings) for rings in range(1, RINGS + 1 if ranks <= RANKS else 2)}
+    return {
+        rings * -(-part // rings)
+        for rings in range(1, MOST_RINGS + 1 if ranks <= MOST_RANKS_OF_RINGS else 2)
+    }
 
 
 def _task_faults(
@@ -179,10 +184,10 @@ def _task_faults(
         text = f'"{name}" sends {sent} bytes a rank, but one must get {least}'
         yield Violation("bytes", (name,), text)
     else:
-        yield from _form_faults(name, sent, forms)
+        yield from _total_faults(name, sent, forms)
 
 
-def _form_faults(name: str, sent: int, forms: set[int]) -> Iterator[Violation]:
+def _total_faults(name: str, sent: int, forms: set[int]) -> Iterator[Violation]:
     if forms and sent not in forms:
         known = ", ".join(map(str, sorted(forms)[:6]))
         text = f'"{name}" sends {sent} bytes; a ring or tree sends one of {known}'

@@ -55,13 +55,14 @@ TEXTS = {
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
 }
+# Fields that are true by default; each text is the help of its ``--no-`` option.
 SWITCHES = {
     "overlap": "reduce gradients after the backward, not beside it",
     "flash": "attention keeps its scores",
     "sequence_parallel": "do not split the sequence among the parts of tp",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES)
-OF_MODELS = (*PIPELINE, "cluster", "nodes", "length", "csv")
+ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv")
 
 
 def _option(name: str) -> str:
@@ -157,7 +158,9 @@ def _scenario(args: argparse.Namespace) -> Scenario:
 
 
 def _stdin() -> dict[str, Any]:
-    """The scenario on stdin: it can be read but once, and what it holds tells who runs it."""
+    """The scenario on stdin as an object, read here once: ``load_scenario`` takes a path or an
+    object.
+    """
     from ..files.paths import shown
     from ..files.reading import label, read_json
 
@@ -176,7 +179,7 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.model is None:
         if args.file is None:
             args.usage_error("FILE is needed, or --model with --cluster")
-        given = [_option(name) for name in OF_MODELS if getattr(args, name) is not None]
+        given = [_option(name) for name in ONLY_WITH_MODEL if getattr(args, name) is not None]
         if given:
             raise InputError(f"{given[0]}: goes with --model; a scenario file tells it itself")
         return None
@@ -211,4 +214,4 @@ def _as_option(problem: str) -> str:
         name = name.removeprefix(prefix)
     name = name.partition("[")[0]
     name = {"table": "csv", "preset": "cluster"}.get(name, name)
-    return f"{_option(name)}:{reason}" if name in (*OF_MODELS, "model") else problem
+    return f"{_option(name)}:{reason}" if name in (*ONLY_WITH_MODEL, "model") else problem

@@ -1,4 +1,4 @@
-"""Rings over direct links, each over lanes of its own: as many as a group's links hold.
+"""Rings over direct links, each over lanes of its own: as many as a bounded search finds.
 
 NCCL lays its rings so over the NVLinks of a node (on a DGX-1V six, three each way, the whole of its
 links). Links that tell their ``lanes`` are such; over others a collective takes one ring, in the
@@ -23,8 +23,8 @@ Rings = tuple[tuple[int, ...], ...]
 def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
     """Directed rings through all of these devices (indices); together they cross no lane twice.
 
-    Two rings may take turns on every lane where that carries more. Empty where direct links with
-    lanes hold no ring.
+    Two rings may share each lane, at half its bandwidth, where that carries more. Empty where none
+    is found, for fewer than 3 or more than MAX_RANKS ranks; half-duplex links do not count.
     """
     # By index, so that the rings do not hang on the order in which a strategy names devices.
     group = sorted(ranks)
@@ -49,7 +49,9 @@ def _most_rings(lanes: Lanes) -> Rings:
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """The most rings: pairs of opposite ones first, which are soon there; then single, if more."""
+    """The most rings: pairs of opposite ones first, which are found quickly; then single, if
+    more.
+    """
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
     pairs = most // 2 if lanes == tuple(zip(*lanes, strict=True)) else 0
     paired: Rings = ()

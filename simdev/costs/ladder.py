@@ -8,6 +8,10 @@ scaled        a row measured on another kind of device, times the ratio of the t
               op class
 roofline      the datasheet, with its efficiencies or the class default
 
+``CostModel`` answers given and measured (a row's own source is its rung), ``Group.estimates``
+(groups.py) interpolated and fitted, ``Estimates`` the other two; a new rung needs its name in
+``rows.RUNGS``.
+
 Every answer carries its rung and its expected error, which for an estimate is what its rung does to
 rows left out; what no rung knows is None, never a guess.
 """
@@ -94,8 +98,9 @@ class Estimates:
         return self._once(("group", device_kind, op_class), make)
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """The first rung that knows an answer; None where none does, or the datasheet tells no peak
-        for the dtype.
+        """The answer of the first rung that knows one (``Group.estimates``, ``scaled``,
+        ``roofline``); None where none does. Where a datasheet has no peak for the dtype no rung is
+        asked.
         """
         if not is_covered(load, self.specs.get(device_kind)):
             return None

@@ -158,7 +158,7 @@ def load_of(key: str) -> Load | None:
 
     ``dtype`` is the first operand's that is a float's, else the first, else float32. Only the key
     counts, so that a row of a profile and an op of a graph have the same load. Raises InputError
-    for no dtype.
+    for the name of an unknown dtype.
     """
     _, kind, _, attrs, shapes, dtypes, outputs = json.loads(key)
     amount = work(kind, attrs, shapes, outputs, dtypes)

@@ -41,7 +41,7 @@ def profile_key(
 ) -> str:
     """Canonical JSON of everything that tells one measured operator from another.
 
-    Raises InputError for no dtype.
+    Raises InputError for the name of an unknown dtype.
     """
     names = [canonical(name) if name else name for name in dtypes]
     return _KEY.encode([device, kind, phase, dict(attrs), [*operands], names, [*outputs]])

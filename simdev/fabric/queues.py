@@ -1,7 +1,9 @@
 """What transfers hold or share on their way, by the queue mode of the cluster.
 
 A mode is an entry of ``MODES``: which queues a transfer holds where it leaves, where it arrives and
-on the links that it crosses, or whether it shares these. Only this module knows modes.
+on the links that it crosses, or whether it shares these. What a mode means stands here alone; to
+add one, add its name to ``cluster.QUEUES`` too, and the kind of a new bank to
+``cluster.QUEUE_PREFIXES``.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ class Segment:
 
     ``resources`` are the queues that they hold, numbered as those of a task graph; ``flow_links``
     the half-links that they share as flows: a transfer has one or the other, or neither.
+    ``held_ps`` is the latency that the queues are held for, ``lag_ps`` that which holds nothing,
+    ``gap_ps`` how long the queues rest before the next transfer.
     """
 
     route: Route
@@ -102,7 +106,7 @@ def transfer_ps(size: int, segment: Segment) -> int:
 
 
 class Fabric:
-    """A cluster under its queue mode; ``fabric_of`` gives the one that others use, too.
+    """A cluster under its queue mode; ``fabric_of`` gives the shared one.
 
     A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
     share rates a half-link. In a task graph the queues follow the compute queues of all devices.
@@ -208,7 +212,8 @@ class Fabric:
         return Fraction(self.cluster.half_links[half_link].link.bandwidth)
 
     def in_turn(self, segment: Segment) -> tuple[tuple[int, Fraction], ...]:
-        """The queues of a segment with their rates (bytes per second): some pass them in turn.
+        """The queues of a segment with their rates (bytes per second), for messages that hold one
+        queue after another (``Sync.hold``).
 
         The queue of a link serves at the rate of that link, those of devices at that of the route.
         """

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError
 from ..fabric import Fabric, Segment, transfer_ps
 from ..graph import Op
-from ..structure import TensorOf, owns_outputs
+from ..structure import TensorOf, hands_out_parameters
 from ..taskgraph import (
     COLLECTIVE,
     OUTSIDE,
@@ -180,7 +180,7 @@ class _Tasks:
         buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
         buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", i)
         # What a parameter hands to its readers is counted above already.
-        if not (owns_outputs(op) and self.prepared.memory.model == "full"):
+        if not (hands_out_parameters(op) and self.prepared.memory.model == "full"):
             self._add_outputs(op, i, (device,) * len(op.outputs), readers)
 
     def _add_outputs(

@@ -27,10 +27,10 @@ from .steps import LoweredStep
 def once_a_step(graph: Graph, origins: Mapping[str, Origin]) -> frozenset[int]:
     """The ops (positions) that run once, however many microbatches there are.
 
-    Parameters, updates, and what does nothing but get them gradients: collectives, what a partition
-    made to add up, copy or move them (PyTorch's ``no_sync``), and sums of gradients, which for a
-    weight with several readers are made in place as over microbatches. ``origins`` are those of ops
-    that a partition made.
+    Parameters, updates, and ops that only prepare gradients for these: collectives, what a
+    partition made to add up, copy or move them (PyTorch's ``no_sync``), and sums of gradients,
+    which for a weight with several readers are made in place as over microbatches. ``origins`` are
+    those of ops that a partition made.
     """
     readers = readers_of(graph)
     once = {
@@ -95,10 +95,10 @@ def _reached(links: Rows, marked: Bools, through: Bools) -> Bools:
 def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) -> LoweredStep:
     """The step with its forward and backward run ``count`` times (``Strategy.accumulate``).
 
-    ``ops`` is how many there are, the first of all tasks; ``once`` are those that stay single. What
-    waits for nothing in its microbatch (the batch) waits for the last ops of the microbatch before
-    on its device, as it does for those of the step before (``following``). A step that follows
-    waits for all microbatches of what it waits for. Raises InputError.
+    ``ops`` is the number of ops, which are the first tasks; ``once`` are those that stay single.
+    What waits for nothing in its microbatch (the batch) waits for the last ops of the microbatch
+    before on its device, as it does for those of the step before (``lowering.steps.following``). A
+    step that follows waits for all microbatches of what it waits for. Raises InputError.
     """
     task_graph = step.task_graph
     copies = microbatches(task_graph, ops, once, count)

@@ -171,7 +171,7 @@ def now(h: Heap) -> int:
 @jitable
 def after(instant: int, length: int, inverse: int) -> int:
     """The instant ``length`` later: the first round of another one, or the next round where no time
-    passes. ``inverse`` masks the bits of rounds out.
+    passes. ``length`` is in units of instants (ps << bits of rounds); ``inverse`` masks these out.
     """
     return (instant & inverse) + length if length > 0 else instant + 1
 

@@ -57,7 +57,7 @@ def expert(trial: Trial) -> None:
 
 
 def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
-    """The number of the device of each layer, by plan."""
+    """For each plan, the device of each layer as an index into ``layers.devices``."""
     plans = {"equal time": _balanced(layers, duration)}
     depth = _stacks(layers)
     if depth:
@@ -81,7 +81,7 @@ def _stacks(layers: Layers) -> dict[str, int]:
     """How many layers each stack of a recurrent network has; nothing for another network."""
     depth: dict[str, int] = {}
     for layer in layers.all:
-        stack, number = _place(layer)
+        stack, number = _stack_and_level(layer)
         if _is_recurrent(layers, layer):
             depth[stack] = max(depth.get(stack, 0), number + 1)
     return depth
@@ -89,23 +89,24 @@ def _stacks(layers: Layers) -> dict[str, int]:
 
 def _is_recurrent(layers: Layers, layer: Layer) -> bool:
     # A numbered layer is so too where its ops were captured step by step, no op being a cell.
-    unrolled = _place(layer)[1] >= 0 and len(layer.ops) > 1
+    unrolled = _stack_and_level(layer)[1] >= 0 and len(layer.ops) > 1
     return unrolled or op_class(layers.graph.ops[layer.ops[0]].kind) == "recurrent"
 
 
-def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[int]:
-    """The number of the device of each layer: every stack over all devices, or one after the other.
+def _stacked(layers: Layers, depth: Mapping[str, int], one_after_other: bool) -> list[int]:
+    """The device of each layer as an index into ``layers.devices``: every stack over all devices,
+    or with ``one_after_other`` all stacks in sequence.
 
     What is no layer of a stack goes with the first of its stack, what comes after all of them on
     the last device.
     """
     count, total = len(layers.devices), sum(depth.values())
-    starts = np.cumsum([0, *depth.values()]).tolist() if in_turn else [0] * (len(depth) + 1)
+    starts = np.cumsum([0, *depth.values()]).tolist() if one_after_other else [0] * (len(depth) + 1)
     first = dict(zip(depth, starts, strict=False))
     last = max(at for at, layer in enumerate(layers.all) if _is_recurrent(layers, layer))
     numbers = []
     for at, layer in enumerate(layers.all):
-        stack, number = _place(layer)
+        stack, number = _stack_and_level(layer)
         prefixes = (prefix for prefix in depth if layer.name.startswith(prefix))
         home = stack if stack in depth else next(prefixes, None)
         if at > last:
@@ -114,11 +115,12 @@ def _stacked(layers: Layers, depth: Mapping[str, int], in_turn: bool) -> list[in
             numbers.append(0)
         else:
             level = min(max(number, 0), depth[home] - 1) if stack == home else 0
-            numbers.append((first[home] + level) * count // (total if in_turn else depth[home]))
+            shared = total if one_after_other else depth[home]  # layers that share the devices
+            numbers.append((first[home] + level) * count // shared)
     return numbers
 
 
-def _place(layer: Layer) -> tuple[str, int]:
+def _stack_and_level(layer: Layer) -> tuple[str, int]:
     """The stack of a layer and its number there, ("encoder/", 1) of "encoder/layer_1/lstm_cell";
     -1: it has none.
     """

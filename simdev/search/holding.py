@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Sequence
 
 from ..graph import Graph, Op
 from ..oracle import Cost, Oracle
-from ..structure import owns_outputs
+from ..structure import hands_out_parameters
 
 
 def persistent_bytes(op: Op, rounded: Callable[[int], int] = int) -> int:
@@ -19,11 +19,11 @@ def held_bytes(op: Op) -> int:
     return persistent_bytes(op) + sum(tensor.bytes for tensor in op.made)
 
 
-def own_outputs(op: Op) -> list[tuple[int, int]]:
+def allocated_outputs(op: Op) -> list[tuple[int, int]]:
     """(number, bytes) of the outputs that have memory of their own: no views, nor parameters
     handed out.
     """
-    if owns_outputs(op):
+    if hands_out_parameters(op):
         return []
     return [(k, tensor.bytes) for k, tensor in enumerate(op.outputs) if tensor.view_of is None]
 
@@ -40,7 +40,7 @@ def inner_peak(
     last: dict[tuple[int, int], int] = {key: i for i in ops for key in graph.reads[i]}
     live, peak, held = 0, 0, dict[tuple[int, int], int]()
     for i in ops:
-        made = {(i, output): rounded(size) for output, size in own_outputs(graph.ops[i])}
+        made = {(i, output): rounded(size) for output, size in allocated_outputs(graph.ops[i])}
         held |= {key: size for key, size in made.items() if key not in leaving}
         live += sum(held.get(key, 0) for key in made)
         peak = max(peak, live + rounded(graph.ops[i].workspace_bytes))
@@ -64,7 +64,9 @@ def overflows(oracle: Oracle, cost: Cost) -> list[tuple[int, int, int]]:
 
 
 def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
-    """What does not fit in a step of this cost, and what could not, however it was placed."""
+    """What does not fit in a step of this cost, and what could not, however it was placed; empty
+    for a feasible cost.
+    """
     if cost.feasible:
         return ()
     lines = [
@@ -75,8 +77,8 @@ def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
 
 
 def unavoidable(oracle: Oracle) -> list[str]:
-    """What cannot fit however it is placed: ops too large for every device, and all that persists
-    together.
+    """What cannot fit however it is placed (empty where a device is unlimited, or memory is not
+    counted in full): ops too large for every device, and all that persists together.
 
     While an op runs, its device holds what it owns, reads, makes and works with.
     """
@@ -87,9 +89,12 @@ def unavoidable(oracle: Oracle) -> list[str]:
         return []
     lines, persistent, most = [], 0, max(limits, default=0)
     for op, reads in zip(graph.ops, graph.reads, strict=True):
-        tensors = [size for _, size in own_outputs(op)]
+        tensors = [size for _, size in allocated_outputs(op)]
         tensors += [
-            size for p, k in reads for output, size in own_outputs(graph.ops[p]) if output == k
+            size
+            for p, k in reads
+            for output, size in allocated_outputs(graph.ops[p])
+            if output == k
         ]
         kept = persistent_bytes(op, memory.rounded)
         size = kept + sum(map(memory.rounded, (*tensors, op.workspace_bytes)))

@@ -15,7 +15,7 @@ from ..graph import Graph
 from ..lowering import Prepared
 from ..structure import TensorOf, before_of, topological, unit_of, units
 from ..taskgraph import Floats, Ints, Rows
-from .holding import inner_peak, own_outputs, persistent_bytes
+from .holding import allocated_outputs, inner_peak, persistent_bytes
 from .prepare import Grouped
 from .space import able, mean_ps
 
@@ -222,7 +222,7 @@ def _going_back(instance: Instance, i: int) -> int:
     graph, rounded = instance.prepared.graph, instance.prepared.memory.rounded
     read = {_base(graph, key) for key in graph.reads[i] if instance.run_by[key[0]] < 0}
     sizes = [_own_bytes(graph, key) for key in read]
-    sizes += [size for _, size in own_outputs(graph.ops[i])]
+    sizes += [size for _, size in allocated_outputs(graph.ops[i])]
     return sum(map(rounded, (*sizes, graph.ops[i].workspace_bytes)))
 
 
@@ -237,4 +237,4 @@ def _own_bytes(graph: Graph, key: TensorOf) -> int:
     """What a tensor adds at its producer: views and what parameter ops hand out are counted
     elsewhere.
     """
-    return dict(own_outputs(graph.ops[key[0]])).get(key[1], 0)
+    return dict(allocated_outputs(graph.ops[key[0]])).get(key[1], 0)

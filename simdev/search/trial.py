@@ -142,10 +142,10 @@ class Best:
     """The best so far, and what else a method has to say.
 
     ``placement`` (devices by op) or, from methods that split ops, ``strategy``, with its cost;
-    ``base`` is the best placement that keeps together the groups of the problem: walks may begin
-    there. ``points``: the improvements. ``refusals``: how many placements could not be, and
-    ``refused`` why the last of them. ``objectives`` (name to number) and ``details`` are a
-    method's.
+    ``base`` is the best placement that was scored or walked to, which walks may begin at (a walk
+    over ``whole`` may split groups of the problem). ``points``: the improvements. ``refusals``: how
+    many placements could not be, and ``refused`` why the last of them. ``objectives`` (name to
+    number) and ``details`` are a method's.
     """
 
     placement: tuple[Ints, Cost] | None = None
@@ -271,7 +271,8 @@ class Trial:
         """Local search from a placement that can be, over the groups of ``oracle`` (``whole``, or
         the problem's).
 
-        It is counted, unless it is the best so far, which was evaluated before.
+        Its start is counted, unless it is the best so far, which was evaluated before. Raises
+        SpentError, and InputError or DeadlockError for a placement that cannot be.
         """
         return Walk(self, placement, oracle or self.problem.oracle)
 

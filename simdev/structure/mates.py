@@ -44,7 +44,7 @@ def mates(graph: Graph) -> list[int]:
 
 
 class _Evidence:
-    """What speaks for a forward op as the mate of an op that goes back.
+    """What speaks for a forward op as the mate of a backward or update op.
 
     First that it reads a weight of which the op makes the gradient, then that the op's kind is the
     backward of its kind, then that both have one scope, then how many tensors both touch (and
@@ -68,7 +68,10 @@ class _Evidence:
             self.weights[gradient[0]].append(weight)
 
     def best(self, i: int, mate_of: Sequence[int]) -> int:
-        """The forward op for which most speaks, -1 where nothing speaks for any."""
+        """The forward op for which most speaks, -1 where nothing speaks for any.
+
+        A sum of several ops' gradients goes with the last of their mates.
+        """
         op, before, weights = self.graph.ops[i], self.before[i], self.weights.get(i, ())
         several = len(before) > 1 and not any(self.forward[p] for p in before)
         if several and not weights and is_linear(op):

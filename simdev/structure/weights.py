@@ -94,7 +94,7 @@ def updated(graph: Graph) -> dict[int, tuple[int, ...]]:
     }
 
 
-def owns_outputs(op: Op) -> bool:
+def hands_out_parameters(op: Op) -> bool:
     """Whether what an op hands to its readers are the parameters that it owns, so that they count
     once.
     """

@@ -24,8 +24,9 @@ OK, INFEASIBLE, FAILED = "ok", "infeasible", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The row of a point, ready for JSON; a row that is not ``lasting`` depends on the machine and
-    is simulated again the next time.
+    """The row of a point, ready for JSON; only a ``lasting`` row is kept in the journal: a failure
+    of the scenario itself is, one of the machine, of a changed file or of simdev (a bug) is not, so
+    the next sweep tries it again.
     """
 
     key: str

@@ -26,8 +26,8 @@ from ..strategy import SHORT_FORMS
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 ROOTS = (*PARTS, "options", "name")
 PRESET_SETTINGS = ("nodes", "network", "queues", "transfer")
-OF_EVERY_LINK = ("bandwidth", "latency")
-SPEED_OF_LINKS = (*OF_EVERY_LINK, "efficiency", "lanes")
+SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
+SPEED_OF_LINKS = (*SHORTHANDS_FOR_ALL_LINKS, "efficiency", "lanes")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')
 
 
@@ -89,8 +89,9 @@ def with_field(
     """The scenario with another value at a path; what is not on the path is shared with the
     scenario given.
 
-    A file named in a value is looked for in the working directory, then in ``folder``, that of the
-    scenario. Raises InputError, naming the path, where the path leads nowhere in this scenario.
+    Where the value replaces a whole part and is a path, it is looked for in the working directory,
+    then in ``folder``, that of the scenario. Raises InputError, naming the path, where the path
+    leads nowhere in this scenario.
     """
     root, *steps = parse_path(path)
     root = str(root)
@@ -165,13 +166,18 @@ def _with_network(cluster: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
+    """The part with the value in it.
+
+    ``cluster.bandwidth`` and ``cluster.latency`` set every link; a change of a link's speed drops
+    the measured collectives of the cluster.
+    """
     if root == "cluster" and isinstance(part, dict) and "preset" not in part:
-        if _is_of_links(steps):
+        if _sets_link_speed(steps):
             # Its collectives were measured over the links as they are, and cannot tell of others.
             part = {key: part[key] for key in part if key != "collectives"}
         if len(steps) == 1 and steps[0] == "network":
             return _with_network(part, value)
-        if len(steps) == 1 and steps[0] in OF_EVERY_LINK:
+        if len(steps) == 1 and steps[0] in SHORTHANDS_FOR_ALL_LINKS:
             links = part.get("links")
             _require(bool(links), path, "the cluster has no links")
             entries: Step = "all_to_all" if isinstance(links, dict) else Every.ENTRY
@@ -179,7 +185,7 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
     return _within(part, steps, value, path)
 
 
-def _is_of_links(steps: Sequence[Step]) -> bool:
+def _sets_link_speed(steps: Sequence[Step]) -> bool:
     """Whether the field tells how fast links are."""
     return (len(steps) == 1 or steps[0] in ("links", "link_kinds")) and steps[-1] in SPEED_OF_LINKS
 

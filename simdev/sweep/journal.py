@@ -111,6 +111,8 @@ class Journal:
     def add(self, key: str, version: str, row: Mapping[str, Any]) -> None:
         """Keep a finished row.
 
+        ``version`` is written for people; the key tells engines apart already (``point``).
+
         It outlives a kill at once, and a loss of power but for the last quarter of a second.
 
         Raises InputError where it cannot be written, say on a full disk; what was kept before

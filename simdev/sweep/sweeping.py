@@ -56,7 +56,8 @@ def sweep(
 
     The columns are told in docs/sweeps.md. A scenario that does not fit has the status "infeasible"
     and a step time all the same; one that cannot be simulated has the status "failed". Both have a
-    reason, and neither stops the sweep. Raises InputError for a grid that cannot be, and for a
+    reason, and neither stops the sweep. A failure that depends on the machine (out of memory, a
+    dead worker) is not kept in the journal. Raises InputError for a grid that cannot be, and for a
     journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
@@ -102,8 +103,8 @@ def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator
     """The answers in the order in which they are finished.
 
     ``n_jobs`` is joblib's: so many at once, -1 on all cores; None (the default) is what an
-    enclosing ``joblib.parallel_config`` says, else one. A scenario whose worker dies is tried once
-    more, alone. Raises InputError.
+    enclosing ``joblib.parallel_config`` says, else one. Where a worker dies, every scenario then
+    under way is tried once more, alone; a serial run tries nothing twice. Raises InputError.
     """
     if _is_serial(n_jobs):
         memo = Memo()
@@ -168,6 +169,7 @@ def _pool(
 
 
 def _alone(point: SweepPoint, n_jobs: int | None) -> Answer:
+    """A point's second try; the row of a failure where its worker dies again."""
     try:
         return next(_pool([point], n_jobs, []))
     except SimdevError:

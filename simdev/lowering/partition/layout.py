@@ -39,10 +39,9 @@ class ShardDraft:
     """An op of the sharded graph while it is written.
 
     ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region),
-    then views of them as readers ask for them. ``pieces`` tells what an op reads that is written
-    only once something reads it (None: it stands in the graph anyway, or was written already).
-    ``fields`` are those of the Op, ``addend`` by output which of the partial results it is, of how
-    many.
+    then views of them as readers ask for them. ``pieces`` gives the operands of an op that is added
+    to the graph only once something reads it; None: it needs no such call, or had it. ``fields``
+    are those of the Op, ``addend`` by output which of the partial results it is, of how many.
     """
 
     name: str
@@ -95,7 +94,8 @@ class Grid:
     """The regions of a tensor: along each dimension the intervals, and what holds the region at
     each place.
 
-    ``addends`` is how many partial results a region has; 1 where it is whole.
+    A place that nobody holds has no cell. ``addends`` is how many partial results a region has; 1
+    where it is whole.
     """
 
     dims: tuple[tuple[Interval, ...], ...]
@@ -107,7 +107,7 @@ class Grid:
         object.__setattr__(self, "addends", max(map(len, self.cells.values()), default=1))
 
     def device(self, place: Place) -> int:
-        """The device of the first copy of a region."""
+        """The device of the first copy of a region; where nobody holds it, of the first cell."""
         cell = self.cells.get(place)
         return (cell or next(iter(self.cells.values())))[0][0].device
 
@@ -134,7 +134,7 @@ def _touched(intervals: Sequence[Interval], interval: Interval) -> range:
 def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid:
     """The grid of what the parts of an op make: (region, addend, copy number, where).
 
-    Raises ValueError where the regions are no grid.
+    Raises ValueError where intervals of one dimension overlap; places may stay empty.
     """
     rank = len(made[0][0]) if made else 0
     dims = tuple(tuple(sorted({region[d] for region, *_ in made})) for d in range(rank))

@@ -31,11 +31,11 @@ class Sharding(ShardWriter):
     """The rules of splitting, op by op, with their answers for one problem (``sharding_of`` applies
     them to all ops).
 
-    ``parts`` are those of every op, ``divided`` how long a part takes where its configuration says
-    so, ``sums`` how the values lie of tensors that lie in partial results. ``layouts`` and
-    ``divided`` may be handed in, for who takes changes back; ``add_up`` tells how the values of a
-    tensor in partial results lie, cut along a dimension: by default as ``summed`` does, once for
-    each tensor.
+    ``parts`` are those of every op, ``divided`` says by op how its parts are timed
+    (``Configuration.time``: None or "divided"); ``sums`` holds the layout of each tensor in partial
+    results once these are added up. ``layouts`` and ``divided`` may be handed in by a caller that
+    logs and undoes changes (``oracle.splits``); ``add_up`` tells how the values of a tensor in
+    partial results lie, cut along a dimension: by default as ``summed`` does, once for each tensor.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Sharding(ShardWriter):
         """Parts like those of the first operand that is split; None where there is nothing to
         follow.
 
-        What goes back through a layer without weights looks at what the layer made first: so it
-        runs where that did.
+        The backward op of a layer without weights looks first at its forward tensors, so that it
+        runs where the forward op did.
         """
         problem, op, read = self.problem, self.problem.readings[i], self.problem.read[i]
         grids = {
@@ -140,7 +140,7 @@ class Sharding(ShardWriter):
 
     def whole(self, tensor: TensorOf, cut: int | None = None) -> Grid:
         """How the values of a tensor lie, partial results added up, in chunks along the dimension
-        ``cut`` where it is given.
+        ``cut`` where it is given. Makes the sums where they are not there yet.
         """
         layout = self.layouts[tensor]
         assert isinstance(layout, Grid)
@@ -234,7 +234,7 @@ class Sharding(ShardWriter):
         self, tensor: TensorOf, region: Region, device: int, addend: int | None = None
     ) -> list[str]:
         """The inputs that hold a region of a tensor for a reader on a device; of one partial result
-        where ``addend`` is given.
+        where ``addend`` is given. May write sum ops and views of producers into the drafts.
         """
         layout = self.layouts[tensor]
         if isinstance(layout, Local):
@@ -247,8 +247,8 @@ class Sharding(ShardWriter):
         ]
 
     def own_statistics(self, i: int, tensor: TensorOf, placed: Placed) -> int | None:
-        """Which partial result of a statistic belongs to a part of the op that goes back; None
-        where the tensor is none.
+        """Which partial result of a statistic belongs to a part of the backward op; None where the
+        tensor is no statistic of its forward op, or is whole.
         """
         layout, kind = self.layouts[tensor], statistics_of(self.graph.ops[i].kind)
         if kind != self.graph.ops[tensor[0]].kind or isinstance(layout, Local):

@@ -1,8 +1,9 @@
 """NASNet-A (Zoph et al., "Learning transferable architectures for scalable image recognition",
 2018).
 
-The cells are those of the paper's figure 4, the frame (stem of two reductions, three groups of
-normal cells) that of its ImageNet networks. Left out: the auxiliary head and scheduled drop path.
+The cells are those of the paper's figure 4, the network around them (stem of two reductions, three
+groups of normal cells) that of its ImageNet networks. Left out: the auxiliary head and scheduled
+drop path.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _operation(name: str, channels: int, out: int, stride: int) -> nn.Module:
 
 
 class Cell(nn.Module):
-    """Five pairs of operations over the states of this cell and the one before.
+    """Five pairs of operations over the cell's two inputs and the results of its earlier pairs.
 
     ``widths`` are the channels of the last state and of the one before it; ``before`` brings the
     latter to the shape of the cell.
@@ -126,7 +127,8 @@ class Cell(nn.Module):
 class NasNet(nn.Module):
     """Stem, cells, classifier.
 
-    With ``skip`` a cell behind a reduction reads, as the one before, what stood before that.
+    With ``skip`` the first cell after a reduction takes as its second input not the reduction's
+    input but the state one earlier.
     """
 
     def __init__(self, stem: int, filters: int, repeats: int, skip: bool, classes: int) -> None:

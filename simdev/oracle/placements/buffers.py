@@ -8,7 +8,7 @@ import numpy as np
 
 from ...jit import bare, jit, jitable, opener
 from ...lowering import Prepared
-from ...structure import owns_outputs
+from ...structure import hands_out_parameters
 from ...taskgraph import Ints
 from ..cost import TOO_LONG
 from ..peaks import NONE, Events, add_peaks, buffer, clear, open_events
@@ -47,7 +47,7 @@ def sizes_of(prepared: Prepared) -> Sizes:
     last = {base: row for row, base in enumerate(bases)}
     viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
     rows = {base: row for row, base in enumerate(viewed)}
-    shared = [owns_outputs(op) for op in ops]
+    shared = [hands_out_parameters(op) for op in ops]
     # What nobody reads is freed when its op finishes: it counts as what the op needs to run.
     running = [
         rounded(op.workspace_bytes)

@@ -21,7 +21,7 @@ from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, p
 from ...lowering.partition.problem import Placed
 from ...memory import with_training_state
 from ...semantics import Region
-from ...structure import owns_outputs
+from ...structure import hands_out_parameters
 from ...units import picoseconds
 from .columns import MOST_PS, NotCoveredError
 from .program import SplitOp, SplitProgram, Sums
@@ -173,7 +173,7 @@ class Blocks:
         words: list[int] = []
         for number in range(len(split.drafts)):
             op, _ = self._part(program, split, number)
-            shared = owns_outputs(op)
+            shared = hands_out_parameters(op)
             made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
             words.append(sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes))))
             words += [rounded(op.workspace_bytes), *made, *[0] * (most - len(made))]

@@ -1,8 +1,9 @@
 """The Gantt chart: it draws the rows of spans that it is given, in the looks that it is given.
 
 Whoever wants another chart makes a Gantt, which is plain data: ``trace`` of any trace, ``sync`` of
-a policy's messages, ``microbatches`` of pipelines. A row more is a GanttRow more; a colour more is
-a Look more.
+a policy's messages, ``microbatches`` of pipelines. To add a row, make a GanttRow where the chart is
+made (for any trace: ``trace.trace_rows``, of the rows of ``measures.spans.timeline_rows``); to add
+a colour, add a Look.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class GanttRow:
 
 class Label(NamedTuple):
     """What may be written into a span, the first that fits of ``names``; where none fits, the first
-    one cut short, if it may be (``cut``).
+    one cut short, if it may be (``cut``). ``row`` and ``look`` index the chart's rows and looks.
     """
 
     row: int
@@ -101,7 +102,7 @@ class Gantt:
     ``legend`` has a look, or several colours side by side, by label. ``blend`` leaves what is
     thinner than a pixel as pale as its share of it; else an edge keeps it visible. ``alarm`` makes
     the title red. ``scale`` is the title of a colour bar and its largest number (None: no bar).
-    ``row_height`` is in inches.
+    ``row_height`` is in inches. ``since`` is appended to the label of the time axis.
     """
 
     rows: tuple[GanttRow, ...]
@@ -223,6 +224,7 @@ def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
 
 
 def _draw_critical(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
+    """Mark the critical path: red outlines, or strips below the bars beyond OUTLINE_BELOW spans."""
     from matplotlib.collections import PolyCollection
 
     boxes = _boxes(chart, places, [row.chosen(row.critical) for row in chart.rows])

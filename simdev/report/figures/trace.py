@@ -48,6 +48,9 @@ def trace_chart(trace: Trace) -> Gantt:
 def trace_rows(trace: Trace) -> tuple[tuple[GanttRow, ...], Mapping[str, str]]:
     """(the critical path, then a row for each compute stream, queue and lane, in the order of the
     cluster, links last; the colour of each kind, in the order that the looks of the rows index).
+
+    Row 0 must stay the critical path: the page (page/timeline.py, assets/gantt.js) takes only that
+    row's spans to differ from those of its tasks.
     """
     rows, path = timeline_rows(trace), critical_path(trace)
     kinds = trace.task_graph.tasks.kind

@@ -1,5 +1,5 @@
 """Tofu's search (EuroSys 2019, section 5.2): in each step every tensor along one dimension, every
-op along one axis.
+op along one axis. Also the methods that it was compared with (``BASELINES``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ cut.
 class TofuPlan:
     """By step: the number of parts, and the bytes sent over all workers.
 
-    ``dimensions`` by step and tensor (-1: whole), ``axes`` by step and unit ("": whole).
+    ``exact``: every step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole),
+    ``axes`` by step and unit ("": whole).
     """
 
     parts: tuple[int, ...]
@@ -62,8 +63,8 @@ def planned(
 ) -> TofuPlan:
     """The plan of which ``solve`` chooses each step.
 
-    ``even``: only into equal parts. Without ``reduce`` no forward op makes partial results that can
-    be cut otherwise.
+    ``even``: only into equal parts. Without ``reduce`` a forward op is cut along an axis that it
+    sums over only where it has no other.
     """
     level = Level(coarse, even, reduce)
     dimensions, axes, sent, exact, groups = [], [], [], True, 1
@@ -80,8 +81,8 @@ def planned(
 
 
 class Level:
-    """One step: what is left of the ops and tensors on one group, what can be chosen, and what each
-    choice sends.
+    """The step under way, opened anew for each: what is left of the ops and tensors on one group,
+    what can be chosen, and what each choice sends.
 
     Variables are the tensors, then the choosers: units that choose one axis together (the steps of
     an unrolled op).
@@ -172,7 +173,9 @@ class Level:
         return tuple(self.axes[chooser][chosen[chooser]] for chooser in self.chooser)
 
     def advance(self, values: Sequence[int]) -> None:
-        """Go on with the first part."""
+        """Replace every op and tensor by its first part under the chosen cuts, for the next
+        step.
+        """
         dimensions = self.chosen_dimensions(values)
         for number, axis in enumerate(self.chosen_axes(values)):
             way = self._ways(number).get(axis)
@@ -222,6 +225,7 @@ def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
 
 
 def _first_dimensions(level: Level) -> Solved:
+    """Every tensor along its first dimension that can be cut, then each op's best axis."""
     return _best_axes(level, [0] * len(level.dimensions))
 
 
@@ -245,7 +249,7 @@ BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
 
 
 def communication(coarse: Coarse, workers: int) -> dict[str, float]:
-    """Bytes over all workers of each of these, and of ``tofu``."""
+    """Bytes sent over all workers by method: each of ``BASELINES``, and ``tofu``."""
     sent = {name: plan(coarse, workers).communication for name, plan in BASELINES.items()}
     return sent | {"tofu": recursive(coarse, workers).communication}
 
@@ -272,6 +276,7 @@ def _best_axes(level: Level, dimensions: list[int]) -> Solved:
 
 
 def _largest_first(level: Level) -> Solved:
+    """Tensors one after the other, the largest first, each along its best dimension."""
     around: dict[int, list[tuple[int, Floats]]] = {}
     for chooser, tables in _by_chooser(level).items():
         for tensor, table in tables:
