@@ -55,8 +55,6 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
     tasks.add_reserves()
     tasks.add_ops()
     for transfer in transfers(prepared, placement):
-        # Ids follow the producers: the messages of a collective come before what reads it.
-        tasks.expand_until(int(prepared.reads.producer[transfer.tensor]))
         tasks.add_transfer(transfer)
     tasks.expand_until(len(placement))
     return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of)
@@ -96,6 +94,12 @@ class _Tasks:
         }
         self.arrivals: dict[TensorOf, list[int]] = {}
         self._names = [device.name for device in prepared.cluster.devices]
+        # Plain lists: each transfer looks its tensor up, and numpy's scalars are slow there.
+        reads = prepared.reads
+        numbers = (reads.producer, reads.output, reads.bytes)
+        self._producer, self._output, self._bytes = (column.tolist() for column in numbers)
+        self._shares_rates = prepared.fabric.shares_rates
+        self._by_consumer = prepared.cluster.transfer == "per-consumer"
 
     def add_reserves(self) -> None:
         """What the framework and the communication library hold on each device, whatever runs
@@ -238,8 +242,11 @@ class _Tasks:
         """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they
         fill.
         """
-        reads, columns = self.prepared.reads, self.columns
-        tensor = int(reads.producer[transfer.tensor]), int(reads.output[transfer.tensor])
+        columns, placement = self.columns, self.placement
+        tensor = self._producer[transfer.tensor], self._output[transfer.tensor]
+        if self.expanded:
+            # Ids follow the producers: the messages of a collective come before what reads it.
+            self.expand_until(tensor[0])
         label = self._label(transfer, *tensor)
         begins, arrives = self._add_hops(transfer, (*tensor, TRANSFER), label)
         for before in self.arrivals.get(tensor, tensor[:1]):
@@ -247,21 +254,18 @@ class _Tasks:
         for task in arrives:
             columns.release(task, transfer.consumers)
         columns.read(self.buffer_of.get(tensor, NONE), begins)
-        size, several = int(reads.bytes[transfer.tensor]), len(transfer.destinations) > 1
+        size, several = self._bytes[transfer.tensor], len(transfer.destinations) > 1
         for device in transfer.destinations:
-            readers = [c for c in transfer.consumers if self.placement[c] == device]
+            readers = [c for c in transfer.consumers if placement[c] == device]
             name = f"{label} on {self._names[device]}" if several else label
             # The first chunk to arrive fills the buffer: an allocator takes all of it at once.
             columns.buffer(name, device, size, "received copies", arrives[0], readers)
 
     def _label(self, transfer: Transfer, producer: int, output: int) -> str:
         """``op:output>device``, and ``/consumer`` where every consumer has a transfer to itself."""
-        ops, names = (
-            self.prepared.graph.ops,
-            ",".join(self._names[d] for d in transfer.destinations),
-        )
-        consumer = ""
-        if self.prepared.cluster.transfer == "per-consumer":
+        ops, consumer = self.prepared.graph.ops, ""
+        names = ",".join([self._names[device] for device in transfer.destinations])
+        if self._by_consumer:
             consumer = f"/{ops[transfer.consumers[0]].name}"
         return f"{ops[producer].name}:{output}>{names}{consumer}"
 
@@ -280,12 +284,13 @@ class _Tasks:
                 names = [f"{name}#{c}" for c in range(len(transfer.chunks))]
             tasks = self._add_hop(transfer, segment, name, names, sent)
             begins = begins or tasks
+            if last:
+                break
             for task, chunk, size in zip(tasks, names, transfer.chunks, strict=True):
-                if not last:
-                    # The tasks of the next hop follow these, chunk by chunk.
-                    onward = [task + len(tasks)]
-                    self.columns.release(task, onward)
-                    self.columns.buffer(chunk, stage, size, "staging", task, onward)
+                # The tasks of the next hop follow these, chunk by chunk.
+                onward = [task + len(tasks)]
+                self.columns.release(task, onward)
+                self.columns.buffer(chunk, stage, size, "staging", task, onward)
         return begins, tasks
 
     def _add_hop(
@@ -315,7 +320,7 @@ class _Tasks:
                 size=size,
                 held=held,
                 links=segment.flow_links,
-                flow=self.prepared.fabric.shares_rates,
+                flow=self._shares_rates,
             )
             self.consumers[task] = transfer.consumers
             tasks.append(task)

@@ -42,8 +42,8 @@ class Columns:
         # lists and pairs would have the garbage collector walk the heap while a pass writes.
         self._tasks: list[tuple[Any, ...]] = []
         self._buffers: list[tuple[Any, ...]] = []
-        self._edges: tuple[list[int], list[int]] = [], []
-        self._reads: tuple[list[int], list[int]] = [], []
+        self._before, self._after = list[int](), list[int]()
+        self._read, self._reader = list[int](), list[int]()
         self._first_task = 0 if base is None else len(base.tasks)
         self._first_buffer = 0 if base is None else len(base.buffers)
 
@@ -84,18 +84,18 @@ class Columns:
 
     def release(self, before: int, after: Sequence[int]) -> None:
         """Let a task release others, in any order; once is as good as twice."""
-        self._edges[0].extend([before] * len(after))
-        self._edges[1].extend(after)
+        self._before.extend([before] * len(after))
+        self._after.extend(after)
 
     def wait(self, after: int, before: Sequence[int]) -> None:
         """Let a task wait for others."""
-        self._edges[0].extend(before)
-        self._edges[1].extend([after] * len(before))
+        self._before.extend(before)
+        self._after.extend([after] * len(before))
 
     def chain(self, tasks: Sequence[int]) -> None:
         """Let each task release the next one."""
-        self._edges[0].extend(tasks[:-1])
-        self._edges[1].extend(tasks[1:])
+        self._before.extend(tasks[:-1])
+        self._after.extend(tasks[1:])
 
     def queue(self, name: str, policy: str = "fifo", device: int = NONE) -> int:
         """Add a queue. Returns its row."""
@@ -117,14 +117,15 @@ class Columns:
             return NONE
         row = self._first_buffer + len(self._buffers)
         self._buffers.append((name, device, size, _KIND[kind], filler))
-        self.read(row, readers)
+        if readers:
+            self.read(row, readers)
         return row
 
     def read(self, buffer: int, readers: Sequence[int]) -> None:
         """Let these tasks read a buffer (NONE: there is none)."""
         if buffer != NONE:
-            self._reads[0].extend([buffer] * len(readers))
-            self._reads[1].extend(readers)
+            self._read.extend([buffer] * len(readers))
+            self._reader.extend(readers)
 
     def _counted(self, size: Ints, kind: Ints) -> Ints:
         if self.memory.model == "outputs_only":
@@ -151,7 +152,7 @@ class Columns:
             resources=_stacked([tasks.resources for tasks in base], held),
             links=_stacked([tasks.links for tasks in base], links),
             successors=with_pairs(
-                [tasks.successors for tasks in base], *self._edges, self.next_task
+                [tasks.successors for tasks in base], self._before, self._after, self.next_task
             ),
             **columns,
         )
@@ -176,7 +177,9 @@ class Columns:
             counted,
             kind,
             filler,
-            with_pairs([buffers.readers for buffers in base], *self._reads, len(device)),
+            with_pairs(
+                [buffers.readers for buffers in base], self._read, self._reader, len(device)
+            ),
             None if (requested == counted).all() else requested,
         )
 

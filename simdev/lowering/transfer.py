@@ -68,10 +68,9 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     reads, mode, rings = prepared.reads, prepared.cluster.transfer, prepared.rings
     # One list for all tensors, written again for each: most of them go nowhere.
     targets = [0] * len(prepared.cluster.devices)
-    tensors = zip(
-        reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True
-    )
-    for tensor, (producer, output, readers) in enumerate(tensors):
+    numbers = (column.tolist() for column in (reads.producer, reads.output, reads.bytes))
+    tensors = zip(*numbers, reads.consumers.lists(), strict=True)
+    for tensor, (producer, output, size, readers) in enumerate(tensors):
         if rings:
             # A collective op reads each input where it lies.
             readers = [consumer for consumer in readers if consumer not in rings]
@@ -82,17 +81,18 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
         remote = tuple(targets[:count])
         if mode == "multicast":
             away = tuple(consumer for consumer in readers if placement[consumer] != source)
-            yield _transfer(prepared, tensor, source, remote, away)
+            yield _transfer(prepared, tensor, size, source, remote, away)
             continue
         for destination in remote:
             there = tuple(consumer for consumer in readers if placement[consumer] == destination)
             for served in [there] if mode == "once-per-device" else zip(there, strict=True):
-                yield _transfer(prepared, tensor, source, (destination,), served)
+                yield _transfer(prepared, tensor, size, source, (destination,), served)
 
 
 def _transfer(
     prepared: Prepared,
     tensor: int,
+    size: int,
     source: int,
     targets: tuple[int, ...],
     consumers: tuple[int, ...],
@@ -107,7 +107,6 @@ def _transfer(
                 "transfer mode"
             )
         segments = (merged([pieces[0] for pieces in routes]),)
-    size = int(prepared.reads.bytes[tensor])
     return Transfer(tensor, targets, consumers, segments, chunks_of(prepared, size, segments))
 
 
@@ -115,6 +114,8 @@ def chunks_of(prepared: Prepared, size: int, segments: Sequence[Segment]) -> tup
     """Sizes of the chunks: full ones and a rest, by the smallest chunk of the staging devices
     passed.
     """
+    if len(segments) == 1:
+        return (size,)
     stages = (prepared.cluster.devices[segment.route.destination] for segment in segments[:-1])
     chunk = min((int(stage.chunk) for stage in stages if stage.chunk is not None), default=size)
     if size <= chunk:
