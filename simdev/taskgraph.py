@@ -83,10 +83,15 @@ class Rows:
         """The row of each entry of ``ids``."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
-    def lists(self) -> list[list[int]]:
-        """Plain lists, for loops in Python: numpy's scalars are slow there."""
+    def each(self) -> Iterator[list[int]]:
+        """Plain lists one after another, for loops in Python: numpy's scalars are slow there."""
         flat, ends = self.ids.tolist(), self.ptr.tolist()
-        return [flat[a:b] for a, b in pairwise(ends)]
+        # Not all at once: the garbage collector would walk tens of thousands of live lists.
+        return (flat[a:b] for a, b in pairwise(ends))
+
+    def lists(self) -> list[list[int]]:
+        """All of them, where they are looked up by number."""
+        return list(self.each())
 
 
 class Lazy(Sequence[str]):

@@ -143,7 +143,7 @@ class _Tasks:
         outputs_only = self.prepared.memory.model == "outputs_only"
         readers: dict[TensorOf, list[int]] = {}
         keys = zip(
-            reads.producer.tolist(), reads.output.tolist(), reads.consumers.lists(), strict=True
+            reads.producer.tolist(), reads.output.tolist(), reads.consumers.each(), strict=True
         )
         for producer, output, consumers in keys:
             home = self.prepared.home(producer, output, placement)

@@ -69,7 +69,7 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     # One list for all tensors, written again for each: most of them go nowhere.
     targets = [0] * len(prepared.cluster.devices)
     numbers = (column.tolist() for column in (reads.producer, reads.output, reads.bytes))
-    tensors = zip(*numbers, reads.consumers.lists(), strict=True)
+    tensors = zip(*numbers, reads.consumers.each(), strict=True)
     for tensor, (producer, output, size, readers) in enumerate(tensors):
         if rings:
             # A collective op reads each input where it lies.
