@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...models.inception import BLOCKS, MIXED_7
 from .batches import TrainingStep, image_step
 
 
@@ -209,51 +210,16 @@ class Mixed(nn.Module):
         return torch.cat([branch(x) for branch in self.children()], 1)
 
 
-def _mixed_5(pooled: int) -> Branches:
+def _halving(block: Branches) -> Branches:
+    """The block with a stride of 2 in the last unit of each branch."""
     return {
-        "branch1x1": [(64, 1)],
-        "branch5x5": [(48, 1), (64, 5)],
-        "branch3x3dbl": [(64, 1), (96, 3), (96, 3)],
-        "branch_pool": [(pooled, 1)],
+        name: [*units[:-1], *((*unit, 2) for unit in units[-1:])] for name, units in block.items()
     }
 
 
-def _mixed_6(width: int) -> Branches:
-    row, column = (1, 7), (7, 1)
-    return {
-        "branch1x1": [(192, 1)],
-        "branch7x7": [(width, 1), (width, row), (192, column)],
-        "branch7x7dbl": [(width, 1), (width, column), (width, row), (width, column), (192, row)],
-        "branch_pool": [(192, 1)],
-    }
-
-
-MIXED_7: Branches = {
-    "branch1x1": [(320, 1)],
-    "branch3x3": [(384, 1)],
-    "branch3x3dbl": [(448, 1), (384, 3)],
-    "branch_pool": [(192, 1)],
-}
+# A block that has nothing behind its pooling halves the extent.
 INCEPTION_BLOCKS: dict[str, Branches] = {
-    "mixed_5b": _mixed_5(32),
-    "mixed_5c": _mixed_5(64),
-    "mixed_5d": _mixed_5(64),
-    "mixed_6a": {
-        "branch3x3": [(384, 3, 2)],
-        "branch3x3dbl": [(64, 1), (96, 3), (96, 3, 2)],
-        "branch_pool": [],
-    },
-    "mixed_6b": _mixed_6(128),
-    "mixed_6c": _mixed_6(160),
-    "mixed_6d": _mixed_6(160),
-    "mixed_6e": _mixed_6(192),
-    "mixed_7a": {
-        "branch3x3": [(192, 1), (320, 3, 2)],
-        "branch7x7x3": [(192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3, 2)],
-        "branch_pool": [],
-    },
-    "mixed_7b": MIXED_7,
-    "mixed_7c": MIXED_7,
+    name: block if block["branch_pool"] else _halving(block) for name, block in BLOCKS.items()
 }
 """By the names that the field has for them."""
 

@@ -13,29 +13,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
+from ...models.nasnet import JOINED, NORMAL, REDUCTION, Pair
 from .batches import TrainingStep, image_step
-
-Pair = tuple[str, int, str, int]
-"""Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the
-one before, 2 ...
-"""
-
-NORMAL: tuple[Pair, ...] = (
-    ("separable_5", 0, "separable_3", 1),
-    ("separable_5", 1, "separable_3", 1),
-    ("average_3", 0, "identity", 1),
-    ("average_3", 1, "average_3", 1),
-    ("separable_3", 0, "identity", 0),
-)
-REDUCTION: tuple[Pair, ...] = (
-    ("separable_5", 0, "separable_7", 1),
-    ("max_3", 0, "separable_7", 1),
-    ("average_3", 0, "separable_5", 1),
-    ("identity", 3, "average_3", 2),
-    ("separable_3", 2, "max_3", 0),
-)
-JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
-"""The states that leave a cell, joined by channels."""
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
