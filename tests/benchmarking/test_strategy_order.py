@@ -72,16 +72,22 @@ def test_optcnns_speeds_are_in_order(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["vgg-16", INCEPTION])
 def test_optcnns_traffic_is_in_order(model: str) -> None:
-    """Figure 8; data parallel and one weird trick close, model parallelism within 30 and 45 %."""
+    """Figure 8; every value within a third, data parallel and one weird trick closer."""
     order = order_of(model, 32, SERVER, "GB")
     assert order.agrees
     rows = rows_of(model, 16, 32, SERVER)
-    for name, most in (
-        ("data-parallel", 0.05),
-        ("owt", 0.12),
-        ("model-parallel", 0.45 if model == "inception-v3" else 0.3),
-    ):
+    limits = {"data-parallel": 0.05, "owt": 0.12, "model-parallel": 0.3}
+    if model == "inception-v3":
+        del limits["model-parallel"]  # the next test
+    for name, most in limits.items():
         assert rows[name].sent_gb == pytest.approx(rows[name].published_gb, rel=most)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="40.4 GB of 28: backward ops stand with their forward mate's layer")
+def test_inceptions_model_parallel_traffic_is_as_published() -> None:
+    row = rows_of("inception-v3", 16, 32, SERVER)["model-parallel"]
+    assert row.sent_gb == pytest.approx(row.published_gb, rel=0.3)
 
 
 def test_alexnets_traffic_is_in_order_where_each_layer_has_a_device_of_its_own() -> None:
@@ -186,16 +192,23 @@ def test_flexflows_translator_on_64_k80() -> None:
         assert entry.sent_gb == pytest.approx(published[name].sent_gb, rel=0.07)
         assert entry.busy_s == pytest.approx(published[name].busy_s, rel=0.1)
         assert entry.step_s < published[name].step_s
-    proportion = [
-        entry["data-parallel"].sent_gb / entry["expert"].sent_gb for entry in (simulated, published)
-    ]
-    assert proportion[0] == pytest.approx(proportion[1], rel=0.09)
     assert simulated["data-parallel"].sent_gb == pytest.approx(2 * 63 * GRADIENTS / 1e9, rel=1e-4)
     assert simulated["data-parallel"].step_s < simulated["expert"].step_s
     # Each node's sum, sent to one node and not hidden, is the whole difference of data parallelism.
     one_by_one = 15 * GRADIENTS / ADAPTER
     assert published["data-parallel"].busy_s / 64 + one_by_one == pytest.approx(1.9, rel=0.02)
     assert simulated["data-parallel"].busy_s / 64 + one_by_one == pytest.approx(1.9, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="2.94 of 2.72: expert sends 23.0 GB, 24.2 are published")
+def test_flexflows_translator_sends_in_the_published_proportion() -> None:
+    simulated = {entry.strategy: entry for entry in map(translator, ("data-parallel", "expert"))}
+    published = {entry.strategy: entry for entry in PUBLISHED_NMT}
+    proportion = [
+        entry["data-parallel"].sent_gb / entry["expert"].sent_gb for entry in (simulated, published)
+    ]
+    assert proportion[0] == pytest.approx(proportion[1], rel=0.05)
 
 
 def test_the_benchmark_prints_what_it_found(
