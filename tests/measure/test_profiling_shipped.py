@@ -35,7 +35,9 @@ NEVER = {"header", "quantiles", "repetitions", "units", "work", "clocks", "copie
 """What a shipped profile must not be warned of; noise and oddities of a CPU are told, not hidden.
 """
 
-FILES = sorted(PROFILES.glob("*.jsonl*"))
+CPU = sorted(PROFILES.glob("*.jsonl*"))
+GPU = sorted([*PROFILES.glob("h100/*.jsonl"), *PROFILES.glob("h100/grids/*.jsonl")])
+FILES = CPU + GPU
 
 
 @cache
@@ -80,7 +82,16 @@ def test_a_model_s_profile_tells_what_the_backward_keeps(path: Path) -> None:
     assert all(row["ws"] >= 0 and row["t_ns"]["n"] >= 10 for row in rows)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_h100_profile_tells_the_kernels_of_every_row_and_its_graph() -> None:
+    for path in GPU:
+        header = header_of(path)
+        assert header["device"]["kind"] == "h100-sxm"
+        assert "graph" not in header or (path.parent / header["graph"]).is_file()
+        rows = [row.details for row in profile_of(path).rows.values()]
+        assert all(row["launches"] >= 0 and row["kernel_ns"] >= 0 for row in rows if "op" in row)
+
+
+@pytest.mark.parametrize("path", CPU, ids=lambda path: path.name)
 def test_the_doctor_finds_nothing_that_would_be_wrong(path: Path) -> None:
     assert [str(warning) for warning in examine([path]) if warning.check in NEVER] == []
 
