@@ -69,7 +69,9 @@ def test_a_profile_says_how_it_was_measured(path: Path) -> None:
     assert header["noise"]["too_noisy"] == (
         header["noise"]["idle_repeat_cv"] > header["noise"]["limit"]
     )
-    assert {"timer", "statistic", "warm_ups", "reps", "flush"} <= set(header["method"])
+    # Copies between host and device pass no cache that could be emptied.
+    flush = {"flush"} if header.get("grid") != ("copies",) else set[str]()
+    assert flush | {"timer", "statistic", "warm_ups", "reps"} <= set(header["method"])
     assert {"kind", "name", "torch"} <= set(header["device"])
 
 
