@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from ..graph import Graph
-from ..semantics import operand_dtypes, operand_shapes
+from ..semantics import operand_dtypes, operand_shapes, traits_of
 from ..semantics.dtype import canonical
 
 PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
@@ -41,10 +42,28 @@ def profile_key(
 ) -> str:
     """Canonical JSON of everything that tells one measured operator from another.
 
-    Raises InputError for the name of an unknown dtype.
+    Operands and outputs without elements and attributes at their defaults are left out: cuDNN's
+    batch norm has an empty reserve beside what every backend computes. Raises InputError for the
+    name of an unknown dtype.
     """
     names = [canonical(name) if name else name for name in dtypes]
-    return _KEY.encode([device, kind, phase, dict(attrs), [*operands], names, [*outputs]])
+    told, defaults = dict(attrs), traits_of(kind).defaults
+    if defaults:
+        told = {name: value for name, value in told.items() if defaults.get(name) != value}
+    if any(map(_is_empty, operands)):
+        # An operator without operands by shape may still tell dtypes; those in step are dropped.
+        names = [
+            name
+            for name, shape in zip_longest(names, operands[: len(names)])
+            if not _is_empty(shape)
+        ]
+        operands = [shape for shape in operands if not _is_empty(shape)]
+    outputs = [shape for shape in outputs if not _is_empty(shape)]
+    return _KEY.encode([device, kind, phase, told, [*operands], names, outputs])
+
+
+def _is_empty(shape: Sequence[int] | None) -> bool:
+    return shape is not None and 0 in shape
 
 
 def op_key(graph: Graph, position: int, device_kind: str) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..frozen import FrozenDict
+
 Leaf = Literal["constant", "input", "parameter"]
 LEAF_ROLES: tuple[Leaf, ...] = ("constant", "input", "parameter")
 Linear = Literal["sum", "scale"]
@@ -42,6 +44,8 @@ class Traits:
     - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
     - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels,
       or would move more than it saves.
+    - ``defaults``: attributes that mean the same where they are not told; keys of profiles leave
+      them out.
     """
 
     leaf: Leaf | None = None
@@ -59,6 +63,7 @@ class Traits:
     layer: bool | None = None
     weighted: bool | None = None
     whole_samples: bool | None = None
+    defaults: Mapping[str, Any] = FrozenDict()
 
     def within(self, op_class: str) -> Traits:
         """These traits, with those of a class where they are left open."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ...frozen import FrozenDict
 from ..description import ALL, Access, Call, Describer, Description, Entry, Output, Shape, axes, per
 from ..index import Axis
 from ..registry import register
@@ -155,7 +156,8 @@ register(
     "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
     "train",
-    Traits(own_statistics=True),
+    # cuDNN's backward does not tell it: it has no other.
+    Traits(own_statistics=True, defaults=FrozenDict({"train": True})),
 )
 register(
     "layer_norm",
