@@ -47,9 +47,11 @@ def profile_key(
     name of an unknown dtype.
     """
     names = [canonical(name) if name else name for name in dtypes]
-    told, defaults = dict(attrs), traits_of(kind).defaults
+    attributes, defaults = dict(attrs), traits_of(kind).defaults
     if defaults:
-        told = {name: value for name, value in told.items() if defaults.get(name) != value}
+        attributes = {
+            name: value for name, value in attributes.items() if defaults.get(name) != value
+        }
     if any(map(_is_empty, operands)):
         # An operator without operands by shape may still tell dtypes; those in step are dropped.
         names = [
@@ -59,7 +61,7 @@ def profile_key(
         ]
         operands = [shape for shape in operands if not _is_empty(shape)]
     outputs = [shape for shape in outputs if not _is_empty(shape)]
-    return _KEY.encode([device, kind, phase, told, [*operands], names, outputs])
+    return _KEY.encode([device, kind, phase, attributes, [*operands], names, outputs])
 
 
 def _is_empty(shape: Sequence[int] | None) -> bool:
