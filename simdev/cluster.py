@@ -21,7 +21,9 @@ from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
 # queues are named by these and a device
-QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ")
+QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ", "thread ")
+HOST_MODES = ("eager", "graph", "none")
+THREADS = ("device", "node")
 DUPLEX = ("full", "half", "simplex")
 HOST_WORDS = frozenset({"host", "cpu", "1core"})
 """Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that
@@ -31,13 +33,42 @@ UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What dispatches the ops of a device: a thread that runs ahead of it by so many launches.
+
+    In ``mode`` "eager" every op is dispatched by itself, in "graph" the device's whole step by one
+    ``launch`` (in seconds: the replay of a CUDA graph), in "none" nothing is. ``threads``: a thread
+    for each "device", or one for all devices of a "node". No dispatch is more than ``ahead``
+    launches before what its device has finished. Raises InputError.
+    """
+
+    mode: str = "eager"
+    ahead: int = 1024
+    threads: str = "device"
+    launch: Number = "10 us"
+
+    def __post_init__(self) -> None:
+        _normalise(self, launch=parse_time)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with it, as ``field: reason``."""
+        if self.mode not in HOST_MODES:
+            yield f'mode: must be one of {", ".join(HOST_MODES)}, got "{self.mode}"'
+        if self.threads not in THREADS:
+            yield f'threads: must be one of {", ".join(THREADS)}, got "{self.threads}"'
+        if not (is_count(self.ahead) and self.ahead):
+            yield f"ahead: must be a whole number > 0, got {self.ahead!r}"
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
 
     ``memory`` in bytes (None: unlimited); ``gap`` in seconds follows each op of positive duration;
     ``staging`` cuts routes through it into two transfers, in chunks of ``chunk`` bytes (None: one
     chunk). Where ``transit`` is false no route passes through it (a GPU does not forward what is
-    meant for another). ``node`` is the machine it stands in.
+    meant for another). ``node`` is the machine it stands in, ``host`` what dispatches its ops
+    (None: as the cluster says).
     """
 
     name: str
@@ -48,6 +79,7 @@ class Device:
     chunk: Number | None = None
     transit: bool = True
     node: int = 0
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         _normalise(self, memory=parse_bytes, gap=parse_time, chunk=parse_bytes)
@@ -79,6 +111,8 @@ class Device:
             yield "chunk: only a staging device cuts transfers into chunks"
         if not is_count(self.node):
             yield f"node: must be a whole number, got {self.node!r}"
+        if self.host is not None:
+            yield from (f"host.{problem}" for problem in self.host.problems())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +194,8 @@ class Cluster:
     """Devices, links and how transfers queue. Raises InputError with every problem at once.
 
     ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there
-    are none). ``provenance`` tells where the numbers come from; it is carried along and no part of
+    are none). ``host`` dispatches the ops of every device that names none and is neither a switch
+    nor a CPU. ``provenance`` tells where the numbers come from; it is carried along and no part of
     a comparison.
     """
 
@@ -170,6 +205,7 @@ class Cluster:
     queues: str = "half-duplex"
     transfer: str = "once-per-device"
     collectives: str = ""
+    host: Host | None = None
     provenance: Mapping[str, Any] = field(default=FrozenDict(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -205,6 +241,8 @@ class Cluster:
             yield f'queues: must be one of {", ".join(QUEUES)}, got "{self.queues}"'
         if self.transfer not in TRANSFERS:
             yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
+        if self.host is not None:
+            yield from (f"host.{problem}" for problem in self.host.problems())
 
     def _oriented(self, link: Link) -> Link:
         first, second = (self.index[end] for end in link.ends)
@@ -244,6 +282,21 @@ class Cluster:
         """
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
+
+    def host_of(self, index: int) -> Host | None:
+        """What dispatches the ops of a device (by its position), None where nothing does.
+
+        The device's entry wins over the cluster's, which does not speak for switches and CPUs.
+        """
+        device = self.devices[index]
+        inherits = device.runs_ops and not device.is_host
+        host = device.host or (self.host if inherits else None)
+        return None if host is None or host.mode == "none" else host
+
+    @cached_property
+    def hosted(self) -> tuple[int, ...]:
+        """The devices whose ops a host dispatches."""
+        return tuple(i for i in range(len(self.devices)) if self.host_of(i) is not None)
 
     @cached_property
     def half_links(self) -> tuple[HalfLink, ...]:

@@ -59,7 +59,9 @@ class Op:
     ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind)
     overrides the profile. ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device
     throughout, ``workspace_bytes`` while it runs. Ops with the same ``colocate`` group go to one
-    device.
+    device. ``host_time`` (as ``time``) is what a host needs to dispatch it, ``launches`` how many
+    kernels that launches (None: as measured, else 1); where it ``blocks_host`` the host then waits
+    for its end.
     """
 
     name: str
@@ -75,22 +77,27 @@ class Op:
     workspace_bytes: int = 0
     colocate: str | None = None
     time: Number | Mapping[str, Number] | None = None
+    host_time: Number | Mapping[str, Number] | None = None
+    launches: int | None = None
+    blocks_host: bool = False
 
     def __post_init__(self) -> None:
         for name in ("inputs", "control_inputs", "outputs", "attrs"):
             # Most are so already, and a graph may have a hundred thousand ops.
             if type(getattr(self, name)) not in (tuple, FrozenDict):
                 freeze(self, name)
-        if isinstance(self.time, Mapping):
-            seconds = {kind: _seconds(value) for kind, value in self.time.items()}
-            object.__setattr__(self, "time", FrozenDict(seconds))
-        elif self.time is not None:
-            object.__setattr__(self, "time", _seconds(self.time))
+        if self.time is not None:
+            object.__setattr__(self, "time", _table(self.time, "time"))
+        if self.host_time is not None:
+            object.__setattr__(self, "host_time", _table(self.host_time, "host_time"))
 
     def seconds_on(self, device_kind: str) -> Fraction | None:
         """The time given in the graph for this kind of device, in seconds, or None."""
-        time = self.time.get(device_kind) if isinstance(self.time, Mapping) else self.time
-        return time if time is None or isinstance(time, Fraction) else _seconds(time)
+        return _seconds_on(self.time, device_kind)
+
+    def host_seconds_on(self, device_kind: str) -> Fraction | None:
+        """The time given for dispatching it on this kind of device, in seconds, or None."""
+        return _seconds_on(self.host_time, device_kind)
 
     @property
     def made(self) -> tuple[Tensor, ...]:
@@ -111,6 +118,8 @@ class Op:
             yield from name_problems("colocate", self.colocate)
         for name in ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes"):
             yield from size_problems(name, getattr(self, name))
+        if self.launches is not None and not is_count(self.launches):
+            yield f"launches: must be a whole number, got {self.launches!r}"
         for index, tensor in enumerate(self.outputs):
             yield from (f"outputs[{index}].{problem}" for problem in tensor.problems())
             if tensor.view_of is not None and (problem := self._view_problem(index, tensor)):
@@ -146,11 +155,25 @@ def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
     return Op(name=str(node), **fields)
 
 
-def _seconds(value: Number) -> Fraction:
+def _table(time: Number | Mapping[str, Number], name: str) -> Fraction | FrozenDict[str, Fraction]:
+    """A time, or the times of a table by device kind, in seconds. Raises InputError."""
+    if isinstance(time, Mapping):
+        return FrozenDict({kind: _seconds(value, name) for kind, value in time.items()})
+    return _seconds(time, name)
+
+
+def _seconds_on(time: Number | Mapping[str, Number] | None, kind: str) -> Fraction | None:
+    seconds = time.get(kind) if isinstance(time, Mapping) else time
+    # As the constructor left it, which a type cannot tell.
+    assert seconds is None or isinstance(seconds, Fraction)
+    return seconds
+
+
+def _seconds(value: Number, name: str) -> Fraction:
     try:
         return parse_time(value)
     except ValueError as error:
-        raise InputError(f"time: {error}") from None
+        raise InputError(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ TRANSFER = "transfer"
 COLLECTIVE = "collective"
 # what adding gradients up does beside sending: a server's sums, and the points that wait for one
 SYNC = "sync"
+DISPATCH = "dispatch"  # what a host does before its device runs an op
 BUFFER_KINDS = (
     "parameters",
     "gradients",

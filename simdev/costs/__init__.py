@@ -1,10 +1,12 @@
 """Measured times of operators, and the ladder of costs that answers from them."""
 
+from .host import HOST_RUNGS, HostCost
 from .ladder import CostModel
 from .roofline import DeviceSpec, Efficiency, Scalars
 from .rows import KNOWN, PHASE_CODES, RUNGS, CostMiss, OpCost, Profile, Row, op_key, profile_key
 
 __all__ = [
+    "HOST_RUNGS",
     "KNOWN",
     "PHASE_CODES",
     "RUNGS",
@@ -12,6 +14,7 @@ __all__ = [
     "CostModel",
     "DeviceSpec",
     "Efficiency",
+    "HostCost",
     "OpCost",
     "Profile",
     "Row",

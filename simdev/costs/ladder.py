@@ -34,6 +34,7 @@ from ..graph import Graph
 from ..semantics import traits_of
 from ..units import MAX_PS, picoseconds
 from .groups import Group, device_prefix, estimate, group_of, measured_rows, rows_by_class
+from .host import HostCost, given_cost, launches_of
 from .roofline import (
     ROOFLINE_ERROR,
     DeviceSpec,
@@ -269,6 +270,17 @@ class CostModel:
         if key not in answers:
             answers[key] = self._answer(key, kind, device_kind)
         return answers[key]
+
+    def host_cost(self, graph: Graph, position: int, device_kind: str) -> HostCost | None:
+        """What dispatching one op of the graph costs the host of a kind of device, or None where
+        nothing is known.
+        """
+        return given_cost(graph.ops[position], device_kind)
+
+    def launches(self, graph: Graph, position: int, device_kind: str) -> int:
+        """How many kernels one op of the graph launches on a kind of device."""
+        cost = self.host_cost(graph, position, device_kind)
+        return launches_of(graph.ops[position]) if cost is None else cost.launches
 
     def _answer(self, key: str, kind: str, device_kind: str) -> OpCost | None:
         row = next((profile.rows[key] for profile in self.profiles if key in profile.rows), None)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from ..cluster import Cluster, Device, Link
+from ..cluster import Cluster, Device, Host, Link
 from ..errors import InputError
 from ..units import Number, is_count, parse_bandwidth
 from .collectives import require_collectives
@@ -26,12 +26,20 @@ from .writing import changed_fields, rate_text, write_text
 CLUSTERS = PRESETS / "clusters"
 
 
+class _HostShape(TypedDict, total=False):
+    mode: str
+    ahead: int
+    threads: str
+    launch: Seconds
+
+
 class _DeviceKindShape(TypedDict, total=False):
     memory: OptionalBytes
     gap: Seconds
     staging: bool
     chunk: OptionalBytes
     transit: bool
+    host: _HostShape
 
 
 class _DeviceShape(_DeviceKindShape, total=False):
@@ -84,6 +92,7 @@ class _CommonShape(TypedDict, total=False):
     queues: str
     transfer: str
     collectives: str
+    host: _HostShape
     devices: Required[list[_DeviceShape]]
     device_kinds: dict[str, _DeviceKindShape]
     link_kinds: dict[str, _LinkKindShape]
@@ -106,9 +115,10 @@ class _PresetShape(TypedDict, total=False):
     network: Bandwidth
     queues: str
     transfer: str
+    host: _HostShape
 
 
-_OPTIONS = ("queues", "transfer", "collectives", "provenance")
+_OPTIONS = ("queues", "transfer", "collectives", "host", "provenance")
 _LISTED = Format(_ClusterShape, "a cluster")
 _SHORT = Format(_ShortShape, "a cluster")
 _PRESET = Format(_PresetShape, "a cluster")
@@ -159,14 +169,20 @@ def _cluster(fields: dict[str, Any]) -> Cluster:
 def _node(fields: dict[str, Any]) -> Cluster:
     """One node: the devices and links as they are written, with what their kinds say of them."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
-    options = {key: fields[key] for key in _OPTIONS if key in fields}
+    options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
     devices = tuple(
-        Device(**{**kinds.get(device.get("kind"), {}), **device}) for device in fields["devices"]
+        Device(**_with_host({**kinds.get(device.get("kind"), {}), **device}))
+        for device in fields["devices"]
     )
     if isinstance(links, dict):
         return _all_to_all(name, devices, options, links["all_to_all"])
     return Cluster(name, devices, _links(links, fields.get("link_kinds", {})), **options)
+
+
+def _with_host(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a cluster or a device, its host as the noun."""
+    return {**fields, "host": Host(**fields["host"])} if "host" in fields else fields
 
 
 def _links(links: list[dict[str, Any]], kinds: dict[str, dict[str, Any]]) -> tuple[Link, ...]:
@@ -205,12 +221,13 @@ def read_preset(
     network: Number | None = None,
     queues: str | None = None,
     transfer: str | None = None,
+    host: Host | Mapping[str, Any] | None = None,
 ) -> Cluster:
     """A cluster shipped with simdev, as it is or with settings. Raises InputError.
 
     ``nodes`` is how many machines, ``network`` the bandwidth of each of their NICs (per direction,
-    as sold: the preset's efficiency applies), ``queues`` and ``transfer`` as in a cluster. A
-    setting changes the cluster's name.
+    as sold: the preset's efficiency applies), ``queues``, ``transfer`` and ``host`` (the noun or
+    its fields) as in a cluster. A setting changes the cluster's name.
     """
     # By the list and not by the file system: a name from a client may not lead out of the folder.
     if name not in preset_names():
@@ -227,7 +244,11 @@ def read_preset(
         source = {"value": rate_text(rate), "kind": "setting", "source": "set by whoever asked"}
         fields["network"] = {**fields["network"], "bandwidth": rate}
         fields["provenance"] = {**fields.get("provenance", {}), "network.bandwidth": source}
-    return _cluster(fields | chosen | {"name": ", ".join(names)})
+    if host is not None:
+        host = host if isinstance(host, Host) else Host(**host)
+        names.append(f"host {host.mode}")
+    cluster = _cluster(fields | chosen | {"name": ", ".join(names)})
+    return cluster if host is None else replace(cluster, host=host)
 
 
 def _no_preset(name: str) -> str:
@@ -267,13 +288,24 @@ def cluster_object(cluster: Cluster) -> dict[str, Any]:
         "queues": cluster.queues,
         "transfer": cluster.transfer,
         "collectives": cluster.collectives,
-        "devices": [changed_fields(device, "kind") for device in cluster.devices],
+        "host": _host_object(cluster.host),
+        "devices": [_device_object(device) for device in cluster.devices],
         "links": [changed_fields(link) for link in cluster.links],
         "provenance": plain(cluster.provenance),
     }
     # The other fields are written even where they are as by default: a file shows what it means.
-    optional = ("collectives", "provenance")
+    optional = ("collectives", "host", "provenance")
     return {key: value for key, value in fields.items() if value or key not in optional}
+
+
+def _device_object(device: Device) -> dict[str, Any]:
+    fields = changed_fields(device, "kind")
+    return fields | {"host": _host_object(device.host)} if device.host else fields
+
+
+def _host_object(host: Host | None) -> dict[str, Any] | None:
+    """All of its fields: a file shows what it means."""
+    return None if host is None else changed_fields(host, "mode", "ahead", "threads", "launch")
 
 
 def write_cluster(cluster: Cluster, path: PathLike) -> None:
@@ -287,7 +319,10 @@ def write_cluster(cluster: Cluster, path: PathLike) -> None:
 def cluster_text(cluster: Cluster) -> str:
     """What ``write_cluster`` writes. Raises InputError."""
     fields = cluster_object(cluster)
-    parts = [_json({key: value for key, value in fields.items() if isinstance(value, str | int)})]
+    head = {key: value for key, value in fields.items() if isinstance(value, str | int)}
+    if "host" in fields:
+        head["host"] = fields["host"]
+    parts = [_json(head)]
     for key in ("devices", "links"):
         parts.append(_rows(key, "[]", map(_json, fields[key])))
     if "provenance" in fields:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from typing import Any, Required
 
 from typing_extensions import TypedDict
@@ -38,6 +37,9 @@ class _OpShape(TypedDict, total=False):
     workspace_bytes: Bytes
     colocate: str | None
     time: Time
+    host_time: Time
+    launches: int
+    blocks_host: bool
 
 
 class _GraphShape(TypedDict, total=False):
@@ -109,8 +111,10 @@ def _op_object(op: Op) -> dict[str, Any]:
     fields = changed_fields(op, "kind", "phase")
     if op.outputs:
         fields["outputs"] = [changed_fields(tensor) for tensor in op.outputs]
-    if isinstance(op.time, Mapping):
-        fields["time"] = {kind: time_text(Fraction(time)) for kind, time in op.time.items()}
-    elif op.time is not None:
-        fields["time"] = time_text(Fraction(op.time))
+    for key in ("time", "host_time"):
+        time = getattr(op, key)
+        if isinstance(time, Mapping):
+            fields[key] = {kind: time_text(seconds) for kind, seconds in time.items()}
+        elif time is not None:
+            fields[key] = time_text(time)
     return fields

@@ -106,6 +106,7 @@ def rate_text(rate: Fraction) -> str:
 # By the names that fields have in nouns; what stands here is a text with a unit in files.
 _TEXTS = {
     "gap": time_text,
+    "launch": time_text,
     "latency": time_text,
     "message": time_text,
     "bandwidth": rate_text,

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..costs import CostModel, OpCost, op_key
+from ..costs import CostModel, HostCost, OpCost, op_key
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
 from ..graph import Graph
@@ -49,6 +50,8 @@ class CostedGraph:
         self._costs: dict[tuple[int, str], OpCost | None] = {}
         self._distinct: dict[OpCost | None, OpCost | None] = {}
         self._durations: dict[str, Ints] = {}
+        self._host_costs: dict[tuple[int, str], HostCost | None] = {}
+        self._host_columns: dict[str, tuple[Ints, Ints]] = {}
 
     @cached_property
     def reads(self) -> Reads:
@@ -85,6 +88,30 @@ class CostedGraph:
             ps = [UNKNOWN if cost is None else picoseconds(cost.seconds) for cost in costs]
             self._durations[kind] = np.array(ps, np.int64)
         return self._durations[kind]
+
+    def host_cost(self, op: int, kind: str) -> HostCost | None:
+        """What dispatching an op costs the host of a kind of device, None where it is unknown."""
+        key = op, kind
+        if key not in self._host_costs:
+            self._host_costs[key] = self.costs.host_cost(self.graph, op, kind)
+        return self._host_costs[key]
+
+    def host_columns(self, kind: str) -> tuple[Ints, Ints]:
+        """The time in ps of dispatching every op on a kind of device (UNKNOWN where its cost is),
+        and its launches.
+        """
+        if kind not in self._host_columns:
+            ops = range(len(self.graph.ops))
+            costs = [self.host_cost(op, kind) for op in ops]
+            ps = [UNKNOWN if cost is None else picoseconds(cost.seconds) for cost in costs]
+            launches = [self.costs.launches(self.graph, op, kind) for op in ops]
+            self._host_columns[kind] = np.array(ps, np.int64), np.array(launches, np.int64)
+        return self._host_columns[kind]
+
+    @cached_property
+    def blocks(self) -> NDArray[np.bool_]:
+        """Which ops their host waits for."""
+        return np.array([op.blocks_host for op in self.graph.ops], np.bool_)
 
     def missing(self, op: int, kind: str) -> str:
         """What to tell where the cost of an op on a kind of device is unknown."""
@@ -200,6 +227,33 @@ class Prepared:
                 table[:, d] = self.costed.durations(device.kind)
         for i, ring in self.rings.items():
             table[i] = ring.duration_ps
+        return table
+
+    @cached_property
+    def host_ps(self) -> Ints:
+        """Time in ps of dispatching each op by device: 0 where it is unknown, and on devices of no
+        host or of one that replays graphs.
+        """
+        return np.maximum(self._of_hosts(0), 0)
+
+    @cached_property
+    def launches(self) -> Ints:
+        """Launches of each op by device: 0 on devices of no host or of one that replays graphs."""
+        return self._of_hosts(1)
+
+    @property
+    def blocks(self) -> NDArray[np.bool_]:
+        """Which ops their host waits for."""
+        return self.costed.blocks
+
+    def _of_hosts(self, column: int) -> Ints:
+        """A column of ``CostedGraph.host_columns`` by op and device."""
+        table = np.zeros((len(self.graph.ops), len(self.cluster.devices)), np.int64)
+        for device in self.cluster.hosted:
+            host = self.cluster.host_of(device)
+            if host is not None and host.mode == "eager":
+                kind = self.cluster.devices[device].kind
+                table[:, device] = self.costed.host_columns(kind)[column]
         return table
 
     def require_costs(self, placement: Sequence[int]) -> None:

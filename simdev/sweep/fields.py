@@ -25,7 +25,7 @@ from ..strategy import SHORT_FORMS
 
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")
 ROOTS = (*PARTS, "options", "name")
-PRESET_SETTINGS = ("nodes", "network", "queues", "transfer")
+PRESET_SETTINGS = ("nodes", "network", "queues", "transfer", "host")
 SHORTHANDS_FOR_ALL_LINKS = ("bandwidth", "latency")
 SPEED_OF_LINKS = (*SHORTHANDS_FOR_ALL_LINKS, "efficiency", "lanes")
 _STEP = re.compile(r'\.?([^\s.\[\]="]+)|\[([0-9]{1,9})\]|(\[\*\])|\[("(?:[^"\\]|\\.)*")\]')

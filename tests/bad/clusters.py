@@ -65,6 +65,42 @@ CLUSTERS = (
         "devices[0].staging: must be true or false, got 1",
     ),
     bad(
+        "host_of_no_mode",
+        cluster(more=', "host": {"mode": "lazy", "ahead": 0, "threads": "core"}'),
+        'host.mode: must be one of eager, graph, none, got "lazy"',
+        'host.threads: must be one of device, node, got "core"',
+        "host.ahead: must be a whole number > 0, got 0",
+    ),
+    bad(
+        "host_of_a_device",
+        cluster('{"name": "gpu:0", "host": {"mode": "cuda", "ahead": -1}}'),
+        'devices[0].host.mode: must be one of eager, graph, none, got "cuda"',
+        "devices[0].host.ahead: must be a whole number > 0, got -1",
+    ),
+    bad(
+        "host_launch_in_bytes",
+        cluster(more=', "host": {"launch": "5 MB", "ahed": 3, "ahead": "3"}'),
+        'host.ahead: must be a whole number, got "3"',
+        'host.launch: has the unknown unit "MB" in "5 MB"; write it like "5 us"',
+        'host.ahed: unknown key; did you mean "ahead"?',
+    ),
+    bad(
+        "host_as_a_text",
+        cluster(more=', "host": "eager"'),
+        'host: must be an object, got "eager"',
+    ),
+    bad(
+        "device_named_like_a_thread",
+        cluster('{"name": "thread gpu:0"}'),
+        'devices[0].name: "thread gpu:0" reads as a queue; it may not start with send , recv , '
+        "channel , link , lane , thread ",
+    ),
+    bad(
+        "preset_with_a_host_of_no_mode",
+        '{"preset": "dgx-h100", "host": {"mode": "lazy"}, "version": 1}',
+        'host.mode: must be one of eager, graph, none, got "lazy"',
+    ),
+    bad(
         "unknown_queues",
         cluster(more=', "queues": "serial"'),
         'queues: must be one of parallel, device, half-duplex, egress, link, fair, got "serial"',

@@ -52,6 +52,23 @@ GRAPHS = (
         'ops[0].attrs["eps"][1]: NaN is not a number in JSON',
     ),
     bad(
+        "host_time_negative",
+        graph('{"name": "a", "host_time": "-1 us", "launches": -1}'),
+        "ops[0].host_time: must not be negative, got -1 us",
+    ),
+    bad(
+        "host_time_of_a_kind",
+        graph('{"name": "a", "host_time": {"gpu": "5 MB"}, "blocks_host": 1, "launches": 1.5}'),
+        'ops[0].host_time["gpu"]: has the unknown unit "MB" in "5 MB"; write it like "5 us"',
+        "ops[0].launches: must be a whole number, got 1.5",
+        "ops[0].blocks_host: must be true or false, got 1",
+    ),
+    bad(
+        "launches_negative",
+        graph('{"name": "a", "launches": -1}'),
+        "ops[0].launches: must be a whole number, got -1",
+    ),
+    bad(
         "overflowing_number",
         graph('{"name": "a", "time": 1e999}'),
         "ops[0].time: out of range: 1e999",
