@@ -1,38 +1,26 @@
 """Captures a PyTorch training step as a simdev graph: forward, backward and update, with shapes.
 
-The step is run once on fake tensors (nothing is computed), and every operator that PyTorch
-dispatches becomes an op. The backward is what autograd runs, so its operators have their own shapes
-and are never the forward doubled. Views are folded away. Updates are one op a parameter. Limit: the
-step must not branch on the values of tensors.
+The step is run once on fake tensors (nothing is computed; a step that asks for values can
+run on real ones), and every operator that PyTorch dispatches becomes an op. The backward
+is what autograd runs, so its operators have their own shapes and are never the forward doubled.
+Views are folded away. Updates are one op a parameter.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
 
 from ..costs import PHASE_CODES, profile_key
-from ..errors import InputError
 from ..semantics import traits_of
 from .kinds import Fields
 from .optimizers import Optimizer, optimizer_named
-from .record import Call, Instance, Record, Recorder, Scopes, Slot, TensorSpec
-
-Loss = Callable[..., Tensor]
-Gradient = tuple[tuple[int, int], TensorSpec]
-"""Where a gradient comes from, and what it looks like to the update."""
+from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
+from .tracing import Gradient, Loss, trace_step
 
 
 @dataclass(frozen=True)
@@ -58,37 +46,27 @@ class Capture:
         return self.counts[row_key(row)]
 
 
-class _Step(nn.Module):
-    """The loss of a module as a module, so that its parameters can be exchanged for fake ones."""
-
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
-        super().__init__()
-        self.module = module
-        self.loss = loss
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        return self.loss(self.module, *inputs)
-
-
 def capture(
     module: nn.Module,
     inputs: Sequence[Tensor],
     loss: Loss,
     optimizer: str = "sgd-momentum",
     name: str = "model",
+    real: bool = False,
 ) -> Capture:
     """The training step of a module as a graph.
 
-    ``loss(module, *inputs)`` gives the scalar that the step minimises. Raises InputError for an
-    unknown optimizer, a loss that is no scalar of the parameters, and a step that depends on the
-    values of tensors.
+    ``loss(module, *inputs)`` gives the scalar that the step minimises. ``real``: a step that asks
+    for values is run on real tensors (and the graph is that of the path that it took), else
+    refused. Raises InputError for an unknown optimizer, a loss that is no scalar of the parameters,
+    and a step that fails.
     """
     update = optimizer_named(optimizer)
-    recorder, leaves, gradients = _record(module, inputs, loss, training=True)
-    writer = Writer(recorder, leaves)
+    traced = trace_step(module, inputs, loss, training=True, real=real)
+    writer = Writer(traced.recorder, traced.leaves)
     writer.write_step()
     # Behind the whole backward, where optimizer.step() stands.
-    for parameter, gradient in gradients.items():
+    for parameter, gradient in traced.gradients.items():
         writer.write_update(parameter, gradient, update)
     return writer.captured(name)
 
@@ -102,79 +80,12 @@ def capture_forward(
     """The forward pass of a module as a graph: ``call(module, *inputs)``, no backward and no
     updates.
 
-    Raises InputError for a pass that depends on the values of tensors.
+    Raises InputError for a pass that fails.
     """
-    recorder, leaves, _ = _record(module, inputs, call, training=False)
-    writer = Writer(recorder, leaves)
+    traced = trace_step(module, inputs, call, training=False)
+    writer = Writer(traced.recorder, traced.leaves)
     writer.write_step()
     return writer.captured(name)
-
-
-def _record(
-    module: nn.Module,
-    inputs: Sequence[Tensor],
-    loss: Callable[..., Any],
-    training: bool,
-) -> tuple[Recorder, dict[int, str], dict[str, Gradient]]:
-    """Runs the step; returns the recorder, names of its leaves, gradients of parameters."""
-    step = _Step(module, loss)
-    # Fake tensors have shapes and no memory: a step of any size is captured in seconds.
-    mode = FakeTensorMode()
-    # Parameters, then buffers, each once: the order of the leaves, and of the updates.
-    tensors: dict[str, Tensor] = {
-        **dict(step.named_parameters()),
-        **dict(step.named_buffers()),
-    }
-    state: dict[str, Tensor] = {key: mode.from_tensor(tensor) for key, tensor in tensors.items()}
-    batch = [mode.from_tensor(tensor) for tensor in inputs]
-    recorder = Recorder(Scopes({id(child): key for key, child in module.named_modules()}))
-    leaves = {recorder.add_leaf("parameter", tensor): key for key, tensor in state.items()}
-    leaves |= {
-        recorder.add_leaf("input", tensor): key
-        for key, tensor in zip(_input_names(loss), batch, strict=False)
-    }
-    trained = {key: tensor for key, tensor in state.items() if tensor.requires_grad}
-    watching = recorder.scopes.watching()
-    with _refusing(), torch.set_grad_enabled(training), mode, recorder, watching:
-        # The module stays as it is: its parameters are fake for this call alone.
-        value = torch.func.functional_call(step, state, tuple(batch))
-        if not training:
-            return recorder, leaves, {}
-        recorder.note_saved(value)
-        recorder.phase = "backward"
-        made = torch.autograd.grad(value, list(trained.values()), allow_unused=True)
-    gradients = {
-        key: (recorder.source_of(gradient), TensorSpec.of(gradient))
-        for key, gradient in zip(trained, made, strict=True)
-        if gradient is not None
-    }
-    return recorder, leaves, gradients
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Turns what a step cannot be captured for into InputError."""
-    try:
-        yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise InputError(
-            f"the step depends on the values of tensors and cannot be captured: {error}"
-        ) from None
-    except RuntimeError as error:
-        raise InputError(f"the step cannot be captured: {error}") from None
-
-
-def _input_names(loss: Loss) -> list[str]:
-    """Names of the batch's tensors: those of the loss's arguments after the module, else input_0,
-    input_1, ...
-    """
-    try:
-        # A loss may be written in C, or take *tensors: then Python has no names for them.
-        parameters = list(inspect.signature(loss).parameters.values())[1:]
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return names + [f"input_{i}" for i in range(len(names), 64)]
 
 
 def _path(name: str) -> str:

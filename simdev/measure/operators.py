@@ -17,10 +17,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..semantics import traits_of, work
+from ..semantics import work
 from .capture import Capture
-from .kinds import Fields, aten_name, named_arguments
-from .record import Call, Slot, TensorSpec
+from .inputs import needs_real, thunk_on, thunks
+from .isolation import isolated
+from .kept import keep_from
+from .kinds import Fields
+from .record import Call
 from .timers import (
     LEAST_SAMPLE_NS,
     Samples,
@@ -35,7 +38,6 @@ from .timers import (
 Progress = Callable[[int, int, str], None]
 """Called as (done, total, kind of the op that was measured)."""
 
-INPUT_SETS = 3
 PASSES = 2
 WARM_UPS, WARM_UPS_LONG = 5, 1
 LONG_S = 0.5  # what lasts longer is warm after one call
@@ -43,8 +45,6 @@ MOST_REPS, LEAST_REPS = 200, 10
 IDLE_REPEATS, IDLE_REPS = 20, 15
 NOISE_LIMIT = 0.05
 TURN_WARM_UPS, MOST_TURNS = 2, 20
-# Inputs of this size push themselves out of the caches: one set of them is enough.
-SINGLE_SET_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,68 +121,195 @@ class _Budget:
 
 
 def measure_operators(
-    captured: Capture, timer: Timer, noise: Noise, conditions: Conditions, seconds: float
+    captured: Capture,
+    timer: Timer,
+    noise: Noise,
+    conditions: Conditions,
+    seconds: float,
+    step: Callable[[], object] | None = None,
 ) -> tuple[list[Fields], list[str]]:
     """Rows of all operators within about ``seconds``, and those that could not be run.
 
     The operators are gone through several times: a slow spell of the machine then touches a part of
-    each median, and not the whole of a few.
+    each median, and not the whole of a few. ``step`` runs the real step once, for the tensors of
+    operators that random ones do not suit. An interrupt ends it: what was measured until then is
+    kept.
     """
-    calls, rows = captured.calls, captured.rows
-    samples: dict[str, list[Samples]] = {key: [] for key in calls}
-    failed: dict[str, str] = {}
-    updates = [key for key in calls if rows[key]["phase"] == "opt"]
-    end = time.monotonic() + seconds
-    budget = _Budget(end, PASSES * len(calls), noise, conditions.progress)
-    for _ in range(PASSES):
+    run = _Run(captured, timer, noise, conditions, seconds, step)
+    try:
+        run.keep([key for key, call in captured.calls.items() if needs_real(call)])
+        for _ in range(PASSES):
+            run.go_through()
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run.rows()
+
+
+class _Run:
+    """The samples of a capture's operators as they come in, by key."""
+
+    def __init__(
+        self,
+        captured: Capture,
+        timer: Timer,
+        noise: Noise,
+        conditions: Conditions,
+        seconds: float,
+        step: Callable[[], object] | None,
+    ) -> None:
+        self.captured, self.timer, self.kind, self.step = captured, timer, conditions.kind, step
+        self.samples: dict[str, list[Samples]] = {key: [] for key in captured.calls}
+        self.shown: dict[str, Fields] = {}
+        self.failed: dict[str, str] = {}
+        self.kept: dict[str, list[Tensor]] = {}
+        self.isolated: set[str] = set()
+        self.interrupted = False
+        end = time.monotonic() + seconds
+        self.budget = _Budget(end, PASSES * len(captured.calls), noise, conditions.progress)
+
+    def keep(self, keys: Sequence[str]) -> None:
+        """Keeps the tensors that these operators have in a real step, where there is one.
+
+        Only operators of which too little is known are measured in a process of their own: it costs
+        a fork each.
+        """
+        self.isolated.update(keys)
+        wanted = {key: self.captured.calls[key] for key in keys}
+        if self.step is not None:
+            self.kept |= keep_from(self.step, wanted)
+
+    def go_through(self) -> None:
+        """One pass through all operators, updates in turns behind them."""
+        calls, rows = self.captured.calls, self.captured.rows
+        updates = [key for key in calls if rows[key]["phase"] == "opt"]
         for key in calls:
-            if rows[key]["phase"] == "opt":
-                continue
-            share, row = budget.share(), rows[key]
-            try:
-                samples[key].append(measure_call(calls[key], timer, share))
-            except (RuntimeError, IndexError, ValueError) as error:
-                # Values that only a real step has (an index structure, say): the header names the
-                # op, nobody guesses.
-                failed[key] = f"{row['op']} {row['in']}: {str(error).splitlines()[0]}"
-            budget.finish(row["op"])
+            if rows[key]["phase"] != "opt":
+                share = self.budget.share()
+                if key not in self.failed:
+                    self._measure(key, share)
+                self.budget.finish(rows[key]["op"])
         if updates:
-            share = budget.share(len(updates))
-            turns = measure_in_turns([calls[key] for key in updates], timer, share)
+            share = self.budget.share(len(updates))
+            turns = measure_in_turns([calls[key] for key in updates], self.timer, share)
             for key, of_update in zip(updates, turns, strict=True):
-                samples[key].append(of_update)
-                budget.finish(rows[key]["op"])
-    measured = [key for key in calls if key not in failed]
-    made = [_row(captured, key, joined(samples[key]), conditions.kind, timer) for key in measured]
-    return made, list(failed.values())
+                self.samples[key].append(of_update)
+                self.budget.finish(rows[key]["op"])
+
+    def _measure(self, key: str, seconds: float) -> None:
+        try:
+            self.samples[key].append(self._sampled(key, seconds))
+        except (RuntimeError, IndexError, ValueError, TypeError, AssertionError) as error:
+            if key not in self.isolated:
+                # Values that only a real step has: they are fetched from one.
+                self.keep([key])
+                if key in self.kept:
+                    self._measure(key, seconds)
+                    return
+            row, lines = self.captured.rows[key], str(error).splitlines()
+            reason = lines[0] if lines else type(error).__name__
+            self.failed[key] = f"{row['op']} {row['in']}: {reason}"
+
+    def _sampled(self, key: str, seconds: float) -> Samples:
+        call = self.captured.calls[key]
+        if key not in self.isolated:
+            return measure_call(call, self.timer, seconds)
+        if key not in self.kept and self.timer.device == "cuda":
+            # A wrong index on a GPU would end the process, and cannot be forked away.
+            raise RuntimeError("only a real step has its values, and none showed them")
+
+        def work() -> tuple[Samples, Fields]:
+            sets = self._thunks(key)
+            return measure_call(call, self.timer, seconds, sets), _shown(sets[0], self.timer.device)
+
+        alone = work if self.timer.device == "cuda" else lambda: isolated(work)
+        samples, self.shown[key] = alone()
+        return samples
+
+    def _thunks(self, key: str) -> list[Thunk]:
+        call = self.captured.calls[key]
+        if key in self.kept:
+            return [thunk_on(call, self.kept[key])]
+        return thunks(call, self.timer.device)
+
+    def rows(self) -> tuple[list[Fields], list[str]]:
+        """Rows of what was measured, in the order of the step, and the reasons of the others."""
+        made, unmeasured = [], []
+        for key, samples in self.samples.items():
+            row = self.captured.rows[key]
+            if key in self.failed:
+                unmeasured.append(self.failed[key])
+            elif not samples:
+                unmeasured.append(f"{row['op']} {row['in']}: interrupted")
+            else:
+                made.append(self._row(key, joined(samples)))
+        return made, unmeasured
+
+    def _row(self, key: str, samples: Samples) -> Fields:
+        """A profile row of schema v1."""
+        row, call = self.captured.rows[key], self.captured.calls[key]
+        made = sum(spec.bytes for spec in call.made)
+        amount = work(row["op"], row["attrs"], row["in"], row["out"], row["dt"])
+        timing = timing_fields(samples.device)
+        timing["t_ns"]["wall"] = median(samples.wall)
+        shown = self.shown.get(key) or _shown(self._thunks(key)[0], self.timer.device)
+        method = self.timer.method + ("+in-turns" if row["phase"] == "opt" else "")
+        return {
+            "v": 1,
+            **row,
+            "dev": self.kind,
+            **timing,
+            "host_ns": median(samples.host or samples.wall),
+            "batch": samples.batch,
+            "flops": 0 if amount is None else amount.flops,
+            "br": sum(spec.bytes for spec in call.specs) if amount is None else amount.bytes_read,
+            # An update makes nothing: it writes all that it reads but the gradient.
+            "bw": (made or call.specs[0].bytes * (len(call.specs) - 1))
+            if amount is None
+            else amount.bytes_written,
+            "out_bytes": made,
+            "saved": self.captured.saved.get(key, 0),
+            **shown,
+            "src": "measured",
+            "meth": method + ("+step-inputs" if key in self.kept else ""),
+        }
 
 
-def measure_call(call: Call, timer: Timer, seconds: float) -> Samples:
-    """Samples of one call in one pass, within about ``seconds``; warm-ups and the least repetitions
-    in any case.
+def _shown(thunk: Thunk, device: str) -> Fields:
+    """What running a call once more shows: scratch memory and, on a GPU, its kernels."""
+    shown = {"ws": workspace_bytes(thunk, device), "launches": 1}
+    if device == "cuda":
+        shown["launches"], shown["kernel_ns"] = cuda_kernels(thunk)
+    return shown
+
+
+def measure_call(
+    call: Call, timer: Timer, seconds: float, sets: Sequence[Thunk] | None = None
+) -> Samples:
+    """Samples of one call in one pass, within about ``seconds``, on random inputs or as ``sets``
+    run it; warm-ups and the least repetitions in any case.
     """
-    thunks = _thunks(call, timer.device)
+    sets = thunks(call, timer.device) if sets is None else sets
     with torch.no_grad():
-        warm = timer.sample(thunks, WARM_UPS_LONG, 1)
+        warm = timer.sample(sets, WARM_UPS_LONG, 1)
         if min(warm.device) < LONG_S * 1e9:
-            warm = timer.sample(thunks, WARM_UPS - WARM_UPS_LONG, 1)
+            warm = timer.sample(sets, WARM_UPS - WARM_UPS_LONG, 1)
         each = max(1, min(warm.device))
         # Only on a CPU: a GPU's events cost no system call, and its filler hides one launch.
         batch = max(1, min(64, LEAST_SAMPLE_NS // each)) if timer.device == "cpu" else 1
         cost = max(1, min(warm.wall)) * batch / 1e9
         reps = max(LEAST_REPS // PASSES, min(MOST_REPS // PASSES, int(seconds / cost)))
-        return timer.sample(thunks, reps, batch)
+        return timer.sample(sets, reps, batch)
 
 
 def measure_in_turns(calls: Sequence[Call], timer: Timer, seconds: float) -> list[Samples]:
     """Samples of each of the calls, a turn running each of them once, within about ``seconds``."""
-    thunks = [_thunks(call, timer.device) for call in calls]
+    of_calls = [thunks(call, timer.device) for call in calls]
     turns: list[list[Samples]] = []
     reps, begin = LEAST_REPS // PASSES, time.monotonic()
     with torch.no_grad():
         while len(turns) < TURN_WARM_UPS + reps:
             turn = len(turns)
-            turns.append([timer.sample([sets[turn % len(sets)]], 1, 1) for sets in thunks])
+            turns.append([timer.sample([sets[turn % len(sets)]], 1, 1) for sets in of_calls])
             if turn + 1 == TURN_WARM_UPS:
                 each = max(1e-9, (time.monotonic() - begin) / TURN_WARM_UPS)
                 reps = max(reps, min(MOST_TURNS, int(seconds / each) - TURN_WARM_UPS))
@@ -196,110 +323,3 @@ def joined(passes: Sequence[Samples]) -> Samples:
         for name in ("device", "wall", "host")
     )
     return Samples(device, wall, host, passes[0].batch)
-
-
-def _thunks(call: Call, device: str) -> list[Thunk]:
-    sets = INPUT_SETS if sum(spec.bytes for spec in call.specs) < SINGLE_SET_BYTES else 1
-    return [_thunk(call, device, seed) for seed in range(sets)]
-
-
-def _thunk(call: Call, device: str, seed: int) -> Thunk:
-    args, kwargs = call.bind(make_inputs(call, device, seed))
-    return partial(call.func, *args, **kwargs)
-
-
-def _row(captured: Capture, key: str, samples: Samples, kind: str, timer: Timer) -> Fields:
-    """A profile row of schema v1."""
-    row, call = captured.rows[key], captured.calls[key]
-    made = sum(spec.bytes for spec in call.made)
-    amount = work(row["op"], row["attrs"], row["in"], row["out"], row["dt"])
-    timing = timing_fields(samples.device)
-    timing["t_ns"]["wall"] = median(samples.wall)
-    # What running the call once more shows.
-    thunk = _thunk(call, timer.device, 0)
-    shown = {"ws": workspace_bytes(thunk, timer.device), "launches": 1}
-    if timer.device == "cuda":
-        shown["launches"], shown["kernel_ns"] = cuda_kernels(thunk)
-    return {
-        "v": 1,
-        **row,
-        "dev": kind,
-        **timing,
-        "host_ns": median(samples.host or samples.wall),
-        "batch": samples.batch,
-        "flops": 0 if amount is None else amount.flops,
-        "br": sum(spec.bytes for spec in call.specs) if amount is None else amount.bytes_read,
-        # An update makes nothing: it writes all that it reads but the gradient.
-        "bw": (made or call.specs[0].bytes * (len(call.specs) - 1))
-        if amount is None
-        else amount.bytes_written,
-        "out_bytes": made,
-        "saved": captured.saved.get(key, 0),
-        **shown,
-        "src": "measured",
-        "meth": timer.method + ("+in-turns" if row["phase"] == "opt" else ""),
-    }
-
-
-def make_inputs(call: Call, device: str, seed: int) -> list[Tensor]:
-    """One set of tensors for a call, on a device; the same seed makes the same values.
-
-    Random normal floats, and whole numbers within the range that the call can take. Zeros would
-    flatter: random values draw more power, and an index that repeats stays in the cache.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    bound, positive = _index_bound(call), traits_of(_name(call)).positive
-    tensors = [_make(spec, bound, positive, generator, device) for spec in call.specs]
-    if _name(call) == "max_pool2d_with_indices_backward":
-        _true_indices(call, tensors)
-    return tensors
-
-
-def _make(
-    spec: TensorSpec, bound: int, positive: bool, generator: torch.Generator, device: str
-) -> Tensor:
-    # The memory behind the tensor: with stride 0 smaller than the tensor, with gaps larger.
-    extent = 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
-    extent = extent if 0 not in spec.shape else 0
-    if spec.dtype == torch.bool:
-        memory = torch.rand(extent, generator=generator) < 0.5
-    elif spec.dtype.is_floating_point or spec.dtype.is_complex:
-        memory = torch.randn(extent, generator=generator)
-        # A root of a negative number takes a path of its own, fifteen times slower, that no real
-        # step takes.
-        memory = (memory.abs() if positive else memory).to(spec.dtype)
-    else:
-        memory = torch.randint(bound, (extent,), generator=generator).to(spec.dtype)
-    # The move comes first: it would pack a tensor with gaps.
-    return memory.to(device).as_strided(spec.shape, spec.stride)
-
-
-def _index_bound(call: Call) -> int:
-    """Indices run from 0 to this, exclusive."""
-    name = _name(call)
-    if name in ("nll_loss_forward", "nll_loss_backward"):
-        # The scores are the operand of two extents, the classes its last; the backward reads the
-        # loss's gradient first.
-        return max(1, next(spec.shape for spec in call.specs if len(spec.shape) >= 2)[1])
-    if name == "embedding_dense_backward":
-        return max(1, int(named_arguments(call.func, call.args, call.kwargs)["num_weights"]))
-    floats = (spec.shape for spec in call.specs if spec.dtype.is_floating_point and spec.shape)
-    shape = next(floats, (1,))
-    return max(1, shape[0] if name == "embedding" else min(shape))
-
-
-def _true_indices(call: Call, tensors: list[Tensor]) -> None:
-    """Where the maxima really are: random places would be scattered as no pooling scatters them."""
-    arguments = named_arguments(call.func, call.args, call.kwargs)
-    pooled = arguments["self"]
-    _, indices = torch.ops.aten.max_pool2d_with_indices(
-        tensors[pooled.index] if isinstance(pooled, Slot) else pooled,
-        *(arguments[n] for n in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")),
-    )
-    tensors[arguments["indices"].index] = indices
-
-
-def _name(call: Call) -> str:
-    if hasattr(call.func, "_schema"):
-        return aten_name(call.func)
-    return str(getattr(call.func, "__name__", ""))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..files.writing import write_text
+from .batch import flat_step
 from .capture import Capture, capture
 from .grid import CLASSES, POINTS, capture_grid
 from .operators import Conditions, Progress
@@ -24,6 +25,7 @@ from .provenance import describe, device_kind
 from .steps import Measured, measure, measure_alone, profile_text
 from .timers import require_device
 from .torch_models import MODELS
+from .tracing import Loss
 from .transfers import measure_copies
 
 Builder = Callable[..., Any]
@@ -64,11 +66,10 @@ def profile_model(
     model = _resolve(name, device, chosen, optimizer)
     # Parameters and inputs have the same values in every run: some kernels branch on them.
     torch.manual_seed(0)
-    module, inputs, loss = _built(model, name)
-    module, inputs = module.to(device).train(), tuple(tensor.to(device) for tensor in inputs)
+    module, inputs, loss = _built(model, name, device)
     # On a GPU PyTorch dispatches other operators, so the graph is another file.
     graph_name = model.graph_name + ("" if device == "cpu" else f"-{device}")
-    captured = capture(module, inputs, loss, model.optimizer, graph_name)
+    captured = capture(module, inputs, loss, model.optimizer, graph_name, real=True)
     measured = measure(captured, module, inputs, loss, model.optimizer, conditions)
     about = _about(model) | describe(device)
     folder = Path(out_dir)
@@ -211,16 +212,45 @@ def _load(path: str, function: str) -> Builder:
     return build  # type: ignore[no-any-return]
 
 
-def _built(model: _Chosen, name: str) -> tuple[Any, tuple[Any, ...], Any]:
-    """(module, inputs, loss) of a builder, which may be anybody's. Raises InputError."""
-    match model.build(**model.sizes):
-        case (nn.Module() as module, inputs, loss) if callable(loss):
-            batch = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+def _built(model: _Chosen, name: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...], Loss]:
+    """(module, tensors of the batch, loss of both) of a builder, which may be anybody's, on a
+    device.
+
+    Raises InputError.
+    """
+    match _called(model, name, device):
+        case (nn.Module() as module, inputs, loss) if loss is None or callable(loss):
+            pass
+        case (nn.Module() as module, inputs):
+            loss = None
         case _:
-            raise InputError(f"{name}: must return (module, inputs, loss)")
-    if not all(isinstance(tensor, Tensor) for tensor in batch):
-        raise InputError(f"{name}: inputs must be tensors")
-    return module, batch, loss
+            raise InputError(
+                f"{name}: must return (module, inputs, loss), or (module, inputs) of a module that "
+                "returns its loss"
+            )
+    try:
+        batch, flat = flat_step(module, inputs, loss)
+    except InputError as error:
+        raise error.within(name) from None
+    return module.to(device).train(), tuple(tensor.to(device) for tensor in batch), flat
+
+
+def _called(model: _Chosen, name: str, device: str) -> Any:
+    """What the builder returns; it is the user's, so whatever it raises is a problem of the
+    input.
+    """
+    try:
+        if device != "cpu":
+            try:
+                # Tensors that are no parameters (attributes, weights of a loss, the batch itself)
+                # are made on the device too, where nothing in the code says otherwise.
+                with torch.device(device):
+                    return model.build(**model.sizes)
+            except RuntimeError:
+                pass
+        return model.build(**model.sizes)
+    except Exception as error:
+        raise InputError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def _graph_text(captured: Capture, about: Mapping[str, Any]) -> str:

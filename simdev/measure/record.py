@@ -9,18 +9,20 @@ operator that writes in place gives the storage a new version.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..semantics import traits_of
 from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
+from .saved import saved_tensors
 
 Instance = tuple[tuple[str, int], ...]
 """Modules entered, outermost first: qualified name and which call of it this is, within the call
@@ -94,6 +96,12 @@ class Record:
     instance: Instance
 
 
+class UntoldBufferError(Exception):
+    """An operator makes a buffer whose size only the library tells that really runs it: a recurrent
+    layer's workspace, which fake tensors give no bytes.
+    """
+
+
 @dataclass
 class Scopes:
     """Which modules are running, and which ran when an autograd node was made."""
@@ -102,6 +110,7 @@ class Scopes:
     stack: list[Instance] = field(default_factory=list)
     counts: dict[tuple[Instance, str], int] = field(default_factory=dict)
     of_node: dict[int, Instance] = field(default_factory=dict)
+    recomputing: bool = False
 
     @property
     def current(self) -> Instance:
@@ -116,7 +125,11 @@ class Scopes:
             self.stack.append(around)
             return
         index = self.counts.get((around, name), 0)
-        self.counts[around, name] = index + 1
+        if self.recomputing:
+            # What a checkpoint computes anew is no further call of the module.
+            index = max(0, index - 1)
+        else:
+            self.counts[around, name] = index + 1
         self.stack.append((*around, (name, index)))
 
     def leave(self, *_: Any) -> None:
@@ -147,7 +160,8 @@ class Scopes:
 
     def at_dispatch(self, phase: str) -> Instance:
         """Where an operator belongs that is dispatched now."""
-        if phase == "forward":
+        # A module that runs within the backward is computed anew, and makes nodes of its own.
+        if phase == "forward" or self.current:
             number = self.new_node()
             if number is not None:
                 self.of_node[number] = self.current
@@ -159,16 +173,28 @@ class Scopes:
 class Recorder(TorchDispatchMode):
     """Fills ``records`` with every operator dispatched while it is active; who runs the step sets
     ``phase``.
+
+    ``convert`` makes a fake tensor of a real one, for those that the step finds elsewhere than in
+    parameters, buffers and inputs: in attributes, in closures. ``exact``: raises UntoldBufferError
+    for a buffer that fake tensors do not know.
     """
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(
+        self,
+        scopes: Scopes,
+        convert: Callable[[Tensor], Tensor] | None = None,
+        exact: bool = False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.scopes = scopes
+        self.convert = convert
+        self.exact = exact
         self.phase = "forward"
         self.records: list[Record] = []
         self.saved: dict[int, int] = {}
         self._sources: dict[int, tuple[int, int] | None] = {}
         self._of_node: dict[int, int] = {}
+        self._met: dict[int, tuple[Tensor, Tensor | None]] = {}
         # A freed storage would give its number to another.
         self._alive: list[Any] = []
 
@@ -209,7 +235,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator and records it."""
-        kwargs = kwargs or {}
+        args, kwargs = self._converted(func, args, kwargs or {})
         result = func(*args, **kwargs)
         # Questions about a tensor (its device, its layout), which no device runs.
         if func.namespace == "prim":
@@ -219,6 +245,8 @@ class Recorder(TorchDispatchMode):
         if node is not None:
             self._of_node[node] = len(self.records)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if self.exact and any(map(_untold, outputs)):
+            raise UntoldBufferError(aten_name(func))
         arguments = named_arguments(func, args, kwargs)
         inputs = [
             leaf for leaf in tree_leaves(list(arguments.values())) if isinstance(leaf, Tensor)
@@ -236,6 +264,27 @@ class Recorder(TorchDispatchMode):
                 )
         return result
 
+    def _converted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Arguments with fake tensors in the place of real ones, each the same one every time."""
+        # Fresh tensors of literals keep their values, which a step may ask for.
+        if self.convert is None or aten_name(func).startswith("lift_fresh"):
+            return args, kwargs
+
+        def fake(value: Any) -> Any:
+            if not isinstance(value, Tensor) or isinstance(value, FakeTensor):
+                return value
+            if value.is_leaf:
+                self._met.setdefault(id(value), (value, value.grad))
+            return self.convert(value)  # type: ignore[misc]
+
+        return tree_map(fake, (args, kwargs))
+
+    def forget_gradients(self) -> None:
+        """Gives the real tensors that were met the gradients back that they had."""
+        for tensor, gradient in self._met.values():
+            if isinstance(tensor.grad, FakeTensor):
+                tensor.grad = gradient
+
     def _record(
         self,
         kind: str,
@@ -251,7 +300,7 @@ class Recorder(TorchDispatchMode):
         # place.
         chosen = tuple(i for i in chosen if self._sources.get(_storage(inputs[i]), ()) is not None)
         sources = tuple(self.source_of(inputs[i]) for i in chosen)
-        call = _call(func, arguments, inputs, outputs)
+        call = call_of(func, arguments, inputs, outputs)
         attrs = attributes(func, arguments)
         self.records.append(
             Record(kind, self.phase, attrs, call, chosen, sources, call.made, instance)
@@ -293,7 +342,7 @@ class Recorder(TorchDispatchMode):
         self._alive.append(tensor.untyped_storage())
 
 
-def _call(
+def call_of(
     func: Any,
     arguments: Mapping[str, Any],
     inputs: Sequence[Tensor],
@@ -328,24 +377,9 @@ def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     return not written and all(_storage(tensor) in behind for tensor in outputs)
 
 
+def _untold(output: Tensor) -> bool:
+    return output.dtype == torch.uint8 and output.shape == (0,)
+
+
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(number of the autograd node, tensor that it keeps) of all nodes behind a value."""
-    stack, seen = [value.grad_fn], set()
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        # Nodes of PyTorch's C++ keep each tensor under a name; those of a Function written in
-        # Python keep one tuple.
-        names = [
-            name for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"
-        ]
-        for leaf in tree_leaves([getattr(node, name) for name in names]):
-            if isinstance(leaf, Tensor):
-                yield node._sequence_nr(), leaf
-        stack.extend(before for before, _ in node.next_functions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from ..costs import PHASE_CODES
 from ..graph import PHASES
-from .capture import Capture, Loss
+from .capture import Capture
+from .inputs import INPUT_SETS
 from .kinds import Fields
 from .operators import (
-    INPUT_SETS,
     LEAST_REPS,
     MOST_REPS,
     PASSES,
@@ -33,6 +33,7 @@ from .operators import (
 )
 from .optimizers import optimizer_named
 from .timers import Timer, make_timer, median, quiet
+from .tracing import Loss
 
 # Whole steps before and again after the operators: at least, at most, and the share of the time
 # that they may take.
@@ -93,7 +94,8 @@ def measure(
         reps = max(LEAST_STEPS, min(MOST_STEPS, most))
         steps.run(reps)
         spent = time.monotonic() - start + 1.5 * reps * steps.seconds
-        measured = _measured(captured, conditions, max(0.0, conditions.seconds - spent), kept)
+        left = max(0.0, conditions.seconds - spent)
+        measured = _measured(captured, conditions, left, kept, partial(steps.run, 1, keep=False))
         # Again behind the operators: a machine that slows down over the run shows in the step too.
         steps.run(reps)
     return replace(measured, step=steps.report(captured, measured.rows))
@@ -105,10 +107,16 @@ def measure_alone(captured: Capture, conditions: Conditions) -> Measured:
         return _measured(captured, conditions, conditions.seconds, kept)
 
 
-def _measured(captured: Capture, conditions: Conditions, seconds: float, kept: bool) -> Measured:
+def _measured(
+    captured: Capture,
+    conditions: Conditions,
+    seconds: float,
+    kept: bool,
+    step: Callable[[], object] | None = None,
+) -> Measured:
     timer = make_timer(conditions.device, conditions.flush)
     noise = Noise(timer)
-    rows, unmeasured = measure_operators(captured, timer, noise, conditions, seconds)
+    rows, unmeasured = measure_operators(captured, timer, noise, conditions, seconds, step)
     method = {
         "timer": timer.method,
         "statistic": "median",

@@ -1,0 +1,202 @@
+"""Runs a training step under the recorder: on fake tensors, or on real ones where it must."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.nn.parameter import is_lazy
+
+from ..errors import InputError, SimdevError
+from .record import Recorder, Scopes, TensorSpec, UntoldBufferError
+
+Loss = Callable[..., Tensor]
+Gradient = tuple[tuple[int, int], TensorSpec]
+"""Where a gradient comes from, and what it looks like to the update."""
+
+# What only values can tell: a step that asks for them is run on real tensors.
+_NEEDS_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    NotImplementedError,
+    UntoldBufferError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A step as it was recorded: the names of its leaves by record, the gradients of its
+    parameters; ``real`` where it ran on real tensors.
+    """
+
+    recorder: Recorder
+    leaves: Mapping[int, str]
+    gradients: Mapping[str, Gradient]
+    real: bool
+
+
+def trace_step(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    loss: Callable[..., Any],
+    training: bool,
+    real: bool = False,
+) -> Traced:
+    """Records the step ``loss(module, *inputs)``, with its backward where ``training``.
+
+    A step that asks for what only values tell (branches on them, lengths, sizes of buffers that
+    libraries choose) runs on copies of the real tensors where ``real``, and holds all of its memory
+    meanwhile. The module keeps its parameters, buffers and gradients. Raises InputError for a step
+    that fails, and without ``real`` for one that asks for values.
+    """
+    step = _Step(module, loss)
+    with _refusing():
+        if any(is_lazy(tensor) for tensor in step.state().values()):
+            # A first call is what gives a lazy module its shapes.
+            with torch.no_grad():
+                loss(module, *inputs)
+        try:
+            return _Tracer(step, inputs, training, FakeTensorMode(), real).traced()
+        except _NEEDS_VALUES as error:
+            if not real:
+                raise InputError(
+                    "the step depends on the values of tensors and cannot be captured: "
+                    f"{str(error).splitlines()[0]}"
+                ) from None
+        return _Tracer(step, inputs, training, None).traced()
+
+
+class _Step(nn.Module):
+    """What is done with a module as a module, so that its parameters can be exchanged for others
+    meanwhile.
+    """
+
+    def __init__(self, module: nn.Module, loss: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, then buffers, each once: the order of the leaves, and of the updates."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def forward(self, use: Callable[[Tensor], None], *inputs: Tensor) -> None:
+        """Hands the loss to ``use`` while the exchange lasts: what is computed anew in the backward
+        (checkpoints) meets the same parameters.
+        """
+        use(self.loss(self.module, *inputs))
+
+
+class _Tracer:
+    """One recorded run; ``mode`` None: on copies of the real tensors. ``exact``: raises
+    UntoldBufferError where fake tensors tell no size.
+    """
+
+    def __init__(
+        self,
+        step: _Step,
+        inputs: Sequence[Tensor],
+        training: bool,
+        mode: FakeTensorMode | None,
+        exact: bool = False,
+    ) -> None:
+        # Fake tensors have shapes and no memory: a step of any size is captured in seconds.
+        self.step, self.training, self.mode = step, training, mode
+        make = _copied if mode is None else mode.from_tensor
+        self.state = {key: make(tensor) for key, tensor in step.state().items()}
+        self.batch = [tensor if mode is None else mode.from_tensor(tensor) for tensor in inputs]
+        names = {id(child): key for key, child in step.module.named_modules()}
+        convert = None if mode is None else mode.from_tensor
+        self.recorder = Recorder(Scopes(names), convert, exact)
+        self.leaves = {
+            self.recorder.add_leaf("parameter", tensor): key for key, tensor in self.state.items()
+        }
+        self.leaves |= {
+            self.recorder.add_leaf("input", tensor): key
+            for key, tensor in zip(_input_names(step.loss), self.batch, strict=False)
+        }
+
+    def traced(self) -> Traced:
+        watching = self.recorder.scopes.watching()
+        modes = (self.mode or nullcontext(), self.recorder, watching)
+        try:
+            with torch.set_grad_enabled(self.training), modes[0], modes[1], modes[2]:
+                # The module stays as it is: its parameters are others for this call alone.
+                torch.func.functional_call(self.step, self.state, (self._use, *self.batch))
+        finally:
+            self.recorder.forget_gradients()
+        gradients = {
+            key: (self.recorder.source_of(tensor.grad), TensorSpec.of(tensor.grad))
+            for key, tensor in self.state.items()
+            if tensor.is_leaf and tensor.grad is not None
+        }
+        return Traced(self.recorder, self.leaves, gradients, self.mode is None)
+
+    def _use(self, value: Tensor) -> None:
+        if not self.training:
+            return
+        if not value.requires_grad:
+            raise InputError("the loss depends on no parameter that requires a gradient")
+        self.recorder.note_saved(value)
+        self.recorder.scopes.recomputing = True
+        self.recorder.phase = "backward"
+        value.backward()
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turns whatever the code of a step raises into InputError, with its place."""
+    try:
+        yield
+    except SimdevError:
+        raise
+    except Exception as error:
+        # The code is the user's, and PyTorch's: it raises whatever it stumbles over.
+        lines = str(error).strip().splitlines() or ["no reason told"]
+        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        raise InputError(f"the step cannot be captured: {kind}{lines[0]}{_place(error)}") from error
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's own code that an error passed through, of a file that is neither
+    PyTorch's nor simdev's.
+    """
+    ours = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*ours, "<"))
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _input_names(loss: Callable[..., Any]) -> list[str]:
+    """Names of the batch's tensors: those of the loss's arguments after the module, else input_0,
+    input_1, ...
+    """
+    try:
+        # A loss may be written in C, or take *tensors: then Python has no names for them.
+        parameters = list(inspect.signature(loss).parameters.values())[1:]
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return names + [f"input_{i}" for i in range(len(names), 64)]
