@@ -327,8 +327,9 @@ class Oracle:
         if isinstance(start, (str, Strategy)):
             start = self.strategy(start)
             return SplitSession(self.prepared, start, self._start_of, self.in_full)
-        simple = self._plain and self.order.policy == "fifo" and not limits_of(self.cluster)
-        compiled = self.evaluator("fifo") if simple else None
+        policy, unlimited = self.order.policy, not limits_of(self.cluster)
+        simple = self._plain and (policy == "fifo" or bool(self.cluster.hosted)) and unlimited
+        compiled = self.evaluator(policy) if simple else None
         column = self.placement(start)
         return PlacementSession(self.graph, self.cluster, column, self, compiled)
 

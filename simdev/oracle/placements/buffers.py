@@ -12,6 +12,7 @@ from ...structure import hands_out_parameters
 from ...taskgraph import Ints
 from ..cost import TOO_LONG
 from ..peaks import NONE, Events, add_peaks, buffer, clear, open_events
+from .hosts import open_hosts
 from .problem import PER_CONSUMER, PlacementProblem, Record
 from .step import open_problem, open_record, open_work, run_valid
 
@@ -108,16 +109,19 @@ def tensor_buffers(
         end[device] = NONE
 
 
-@jit
-def cost(
-    problem: Ints, sizes: Ints, work: Ints, record: Ints, events: Ints, devices: Ints, peaks: Ints
+@jitable
+def peaks_of(
+    p: PlacementProblem,
+    z: Sizes,
+    r: Record,
+    v: Events,
+    placement: Ints,
+    step_ps: int,
+    peak: Ints,
 ) -> int:
-    """The step time in ps of a placement, or FAULT or TOO_LONG; writes the peak bytes of every
-    device to ``peaks``.
+    """Write the peak bytes of every device to ``peak``; returns the step time in ps, or what went
+    wrong.
     """
-    p, r, placement, peak = open_problem(problem), open_record(record), bare(devices), bare(peaks)
-    z, v = open_sizes(sizes), open_events(events)
-    step_ps = run_valid(p, open_work(work), r, placement)
     if step_ps < 0:
         return step_ps
     if not clear(v, p.devices, step_ps):
@@ -131,3 +135,34 @@ def cost(
             tensor_buffers(p, r, z, v, placement, op, tensor)
     add_peaks(v, p.devices, peak)
     return step_ps
+
+
+@jit
+def cost(
+    problem: Ints, sizes: Ints, work: Ints, record: Ints, events: Ints, devices: Ints, peaks: Ints
+) -> int:
+    """The step time in ps of a placement, or FAULT or TOO_LONG; writes the peak bytes of every
+    device to ``peaks``.
+    """
+    p, r, placement = open_problem(problem), open_record(record), bare(devices)
+    z, v = open_sizes(sizes), open_events(events)
+    step_ps = run_valid(p, open_work(work), r, None, placement)
+    return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))
+
+
+@jit
+def cost_hosted(
+    problem: Ints,
+    sizes: Ints,
+    work: Ints,
+    record: Ints,
+    hosts: Ints,
+    events: Ints,
+    devices: Ints,
+    peaks: Ints,
+) -> int:
+    """``cost`` on a cluster with hosts."""
+    p, r, placement = open_problem(problem), open_record(record), bare(devices)
+    z, v = open_sizes(sizes), open_events(events)
+    step_ps = run_valid(p, open_work(work), r, open_hosts(hosts), placement)
+    return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))

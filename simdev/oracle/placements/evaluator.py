@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,21 +12,27 @@ from ...lowering import Prepared
 from ...taskgraph import Ints, Rows
 from ..cost import Cost, limits_of
 from ..peaks import events_for
-from .buffers import cost, sizes_of
+from ..threads import Threads, threads_of
+from .buffers import cost, cost_hosted, sizes_of
+from .hosts import hosts_for
 from .moves import Moves
 from .problem import PlacementProblem, in_file_order, placement_problem, record_for, work_for
-from .step import step, step_recorded
+from .step import step, step_hosted, step_hosted_recorded, step_recorded
 
 
 class _Room(threading.local):
     """What the evaluations of one thread write to: made anew in each thread that looks at it."""
 
-    def __init__(self, problem: PlacementProblem) -> None:
+    def __init__(
+        self, prepared: Prepared, problem: PlacementProblem, threads: Threads | None, program: bool
+    ) -> None:
         devices, tensors = problem.devices, problem.tensors
         buffers = problem.ops + tensors + len(problem.consumer)
         self.work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
         self.events = Table.of(events_for(buffers, devices, devices, tensors))
         self.peaks = np.zeros(devices, np.int64)
+        self._hosts = threads and Table.of(hosts_for(prepared, threads, problem, program))
+        self.hosts = () if self._hosts is None else (self._hosts.words,)
 
 
 class PlacementEvaluator:
@@ -35,41 +42,59 @@ class PlacementEvaluator:
     the placement cannot be, and lowering tells why.
     """
 
-    def __init__(self, prepared: Prepared, problem: PlacementProblem) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        problem: PlacementProblem,
+        threads: Threads | None = None,
+        program: bool = False,
+    ) -> None:
         self.graph, self.limits = prepared.graph, limits_of(prepared.cluster)
         self.problem, self.sizes = Table.of(problem), Table.of(sizes_of(prepared))
-        self._room = _Room(problem)
+        hosted = threads is not None
+        self._step: Callable[..., int] = step_hosted if hosted else step
+        self._step_recorded: Callable[..., int] = step_hosted_recorded if hosted else step_recorded
+        self._cost: Callable[..., int] = cost_hosted if hosted else cost
+        self._room = _Room(prepared, problem, threads, program)
 
     def step_ps(self, placement: Ints) -> int | None:
         """The step time in ps."""
-        step_ps = step(self.problem.words, self._room.work.words, placement)
+        room = self._room
+        step_ps = self._step(self.problem.words, room.work.words, *room.hosts, placement)
         return step_ps if step_ps >= 0 else None
 
     def cost(self, placement: Ints) -> Cost | None:
         """Step time and memory."""
         room = self._room
         words = self.problem.words, self.sizes.words, room.work.words, room.record.words
-        step_ps = cost(*words, room.events.words, placement, room.peaks)
+        step_ps = self._cost(*words, *room.hosts, room.events.words, placement, room.peaks)
         return Cost.of(step_ps, room.peaks.tolist(), self.limits) if step_ps >= 0 else None
 
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
         """Start and finish of every op in ps."""
         room = self._room
-        words = self.problem.words, room.work.words, room.record.words
-        if step_recorded(*words, placement) < 0:
+        words = self.problem.words, room.work.words, room.record.words, *room.hosts
+        if self._step_recorded(*words, placement) < 0:
             return None
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
-    def moves(self) -> Moves:
-        """Room and kernels for moves from one placement to the next; not for several threads."""
+    def moves(self) -> Moves | None:
+        """Room and kernels for moves from one placement to the next, not for several threads; None
+        where ops run in program order: what moves shifts all that comes after it there.
+        """
+        if self.problem.columns.program:
+            return None
         producers = Rows.of([producer for producer, _ in reads] for reads in self.graph.reads)
         return Moves(self.problem, producers)
 
 
 def evaluator_of(prepared: Prepared, policy: str) -> PlacementEvaluator | None:
     """The evaluator under an order's policy; None where there is none."""
-    program = policy == "program"
-    if policy not in ("fifo", "program") or (program and not in_file_order(prepared)):
+    program, threads = policy == "program", threads_of(prepared)
+    in_order = program or threads is not None
+    if policy not in ("fifo", "program") or (in_order and not in_file_order(prepared)):
         return None
-    problem = placement_problem(prepared, program)
-    return None if problem is None else PlacementEvaluator(prepared, problem)
+    problem = placement_problem(prepared, program, threads)
+    if problem is None:
+        return None
+    return PlacementEvaluator(prepared, problem, threads, program)

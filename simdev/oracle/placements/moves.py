@@ -120,11 +120,11 @@ def advance(p: PlacementProblem, w: Work, placement: Ints, taken: int) -> tuple[
     """
     if taken < p.root_count:
         root = p.roots[taken]
-        return root, compute(p, w, None, placement, root, 0)
+        return root, compute(p, w, None, None, placement, root, 0)
     key = take(w)
     if key == LATE:
         return NOBODY, 0
-    return key & ((1 << w.id_bits) - 1), happen(p, w, None, placement, key)
+    return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, placement, key)
 
 
 @jit

@@ -17,6 +17,7 @@ from ...taskgraph import Ints
 from ...units import transmission_ps
 from ..heap import FAULT, KEY_BITS, horizon_of
 from ..routing import Segments, rates_of, route_columns, segments_of
+from ..threads import Threads, most_of_dispatches
 
 ONCE, PER_CONSUMER, MULTICAST = 0, 1, 2
 MODES = {"once-per-device": ONCE, "per-consumer": PER_CONSUMER, "multicast": MULTICAST}
@@ -34,7 +35,7 @@ class PlacementProblem(NamedTuple):
     queues: int
     mode: int
     round_bits: int
-    duration: Ints  # by op and device, -1 where no cost is known
+    duration: Ints  # by op and device, -1 where no cost is known, or a host refuses it
     device_gap: Ints
     waits: Ints  # reads of each op: what it waits for
     tensor_ptr: Ints  # tensors of each op that are read
@@ -51,7 +52,7 @@ class PlacementProblem(NamedTuple):
     roots: Ints  # ops that wait for nothing
     leader: Ints  # first op of each op's colocation group, itself without one
     all_routes: int
-    program: int  # whether each device runs its ops in the order of the file
+    program: int  # whether devices (those with a host at least) run their ops in file order
 
 
 class Work(NamedTuple):
@@ -67,7 +68,7 @@ class Work(NamedTuple):
     free: Ints  # by queue: when it is free again
     arrival: Ints  # by device: when the tensor in hand is there
     targets: Ints  # devices to which the tensor in hand goes
-    behind: Ints  # under program order, the next op on the same device
+    behind: Ints  # in program order, the next op on the same device
 
 
 class Record(NamedTuple):
@@ -84,8 +85,11 @@ class Record(NamedTuple):
     received_by: Ints
 
 
-def placement_problem(prepared: Prepared, program: bool = False) -> PlacementProblem | None:
-    """The columns, for ops served as they become ready or in ``program`` order.
+def placement_problem(
+    prepared: Prepared, program: bool = False, threads: Threads | None = None
+) -> PlacementProblem | None:
+    """The columns, for ops served as they become ready or in ``program`` order; ``threads`` are
+    those of the cluster's hosts.
 
     None where the kernels cannot answer: a memory model whose buffers live until consumers
     elsewhere have finished; collectives, which hold several devices; shared queues; routes in
@@ -97,7 +101,7 @@ def placement_problem(prepared: Prepared, program: bool = False) -> PlacementPro
     if any(device.staging for device in cluster.devices):
         return None
     segments, devices = segments_of(prepared), len(cluster.devices)
-    bits = _round_bits(prepared, segments)
+    bits = _round_bits(prepared, segments, threads)
     if bits < 0 or _most_bytes(prepared).bit_length() > KEY_BITS:
         return None
     rates = rates_of(segments)
@@ -115,7 +119,7 @@ def placement_problem(prepared: Prepared, program: bool = False) -> PlacementPro
         int(routes[-1].max(initial=devices - 1)) + 1,
         MODES[cluster.transfer],
         bits,
-        np.where(prepared.duration < 0, -1, prepared.duration << bits).reshape(-1),
+        _durations(prepared, bits, threads).reshape(-1),
         prepared.gap_ps << bits,
         waits,
         np.searchsorted(reads.producer, np.arange(len(graph.ops) + 1)).astype(np.int64),
@@ -127,9 +131,17 @@ def placement_problem(prepared: Prepared, program: bool = False) -> PlacementPro
         roots,
         _leaders(prepared),
         int(joined[np.ix_(runs_ops, runs_ops)].all()),
-        int(program),
+        int(program or threads is not None),
     )
     return PlacementProblem._make(columns)
+
+
+def _durations(prepared: Prepared, bits: int, threads: Threads | None) -> Ints:
+    """By op and device, -1 where it cannot run."""
+    duration = np.where(prepared.duration < 0, -1, prepared.duration << bits)
+    if threads is not None:  # lowering refuses an op that blocks where its step is captured
+        duration[np.ix_(prepared.blocks, threads.captured >= 0)] = -1
+    return duration
 
 
 def _most_bytes(prepared: Prepared) -> int:
@@ -159,7 +171,7 @@ def _copies(prepared: Prepared) -> int:
     return max(len(prepared.cluster.devices) - 1, 1)
 
 
-def _round_bits(prepared: Prepared, segments: Segments) -> int:
+def _round_bits(prepared: Prepared, segments: Segments, threads: Threads | None) -> int:
     """Bits for the rounds of one instant: as many rounds as tasks of no length, at most; -1 where
     they do not fit beside the longest step.
     """
@@ -174,6 +186,9 @@ def _round_bits(prepared: Prepared, segments: Segments) -> int:
     zero = int((prepared.duration == 0).any(axis=1).sum())
     if any(segment.held_ps == 0 for segment in routes):
         zero += sizes.count(0) * copies
+    if threads is not None:
+        most, none = most_of_dispatches(prepared, threads)
+        total, zero = total + most, zero + none
     bits = (zero + 1).bit_length() if zero else 0
     return bits if total.bit_length() + bits < KEY_BITS else -1
 

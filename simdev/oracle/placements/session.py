@@ -22,10 +22,10 @@ class PlacementSession:
     """A current placement, and proposals to move one op or group; not for several threads at once.
 
     ``cost`` is that of the current placement. A proposal is answered exactly: by re-simulating only
-    what it can change (moves.py) where an ``evaluator`` is handed in, else by ``evaluate``, which
-    answers device indices by op. The evaluator looks at no memory and is for clusters without
-    capacities: nothing can exceed anything there, and ``peaks`` is empty. Raises InputError for a
-    graph without ops.
+    what it can change (moves.py), or by step times alone, where an ``evaluator`` is handed in, else
+    by ``evaluate``, which answers device indices by op. The evaluator looks at no memory and is for
+    clusters without capacities: nothing can exceed anything there, and ``peaks`` is empty. Raises
+    InputError for a graph without ops.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class PlacementSession:
         if not graph.ops:
             raise InputError("graph: there is nothing to place")
         self.cluster, self.groups = cluster, units(graph)
-        self._placement, self._evaluate = placement.copy(), evaluate
+        self._placement, self._evaluate, self._evaluator = placement.copy(), evaluate, evaluator
         self._moves = None if evaluator is None else evaluator.moves()
         self._proposed: tuple[Ints, int, Cost] | None = None
         rows = unit_of(graph)
         self._rows = {op.name: row for op, row in zip(graph.ops, rows, strict=True)}
         self._rows |= {name: rows[members[0]] for name, members in graph.groups.items()}
         self._members = [np.array(members, np.int64) for members in self.groups]
-        self.cost = self._rebase(False) or evaluate(self._placement)
+        self.cost = self._rebase(False) or self._whole()
 
     @property
     def placement(self) -> Ints:
@@ -71,9 +71,15 @@ class PlacementSession:
         before = int(self._placement[members[0]])
         self._placement[members] = device
         try:
-            return self._evaluate(self._placement)
+            return self._whole()
         finally:
             self._placement[members] = before
+
+    def _whole(self) -> Cost:
+        """The cost of the placement as it stands, evaluated from the start."""
+        evaluator = self._evaluator
+        step_ps = None if evaluator is None else evaluator.step_ps(self._placement)
+        return self._evaluate(self._placement) if step_ps is None else Cost.of(step_ps)
 
     def accept(self) -> Cost:
         """Make the last proposal the current placement. Raises InputError where there is none."""

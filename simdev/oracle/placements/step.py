@@ -6,7 +6,8 @@ when it is ready, its transfers when it finishes (they are ready together, numbe
 then output, then destination); one heap ordered by (instant and round, op) holds both. Entries
 ``op`` are ready ops, entries ``ops + op`` finished producers: the two never share a queue, so their
 mutual order is free. Under program order an op also waits for the one before it on its device: then
-nothing is left for its queue to decide.
+nothing is left for its queue to decide. So it is on a device with a host, whose thread dispatches
+in program order (hosts.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...taskgraph import Ints
 from .. import heap
 from ..cost import FAULT, TOO_LONG
 from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send
+from .hosts import WAITS, Hosts, begin, dispatch, open_hosts
 from .problem import MULTICAST, PER_CONSUMER, PlacementProblem, Record, Work
 
 jitable(destinations)
@@ -157,7 +159,13 @@ def send_all(
 
 @jitable
 def compute(
-    p: PlacementProblem, w: Work, r: Record | None, placement: Ints, op: int, now: int
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    h: Hosts | None,
+    placement: Ints,
+    op: int,
+    now: int,
 ) -> int:
     """A ready op runs when its device is free; returns its finish.
 
@@ -179,6 +187,10 @@ def compute(
             away = True
     if p.program and w.behind[op] != NOBODY:
         release(w, w.behind[op], finish)
+    if h is not None and h.cell[WAITS]:
+        h.finish[op] = finish
+        if h.thread[device] != NOBODY:
+            dispatch(p, w, h, placement, h.thread[device])
     # Readers here are released at once, all others when the transfers are booked, in their order.
     if away:
         wait_to_send(w, p.ops, op, device, finish)
@@ -212,12 +224,14 @@ def line_up(p: PlacementProblem, w: Work, placement: Ints) -> None:
 
 
 @jitable
-def happen(p: PlacementProblem, w: Work, r: Record | None, placement: Ints, key: int) -> int:
+def happen(
+    p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints, key: int
+) -> int:
     """A ready op is taken up (returns its finish), or a finished producer sends (returns 0)."""
     task = key & ((1 << w.id_bits) - 1)
     op = task - p.ops
     if op < 0:
-        return compute(p, w, r, placement, task, w.when[task])
+        return compute(p, w, r, h, placement, task, w.when[task])
     now = w.when[op]
     next_to_send(w, p.ops, op, placement[op])
     send_all(p, w, r, placement, op, now)
@@ -225,7 +239,7 @@ def happen(p: PlacementProblem, w: Work, r: Record | None, placement: Ints, key:
 
 
 @jitable
-def run(p: PlacementProblem, w: Work, r: Record | None, placement: Ints) -> int:
+def run(p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints) -> int:
     """The step time in ps of a placement (device by op; valid); with a record, also when everything
     happened.
 
@@ -234,18 +248,20 @@ def run(p: PlacementProblem, w: Work, r: Record | None, placement: Ints) -> int:
     """
     last = 0
     clear(p, w)
-    if p.program:
+    if h is not None:
+        begin(p, w, h, placement)
+    elif p.program:
         line_up(p, w, placement)
     for k in range(p.root_count):  # ready in the first round, taken up in the order of their ids
         root = p.roots[k]
-        # neither behind another op nor released by it
+        # neither behind another op nor released by it, nor by a host
         if w.missing[root] == 0 and w.when[root] == 0:
-            last = max(last, compute(p, w, r, placement, root, 0))
+            last = max(last, compute(p, w, r, h, placement, root, 0))
     while True:
         key = take(w)
         if key == LATE:
             return TOO_LONG if w.cell[heap.FAULT] else last >> p.round_bits
-        last = max(last, happen(p, w, r, placement, key))
+        last = max(last, happen(p, w, r, h, placement, key))
 
 
 @jitable
@@ -269,19 +285,41 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
 
 
 @jitable
-def run_valid(p: PlacementProblem, w: Work, r: Record | None, placement: Ints) -> int:
+def run_valid(
+    p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints
+) -> int:
     """The step time in ps of a placement, or FAULT or TOO_LONG."""
-    return run(p, w, r, placement) if is_valid(p, placement) else FAULT
+    return run(p, w, r, h, placement) if is_valid(p, placement) else FAULT
+
+
+# For a record or hosts that may be None, numba would look at types in every call: each has kernels
+# of its own, compiled where they are needed.
 
 
 @jit
 def step(problem: Ints, work: Ints, devices: Ints) -> int:
-    """``run_valid`` without a record."""
-    return run_valid(open_problem(problem), open_work(work), None, bare(devices))
+    """``run_valid`` without a record or hosts."""
+    return run_valid(open_problem(problem), open_work(work), None, None, bare(devices))
 
 
 @jit
 def step_recorded(problem: Ints, work: Ints, record: Ints, devices: Ints) -> int:
-    """``run_valid`` with a record."""
-    # A kernel of its own: for a record that may be None, numba would look at types in every call.
-    return run_valid(open_problem(problem), open_work(work), open_record(record), bare(devices))
+    """``run_valid`` with a record, without hosts."""
+    p, w, r = open_problem(problem), open_work(work), open_record(record)
+    return run_valid(p, w, r, None, bare(devices))
+
+
+@jit
+def step_hosted(problem: Ints, work: Ints, hosts: Ints, devices: Ints) -> int:
+    """``run_valid`` with hosts, without a record."""
+    p, w, h = open_problem(problem), open_work(work), open_hosts(hosts)
+    return run_valid(p, w, None, h, bare(devices))
+
+
+@jit
+def step_hosted_recorded(
+    problem: Ints, work: Ints, record: Ints, hosts: Ints, devices: Ints
+) -> int:
+    """``run_valid`` with a record and hosts."""
+    p, w, r = open_problem(problem), open_work(work), open_record(record)
+    return run_valid(p, w, r, open_hosts(hosts), bare(devices))
