@@ -97,6 +97,12 @@ class Event:
         rows = zip(map(str, types), shapes, strides, map(str, values), strict=False)
         return [Argument(*row) for row in rows]
 
+    @property
+    def external_id(self) -> int | None:
+        """The number of an operator, which its kernels bear too."""
+        # Written in lower case by PyTorch before 1.10.
+        return self.number("External id" if "External id" in self.args else "external id")
+
     def number(self, name: str) -> int | None:
         """An entry of ``args`` that is a whole number; None where it is anything else."""
         value = self.args.get(name)
@@ -126,20 +132,6 @@ class Events:
         """All that ran on a GPU."""
         groups = (*self.by_correlation.values(), *self.by_operator.values())
         return [kernel for group in groups for kernel in group]
-
-    def launched_by(self, operator: Event) -> list[Event]:
-        """What an operator, and all inside it, ran on a GPU."""
-        kernels: dict[int, Event] = {}
-        for span in operator.inside():
-            ran: Sequence[Event] = ()
-            if span.category in LAUNCHES:
-                ran = self.by_correlation.get(span.number("correlation"), ())
-            elif span.category in OPERATORS:
-                # Written in lower case by PyTorch before 1.10.
-                old = "External id" not in span.args
-                ran = self.by_operator.get(span.number("external id" if old else "External id"), ())
-            kernels |= {id(kernel): kernel for kernel in ran}
-        return list(kernels.values())
 
 
 def parse_events(text: str) -> Events:
@@ -234,11 +226,10 @@ def _nested(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _grouped(kernels: Iterable[Event], name: str) -> Groups:
-    """Kernels by a number in their ``args``; those without it are left out."""
+    """Kernels by a number in their ``args``; None where they have none."""
     groups: defaultdict[int | None, list[Event]] = defaultdict(list)
     for kernel in kernels:
         groups[kernel.number(name)].append(kernel)
-    groups.pop(None, None)
     return dict(groups)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,24 +24,25 @@ from ..kinds import Fields
 from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
-from .events import OPERATORS, Event, Events, busy, is_shape, parse_events
+from .calls import Call, device_calls, host_calls
+from .compiled import fused_row, is_fused
+from .events import Event, Events, busy, is_shape, parse_events
 from .replay import (
     ATEN,
     DTYPES,
+    Replayed,
     Types,
     UnknownError,
     fills_new_memory,
-    is_composite,
-    rows_of,
+    replayed,
     shares,
-    update_rows,
 )
+from .updates import OPTIMIZER, Timed, parameters_of, update_rows
 
 METHOD = "kineto"
 LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given
 MOST_NOTED = 12
 FEW = 0.001  # what the rows miss by less than this is not worth a note
-OPTIMIZER = "Optimizer.step"
 
 
 @dataclass(frozen=True)
@@ -177,68 +177,53 @@ def _steps(events: Events, warm_up: int | None) -> tuple[list[Event], int]:
     return sorted(events.steps[skipped:], key=lambda step: step.start), skipped
 
 
-def _operators(events: Events, steps: Sequence[Event]) -> Iterator[tuple[Event, int]]:
-    """(operator that counts, number of its step), outermost first: composites are passed by for
-    what they call.
-    """
-    # A trace has many thousand calls of a few operators.
-    composite: dict[str, bool] = {}
-    starts = [step.start for step in steps]
-    stack = list(reversed(events.roots))
-    while stack:
-        event = stack.pop()
-        counts = False
-        if event.category in OPERATORS and event.name.startswith(ATEN):
-            if event.name not in composite:
-                composite[event.name] = is_composite(event.name)
-            counts = not composite[event.name]
-        calls_others = any(child.category in OPERATORS for child in event.children)
-        if event.category not in OPERATORS or (not counts and calls_others):
-            stack.extend(reversed(event.children))
-        elif not steps:
-            yield event, 0
-        else:
-            number = bisect_right(starts, event.start) - 1
-            if number >= 0 and event.start < steps[number].end:
-                yield event, number
-
-
 class _Reading:
-    """The samples of all rows, and what could not become a row (``reasons``, ``left_out``)."""
+    """The samples of all rows, and what could not become a row (``reasons``, ``left_out``).
+
+    ``unclaimed`` is what no operator launched, ``fused`` the kernels that a compiler made: (calls,
+    ns).
+    """
 
     def __init__(self, events: Events, steps: Sequence[Event]) -> None:
         self.events = events
         self.has_kernels = bool(events.kernels)
-        self.types = _types(events)
+        self.types = types_of(events)
+        self.parameters = parameters_of(events.roots, steps[0].start if steps else 0)
         self.rows: dict[str, _RowSamples] = {}
         self.reasons: dict[str, str] = {}
         self.left_out: Counter[str] = Counter()
         self.totals: defaultdict[int, float] = defaultdict(float)
-        self.claimed: set[int] = set()
-        self._updates: dict[int, tuple[Event, int, list[tuple[Event, int]]]] = {}
-        self._replayed: dict[str, list[Fields] | str] = {}
-        for event, number in _operators(events, steps):
-            self._add_operator(event, number)
+        self.unclaimed: list[Event] = []
+        self.fused, self.calls = [0, 0], 0
+        self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
+        self._replay = Replay(self.types)
+        for call in calls_of(events, steps):
+            self._add_call(call)
         self._add_updates()
 
-    def _add_operator(self, event: Event, number: int) -> None:
-        kernels = self.events.launched_by(event) if self.has_kernels else []
-        if self.has_kernels and not kernels:
-            return  # a view, or work of the host alone
-        self.claimed |= {id(kernel) for kernel in kernels}
-        time = busy(kernels) if kernels else event.duration
+    def _add_call(self, call: Call) -> None:
+        kernels = [kernel for _, kernel in call.kernels]
+        time = busy(kernels) if kernels else call.host_ns
+        event = call.event
+        self.calls += 1
+        if event is None:
+            self.unclaimed += kernels
+            return
         for span in event.above():
             if span.name.startswith(OPTIMIZER):
-                self._updates.setdefault(id(span), (span, number, []))[2].append((event, time))
+                self._updates.setdefault(id(span), (span, call.step, []))[2].append((event, time))
                 return
-        rows = self._rows_of(event)
-        if isinstance(rows, str):
-            self._leave_out(event.name, rows, time)
+        parts = self._replay.of(event)
+        if isinstance(parts, str):
+            self._leave_out(event.name, parts, time)
             return
+        if is_fused(event):
+            self.fused = [self.fused[0] + 1, self.fused[1] + time]
+        rows = [part.row for part in parts]
         note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
-            self._add(row, time * share, event.duration, len(kernels), note)
-            self.totals[number] += time * share
+            self._add(row, time * share, call.host_ns, len(kernels), note)
+            self.totals[call.step] += time * share
 
     def _add_updates(self) -> None:
         """Makes rows of the optimizer's steps."""
@@ -248,7 +233,7 @@ class _Reading:
         present = {event.name for _, _, operators in updates for event, _ in operators}
         note = "its share of an optimizer's step, by elements"
         for step, number, operators in updates:
-            rows = update_rows(step, [event for event, _ in operators], present, self.types)
+            rows = update_rows(step, operators, present, self.types, self.parameters)
             time = sum(duration for _, duration in operators)
             if not rows:
                 reason = "an optimizer whose updates simdev does not know"
@@ -268,30 +253,50 @@ class _Reading:
         samples.host.append(host)
         samples.launches = max(samples.launches, launches)
 
-    def _rows_of(self, event: Event) -> list[Fields] | str:
-        """The rows of an operator, or why there are none; calls that are alike are put together
-        once.
-        """
+
+def calls_of(events: Events, steps: Sequence[Event]) -> Sequence[Call]:
+    """The calls of all steps: by their kernels, where the trace has any."""
+    return device_calls(events, steps) if events.kernels else list(host_calls(events, steps))
+
+
+class Replay:
+    """What operators are, each kind of call put together once; ``types`` as in ``replayed``."""
+
+    def __init__(self, types: Types) -> None:
+        self.types = types
+        self._known: dict[str, list[Replayed] | str] = {}
+
+    def of(self, event: Event) -> list[Replayed] | str:
+        """What an operator is, or why that is not known."""
+        if is_fused(event):
+            return [Replayed(fused_row(event), [])]
         if not event.name.startswith(ATEN):
             return "no operator of PyTorch's own (aten)"
         fills = fills_new_memory(event)
         signature = f"{event.name} {event.phase} {fills} {event.arguments()}"
-        if signature not in self._replayed:
+        if signature not in self._known:
             try:
-                self._replayed[signature] = rows_of(event, self.types)
+                self._known[signature] = replayed(event, self.types)
             except UnknownError as error:
-                self._replayed[signature] = str(error)
-        return self._replayed[signature]
+                self._known[signature] = str(error)
+        return self._known[signature]
 
 
-def _types(events: Events) -> Types:
+def types_of(events: Events) -> Types:
+    """The type of elements of every shape that has one in the trace; of several that one which is
+    no mask and no index.
+    """
     types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
     for root in events.roots:
         for event in root.inside():
             for argument in event.arguments():
                 if argument.type in DTYPES and is_shape(argument.shape):
                     types[tuple(argument.shape)].add(DTYPES[argument.type])
-    return {shape: next(iter(known)) for shape, known in types.items() if len(known) == 1}
+    chosen = {
+        shape: known if len(known) == 1 else {dtype for dtype in known if dtype.is_floating_point}
+        for shape, known in types.items()
+    }
+    return {shape: next(iter(known)) for shape, known in chosen.items() if len(known) == 1}
 
 
 def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
@@ -303,27 +308,10 @@ def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
         "left_out_s": sum(reading.left_out.values()) / count,
     }
     if reading.has_kernels:
-        times["unclaimed_s"] = _unclaimed(reading, steps) / count
+        times["unclaimed_s"] = busy(reading.unclaimed) / count
     if steps:
         times["step_s"] = statistics.median(step.duration for step in steps)
     return {"steps": len(steps)} | {name: round(time) / 1e9 for name, time in times.items()}
-
-
-def _unclaimed(reading: _Reading, steps: Sequence[Event]) -> int:
-    """Nanoseconds of kernels that no operator launched: graphs that are launched as one,
-    communication.
-    """
-    kernels = reading.events.kernels
-    first, last = (
-        (steps[0].start, steps[-1].end) if steps else (0, max(kernel.end for kernel in kernels))
-    )
-    return busy(
-        [
-            kernel
-            for kernel in kernels
-            if first <= kernel.start < last and id(kernel) not in reading.claimed
-        ]
-    )
 
 
 def _notes(reading: _Reading, step: Mapping[str, Any], skipped: int) -> Iterator[str]:

@@ -5,19 +5,14 @@ A trace with ``record_shapes`` holds the shapes, strides and types of an operato
 values of its other arguments, but not what it made. Run once more on tensors without data, the
 recorder that captures modules writes the row that it would write for this call in a step: one
 mapping for both.
-
-Updates of parameters are made from the operators of an optimizer's step. An update of simdev is one
-op a parameter; PyTorch runs several operators over one parameter, or one over all. What they take
-together is divided over the parameters by their elements.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from math import prod
-from typing import Any
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,21 +62,6 @@ OVERWRITES = frozenset(
 )
 """Operators that write their first tensor without reading it."""
 
-TOUCH_EACH_ONCE = (
-    *("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"),
-    *("_foreach_addcdiv_", "addcdiv_", "_foreach_mul_", "mul_", "_foreach_add_", "add_"),
-)
-"""Operators of which the first that there is touches every parameter once, as its first tensor or
-list of them.
-"""
-
-UPDATE_KINDS = {
-    "Adam": "adam_update",
-    "AdamW": "adamw_update",
-    "Adagrad": "adagrad_update",
-    "RMSprop": "rmsprop_update",
-}
-
 _NO_OVERLOAD = "its arguments fit no overload"
 _DEFAULT = object()
 
@@ -105,9 +85,15 @@ def is_composite(name: str) -> bool:
     return False
 
 
-def rows_of(event: Event, types: Types) -> list[Fields]:
-    """The parts of the keys of the rows that an operator is: none for a view, two for the backward
-    of a convolution.
+class Replayed(NamedTuple):
+    """What a call is: the parts of its row's key, and its outputs as a graph tells them."""
+
+    row: Fields
+    outputs: list[Fields]
+
+
+def replayed(event: Event, types: Types) -> list[Replayed]:
+    """What an operator is: nothing for a view, two ops for the backward of a convolution.
 
     ``types`` serve lists of tensors, which a trace writes without types. Raises UnknownError.
     """
@@ -117,15 +103,29 @@ def rows_of(event: Event, types: Types) -> list[Fields]:
     arguments = event.arguments()
     if not arguments:
         raise UnknownError("the trace tells no shapes of it")
+    try:
+        return _replayed(packet, arguments, types, event)
+    except UnknownError:
+        # Compilers call the variant that writes into a tensor given last: the work is the same.
+        if "out" not in packet.overloads() or arguments[-1].type not in DTYPES:
+            raise
+        return _replayed(packet, arguments[:-1], types, event)
+
+
+def _replayed(
+    packet: Any, arguments: Sequence[Argument], types: Types, event: Event
+) -> list[Replayed]:
+    # Overloads that write into a given tensor: eager code does not call them.
+    overloads = [
+        getattr(packet, name) for name in packet.overloads() if "out" not in name.split("_")
+    ]
     reasons: list[str] = []
     with FakeTensorMode() as mode:
-        for name in packet.overloads():
-            # Overloads that write into a given tensor: eager code does not call them.
-            if "out" in name.split("_"):
-                continue
-            overload = getattr(packet, name)
+        # First as the schema says; then with no tensor where the trace has none, though the schema
+        # wants one: attention's backward is given an empty attn_bias, whatever its schema says.
+        for lenient, overload in product((False, True), overloads):
             try:
-                args, kwargs = _bound(overload, arguments, types)
+                args, kwargs = _bound(overload, arguments, types, lenient)
             except UnknownError as error:
                 reasons.append(str(error))
                 continue
@@ -146,12 +146,18 @@ def fills_new_memory(event: Event) -> bool:
     )
 
 
-def _bound(overload: Any, arguments: Sequence[Argument], types: Types) -> tuple[list[Any], Fields]:
-    """Arguments and keywords of an overload. Raises UnknownError where they do not fit it."""
+def _bound(
+    overload: Any, arguments: Sequence[Argument], types: Types, lenient: bool
+) -> tuple[list[Any], Fields]:
+    """Arguments and keywords of an overload; where ``lenient``, any tensor may be none.
+
+    Raises UnknownError where they do not fit it.
+    """
     schema = overload._schema.arguments
     if len(arguments) > len(schema):
         raise UnknownError(_NO_OVERLOAD)
     others = {argument.type for argument in arguments if argument.type in DTYPES and argument.shape}
+    numbers = _scalars(overload)
     counts_batches = [argument.type for argument in arguments[:2]] == ["long int"] * 2
     if overload._schema.name == "aten::add_" and counts_batches and not others:
         # A batch norm counts its batches; nothing else of a step adds to one whole number.
@@ -161,7 +167,13 @@ def _bound(overload: Any, arguments: Sequence[Argument], types: Types) -> tuple[
     for i, parameter in enumerate(schema):
         value = _DEFAULT
         if i < len(arguments):
-            value = _value(str(parameter.type), arguments[i], others, types)
+            type_, argument = str(parameter.type), arguments[i]
+            if type_ == "Tensor" and argument.type == "" and lenient:
+                value = None
+            elif parameter.name in numbers and _is_number(argument, others):
+                value = _number(argument)
+            else:
+                value = _value(type_, argument, types)
         if value is _DEFAULT:
             if not parameter.has_default_value():
                 raise UnknownError(f"the trace does not tell the value of {parameter.name}")
@@ -173,15 +185,44 @@ def _bound(overload: Any, arguments: Sequence[Argument], types: Types) -> tuple[
     return args, kwargs
 
 
-def _value(type_: str, argument: Argument, others: set[str], types: Types) -> Any:
+def _scalars(overload: Any) -> set[str]:
+    """The arguments that other overloads take as numbers: mul.Tensor's ``other`` is one, the seed
+    of an attention is none.
+    """
+    packet = overload.overloadpacket
+    schemas = [getattr(packet, name)._schema.arguments for name in packet.overloads()]
+    return {
+        parameter.name
+        for schema in schemas
+        for parameter in schema
+        if str(parameter.type) in ("number", "Scalar")
+    }
+
+
+def _is_number(argument: Argument, others: set[str]) -> bool:
+    """Whether a number of Python's stands where a tensor could: it is written as a tensor without
+    dimensions, of a type that no operand with a shape has (``others``).
+    """
+    is_plain = argument.type in ("double", "long int") and argument.type not in others
+    return bool(is_plain and others and not argument.shape)
+
+
+def _number(argument: Argument) -> float:
+    """Any number of its type: the kernel takes it as a number. Raises UnknownError."""
+    if argument.type == "double":
+        return 1.0
+    raise UnknownError("the trace does not tell the value of a number")
+
+
+def _value(type_: str, argument: Argument, types: Types) -> Any:
     """An argument of the schema's type; _DEFAULT where its default has to do.
 
-    ``others`` are the types of the operands that have a shape. Raises UnknownError.
+    Raises UnknownError.
     """
     optional = type_.startswith("Optional[")
     plain = type_.removeprefix("Optional[").removesuffix("]") if optional else type_
     if plain == "Tensor":
-        return None if argument.type == "" and optional else _tensor(argument, others)
+        return None if argument.type == "" and optional else _tensor(argument)
     if plain in ("List[Tensor]", "List[Optional[Tensor]]"):
         return _tensors(argument, types)
     if argument.type in DTYPES:
@@ -190,10 +231,7 @@ def _value(type_: str, argument: Argument, others: set[str], types: Types) -> An
         return None if optional else _DEFAULT
     if plain in ("str", "string"):
         return argument.text.strip("\"'")
-    try:
-        value = ast.literal_eval(argument.text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        raise UnknownError(_NO_OVERLOAD) from None
+    value = _literal(argument.text)
     if plain == "ScalarType" and isinstance(value, int) and 0 <= value < len(SCALAR_TYPES):
         return SCALAR_TYPES[value]
     if isinstance(value, list) != plain.startswith("List["):
@@ -201,15 +239,20 @@ def _value(type_: str, argument: Argument, others: set[str], types: Types) -> An
     return value
 
 
-def _tensor(argument: Argument, others: set[str]) -> Any:
+def _literal(text: str) -> Any:
+    """A value as a trace writes it. Raises UnknownError."""
+    # C++ writes these without quotes, and Python has no literals for them.
+    if text.strip() in ("inf", "-inf", "nan", "-nan"):
+        return float(text)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise UnknownError(_NO_OVERLOAD) from None
+
+
+def _tensor(argument: Argument) -> Tensor:
     if argument.type not in DTYPES:
         raise UnknownError(_NO_OVERLOAD)
-    is_number = argument.type in ("double", "long int") and argument.type not in others
-    if not argument.shape and others and is_number:
-        # A number of Python's that stands where a tensor could: the kernel takes it as a number.
-        if argument.type == "double":
-            return 1.0
-        raise UnknownError("the trace does not tell the value of a number")
     return _empty(argument.shape, argument.stride, DTYPES[argument.type])
 
 
@@ -243,8 +286,8 @@ def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
 
 def _recorded(
     overload: Any, args: list[Any], kwargs: Fields, event: Event, mode: FakeTensorMode
-) -> list[Fields]:
-    """The rows that the recorder writes of a call."""
+) -> list[Replayed]:
+    """What the recorder writes of a call."""
     recorder = Recorder(Scopes({}))
     fills = fills_new_memory(event) and isinstance(args[0], Tensor)
     if fills:
@@ -256,14 +299,20 @@ def _recorded(
             recorder.add_leaf("input", leaf)
     recorder.phase = event.phase
     try:
-        with torch.no_grad(), mode, recorder:
+        # Below autograd, where what a GPU has a fused kernel for (RMS norm) is not yet taken apart
+        # as on a CPU.
+        with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), mode, recorder:
             overload(*args, **kwargs)
     except Exception as error:
         # Any kernel may refuse what the trace tells of a call, each in its way.
         raise UnknownError(f"cannot be run without data: {type(error).__name__}") from None
     writer = Writer(recorder, {})
     writer.write_step()
-    return list(writer.captured("call").rows.values())
+    outputs = {
+        (op["kind"], str([tensor["shape"] for tensor in op["outputs"]])): op["outputs"]
+        for op in writer.ops
+    }
+    return [Replayed(row, outputs[row["op"], str(row["out"])]) for row in writer.rows.values()]
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -272,47 +321,3 @@ def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     flops = [0 if amount is None else amount.flops for amount in amounts]
     total = sum(flops)
     return [count / total for count in flops] if all(flops) else [1 / len(rows)] * len(rows)
-
-
-def update_rows(
-    step: Event, operators: Sequence[Event], present: set[str], types: Types
-) -> list[tuple[Fields, float]]:
-    """(row, its share of the step's time) of every parameter that the operators of an optimizer's
-    step update; none for an optimizer that is not known.
-
-    ``present`` are the names of operators of all steps, which tell the kind of optimizer.
-    """
-    kind = _update_kind(step.name, present)
-    names = {event.name for event in operators}
-    chosen = next((name for name in TOUCH_EACH_ONCE if ATEN + name in names), None)
-    if chosen is None or kind is None:
-        return []
-    parameters: list[tuple[tuple[int, ...], str]] = []
-    for event in operators:
-        for argument in event.arguments()[:1] if event.name == ATEN + chosen else ():
-            shapes = argument.shape if argument.type == "TensorList" else [argument.shape]
-            for shape in shapes:
-                if not is_shape(shape):
-                    return []
-                dtype = DTYPES.get(argument.type) or types.get(tuple(shape), torch.float32)
-                parameters.append((tuple(shape), str(dtype).removeprefix("torch.")))
-    total = sum(prod(shape) for shape, _ in parameters)
-    return [
-        (_update_row(kind, shape, dtype), prod(shape) / total)
-        for shape, dtype in dict.fromkeys(parameters)
-        if total
-    ]
-
-
-def _update_kind(step: str, present: set[str]) -> str | None:
-    """The kind of update by the step's name (``Optimizer.step#SGD.step``)."""
-    name = step.partition("#")[2].partition(".")[0]
-    if name == "SGD":
-        momentum = any("mul_" in operator or "sgd_" in operator for operator in present)
-        return "sgd_momentum_update" if momentum else "sgd_update"
-    return UPDATE_KINDS.get(name)
-
-
-def _update_row(kind: str, shape: Sequence[int], dtype: str) -> Fields:
-    operands, dtypes = [list(shape)] * 2, [dtype] * 2
-    return {"op": kind, "attrs": {}, "in": operands, "dt": dtypes, "out": [], "phase": "opt"}

@@ -1,0 +1,67 @@
+"""What ``torch.compile`` leaves in a trace: regions, their graphs, and the kernels that a compiler
+fused.
+
+A call of a compiled region is a span ``Torch-Compiled Region: frame/recompilation``; inside it,
+also in the backward, stands one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
+products and convolutions are operators as ever; what was fused is an operator called like its
+kernel (``triton_poi_fused_gelu_0``), with the tensors that it is given and no more: which of them
+it writes, and what it computes, no trace tells.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..kinds import Fields
+from .events import Event, is_shape
+from .replay import DTYPES
+
+# triton_ and three letters of what kind of loop it is (pointwise, reduction, persistent, template),
+# or C++ of a CPU; the number at the end counts the kernels of a graph.
+FUSED = re.compile(r"((?:triton_[a-z]{3}|(?:graph_\d+_)?cpp_fused)_\w*?)(?:_\d+)?\Z")
+GRAPH = re.compile(r"## Call CompiledFxGraph (\w+)")
+REGION = re.compile(r"Torch-Compiled Region: (\S+)|(CompiledFunction(?:Backward)?)\Z")
+REGION_KIND = "compiled_graph"
+
+
+def is_graph(event: Event) -> bool:
+    """Whether a span is a call of a graph that a compiler made."""
+    return GRAPH.match(event.name) is not None
+
+
+def is_fused(event: Event) -> bool:
+    """Whether an operator is a kernel that a compiler made, or a graph of such."""
+    return FUSED.match(event.name) is not None or is_graph(event)
+
+
+def region_of(event: Event) -> str | None:
+    """The compiled region in which a span lies: that of its graph (a part of its hash), else of its
+    frame; None outside of all.
+    """
+    for span in [event, *event.above()]:
+        if graph := GRAPH.match(span.name):
+            return graph[1][:8]
+        if region := REGION.match(span.name):
+            return region[1] or region[2]
+    return None
+
+
+def fused_row(event: Event) -> Fields:
+    """The parts of the key of a fused kernel's row: its name without number, and its tensors.
+
+    Outputs are among them; the trace does not say which.
+    """
+    tensors = [
+        argument
+        for argument in event.arguments()
+        if argument.type in DTYPES and is_shape(argument.shape)
+    ]
+    graph, fused = GRAPH.match(event.name), FUSED.match(event.name)
+    return {
+        "op": REGION_KIND if graph else fused[1] if fused else event.name,
+        "attrs": {"graph": graph[1][:16]} if graph else {},
+        "in": [argument.shape for argument in tensors],
+        "dt": [str(DTYPES[argument.type]).removeprefix("torch.") for argument in tensors],
+        "out": [],
+        "phase": "bwd" if event.phase == "backward" else "fwd",
+    }

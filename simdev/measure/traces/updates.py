@@ -1,0 +1,145 @@
+"""Rows of updates from the operators of an optimizer's step.
+
+An update of simdev is one op a parameter; PyTorch runs several operators over one parameter, or one
+over lists of all. A loop's operators tell whose they are; what runs over lists is divided over the
+parameters by their elements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import torch
+
+from ..kinds import Fields
+from .events import Event, is_shape
+from .replay import ATEN, DTYPES, Types
+
+TOUCH_EACH_ONCE = (
+    *("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"),
+    *("_foreach_addcdiv_", "addcdiv_", "_foreach_mul_", "mul_", "_foreach_add_", "add_"),
+)
+"""Operators of which the first that there is touches every parameter once, as its first tensor or
+list of them.
+"""
+
+UPDATE_KINDS = {
+    "Adam": "adam_update",
+    "AdamW": "adamw_update",
+    "Adagrad": "adagrad_update",
+    "RMSprop": "rmsprop_update",
+}
+
+OPTIMIZER = "Optimizer.step"
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+"""The span in which autograd stores the gradient of a parameter, with its shape and type."""
+
+Parameter = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+
+Timed = tuple[Event, int]
+"""An operator and its time in ns."""
+
+
+def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
+    """Every parameter that the backward gives a gradient, in that order: from a moment (ns) up to
+    the next step of an optimizer.
+    """
+    spans = [span for root in roots for span in root.inside() if span.start >= start]
+    stored = sorted(
+        (span for span in spans if span.name == ACCUMULATES), key=lambda span: span.start
+    )
+    first = stored[0].start if stored else 0
+    steps = [
+        span.start for span in spans if span.name.startswith(OPTIMIZER) and span.start >= first
+    ]
+    return [
+        (tuple(gradient.shape), _dtype(DTYPES[gradient.type]))
+        for span in stored
+        if span.start < min(steps, default=span.end)
+        for gradient in span.arguments()[:1]
+        if is_shape(gradient.shape) and gradient.type in DTYPES
+    ]
+
+
+def update_rows(
+    step: Event,
+    operators: Sequence[Timed],
+    present: set[str],
+    types: Types,
+    parameters: Sequence[Parameter] = (),
+) -> list[tuple[Fields, float]]:
+    """(row, its share of the step's time) of every parameter that the operators of an optimizer's
+    step update; none for an optimizer that is not known.
+
+    ``present`` are the names of operators of all steps, which tell the kind of optimizer.
+    ``parameters`` are those of the backward, for a trace leaves out the shapes of lists of more
+    than 30 tensors.
+    """
+    kind = _update_kind(step.name, present)
+    names = {event.name for event, _ in operators}
+    chosen = next((name for name in TOUCH_EACH_ONCE if ATEN + name in names), None)
+    if chosen is None or kind is None:
+        return []
+    touched = list(_touched(ATEN + chosen, [event for event, _ in operators], types))
+    members = [*parameters] if None in touched else [member for member in touched if member]
+    shares = _looped(operators, members) or _by_elements(members)
+    return [(_update_row(kind, *parameter), share) for parameter, share in shares.items() if share]
+
+
+def _touched(name: str, operators: Sequence[Event], types: Types) -> Iterator[Parameter | None]:
+    """The parameters that an operator of this name touches; None for a list that the trace does not
+    tell.
+    """
+    for event in operators:
+        for argument in event.arguments()[:1] if event.name == name else ():
+            is_list = argument.type == "TensorList"
+            shapes = argument.shape if is_list else [argument.shape]
+            if not shapes or not all(map(is_shape, shapes)):
+                yield None
+                continue
+            for shape in shapes:
+                dtype = DTYPES.get(argument.type) or types.get(tuple(shape), torch.float32)
+                yield tuple(shape), _dtype(dtype)
+
+
+def _looped(
+    operators: Sequence[Timed], parameters: Sequence[Parameter]
+) -> Mapping[Parameter, float]:
+    """Shares of the parameters where every operator is one of theirs, else none."""
+    times: defaultdict[Parameter, int] = defaultdict(int)
+    counts = Counter(parameters)
+    for event, time in operators:
+        first = next(iter(event.arguments()), None)
+        if first is None or first.type not in DTYPES or not is_shape(first.shape):
+            return {}
+        times[tuple(first.shape), _dtype(DTYPES[first.type])] += time
+    total = sum(times.values())
+    if not total or set(times) != set(counts):
+        return {}
+    return {parameter: times[parameter] / count / total for parameter, count in counts.items()}
+
+
+def _by_elements(parameters: Sequence[Parameter]) -> Mapping[Parameter, float]:
+    total = sum(prod(shape) for shape, _ in parameters)
+    return {parameter: prod(parameter[0]) / total for parameter in parameters if total}
+
+
+def _update_kind(step: str, present: set[str]) -> str | None:
+    """The kind of update by the step's name (``Optimizer.step#SGD.step``)."""
+    name = step.partition("#")[2].partition(".")[0]
+    if name == "SGD":
+        momentum = any("mul_" in operator or "sgd_" in operator for operator in present)
+        return "sgd_momentum_update" if momentum else "sgd_update"
+    return UPDATE_KINDS.get(name)
+
+
+def _update_row(kind: str, shape: Sequence[int], dtype: str) -> Fields:
+    operands, dtypes = [list(shape)] * 2, [dtype] * 2
+    return {"op": kind, "attrs": {}, "in": operands, "dt": dtypes, "out": [], "phase": "opt"}
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
