@@ -58,7 +58,8 @@ EPILOG = """formats, told from what the file holds, and what they become:
   torch-export      programs of torch.export (.pt2)                     scenario
   networkx          node-link JSON, GraphML                             scenario
   chakra            MLCommons Chakra traces, one file a rank (.et)      scenario
-  kineto            traces of torch.profiler (record_shapes=True)       profile (.jsonl)
+  kineto            traces of torch.profiler (record_shapes=True)       profile (.jsonl) or
+                                                                        scenario (.json)
   nvidia-smi-topo   output of nvidia-smi topo -m                        cluster
   nccl-tests        output of nccl-tests                                tables of collectives
 
@@ -93,10 +94,11 @@ def _imported(args: argparse.Namespace) -> tuple[Any, str, str]:
     _check_options(args, format_)
     if format_ in TORCH_FORMATS and len(sources) == 1:
         with within(first):
-            if format_ == "kineto":
+            if format_ == "kineto" and args.output.lower().endswith(LINES):
                 trace = _trace(args, source)
                 return trace, format_, trace.text
-            imported = _program(args, source, name)
+            program = format_ == "torch-export"
+            imported = _program(args, source, name) if program else _step(args, source, name)
     else:
         imported = import_file(
             sources, format_, name, args.devices, args.bandwidth, args.memory,
@@ -122,13 +124,28 @@ def _program(args: argparse.Namespace, source: Source, name: str) -> Any:
     return replace(scenario, provenance=provenance_of([source], "torch-export"))
 
 
+def _step(args: argparse.Namespace, source: Source, name: str) -> Any:
+    """A step of a trace of PyTorch as a scenario, with the host that dispatched it."""
+    from ..importers import Machine, graph_scenario, provenance_of
+    from ..measure import trace_step
+
+    step = trace_step(source.text(), args.device, args.warm_up, name)
+    kind = step.kind if args.cluster is None else None
+    machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
+    scenario = graph_scenario(step.graph, machine, "kineto", step.notes, timed=True)
+    if scenario.cluster.host is None:
+        scenario = replace(scenario, cluster=replace(scenario.cluster, host=step.host))
+    figures = {"step": dict(step.figures)}
+    return replace(scenario, provenance=provenance_of([source], "kineto") | figures)
+
+
 def _trace(args: argparse.Namespace, source: Source) -> Any:
     """A trace of PyTorch as a profile."""
     from ..importers import provenance_of
     from ..measure import trace_profile
 
     wrong = [
-        f"--{name}: a trace becomes a profile, which knows no machine"
+        f"--{name}: a trace becomes a profile, which knows no machine (a .json holds its step)"
         for name in ("cluster", "devices", "bandwidth", "memory")
         if getattr(args, name) is not None
     ]
@@ -148,7 +165,7 @@ def _check_options(args: argparse.Namespace, format_: str) -> None:
     ]
     if wrong:
         raise InputError(wrong)
-    endings = LINES if format_ == "kineto" else JSON
+    endings = (*JSON, *LINES) if format_ == "kineto" else JSON
     if not args.output.lower().endswith(endings) and not args.output.startswith("/dev/"):
         raise InputError(f"--output: {args.output}: the name must end in {' or '.join(endings)}")
 

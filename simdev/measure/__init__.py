@@ -2,8 +2,8 @@
 
 ``profile_model`` captures a step as a graph, measures its operators and the step itself, and writes
 both files. ``import_program`` makes a graph of an exported program, ``import_trace`` a profile of a
-profiler's trace. PyTorch is imported when one of these names is first used, not before; without it
-that raises InputError.
+profiler's trace, ``trace_step`` the graph of its step. PyTorch is imported when one of these names
+is first used, not before; without it that raises InputError.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from ..errors import InputError
 if TYPE_CHECKING:
     from .profiles import model_names, profile_grid, profile_model
     from .programs import Program, import_program
-    from .traces import TraceProfile, import_trace, trace_profile
+    from .traces import TraceProfile, TraceStep, import_trace, trace_profile, trace_step
     from .transfers import write_measured_cluster
 
 _HOMES = {
     "Program": "programs",
     "TraceProfile": "traces",
+    "TraceStep": "traces",
     "import_program": "programs",
     "import_trace": "traces",
     "model_names": "profiles",
     "profile_grid": "profiles",
     "profile_model": "profiles",
     "trace_profile": "traces",
+    "trace_step": "traces",
     "write_measured_cluster": "transfers",
 }
 __all__ = [
     "Program",
     "TraceProfile",
+    "TraceStep",
     "import_program",
     "import_trace",
     "model_names",
     "profile_grid",
     "profile_model",
     "trace_profile",
+    "trace_step",
     "write_measured_cluster",
 ]
 

@@ -262,12 +262,17 @@ def test_only_traces_of_ranks_are_several_files(tmp_path, capsys, monkeypatch):
     assert "net: " in capsys.readouterr().err
 
 
-def test_a_trace_becomes_no_scenario_and_torch_formats_have_their_own_door(tmp_path, capsys):
+def test_a_trace_becomes_a_profile_or_a_step_and_torch_formats_have_their_own_door(
+    tmp_path, capsys
+):
     pytest.importorskip("torch")
     path = saved(tmp_path, "kineto")
     out = str(tmp_path / "p.jsonl")
-    assert main(["import", str(path), "-o", str(tmp_path / "s.json"), "--device", "cpu"]) == 2
-    assert "must end in .jsonl or .jsonl.gz" in capsys.readouterr().err
+    assert main(["import", str(path), "-o", str(tmp_path / "s.txt"), "--device", "cpu"]) == 2
+    assert "must end in .json or .json.gz or .jsonl or .jsonl.gz" in capsys.readouterr().err
+    assert main(["import", str(path), "-o", str(tmp_path / "s.json"), "--device", "cpu"]) == 0
+    assert "1 op, 1 device, kineto" in capsys.readouterr().out
+    assert load_scenario(tmp_path / "s.json").graph.ops[0].kind == "relu"
     assert main(["import", str(path), "-o", out, "--device", "cpu", "--devices", "2"]) == 2
     assert "--devices: a trace becomes a profile, which knows no machine" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"simdev\.measure reads it"):

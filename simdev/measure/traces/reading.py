@@ -37,7 +37,7 @@ from .replay import (
     replayed,
     shares,
 )
-from .updates import OPTIMIZER, Timed, parameters_of, update_rows
+from .updates import OPTIMIZER, Timed, optimizer_steps, parameters_of, update_rows
 
 METHOD = "kineto"
 LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given
@@ -85,7 +85,8 @@ class _RowSamples:
             **timing_fields([round(time) for time in self.device]),
         }
         if self.launches:
-            row["launches"] = self.launches
+            # Gaps between launches come on top of it, as on top of what CUPTI measures.
+            row |= {"launches": self.launches, "kernel_ns": row["t_ns"]["p50"]}
         if self.note:
             # The whole was measured, the shares were not.
             row |= {"src": "fitted", "note": self.note}
@@ -123,8 +124,8 @@ def trace_profile(
     file.
     """
     events = parse_events(text)
-    kind = _kind(events, device)
-    steps, skipped = _steps(events, warm_up)
+    kind = kind_of_device(events, device)
+    steps, skipped, marked = steps_of(events, warm_up)
     reading = _Reading(events, steps)
     if not reading.rows:
         raise InputError(
@@ -142,13 +143,13 @@ def trace_profile(
     method = {"timer": METHOD, "statistic": "median", "steps": len(steps), "warm_up_steps": skipped}
     unmeasured = [f"{name}: {reason}" for name, reason in reading.reasons.items()]
     return TraceProfile(
-        read_profile({"header": {"v": 1, "header": header}, "rows": rows}),
+        read_profile({"header": {"v": 1, "header": header | {"step": step}}, "rows": rows}),
         profile_text(Measured(rows, {}, step, method, unmeasured), header),
-        tuple(_notes(reading, step, skipped)),
+        tuple(_notes(reading, steps, skipped, marked)),
     )
 
 
-def _kind(events: Events, device: str | None) -> str:
+def kind_of_device(events: Events, device: str | None) -> str:
     """The kind of device of the rows. Raises InputError where nothing tells it."""
     if device is not None:
         return device
@@ -160,21 +161,24 @@ def _kind(events: Events, device: str | None) -> str:
     return kinds[0]
 
 
-def _steps(events: Events, warm_up: int | None) -> tuple[list[Event], int]:
-    """The steps that count (none: the trace marks no steps), and how many were left out.
+def steps_of(events: Events, warm_up: int | None) -> tuple[list[Event], int, bool]:
+    """The steps that count, how many were left out, and whether the trace marks them.
 
-    Raises InputError.
+    Without marks several steps of an optimizer tell them, for a profiler without a schedule marks
+    none; without these there are none: the whole trace is one. Raises InputError.
     """
-    count = len(events.steps)
+    marked = bool(events.steps)
+    # By time: numbers begin anew when a profiler is started again.
+    steps = sorted(events.steps or optimizer_steps(events), key=lambda step: step.start)
+    count = len(steps)
     if warm_up is not None and warm_up < 0:
         raise InputError(f"--warm-up: must not be negative, got {warm_up}")
+    if warm_up and not count:
+        raise InputError("--warm-up: the trace marks no steps (profiler.step())")
     skipped = warm_up if warm_up is not None else int(count >= LEAST_STEPS)
     if count and skipped >= count:
         raise InputError(f"--warm-up: {skipped} of {count} steps leaves none")
-    if warm_up and not count:
-        raise InputError("--warm-up: the trace marks no steps (profiler.step())")
-    # By time: numbers begin anew when a profiler is started again.
-    return sorted(events.steps[skipped:], key=lambda step: step.start), skipped
+    return steps[skipped:], skipped, marked
 
 
 class _Reading:
@@ -196,6 +200,7 @@ class _Reading:
         self.unclaimed: list[Event] = []
         self.fused, self.calls = [0, 0], 0
         self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
+        self._launches: Counter[int] = Counter()
         self._replay = Replay(self.types)
         for call in calls_of(events, steps):
             self._add_call(call)
@@ -212,6 +217,7 @@ class _Reading:
         for span in event.above():
             if span.name.startswith(OPTIMIZER):
                 self._updates.setdefault(id(span), (span, call.step, []))[2].append((event, time))
+                self._launches[id(span)] += len(kernels)
                 return
         parts = self._replay.of(event)
         if isinstance(parts, str):
@@ -235,13 +241,15 @@ class _Reading:
         for step, number, operators in updates:
             rows = update_rows(step, operators, present, self.types, self.parameters)
             time = sum(duration for _, duration in operators)
+            kernels = self._launches[id(step)]
             if not rows:
                 reason = "an optimizer whose updates simdev does not know"
                 self._leave_out(step.name, reason, time)
                 continue
             self.totals[number] += time
+            host, launches = step.duration // len(rows), -(-kernels // len(rows))
             for row, share in rows:
-                self._add(row, time * share, step.duration, 0, note)
+                self._add(row, time * share, host, launches, note)
 
     def _leave_out(self, name: str, reason: str, time: int) -> None:
         self.reasons.setdefault(name, reason)
@@ -309,27 +317,36 @@ def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
     }
     if reading.has_kernels:
         times["unclaimed_s"] = busy(reading.unclaimed) / count
+    if reading.fused[0]:
+        times["compiled_s"] = reading.fused[1] / count
     if steps:
         times["step_s"] = statistics.median(step.duration for step in steps)
     return {"steps": len(steps)} | {name: round(time) / 1e9 for name, time in times.items()}
 
 
-def _notes(reading: _Reading, step: Mapping[str, Any], skipped: int) -> Iterator[str]:
-    steps = reading.events.steps
+def _notes(reading: _Reading, steps: Sequence[Event], skipped: int, marked: bool) -> Iterator[str]:
+    count = max(1, len(steps))
     if skipped:
-        yield f"left out {skipped} of {len(steps)} steps as warm-up"
+        yield f"left out {skipped} of {len(steps) + skipped} steps as warm-up"
     if not steps:
         yield "the trace marks no steps: every call counts, those of the warm-up too"
+    elif not marked:
+        yield f"the trace marks no steps: {len(steps) + skipped} are told by the optimizer's"
     if not reading.has_kernels:
         yield "times of a CPU hold the profiler's own work on every operator inside"
-    if step.get("unclaimed_s", 0) > FEW * step["rows_s"]:
+    total = sum(reading.totals.values()) / count
+    unclaimed = busy(reading.unclaimed) / count
+    if unclaimed > FEW * total:
+        yield (f"{unclaimed / 1e6:.3f} ms a step of kernels belong to no operator and are left out")
+    if reading.fused[0]:
+        calls, time = (amount / count for amount in reading.fused)
         yield (
-            f"{step['unclaimed_s'] * 1e3:.3f} ms a step of kernels belong to no operator and are "
-            "left out"
+            f"{calls:.0f} of {reading.calls / count:.0f} calls a step, {time / total:.1%} of the "
+            "rows' time, are kernels that a compiler fused: of what they compute a trace tells the "
+            "tensors and no more"
         )
     shared = Counter(samples.note for samples in reading.rows.values() if samples.note)
-    for note, count in shared.items():
-        yield f"{count} rows are no measurements: each has {note}"
-    for name, time in reading.left_out.most_common(MOST_NOTED):
-        milliseconds = time / max(1, step["steps"]) / 1e6
-        yield f"left out {name} ({milliseconds:.3f} ms a step): {reading.reasons[name]}"
+    for note, rows in shared.items():
+        yield f"{rows} rows are no measurements: each has {note}"
+    for name, left in reading.left_out.most_common(MOST_NOTED):
+        yield f"left out {name} ({left / count / 1e6:.3f} ms a step): {reading.reasons[name]}"

@@ -14,7 +14,7 @@ from math import prod
 import torch
 
 from ..kinds import Fields
-from .events import Event, is_shape
+from .events import Event, Events, is_shape
 from .replay import ATEN, DTYPES, Types
 
 TOUCH_EACH_ONCE = (
@@ -64,6 +64,19 @@ def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
     ]
 
 
+def optimizer_steps(events: Events) -> list[Event]:
+    """Steps told by two or more steps of an optimizer: each goes up to the end of one."""
+    spans = (span for root in events.roots for span in root.inside())
+    ends = sorted(span.end for span in spans if span.name.startswith(OPTIMIZER))
+    if len(ends) < 2:
+        return []
+    starts = [min(root.start for root in events.roots), *ends]
+    return [
+        Event(f"step {i}", "user_annotation", start, end, ("", ""), {})
+        for i, (start, end) in enumerate(zip(starts, ends, strict=False))
+    ]
+
+
 def update_rows(
     step: Event,
     operators: Sequence[Timed],
@@ -78,7 +91,7 @@ def update_rows(
     ``parameters`` are those of the backward, for a trace leaves out the shapes of lists of more
     than 30 tensors.
     """
-    kind = _update_kind(step.name, present)
+    kind = update_kind(step.name, present)
     names = {event.name for event, _ in operators}
     chosen = next((name for name in TOUCH_EACH_ONCE if ATEN + name in names), None)
     if chosen is None or kind is None:
@@ -127,7 +140,7 @@ def _by_elements(parameters: Sequence[Parameter]) -> Mapping[Parameter, float]:
     return {parameter: prod(parameter[0]) / total for parameter in parameters if total}
 
 
-def _update_kind(step: str, present: set[str]) -> str | None:
+def update_kind(step: str, present: set[str]) -> str | None:
     """The kind of update by the step's name (``Optimizer.step#SGD.step``)."""
     name = step.partition("#")[2].partition(".")[0]
     if name == "SGD":

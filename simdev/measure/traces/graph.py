@@ -1,0 +1,207 @@
+"""The graph of a traced step: its calls in their order, with the times of the trace.
+
+A trace knows no tensors, only their shapes. What an op reads is taken to be the latest output of
+as many elements of the same type; the backward first looks at what its forward op read and made,
+which autograd's sequence numbers tell. An op that reads nothing so waits for the op before it.
+Parameters are those whose gradients autograd stores; the memory of a step is told as far as this
+goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import chain, count
+from math import prod
+from typing import Any
+
+from ...graph import Graph, Op, Tensor
+from ...semantics.dtype import bits_of
+from ..kinds import Fields
+from .calls import Call, is_copy
+from .compiled import is_fused, region_of
+from .events import Event
+from .reading import Replay
+from .replay import ATEN, Replayed, shares
+from .timeline import Piece, Timeline
+from .updates import Parameter
+
+STATES = {"adam": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
+"""Tensors of state a parameter, by kind of update without its ending."""
+
+_PHASES = {"backward": "grad/", "update": "update/"}
+_NANOSECOND = Fraction(1, 10**9)
+Key = tuple[int, str]
+"""Elements and dtype of a tensor."""
+
+
+@dataclass
+class Step:
+    """The ops of a step while they are written, and what is known of the tensors around them."""
+
+    kind: str
+    replay: Replay
+    ops: list[Op] = field(default_factory=list)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    _taken: set[str] = field(default_factory=set)
+    _latest: dict[Key, str] = field(default_factory=dict)
+    _around: dict[int, dict[Key, str]] = field(default_factory=dict)
+
+    def add(self, piece: Piece) -> None:
+        """Writes a piece: an op, or several where one call is several ops."""
+        call = piece.call
+        if not piece.last or _copies(piece) or call.event is None:
+            self._write(piece, _plain(piece), 1.0, first=True)
+            return
+        parts = self.replay.of(call.event)
+        if isinstance(parts, str) or not parts:
+            self._write(piece, _plain(piece), 1.0, first=True)
+            return
+        if is_fused(call.event):
+            self.unnamed[parts[0].row["op"]] += piece.device_ns
+        rows = [part.row for part in parts]
+        for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
+            self._write(piece, part, share, first=part is parts[0])
+
+    def _write(self, piece: Piece, part: Replayed, share: float, first: bool) -> None:
+        call, row = piece.call, part.row
+        where = region_of(call.event) if call.event is not None else None
+        prefix = _PHASES.get(call.phase, "") + (f"compiled {where}/" if where else "")
+        name = self._unique(prefix + row["op"])
+        inputs = self._reads(call, row)
+        before = (self.ops[-1].name,) if self.ops and not inputs else ()
+        time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
+        launches = len({id(launch) for launch, _ in piece.kernels})
+        seen: dict[str, Any] = {"in": row["in"], "dt": row["dt"]} if row["in"] else {}
+        self.ops.append(
+            Op(
+                name,
+                kind=row["op"],
+                phase=call.phase,
+                inputs=inputs,
+                control_inputs=before,
+                outputs=tuple(Tensor(**output) for output in part.outputs),
+                attrs=row["attrs"] | seen,
+                time={self.kind: time},
+                # All launches of a call stand with its first op: the others follow on the device.
+                host_time=piece.host_ns * _NANOSECOND if first else 0,
+                launches=max(1, launches) if first else 1,
+                blocks_host=piece.blocks and first,
+            )
+        )
+        self._remember(call, row, inputs, name, part.outputs)
+
+    def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
+        """The tensors that the op is taken to read."""
+        around = self._forward_of(call) if call.phase == "backward" else {}
+        sources = []
+        for i, (shape, dtype) in enumerate(zip(row["in"], row["dt"], strict=True)):
+            key = (prod(shape), dtype)
+            saved = around.get(key) if i or key not in self._latest else None
+            source = saved or self._latest.get(key)
+            if source is not None and source not in sources and prod(shape) > 1:
+                sources.append(source)
+        return tuple(sources)
+
+    def _forward_of(self, call: Call) -> Mapping[Key, str]:
+        """What the forward op of a backward op read and made."""
+        numbers = _sequence_numbers(call)
+        return next((self._around[number] for number in numbers if number in self._around), {})
+
+    def _remember(
+        self, call: Call, row: Fields, inputs: Sequence[str], name: str, outputs: Sequence[Fields]
+    ) -> None:
+        made = {
+            (prod(output["shape"]), output["dtype"]): f"{name}:{i}" if i else name
+            for i, output in reversed(list(enumerate(outputs)))
+        }
+        if call.phase == "forward":
+            keys = [(prod(shape), dtype) for shape, dtype in zip(row["in"], row["dt"], strict=True)]
+            read = {key: self._latest[key] for key in keys if self._latest.get(key) in inputs}
+            for number in _sequence_numbers(call):
+                self._around[number] = read | made
+        self._latest |= made
+
+    def _unique(self, name: str) -> str:
+        numbered = (f"{name}_{i}" for i in count(1))
+        free = next(text for text in chain([name], numbered) if text not in self._taken)
+        self._taken.add(free)
+        return free
+
+
+def step_graph(
+    name: str,
+    timeline: Timeline,
+    kind: str,
+    replay: Replay,
+    parameters: Sequence[Parameter],
+    update: str | None,
+) -> tuple[Graph, Counter[str]]:
+    """The graph of a step on a kind of device, and ns by kind of what a compiler fused.
+
+    ``update`` is the kind of the optimizer's updates, where it is known.
+    """
+    step = Step(kind, replay)
+    if parameters:
+        step.ops.append(_parameters(parameters, update))
+    for piece in timeline.pieces:
+        step.add(piece)
+    if timeline.rest_ns:
+        rest = timeline.rest_ns * _NANOSECOND
+        before = (step.ops[-1].name,)
+        step.ops.append(
+            Op("rest of the step", "host", "update", (), before, time=0, host_time=rest)
+        )
+    return Graph(name, tuple(step.ops)), step.unnamed
+
+
+def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
+    """An op that owns all parameters, their gradients and the optimizer's state."""
+    size = sum(prod(shape) * bits_of(dtype) // 8 for shape, dtype in parameters)
+    states = STATES.get((update or "").removesuffix("_update"), 0)
+    return Op(
+        "parameters",
+        "parameter",
+        time=0,
+        host_time=0,
+        param_bytes=size,
+        grad_bytes=size,
+        state_bytes=states * size,
+    )
+
+
+def _plain(piece: Piece) -> Replayed:
+    """What a piece is of which no row is known, by its operator's or its kernel's name."""
+    call, attrs = piece.call, Fields()
+    if _copies(piece):
+        home = is_copy(piece.kernels[0][1], "DtoH")
+        kind = "copy_to_host" if home else "copy_to_device"
+        attrs["bytes"] = sum(kernel.number("bytes") or 0 for _, kernel in piece.kernels)
+    elif call.event is not None:
+        kind = call.event.name.removeprefix(ATEN).strip("_") or "op"
+        kind = kind if piece.last else f"{kind} (part)"
+    else:
+        kind = _short(call.name)
+    return Replayed({"op": kind, "attrs": attrs, "in": [], "dt": []}, [])
+
+
+def _copies(piece: Piece) -> bool:
+    """Whether a piece copies between host and device and does nothing else."""
+    return bool(piece.kernels) and all(
+        is_copy(kernel, "HtoD", "DtoH") for _, kernel in piece.kernels
+    )
+
+
+def _short(name: str) -> str:
+    """A kernel's name without template arguments and parameters."""
+    return name.removeprefix("void ").split("<")[0].split("(")[0].strip() or "kernel"
+
+
+def _sequence_numbers(call: Call) -> list[int]:
+    """Numbers of the autograd node of a call, innermost first."""
+    event = call.event
+    spans: list[Event] = [] if event is None else [event, *event.above()]
+    numbers = [span.number("Sequence number") for span in spans]
+    return [number for number in numbers if number is not None]

@@ -1,0 +1,150 @@
+"""A step of a trace as a graph with its host: what ``simdev import`` makes a scenario of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...cluster import Host
+from ...errors import InputError
+from ...graph import Graph
+from .calls import Call
+from .events import Event, Events, busy, parse_events
+from .graph import step_graph
+from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
+from .timeline import Timeline, device_timeline, host_timeline
+from .updates import OPTIMIZER, parameters_of, update_kind
+
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """A traced step: its graph on a kind of device, the host that dispatches it, notes for people,
+    and figures (seconds, counts) for the provenance.
+    """
+
+    graph: Graph
+    kind: str
+    host: Host
+    notes: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def trace_step(
+    text: str, device: str | None = None, warm_up: int | None = None, name: str = "trace"
+) -> TraceStep:
+    """The step of median length of a trace's text; a trace that marks no steps is one step.
+
+    ``device`` and ``warm_up`` as in ``import_trace``. Raises InputError.
+    """
+    events = parse_events(text)
+    kind = kind_of_device(events, device)
+    steps, skipped, marked = steps_of(events, warm_up)
+    number = _median_step(steps)
+    calls = [call for call in calls_of(events, steps) if call.step == number]
+    if not calls:
+        raise InputError("the step has no operator")
+    start = steps[number].start if steps else min(root.start for root in events.roots)
+    end = steps[number].end if steps and marked else None
+    on_device = bool(events.kernels)
+    timeline = (
+        device_timeline(events, calls, start, end)
+        if on_device
+        else host_timeline(calls, start, end)
+    )
+    replay = Replay(types_of(events))
+    parameters = parameters_of(events.roots, start)
+    graph, fused = step_graph(name, timeline, kind, replay, parameters, _update(events))
+    figures = _figures(timeline, calls, fused)
+    # A CPU runs an operator itself before it goes on to the next.
+    host = Host() if on_device else Host(ahead=1)
+    notes = [*_notes(steps, skipped, marked, figures, on_device), *_unnamed(graph, figures, fused)]
+    return TraceStep(graph, kind, host, tuple(notes), figures)
+
+
+def _median_step(steps: Sequence[Event]) -> int:
+    """The number of the step of median length."""
+    if not steps:
+        return 0
+    middle = statistics.median_low(step.duration for step in steps)
+    return next(i for i, step in enumerate(steps) if step.duration == middle)
+
+
+def _update(events: Events) -> str | None:
+    """The kind of the optimizer's updates."""
+    spans = [span for root in events.roots for span in root.inside()]
+    steps = [span for span in spans if span.name.startswith(OPTIMIZER)]
+    present = {inner.name for step in steps for inner in step.inside()}
+    return update_kind(steps[0].name, present) if steps else None
+
+
+def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]) -> dict[str, Any]:
+    """What the step holds, in seconds: the traced step, its kernels' time, what ops have of it."""
+    pieces = timeline.pieces
+    kernels = [kernel for call in calls for _, kernel in call.kernels]
+    device = sum(piece.device_ns for piece in pieces)
+    figures = {
+        "step_s": timeline.step_ns / 1e9,
+        "kernels_s": (busy(kernels) if kernels else device) / 1e9,
+        "device_s": device / 1e9,
+        "host_s": (timeline.rest_ns + sum(piece.host_ns for piece in pieces)) / 1e9,
+        "kernels": len(kernels),
+        "waits": sum(piece.blocks for piece in pieces),
+    }
+    return figures | ({"compiled_s": sum(fused.values()) / 1e9} if fused else {})
+
+
+def _notes(
+    steps: Sequence[Event],
+    skipped: int,
+    marked: bool,
+    figures: Mapping[str, Any],
+    on_device: bool,
+) -> Iterator[str]:
+    if not steps:
+        yield "the trace marks no steps: the whole of it is one"
+    elif not marked:
+        yield f"the trace marks no steps: {len(steps) + skipped} are told by the optimizer's"
+    if len(steps) > 1:
+        yield f"the step of median length of {len(steps)}, {skipped} left out as warm-up"
+    yield (
+        f"traced step {figures['step_s'] * 1e3:.3f} ms: device {figures['device_s'] * 1e3:.3f} ms, "
+        f"host {figures['host_s'] * 1e3:.3f} ms"
+    )
+    whose = "the host's times hold" if on_device else "times of a CPU hold"
+    yield f"{whose} the profiler's own work: without it the step is shorter"
+    yield "who reads whose output is told from shapes and autograd's numbers, not from the trace"
+
+
+def _unnamed(graph: Graph, figures: Mapping[str, Any], fused: Mapping[str, int]) -> Iterator[str]:
+    """What no operator names, with counts and shares of the device's time."""
+    times = {op.kind: time for op in graph.ops if (time := _seconds(op)) and _is_unnamed(op, fused)}
+    total = figures["device_s"] or 1
+    sums: dict[str, list[float]] = {kind: [] for kind in times}
+    for op in graph.ops:
+        if op.kind in sums and _is_unnamed(op, fused):
+            sums[op.kind].append(_seconds(op))
+    for label, kinds in (
+        ("kernels that a compiler fused", [kind for kind in sums if kind in fused]),
+        ("operators that simdev does not know", [kind for kind in sums if kind not in fused]),
+    ):
+        count = sum(len(sums[kind]) for kind in kinds)
+        share = sum(sum(sums[kind]) for kind in kinds) / total
+        largest = sorted(kinds, key=lambda kind: -sum(sums[kind]))[:MOST_NAMED]
+        if count:
+            yield (
+                f"{count} of {len(graph.ops)} ops, {share:.1%} of the device's time, are {label}: "
+                f"{', '.join(largest)}{', ..' if len(kinds) > len(largest) else ''}"
+            )
+
+
+def _seconds(op: Any) -> float:
+    return float(sum(op.time.values())) if isinstance(op.time, Mapping) else 0.0
+
+
+def _is_unnamed(op: Any, fused: Mapping[str, int]) -> bool:
+    """Whether nothing tells what an op computes: a fused kernel, or one without shapes."""
+    return op.kind in fused or not ("in" in op.attrs or op.outputs or "bytes" in op.attrs)

@@ -1,0 +1,64 @@
+"""Events of traces of a GPU, as torch.profiler writes them."""
+
+from __future__ import annotations
+
+import json
+
+
+def span(name, start, duration, category="cpu_op", thread=1, **args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": duration,
+        "args": args,
+    }
+
+
+def operator(name, start, duration, inputs, number, thread=1):
+    """``inputs`` are (type, shape, value)."""
+    kinds, shapes, values = (list(column) for column in zip(*inputs, strict=True))
+    strides = [[] for _ in shapes]
+    for i, shape in enumerate(shapes):
+        step = 1
+        for extent in reversed(shape if kinds[i] != "TensorList" else []):
+            strides[i].insert(0, step)
+            step *= extent
+    args = {
+        "External id": number,
+        "Input type": kinds,
+        "Input Dims": shapes,
+        "Input Strides": strides,
+        "Concrete Inputs": values,
+    }
+    return span(name, start, duration, "cpu_op", thread, **args)
+
+
+def kernel(start, duration, correlation, stream=7, name="gemm", category="kernel"):
+    args = {"device": 0, "stream": stream, "correlation": correlation}
+    return span(name, start, duration, category, f"stream {stream}", **args)
+
+
+def launch(start, correlation, thread=1, duration=2):
+    return span(
+        "cudaLaunchKernel", start, duration, "cuda_runtime", thread, correlation=correlation
+    )
+
+
+MATRIX = [("float", [64, 32], ""), ("float", [32, 16], "")]
+H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+
+
+def trace(*events, devices=H100, **more) -> str:
+    return json.dumps(
+        {
+            "schemaVersion": 1,
+            "displayTimeUnit": "ms",
+            "deviceProperties": devices,
+            "traceEvents": list(events),
+            **more,
+        }
+    )
