@@ -23,6 +23,7 @@ from ...taskgraph import MAX_TASKS, TaskGraph
 from ..pipeline import schedule_of
 from .actions import add_actions, add_sends
 from .buffers import add_activations, add_parameters
+from .dispatch import add_dispatches
 from .durations import Durations
 from .expand import expand
 from .program import NONE, QUEUES, Program
@@ -97,6 +98,7 @@ def _program(
     for stage in range(schedule.stages):
         add_sends(program, stage)
         add_activations(program, stage)
+    add_dispatches(program)
     return program
 
 

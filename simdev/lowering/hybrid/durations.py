@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 
+from ...cluster import Host
 from ...collectives import CollectiveModel, flows_wire
 from ...costs.roofline import DeviceSpec, Load, Scalars, datasheet_scalars, ideal_seconds, rounded
 from ...errors import InputError
@@ -44,7 +45,8 @@ class Durations:
         self._by_pattern: dict[Hashable, int] = {}
         self._sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
-        self.compute, self.host = cache(self._compute), cache(self._host)
+        self.compute, self.copy = cache(self._compute), cache(self._copy)
+        self.thread = cache(self._thread)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
         self._load_ps, self._places = cache(self._roofline_ps), cache(self._places_of)
         self._scalars = cache(self._datasheet_scalars)
@@ -75,7 +77,26 @@ class Durations:
     def _datasheet_scalars(self, kind: str, op_class: str) -> Scalars:
         return datasheet_scalars(self.specs[kind], op_class)
 
-    def _host(self, size: int) -> int:
+    def host(self, rank: int) -> Host | None:
+        """What dispatches the ops of a rank's devices.
+
+        Raises InputError where they have several, or one thread for several devices.
+        """
+        hosts = {self.cluster.host_of(d) for d in self.grid.devices[rank]}
+        if len(hosts) > 1:
+            raise InputError(f"cluster.host: the devices of rank {rank} have hosts that differ")
+        (host,) = hosts
+        if host is not None and host.threads != "device":
+            raise InputError(
+                'cluster.host.threads: a large model has a process a device; write "device"'
+            )
+        return host
+
+    def _thread(self, seconds: Fraction) -> int:
+        """The number of what a host does for so long."""
+        return self._add([_checked(picoseconds(seconds), "host_time")])
+
+    def _copy(self, size: int) -> int:
         """The number of a copy to or from host memory."""
         seconds = Fraction(size) / self.parallelism.host_rate
         return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)

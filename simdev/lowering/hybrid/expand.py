@@ -13,9 +13,11 @@ import numpy as np
 
 from ...cluster import Cluster
 from ...models.large.roles import COMPUTES, HOST, NO_LAYER, PIPELINE, ROLES
+from ...models.large.roles import DISPATCH as DISPATCHING
 from ...taskgraph import (
     BUFFER_KINDS,
     COLLECTIVE,
+    DISPATCH,
     PERSISTENT,
     TRANSFER,
     Buffers,
@@ -31,9 +33,10 @@ from ...units import parse_bytes
 from .grid import CLASSES, RankGrid
 from .program import QUEUES, Program
 
-KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER)
+KINDS = (*ROLES[:COMPUTES], COLLECTIVE, TRANSFER, DISPATCH)
+_PLACES = {PIPELINE: COMPUTES + 1, HOST: COMPUTES + 1, DISPATCHING: COMPUTES + 2}
 _KIND_OF_ROLE = np.array(
-    [min(role, COMPUTES) + (role in (PIPELINE, HOST)) for role in range(len(ROLES))], np.uint8
+    [_PLACES.get(role, min(role, COMPUTES)) for role in range(len(ROLES))], np.uint8
 )
 
 
@@ -218,6 +221,9 @@ def _row_name(x: _Expansion, row: int) -> str:
     columns = x.columns
     action, layer, role = (int(columns[name][row]) for name in ("action", "layer", "role"))
     parts = [str(x.program.schedule.actions[action])] if action >= 0 else []
+    if role == DISPATCHING:
+        what = [f"layer_{layer}"] if layer != NO_LAYER else ["step"]
+        return f"{DISPATCH} {'/'.join(parts + what)}"
     if role != PIPELINE:
         parts.append(f"layer_{layer}" if layer != NO_LAYER else "ends")
     # Rows of one action (or behind the last of a rank) stand together: those before are counted.

@@ -44,7 +44,8 @@ class Queue(NamedTuple):
     TO_PREVIOUS,
     TO_HOST,
     FROM_HOST,
-) = range(9)
+    THREAD,
+) = range(10)
 QUEUES = (
     Queue("", SINGLE, NONE),
     Queue("tensor", TENSOR, roles.TENSOR),
@@ -55,6 +56,7 @@ QUEUES = (
     Queue("to previous", SINGLE, roles.PIPELINE),
     Queue("to host", SINGLE, roles.HOST),
     Queue("from host", SINGLE, roles.HOST),
+    Queue("thread", SINGLE, roles.DISPATCH),
 )
 # Rows up to this queue follow one another on their rank; the others run beside them.
 LAST_MAIN_QUEUE = EXPERT_QUEUE
@@ -84,11 +86,13 @@ class Template:
 
     ``visits`` are by layer; ``ends`` are the rows of the embedding and the classifier, ``transfer``
     that which sends to another rank. The layer of a transfer's row is the rank that it goes to.
+    ``launches`` are the kernels of each row.
     """
 
     rank: int
     durations: Durations
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    launches: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     visits: dict[int, Visit] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
@@ -96,7 +100,8 @@ class Template:
 
     def compute(self, role: int, loads: tuple[Load, ...], layer: int = NO_LAYER) -> int:
         """A row that computes: its number."""
-        return self._add(role, COMPUTE, self.durations.compute(self.rank, loads), 0, layer)
+        duration = self.durations.compute(self.rank, loads)
+        return self._add(role, COMPUTE, duration, 0, layer, len(loads))
 
     def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
         """A row of a collective of ``size`` bytes, as nccl-tests count them."""
@@ -105,15 +110,18 @@ class Template:
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host."""
-        return self._add(roles.HOST, queue, self.durations.host(size), size, layer)
+        return self._add(roles.HOST, queue, self.durations.copy(size), size, layer)
 
     def send(self, queue: int, rank: int, size: int) -> None:
         """The row that sends to another rank."""
         duration = self.durations.transfer(self.rank, rank, size)
         self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
 
-    def _add(self, role: int, queue: int, duration: int, size: int, layer: int) -> int:
+    def _add(
+        self, role: int, queue: int, duration: int, size: int, layer: int, launches: int = 1
+    ) -> int:
         self.rows.append((role, queue, duration, size, layer))
+        self.launches.append(launches)
         return len(self.rows) - 1
 
     @cached_property

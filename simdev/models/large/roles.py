@@ -15,13 +15,14 @@ from ...strategy.parallelism import Parallelism
 from .transformer import Transformer
 
 # What a task is for. The first COMPUTES compute; the others are blocked on or hidden behind them.
+# "host" are copies to and from its memory, "dispatch" is what its thread does.
 ROLES = (
     "forward", "backward", "weight gradient", "recompute", "update",
-    "tensor", "expert", "data", "pipeline", "host",
+    "tensor", "expert", "data", "pipeline", "host", "dispatch",
 )  # fmt: skip
-FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST = range(
-    len(ROLES)
-)
+(
+    FORWARD, BACKWARD, WEIGHT, RECOMPUTE, UPDATE, TENSOR, EXPERT, DATA, PIPELINE, HOST, DISPATCH,
+) = range(len(ROLES))  # fmt: skip
 COMPUTES = 5
 NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a whole stage
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any
 
 from ...errors import InputError, refuse
-from ...units import is_count, name_problems
+from ...frozen import FrozenDict
+from ...graph import PHASES
+from ...units import Number, is_count, name_problems, parse_time
 
 NORMS = ("layer", "rms")
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
@@ -27,6 +30,8 @@ class Transformer:
     ``experts`` > 0: all layers but the first ``dense_layers`` send each word to ``top_k`` of so
     many experts of ``expert_inner``, beside ``shared_experts`` of that width which every word
     meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
+    ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
+    made again) for a microbatch, and the step's "update", in seconds.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Transformer:
     expert_inner: int = 0
     shared_experts: int = 0
     dense_layers: int = 0
+    host_time: Mapping[str, Number] = FrozenDict()
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -56,8 +62,10 @@ class Transformer:
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
             if not self.head_width and self.hidden % self.heads == 0:
                 object.__setattr__(self, "head_width", self.hidden // self.heads)
+        seconds, problems = _host_seconds(self.host_time)
+        object.__setattr__(self, "host_time", FrozenDict(seconds))
         # Sizes are compared with each other only where each by itself is sound.
-        refuse(self._field_problems())
+        refuse([*self._field_problems(), *problems])
         refuse(self._size_problems())
 
     def _field_problems(self) -> Iterator[str]:
@@ -155,6 +163,23 @@ class Transformer:
         if experts:
             used += experts // self.experts * self.top_k + self.hidden * self.experts
         return 2 * words * used + self._core_flops(words)
+
+
+def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
+    """Times of hosts by phase in seconds, and what is wrong with them."""
+    if not isinstance(given, Mapping):
+        return {}, [f"host_time: must be an object of times by phase, got {given!r}"]
+    seconds: dict[str, Fraction] = {}
+    problems: list[str] = []
+    for phase, time in given.items():
+        if phase not in PHASES:
+            problems.append(f'host_time: no phase "{phase}"; there are {", ".join(PHASES)}')
+            continue
+        try:
+            seconds[phase] = parse_time(time)
+        except ValueError as error:
+            problems.append(f"host_time.{phase}: {error}")
+    return seconds, problems
 
 
 _LLAMA: Mapping[str, Any] = {

@@ -23,7 +23,7 @@ from ...taskgraph import Ints
 from ...trace import Trace
 from ...units import PS_PER_SECOND, format_seconds
 from ..measures.pipeline import PipelineUse
-from ..measures.training import BUBBLE, EXPOSED, Training, tiles
+from ..measures.training import BUBBLE, WAITED_FOR, Training, tiles
 from .gantt import IDLE, Colour, Gantt, GanttRow, Label, Look
 
 # Microbatches take these in turn. They differ in hue, kinds of actions in lightness.
@@ -39,8 +39,8 @@ LOW = 0.7  # of a row: gradients of weights are lower, so that they differ witho
 MANY = 3_000  # actions: beyond, single microbatches cannot be seen, and neighbours share a hue
 COMPUTING, WAITING = (-1.0, 0.45), (0.5, 1.0)  # of a row: what computes, what is waited for
 VISIBLE = 1_500  # parts of a step: shorter gaps between tasks of one look are drawn over
-COMMUNICATION = dict(
-    zip(EXPOSED, ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9"), strict=True)
+EXPOSED_COLOURS = dict(
+    zip(WAITED_FOR, ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9", "#7FB800"), strict=True)
 )
 UPDATE_COLOUR = "#B00020"
 ROWS = 64
@@ -175,7 +175,7 @@ def _training_looks() -> tuple[Look, ...]:
         for role in range(COMPUTES)
         for hue in (*HUES, GREY)
     )
-    waiting = (Look(COMMUNICATION[role], WAITING) for role in range(COMPUTES, len(ROLES)))
+    waiting = (Look(EXPOSED_COLOURS[role], WAITING) for role in range(COMPUTES, len(ROLES)))
     return (*computing, *waiting, IDLE)
 
 

@@ -17,7 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from ...models.large.roles import COMPUTES, DATA, EXPERT, HOST, PIPELINE, ROLES, TENSOR, LargeStep
+from ...models.large.roles import (
+    COMPUTES,
+    DATA,
+    DISPATCH,
+    EXPERT,
+    HOST,
+    PIPELINE,
+    ROLES,
+    TENSOR,
+    LargeStep,
+)  # fmt: skip
 from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
 from ...units import PS_PER_SECOND
@@ -26,7 +36,8 @@ from ..table import BYTES, LIMIT, TEXT, TIME, Table
 BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
 EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
-"""What may be in flight while nothing is computed; the first that is in flight counts."""
+"""Communication that may be in flight while nothing is computed; the first that is counts."""
+WAITED_FOR = (*EXPOSED, DISPATCH)
 ROWS_SHOWN = 32
 
 
@@ -190,7 +201,7 @@ def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
     times = np.unique(np.concatenate((start, finish, [0, trace.end_ps])))
     label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
     # Painted one over another, so the most important comes last: computing over what it hides.
-    for painted in (*EXPOSED[::-1], *range(COMPUTES)):
+    for painted in (*WAITED_FOR[::-1], *range(COMPUTES)):
         of_role = role == painted
         change = np.zeros(len(times), np.int64)
         np.add.at(change, np.searchsorted(times, start[of_role]), 1)

@@ -1,0 +1,153 @@
+"""The threads of hosts: what dispatches the turn of a layer, and what waits for it.
+
+A layer's turn is many launches, so its first kernels run while the others are still dispatched: it
+begins when its dispatch begins, and what follows it waits for both. That is what n ops of device
+time d / n and host time h / n come to for many n: the longer of d and h. A thread runs ahead of its
+device, but waits for what another rank sends (Megatron-LM synchronises there) and before the
+update, for which it reads the norm of the gradients.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from ...cluster import Host
+from ...graph import PHASES
+from ...models.large import roles
+from ...models.large.roles import NO_LAYER
+from ...schedules import FORWARD, INPUT, WEIGHT
+from ...taskgraph import Ints
+from .program import NONE, THREAD, TO_NEXT, TO_PREVIOUS, Program
+
+_FORWARD, _BACKWARD, _UPDATE = PHASES
+_FIRST, _LAST, _END, _LAUNCHES, _NUMBER, _LAYER = range(6)
+
+
+def add_dispatches(program: Program) -> None:
+    """The rows of all threads; called last, for they follow the edges of all other rows."""
+    rows = program.rows
+    # By row: the dispatch that what follows it waits for too, and that which waits as it does.
+    holds, waits = np.full(rows, NONE, np.int64), np.full(rows, NONE, np.int64)
+    ends = np.full(rows, NONE, np.int64)
+    for rank in range(program.schedule.ranks):
+        host = program.durations.host(rank)
+        if host is not None and host.mode == "graph":
+            _add_replay(program, rank, host)
+        elif host is not None and any(program.shard.model.host_time.values()):
+            _add_thread(program, rank, host, holds, waits, ends)
+    if (holds != NONE).any():
+        _tie_threads(program, holds, waits, ends)
+
+
+def _add_replay(program: Program, rank: int, host: Host) -> None:
+    """One dispatch of the whole step: whatever waits for nothing else waits for it."""
+    number = program.durations.thread(Fraction(host.launch))
+    row = program.rows
+    ranks = np.concatenate([table[:, -2] for table in program.tables])
+    released = np.bincount(np.concatenate(program.targets), minlength=row)[:row] > 0
+    _add_rows(program, rank, np.array([number]), np.array([NO_LAYER]), np.array([NONE]))
+    program.edge(row, np.flatnonzero((ranks == rank) & ~released))
+
+
+def _add_rows(program: Program, rank: int, numbers: Ints, layers: Ints, actions: Ints) -> Ints:
+    """Dispatches of a rank, one after another: their rows."""
+    columns = np.broadcast_arrays(roles.DISPATCH, THREAD, numbers, 0, layers)
+    rows = program.rows + np.arange(len(numbers), dtype=np.int64)
+    program.add_table(np.column_stack(columns), rank, actions)
+    program.edge(rows[:-1], rows[1:])
+    return rows
+
+
+def _add_thread(
+    program: Program, rank: int, host: Host, holds: Ints, waits: Ints, ends: Ints
+) -> None:
+    """A dispatch for each turn of a layer and one for the update."""
+    schedule, placed = program.schedule, program.placed
+    actions = [action for action in schedule.rows[rank] if action is not None]
+    keys = dict.fromkeys((action.stage, action.kind) for action in actions)
+    templates = {key: _turns(program, *key) for key in keys}
+    bases = [int(placed[a.stage, a.kind].base[a.microbatch]) for a in actions]
+    parts = [templates[action.stage, action.kind] for action in actions]
+    lengths = [len(part) for part in parts]
+    turns = np.concatenate(parts)
+    turns[:, _FIRST : _END + 1] += np.repeat(bases, lengths)[:, None]
+    before = sum(action is not None for row in schedule.rows[:rank] for action in row)
+    numbers = before + np.repeat(np.arange(len(actions)), lengths)
+    update = program.durations.thread(_seconds(program, _UPDATE))
+    rows = _add_rows(
+        program,
+        rank,
+        np.append(turns[:, _NUMBER], update),
+        np.append(turns[:, _LAYER], NO_LAYER),
+        np.append(numbers, NONE),
+    )
+    for column in (_LAST, _END):
+        holds[turns[:, column]], ends[turns[:, column]] = rows[:-1], turns[:, _END]
+    holds[program.updates[rank][-1]] = waits[program.updates[rank][0]] = rows[-1]
+    first = np.cumsum(lengths) - lengths
+    starts = [
+        placed[a.stage, a.kind].template.main[0] + b for a, b in zip(actions, bases, strict=True)
+    ]
+    waits[starts] = rows[first]
+    _limit(program, turns, rows[:-1], host.ahead)
+
+
+def _seconds(program: Program, phase: str) -> Fraction:
+    return Fraction(program.shard.model.host_time.get(phase, 0))
+
+
+def _turns(program: Program, stage: int, kind: str) -> Ints:
+    """The turns of layers in a template: first, last computing and last main row, launches, number
+    of the dispatch's duration, layer.
+    """
+    template = program.placed[stage, kind].template
+    main, layers = template.main, template.table[template.main, -1]
+    launches = np.array(template.launches)
+    phase = _FORWARD if kind == FORWARD else _BACKWARD
+    lines = []
+    for number, visit in template.visits.items():
+        rows = main[layers == number]
+        count = int(launches[rows].sum())
+        share = _share(program, stage, kind, number, count)
+        duration = program.durations.thread(_seconds(program, phase) * share)
+        lines.append((visit.first, visit.last, int(rows[-1]), count, duration, number))
+    return np.array(lines, np.int64).reshape(-1, 6)
+
+
+def _share(program: Program, stage: int, kind: str, layer: int, count: int) -> Fraction:
+    """The part of a layer's backward that is dispatched here: by launches, where it is split."""
+    if kind not in (INPUT, WEIGHT):
+        return Fraction(1)
+    other = program.placed[stage, WEIGHT if kind == INPUT else INPUT].template
+    rows = other.main[other.table[other.main, -1] == layer]
+    return Fraction(count, count + int(np.array(other.launches)[rows].sum()))
+
+
+def _limit(program: Program, turns: Ints, rows: Ints, ahead: int) -> None:
+    """A dispatch waits for the latest turn from which on more than ``ahead`` launches are out."""
+    through = np.cumsum(turns[:, _LAUNCHES])
+    latest = np.searchsorted(through - turns[:, _LAUNCHES], through - ahead) - 1
+    latest = np.minimum(latest, np.arange(len(turns)) - 1)
+    bound = latest >= 0
+    program.edge(turns[latest[bound], _END], rows[bound])
+
+
+def _tie_threads(program: Program, holds: Ints, waits: Ints, ends: Ints) -> None:
+    """Edges beside those that are there: what follows a turn waits for its dispatch, a dispatch
+    behind a transfer from another rank, and the update's, for what its action waits for.
+    """
+    rows = len(holds)
+    source, target = (np.concatenate(edges) for edges in (program.sources, program.targets))
+    others = (source < rows) & (target < rows)
+    source, target = source[others], target[others]
+    inside = (target > source) & (target <= ends[source])
+    held = (holds[source] != NONE) & ~inside
+    program.edge(holds[source[held]], target[held])
+    queue = np.concatenate([table[:, 1] for table in program.tables])
+    blocked = np.zeros(rows, np.bool_)
+    blocked[target[np.isin(queue[source], (TO_NEXT, TO_PREVIOUS))]] = True
+    blocked[[updates[0] for updates in program.updates]] = True
+    waiting = (waits[target] != NONE) & blocked[target]
+    program.edge(source[waiting], waits[target[waiting]])
