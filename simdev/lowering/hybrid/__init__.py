@@ -70,6 +70,7 @@ def lower_hybrid(
         why,
         counted,
         _peak(durations),
+        "none" if (host := durations.host(0)) is None else host.mode,
     )
 
 

@@ -35,7 +35,8 @@ class LargeStep:
     pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
     them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
     not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
-    ``peak_flops`` what their datasheets say they reach by second in bfloat16.
+    ``peak_flops`` what their datasheets say they reach by second in bfloat16, ``host`` the mode of
+    the first rank's host ("none": it has none).
     """
 
     model: Transformer
@@ -50,3 +51,4 @@ class LargeStep:
     why: str
     counted: int
     peak_flops: float
+    host: str = "none"

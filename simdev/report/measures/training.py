@@ -30,7 +30,7 @@ from ...models.large.roles import (
 )  # fmt: skip
 from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
-from ...units import PS_PER_SECOND
+from ...units import PS_PER_SECOND, format_seconds
 from ..table import BYTES, LIMIT, TEXT, TIME, Table
 
 BUBBLE = "bubble"
@@ -39,6 +39,7 @@ EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
 """Communication that may be in flight while nothing is computed; the first that is counts."""
 WAITED_FOR = (*EXPOSED, DISPATCH)
 ROWS_SHOWN = 32
+SHORT_PS = 2 * 10**9  # of a layer's forward: vTrain's hosts needed 1.7 ms to dispatch one
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +183,24 @@ class Training:
                 'recompute "selective" changes nothing with flash attention, which never keeps its '
                 "scores."
             )
+        yield from self._host_notes()
         yield (
             "Times of layers are the datasheet's roofline with its stated efficiencies; "
             "collectives are modelled."
         )
+
+    def _host_notes(self) -> Iterator[str]:
+        """What is not known of the hosts, where that may matter."""
+        if self.large.host == "eager" and not self.large.model.host_time:
+            yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
+        layers, times = self.large.model.layers, self.large.parallelism.microbatches
+        forward = sum(stage.terms["forward"] for stage in self.stages) / (layers * times)
+        if self.large.host == "none" and 0 < forward < SHORT_PS:
+            yield (
+                f"No host is modelled: the forward of a layer takes "
+                f"{format_seconds(forward / PS_PER_SECOND)}, and eager ones have been seen to "
+                "need 1 to 2 ms for it (cluster.host and graph.host_time)."
+            )
 
 
 def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
