@@ -23,6 +23,7 @@ from .semantics.dtype import PARAMETERS, bits_of, known
 from .units import Number, is_count, parse_bytes
 
 MODELS = ("full", "outputs_only")
+FRAMEWORKS = ("auto", "none", "pytorch")
 ROUNDING = {"none": 1, "pytorch": 512}  # bytes; PyTorch's CUDA caching allocator, kMinBlockSize
 # bytes; recalled as 0.3 to 0.6 GB, by driver and by the kernels that are loaded
 CUDA_CONTEXT = 600 * 10**6
@@ -61,6 +62,10 @@ class MemoryModel:
 
     - ``model``: "full", or "outputs_only" as Placeto's simulator counts: the outputs of ops, each
       until its last consumer anywhere has finished; no copies, parameters, states or workspace.
+    - ``framework``: "pytorch" counts what torch.cuda.max_memory_allocated tells: sizes rounded, and
+      beside tensors the scratch memory of operators, of updates and of cuBLAS
+      (lowering/scratch.py); the Report replays the allocator over steps in a row. "none": not so.
+      "auto": where a profile was measured by PyTorch on a CUDA device.
     - ``rounding``: "none", or "pytorch", which rounds every tensor up to 512 bytes; then the Report
       also replays the caching allocator (with expandable segments where ``expandable``).
     - ``optimizer``: a name of OPTIMIZERS sets the state bytes of every op that owns parameters;
@@ -72,6 +77,7 @@ class MemoryModel:
     """
 
     model: str = "full"
+    framework: str = "auto"
     rounding: str = "none"
     expandable: bool = False
     optimizer: str | None = None
@@ -89,6 +95,7 @@ class MemoryModel:
     def _problems(self) -> Iterator[str]:
         choices: dict[str, tuple[str | None, ...]] = {
             "model": MODELS,
+            "framework": FRAMEWORKS,
             "rounding": tuple(ROUNDING),
             "optimizer": (None, *OPTIMIZERS),
             "dtype": (None, *PARAMETERS),
@@ -104,7 +111,7 @@ class MemoryModel:
                 'model: "outputs_only" counts nothing but outputs, as they are: leave the '
                 "other options out"
             )
-        if self.expandable and self.rounding != "pytorch":
+        if self.expandable and self.unit == 1:
             yield 'expandable: means something only with "rounding": "pytorch"'
         for name, preset in zip(("context", "communication"), RESERVES, strict=True):
             yield from self._reserve_problems(name, preset)
@@ -128,7 +135,17 @@ class MemoryModel:
     @property
     def unit(self) -> int:
         """The bytes of which every allocation is a multiple."""
-        return ROUNDING[self.rounding]
+        return ROUNDING["pytorch" if self.is_pytorch else self.rounding]
+
+    @property
+    def is_pytorch(self) -> bool:
+        """Whether all is counted that PyTorch's own counter counts."""
+        return self.framework == "pytorch"
+
+    def within(self, measured: bool) -> MemoryModel:
+        """What "auto" means; ``measured``: by PyTorch on a CUDA device."""
+        automatic = measured and self.framework == "auto" and self.model == "full"
+        return replace(self, framework="pytorch") if automatic else self
 
     def rounded(self, size: int) -> int:
         """What a tensor of ``size`` bytes occupies, in bytes; nothing for an empty one."""

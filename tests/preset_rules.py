@@ -33,6 +33,7 @@ _PARSERS: dict[str, Parser] = {
     "bandwidth": parse_bandwidth,
     "memory_bandwidth": parse_bandwidth,
     "memory": parse_bytes,
+    "blas_workspace": parse_bytes,
     "chunk": parse_bytes,
     "latency": parse_time,
     "gap": parse_time,
@@ -67,7 +68,8 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     if value.get("kind") != name:
         yield f'kind: must be the name of the file, "{name}"'
     numbers = {f"flops.{dtype}": peak for dtype, peak in value["flops"].items()}
-    numbers |= {key: value[key] for key in ("memory_bandwidth", "memory", "launch") if key in value}
+    quantities = ("memory_bandwidth", "memory", "launch", "blas_workspace")
+    numbers |= {key: value[key] for key in quantities if key in value}
     numbers |= {f"ports.{kind}": count for kind, count in value.get("ports", {}).items()}
     measured = value.get("measured", {})
     best = {f"flops.{dtype}": peak for dtype, peak in measured.get("flops", {}).items()}

@@ -58,6 +58,7 @@ class DeviceSpec:
 
     ``flops`` are peak FLOP/s by dtype (names of PEAKS; dense, no sparsity), ``memory_bandwidth``
     bytes/s, ``memory`` bytes, ``launch`` the seconds that the launch of one op costs,
+    ``blas_workspace`` the bytes of each workspace that PyTorch hands to cuBLAS there,
     ``efficiency`` what is reached of the peaks by op class ("gemm", "conv", ...; "default" for all
     others). ``provenance`` is carried along.
     """
@@ -68,6 +69,7 @@ class DeviceSpec:
     name: str = ""
     memory: int | None = None
     launch: Fraction = LAUNCH
+    blas_workspace: int | None = None
     efficiency: Mapping[str, Efficiency] = FrozenDict()
     provenance: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
 

@@ -37,13 +37,17 @@ class _DeviceShape(TypedDict, total=False):
     memory_bandwidth: Required[Bandwidth]
     memory: OptionalBytes
     launch: Seconds
+    blas_workspace: OptionalBytes
     efficiency: dict[str, _EfficiencyShape]
     measured: _MeasuredShape
     ports: dict[str, int]
     provenance: dict[str, Any]
 
 
-_SPEC = ("kind", "name", "flops", "memory_bandwidth", "memory", "launch", "provenance")
+_SPEC = (
+    *("kind", "name", "flops", "memory_bandwidth", "memory", "launch", "blas_workspace"),
+    "provenance",
+)
 FORMAT = Format(_DeviceShape, "a device")
 
 

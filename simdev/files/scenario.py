@@ -52,6 +52,7 @@ def _without_memory(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
 
 class _MemoryShape(TypedDict, total=False):
     model: str
+    framework: str
     rounding: str
     expandable: bool
     optimizer: str | None

@@ -25,6 +25,7 @@ from ..taskgraph import (
 from .collective import Ring, add_steps
 from .columns import NONE, Columns
 from .prepare import Prepared
+from .scratch import WORKSPACES
 from .transfer import Transfer, chunks_of, transfers
 
 
@@ -105,9 +106,11 @@ class _Tasks:
         """What the framework and the communication library hold on each device, whatever runs
         there.
         """
+        names = (*OUTSIDE, *WORKSPACES)
+        kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
         for device, sizes in enumerate(self.prepared.reserves):
-            for kind, size in zip(OUTSIDE, sizes, strict=True):
-                name = f"{kind} of {self._names[device]}"
+            for reserve, kind, size in zip(names, kinds, sizes, strict=True):
+                name = f"{reserve} of {self._names[device]}"
                 self.columns.buffer(name, device, size, kind, PERSISTENT)
 
     def add_ops(self) -> None:
@@ -182,7 +185,8 @@ class _Tasks:
         buffer(op.name, device, op.param_bytes, "parameters", PERSISTENT)
         buffer(f"gradient of {op.name}", device, op.grad_bytes, "gradients", PERSISTENT)
         buffer(f"state of {op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
-        buffer(f"workspace of {op.name}", device, op.workspace_bytes, "workspace", i)
+        space, needed = op.workspace_bytes, self.prepared.costed.updating.get(i)
+        buffer(f"workspace of {op.name}", device, space, "workspace", i, requested=needed)
         # What a parameter hands to its readers is counted above already.
         if not (hands_out_parameters(op) and self.prepared.memory.model == "full"):
             self._add_outputs(op, i, (device,) * len(op.outputs), readers)

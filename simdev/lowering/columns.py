@@ -110,13 +110,17 @@ class Columns:
         kind: str,
         filler: int,
         readers: Sequence[int] = (),
+        requested: int | None = None,
     ) -> int:
-        """Write a buffer of so many bytes. Returns its row; NONE where it has no bytes."""
+        """Write a buffer of so many bytes, of which its task itself asks for ``requested`` (None:
+        for all). Returns its row; NONE where it has no bytes.
+        """
         # Many outputs have no bytes, and buffers of none would only slow the engines.
         if not size:
             return NONE
         row = self._first_buffer + len(self._buffers)
-        self._buffers.append((name, device, size, _KIND[kind], filler))
+        requested = size if requested is None else requested
+        self._buffers.append((name, device, size, _KIND[kind], filler, requested))
         if readers:
             self.read(row, readers)
         return row
@@ -160,11 +164,11 @@ class Columns:
     def buffer_columns(self) -> Buffers:
         """The buffers, those of the base first."""
         base = [] if self.base is None else [self.base.buffers]
-        name, *numbers = _transposed(self._buffers, 5)
-        device, size, kind, filler = (np.array(values, np.int64) for values in numbers)
+        name, *numbers = _transposed(self._buffers, 6)
+        device, size, kind, filler, requested = (np.array(values, np.int64) for values in numbers)
         columns = zip(
             ("device", "bytes", "requested_bytes", "kind", "filler"),
-            (device, self._counted(size, kind), size, kind, filler),
+            (device, self._counted(size, kind), requested, kind, filler),
             strict=True,
         )
         device, counted, requested, kind, filler = (

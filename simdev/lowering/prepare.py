@@ -8,7 +8,7 @@ is shared by all that differ in the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,12 +20,14 @@ from ..cluster import Cluster
 from ..costs import CostModel, HostCost, OpCost, op_key
 from ..errors import InputError, MissingCostError
 from ..fabric import Fabric, Segment
+from ..frozen import FrozenDict
 from ..graph import Graph
 from ..memory import MemoryModel, with_training_state
 from ..strategy import Collectives
 from ..taskgraph import Ints, Rows
 from ..units import picoseconds
 from .collective import KINDS, Communicators, Ring, is_collective, rings
+from .scratch import cuda_kinds, with_scratch, workspaces
 
 UNKNOWN = -1  # duration of an op of unknown cost
 
@@ -45,8 +47,11 @@ class Reads:
 class CostedGraph:
     """A graph with what its ops cost by kind of device: each cost is looked up once."""
 
-    def __init__(self, graph: Graph, costs: CostModel) -> None:
-        self.graph, self.costs = graph, costs
+    def __init__(
+        self, graph: Graph, costs: CostModel, updating: Mapping[int, int] = FrozenDict()
+    ) -> None:
+        """``updating``: what updates need themselves, in bytes, by position (with_scratch)."""
+        self.graph, self.costs, self.updating = graph, costs, updating
         self._costs: dict[tuple[int, str], OpCost | None] = {}
         self._distinct: dict[OpCost | None, OpCost | None] = {}
         self._durations: dict[str, Ints] = {}
@@ -124,6 +129,17 @@ class CostedGraph:
         return f'ops[{op}]: no {wanted} for "{name}" on a device of kind "{kind}" ({hint})'
 
 
+def costed_graph(graph: Graph, costs: CostModel, memory: MemoryModel) -> CostedGraph:
+    """A graph with the training state that a memory model asks for, and the scratch memory that
+    was measured. Raises InputError.
+    """
+    graph = with_training_state(graph, memory)
+    if not memory.is_pytorch:
+        return CostedGraph(graph, costs)
+    graph, updating = with_scratch(graph, costs)
+    return CostedGraph(graph, costs, updating)
+
+
 class Prepared:
     """A graph on a cluster with its costs, before any op has a place.
 
@@ -143,9 +159,10 @@ class Prepared:
         costed: CostedGraph | None = None,
         communicators: Communicators | None = None,
     ) -> None:
-        self.costed = costed or CostedGraph(with_training_state(graph, memory), costs)
+        self.memory = memory.within(bool(cuda_kinds(costs)))
+        self.costed = costed or costed_graph(graph, costs, self.memory)
         self.graph, self.cluster, self.costs = self.costed.graph, cluster, costs
-        self.memory, self.collectives = memory, collectives
+        self.collectives = collectives
         self.communicators = communicators or Communicators(cluster, collectives)
         self._running: Prepared | None = None
 
@@ -160,7 +177,9 @@ class Prepared:
         """Another graph on the same cluster, at the same costs. Raises InputError."""
         nouns = graph, self.cluster, self.costs, self.memory, collectives
         communicators = Communicators(self.cluster, collectives, self.communicators)
-        return Prepared(*nouns, communicators=communicators)
+        # What ops need to run was looked up for this graph, of which the other one is made.
+        costed = CostedGraph(with_training_state(graph, self.memory), self.costs)
+        return Prepared(*nouns, costed=costed, communicators=communicators)
 
     def running(self, collectives: Collectives) -> Prepared:
         """The graph with other collectives; where no op is one, nothing depends on them."""
@@ -187,10 +206,14 @@ class Prepared:
         return self.communicators.fabric
 
     @cached_property
-    def reserves(self) -> tuple[tuple[int, int], ...]:
-        """Bytes of the context and of the communication buffers, by device."""
+    def reserves(self) -> tuple[tuple[int, ...], ...]:
+        """Bytes that are held whatever runs there, by device: of the context, of the communication
+        buffers, and of each of BLAS's workspaces (scratch.WORKSPACES).
+        """
         context = self.memory.context_bytes(self.cluster)
-        return tuple(zip(context, self.memory.communication_bytes(self.cluster), strict=True))
+        outside = zip(context, self.memory.communication_bytes(self.cluster), strict=True)
+        inside = workspaces(self.graph, self.cluster, self.costs, self.memory)
+        return tuple((*both, *sizes) for both, sizes in zip(outside, inside, strict=True))
 
     @cached_property
     def rings(self) -> dict[int, Ring]:

@@ -183,7 +183,7 @@ class Report:
             "feasible": self.feasible,
             "memory_excess_bytes": self.memory_excess,
             "engine": self.engine,
-            "devices": {device.name: device.to_json() for device in self.devices},
+            "devices": {device.name: self._device_json(device) for device in self.devices},
             "transfers": {"count": self.transfer_count, "bytes": self.transfer_bytes},
             "links": {link.name: _link_json(link) for link in self.links},
             "exposed_communication": self.exposed,
@@ -204,6 +204,10 @@ class Report:
         if self.whole:
             figures["whole"] = [_whole_json(cost, self.step_ps) for cost in self.whole]
         return figures | ({"splits": [fields_json(c) for c in self.splits]} if self.splits else {})
+
+    def _device_json(self, device: DeviceUse) -> dict[str, Any]:
+        beside = {} if self.footprint is None else self.footprint.device_json(device.name)
+        return device.to_json() | beside
 
     def lines(self) -> Iterator[str]:
         """The step time, and what has to be known to read it."""

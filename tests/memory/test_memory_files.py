@@ -26,7 +26,7 @@ from simdev.memory import (
     MemoryModel,
 )
 from simdev.report import analyze
-from simdev.report.measures.footprint import AllocatorUse, allocator_use
+from simdev.report.measures.replay import AllocatorUse, allocator_use
 from simdev.scenario import Outcome
 from simdev.strategy import Strategy
 from strategies import World, op

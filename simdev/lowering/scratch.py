@@ -1,0 +1,123 @@
+"""What PyTorch holds on a GPU beside the tensors of a step.
+
+Scratch memory of operators is what the rows of a profile tell (``ws``). An update makes
+temporaries, and all updates run behind the backward while every gradient is there (they go when
+``zero_grad`` drops them), so a step needs room for the largest temporaries beside all gradients.
+cuBLAS gets a workspace from each thread that calls it: the program's in the forward, autograd's in
+the backward. They are kept from the first product on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..cluster import Cluster
+from ..costs import CostModel, op_key
+from ..graph import Graph
+from ..memory import MemoryModel
+from ..semantics import op_class
+
+WORKSPACES = ("cuBLAS workspace", "cuBLAS workspace of autograd", "cuBLASLt workspace")
+
+# Bytes of a workspace where no datasheet tells it: :4096:2:16:8 in CUBLAS_WORKSPACE_CONFIG's terms,
+# PyTorch's default but for GPUs of compute capability 9.0 (aten/src/ATen/cuda/CublasHandlePool.cpp,
+# parseChosenWorkspaceSize, as in PyTorch 2.11).
+BLAS_WORKSPACE = 2 * 4096 * 2**10 + 8 * 16 * 2**10
+# The same file, parseCUDABlasLtWorkspaceSize; addmm with a bias as a row goes to cuBLASLt
+# (aten/src/ATen/native/cuda/Blas.cpp, isInputCompliesAddmmCudaLt).
+LT_WORKSPACE = 2**20
+
+# Temporaries of an update in sizes of its parameter where no row tells them, and how many of them a
+# variable of PyTorch's loop keeps until the next update has made its own:
+# ``denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`` in torch/optim/adam.py,
+# _single_tensor_adam.
+TEMPORARIES = {"adam_update": 2}
+KEPT = {"adam_update": 1}
+
+
+def cuda_kinds(costs: CostModel) -> frozenset[str]:
+    """The kinds of device that PyTorch measured by CUDA, as headers of profiles tell."""
+    kinds = set[str]()
+    for profile in costs.profiles:
+        header = profile.header.get("header", profile.header)
+        device = header.get("device") if isinstance(header, Mapping) else None
+        if isinstance(device, Mapping) and device.get("cuda") and device.get("torch"):
+            kinds.update(profile.device_kinds)
+    return frozenset(kinds)
+
+
+def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, int]]:
+    """The graph with the scratch memory of its ops, and what updates need themselves, in bytes by
+    position: their ``workspace_bytes`` are the most that any of those from there on needs.
+
+    What the graph says itself stays, but for updates.
+    """
+    kinds = sorted(cuda_kinds(costs))
+    needed = [
+        op.workspace_bytes or _measured(graph, i, costs, kinds) for i, op in enumerate(graph.ops)
+    ]
+    updating = {i: needed[i] or _temporaries(graph, i) for i in _updates(graph)}
+    most = 0
+    for i, space in reversed(list(zip(updating, _with_kept(graph, updating), strict=True))):
+        needed[i] = most = max(most, space)
+    ops = [
+        op if op.workspace_bytes == size else replace(op, workspace_bytes=size)
+        for op, size in zip(graph.ops, needed, strict=True)
+    ]
+    return replace(graph, ops=tuple(ops)), updating
+
+
+def _updates(graph: Graph) -> list[int]:
+    return [i for i, op in enumerate(graph.ops) if op.phase == "update"]
+
+
+def _measured(graph: Graph, position: int, costs: CostModel, kinds: Sequence[str]) -> int:
+    """The most scratch memory in bytes that a row tells of an op, on any of these kinds."""
+    keys = [op_key(graph, position, kind) for kind in kinds]
+    rows = [profile.rows[key] for profile in costs.profiles for key in keys if key in profile.rows]
+    sizes = [row.details.get("ws") for row in rows]
+    return max((size for size in sizes if isinstance(size, int)), default=0)
+
+
+def _temporaries(graph: Graph, position: int) -> int:
+    return TEMPORARIES.get(graph.ops[position].kind, 0) * _parameter_bytes(graph, position)
+
+
+def _parameter_bytes(graph: Graph, position: int) -> int:
+    """The bytes of the parameter that an update reads first."""
+    return next((tensor.bytes for tensor in graph.operands[position]), 0)
+
+
+def _with_kept(graph: Graph, updating: Mapping[int, int]) -> Iterator[int]:
+    """By update its own temporaries, and those that the one before has left."""
+    left = 0
+    for i, size in updating.items():
+        yield left + size
+        left = min(size, KEPT.get(graph.ops[i].kind, 0) * _parameter_bytes(graph, i))
+
+
+def workspaces(
+    graph: Graph, cluster: Cluster, costs: CostModel, memory: MemoryModel
+) -> tuple[tuple[int, ...], ...]:
+    """Bytes of each of WORKSPACES by device: 0 where nothing of the graph asks for it."""
+    nothing = (0,) * len(WORKSPACES)
+    if not memory.is_pytorch:
+        return (nothing,) * len(cluster.devices)
+    products = [op for op in graph.ops if op_class(op.kind) == "gemm"]
+    phases = {op.phase for op in products}
+    # A bias is the third operand.
+    with_bias = any(op.kind == "linear" and len(op.inputs) > 2 for op in products)
+    called = ("forward" in phases, "backward" in phases, with_bias)
+    sizes = {spec.kind: spec.blas_workspace for spec in costs.specs}
+
+    def of(kind: str) -> tuple[int, ...]:
+        each = sizes.get(kind) or BLAS_WORKSPACE
+        made = (each, each, LT_WORKSPACE)
+        return tuple(size if calls else 0 for size, calls in zip(made, called, strict=True))
+
+    # CPUs have none of cuBLAS.
+    return tuple(
+        of(device.kind) if device.runs_ops and not device.is_host else nothing
+        for device in cluster.devices
+    )

@@ -1,0 +1,240 @@
+"""Memory as PyTorch's counter tells it: scratch memory, updates, workspaces, steps in a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from memory_graphs import KiB, MiB, traced
+from simdev import Oracle
+from simdev.check import check
+from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
+from simdev.costs import CostModel, DeviceSpec, Profile
+from simdev.errors import InputError
+from simdev.files import read_profile
+from simdev.graph import Graph, Op, Tensor
+from simdev.lowering import Prepared, lower_prepared
+from simdev.lowering.scratch import BLAS_WORKSPACE, LT_WORKSPACE, cuda_kinds
+from simdev.memory import MemoryModel
+from simdev.report import analyze
+from simdev.report.measures.replay import AllocatorUse, allocator_use
+from simdev.scenario import Scenario, execute
+from simdev.strategy import Order, Strategy
+from strategies import Tape, World, drawn, make_world
+
+PYTORCH = MemoryModel(framework="pytorch")
+
+
+def row(kind: str, scratch: int, device: str = "h100", **fields: Any) -> dict[str, Any]:
+    times = {"p10": 1000, "p50": 1000, "p90": 1000, "min": 1000, "n": 9}
+    return {
+        "v": 1, "op": kind, "attrs": {}, "in": [], "dt": [], "out": [[256]], "phase": "fwd",
+        "dev": device, "t_ns": times, "src": "measured", "ws": scratch, **fields,
+    }  # fmt: skip
+
+
+def profile(*rows: dict[str, Any], **device: str) -> Profile:
+    return read_profile({"header": {"device": device}, "rows": list(rows)})
+
+
+def costs(*rows: dict[str, Any], **device: str) -> CostModel:
+    return CostModel((profile(*rows, **(device or {"torch": "2.11", "cuda": "13.0"})),))
+
+
+def gpu(kind: str = "h100") -> Cluster:
+    return Cluster("c", (Device("g", kind),))
+
+
+def made(name: str, kind: str, **fields: Any) -> Op:
+    return Op(name, kind, outputs=(Tensor(KiB, (256,), "float32"),), **fields)
+
+
+def test_profiles_that_pytorch_measured_by_cuda_are_counted_its_way() -> None:
+    graph = Graph("g", (made("a", "shift"),))
+    by_cuda = Prepared(graph, gpu(), costs(row("shift", 5000)))
+    assert by_cuda.memory.is_pytorch
+    assert by_cuda.graph.ops[0].workspace_bytes == 5000
+    by_cpu = Prepared(graph, gpu(), costs(row("shift", 5000), torch="2.11"))
+    assert by_cpu.memory == MemoryModel()
+    assert by_cpu.graph is graph
+    refused = Prepared(graph, gpu(), costs(row("shift", 5000)), MemoryModel(framework="none"))
+    assert refused.graph is graph
+
+
+def test_the_kinds_that_cuda_measured_are_those_of_its_rows() -> None:
+    both = CostModel(
+        (
+            profile(row("shift", 1), torch="2.11", cuda="13.0"),
+            profile(row("shift", 1, device="cpu"), torch="2.11"),
+        )
+    )
+    assert cuda_kinds(both) == {"h100"}
+
+
+def test_what_a_graph_says_of_scratch_memory_stays() -> None:
+    graph = Graph("g", (made("a", "shift", workspace_bytes=7),))
+    assert Prepared(graph, gpu(), costs(row("shift", 5000))).graph.ops[0].workspace_bytes == 7
+
+
+def training(*sizes: int, kind: str = "adam_update") -> Graph:
+    """Weights of so many bytes, their gradients, then their updates; Adam keeps two states."""
+    weights = [
+        Op(f"w{i}", "parameter", param_bytes=size, state_bytes=2 * size, time=0,
+           outputs=(Tensor(size, (size // 4,), "float32"),))
+        for i, size in enumerate(sizes)
+    ]  # fmt: skip
+    gradients = [
+        Op(f"g{i}", "back", "backward", (f"w{i}",), outputs=(Tensor(size),), time="1 us")
+        for i, size in enumerate(sizes)
+    ]
+    updates = [
+        Op(f"u{i}", kind, "update", (f"w{i}", f"g{i}"), time="1 us") for i in range(len(sizes))
+    ]
+    return Graph("training", (*weights, *gradients, *updates))
+
+
+def test_the_updates_of_adam_need_room_beside_all_gradients() -> None:
+    prepared = Prepared(training(40 * KiB, 24 * KiB, 4 * KiB), gpu(), CostModel(), PYTORCH)
+    # Two temporaries each, and the second of the update before: 80, 40 + 48, 24 + 8.
+    spaces = [op.workspace_bytes for op in prepared.graph.ops[-3:]]
+    assert spaces == [88 * KiB, 88 * KiB, 32 * KiB]
+    assert list(prepared.costed.updating.values()) == [80 * KiB, 48 * KiB, 8 * KiB]
+    plain = Prepared(training(40 * KiB, kind="other"), gpu(), CostModel(), PYTORCH)
+    assert plain.graph.ops[-1].workspace_bytes == 0
+
+
+def peak_of(graph: Graph, cluster: Cluster, memory: MemoryModel = PYTORCH) -> int:
+    strategy = Strategy({op.name: "g" for op in graph.ops}, Order("program"))
+    return (
+        execute(Scenario(graph, cluster, CostModel(), strategy, memory=memory)).trace.memory[0].peak
+    )
+
+
+def test_the_peak_of_a_step_that_its_updates_decide() -> None:
+    sizes = 40 * KiB, 24 * KiB, 4 * KiB
+    # Parameters, two states and gradients of each, and the most that two updates in a row hold.
+    assert peak_of(training(*sizes), gpu()) == 4 * sum(sizes) + 88 * KiB
+
+
+def products(*phases: str, bias: bool = False) -> Graph:
+    ops = [Op(f"x{i}", "input", outputs=(Tensor(KiB),), time=0) for i in range(3)]
+    for i, phase in enumerate(phases):
+        kind = "linear" if bias else "matmul"
+        inputs = ("x0", "x1", "x2") if bias else ("x0", "x1")
+        ops.append(Op(f"p{i}", kind, phase, inputs, outputs=(Tensor(KiB),), time="1 us"))
+    return Graph("products", tuple(ops))
+
+
+@pytest.mark.parametrize(
+    ("graph", "sizes"),
+    [
+        (products(), (0, 0, 0)),
+        (products("forward"), (BLAS_WORKSPACE, 0, 0)),
+        (products("forward", "backward"), (BLAS_WORKSPACE, BLAS_WORKSPACE, 0)),
+        (products("forward", bias=True), (BLAS_WORKSPACE, 0, LT_WORKSPACE)),
+    ],
+)
+def test_each_thread_that_computes_products_has_a_workspace(
+    graph: Graph, sizes: tuple[int, ...]
+) -> None:
+    assert Prepared(graph, gpu(), CostModel(), PYTORCH).reserves == ((0, 0, *sizes),)
+    assert Prepared(graph, gpu("switch"), CostModel(), PYTORCH).reserves == ((0,) * 5,)
+    assert Prepared(graph, gpu("epyc-cpu"), CostModel(), PYTORCH).reserves == ((0,) * 5,)
+    assert Prepared(graph, gpu(), CostModel()).reserves == ((0,) * 5,)
+
+
+def test_a_datasheet_tells_how_large_workspaces_are() -> None:
+    spec = DeviceSpec("h100", {"float32": Fraction(10**13)}, Fraction(10**12), blas_workspace=MiB)
+    prepared = Prepared(products("forward"), gpu(), CostModel(specs=(spec,)), PYTORCH)
+    assert prepared.reserves == ((0, 0, MiB, 0, 0),)
+
+
+def test_workspaces_are_held_throughout_and_inside_the_allocator() -> None:
+    world = World.of(products("forward").ops, gpu(), [0] * 4)
+    trace = traced(world, PYTORCH)
+    assert trace.memory[0].at_peak["workspace"] == BLAS_WORKSPACE
+    (use,) = allocator_use(trace, steady=True)
+    assert use.outside == 0
+    assert use.between == BLAS_WORKSPACE + 2 * KiB  # and what is read of the batch, which stays
+
+
+def test_steps_in_a_row_replayed_by_hand() -> None:
+    """Weights of 2 and 1 MiB: states come with the first update and stay, gradients go before the
+    next step, and the second half of an update's temporaries waits for the next update's.
+    """
+    graph = training(2 * MiB, MiB)
+    world = World.of(graph.ops, gpu(), [0] * len(graph.ops), Order("program"))
+    (use,) = allocator_use(traced(world, PYTORCH), steady=True)
+    assert use == AllocatorUse(
+        "g",
+        requested=9 * MiB + 3 * MiB + 4 * MiB,
+        allocated=9 * MiB + 3 * MiB + 4 * MiB,
+        # 2 MiB tensors lie in segments of 20 MiB, those of 1 MiB by twos in segments of 2 MiB.
+        reserved=20 * MiB + 6 * MiB,
+        outside=0,
+        flushes=0,
+        failed=None,
+        between=9 * MiB,
+    )
+
+
+def test_the_second_update_holds_what_the_first_one_left() -> None:
+    graph = training(2 * MiB, 2 * MiB)
+    world = World.of(graph.ops, gpu(), [0] * len(graph.ops), Order("program"))
+    (use,) = allocator_use(traced(world, PYTORCH), steady=True)
+    # The second makes two temporaries while the first one's last is still there.
+    assert use.allocated == 3 * 4 * MiB + 4 * MiB + 3 * 2 * MiB
+
+
+def make_case(tape: Tape) -> World:
+    world = make_world(tape, ("fifo", "priority", "program"), QUEUES, TRANSFERS)
+    kinds = ("op", "matmul", "adam_update", "linear")
+    return world.with_ops(
+        lambda one: replace(
+            one,
+            kind=tape.pick(*kinds),
+            phase=tape.pick("forward", "backward", "update"),
+            outputs=tuple(Tensor(tensor.bytes * 700) for tensor in one.outputs),
+        )
+    )
+
+
+@settings(max_examples=150)
+@given(drawn(make_case))
+def test_oracle_and_checker_agree_on_what_pytorch_counts(world: World) -> None:
+    trace = traced(world, PYTORCH)
+    assert not check(trace.task_graph, trace)
+    assert trace.start.tolist() == traced(world, MemoryModel()).start.tolist()
+    oracle = Oracle(world.graph, world.cluster, order=world.strategy.order, memory=PYTORCH)
+    cost = oracle(dict(world.strategy.placement))
+    assert cost.peaks == tuple(memory.peak for memory in trace.memory)
+
+
+def test_the_report_tells_allocated_and_reserved_beside_the_peak() -> None:
+    graph = training(2 * MiB, MiB)
+    strategy = Strategy({op.name: "g" for op in graph.ops}, Order("program"))
+    report = analyze(execute(Scenario(graph, gpu(), CostModel(), strategy, memory=PYTORCH)))
+    told = report.to_json()["memory"]
+    assert told["options"] == {"framework": "pytorch"}
+    assert told["allocator"]["g"]["between_steps_bytes"] == 9 * MiB
+    device = report.to_json()["devices"]["g"]
+    assert device["allocated_bytes"] == told["allocator"]["g"]["allocated_bytes"]
+    assert device["reserved_bytes"] == told["allocator"]["g"]["reserved_bytes"]
+
+
+def test_an_unknown_framework_is_refused() -> None:
+    with pytest.raises(InputError, match="framework: must be one of auto, none, pytorch"):
+        MemoryModel(framework="jax")
+
+
+def test_a_run_of_lowered_tasks_keeps_what_updates_ask_for() -> None:
+    prepared = Prepared(training(40 * KiB, 24 * KiB), gpu(), CostModel(), PYTORCH)
+    placement = {op.name: "g" for op in prepared.graph.ops}
+    buffers = lower_prepared(prepared, Strategy(placement)).buffers
+    spaces = [i for i, name in enumerate(buffers.name) if name.startswith("workspace of u")]
+    assert buffers.requested_bytes[spaces].tolist() == [80 * KiB, 48 * KiB]
+    assert buffers.bytes[spaces].tolist() == [88 * KiB, 88 * KiB]

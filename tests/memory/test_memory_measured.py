@@ -1,0 +1,51 @@
+"""Steps that were measured on an H100: what PyTorch's counter told, and what is simulated."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.measured import MeasuredStep, graph_of, measured_steps, scenario_of
+from simdev import Oracle
+from simdev.cluster import Cluster, Device
+from simdev.report import analyze
+from simdev.scenario import execute
+
+STEPS = {step.name: step for step in measured_steps()}
+QUICK = ("mlp-b32", "mlp-b4096", "alexnet-b256", "vgg-19-b64", "llama3-8b-4l-b1", "llama-70b-1l-b1")
+
+
+def scenario(step: MeasuredStep, devices: int = 1):  # type: ignore[no-untyped-def]
+    graph = graph_of(step)
+    assert graph is not None
+    one = scenario_of(step, graph)
+    if devices == 1:
+        return one
+    names = [Device(f"gpu:{i}", "h100-sxm", "80 GiB") for i in range(devices)]
+    cluster = Cluster.all_to_all("several", names, bandwidth="300 GB/s")
+    return Oracle(graph, cluster, one.costs)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_allocated_and_reserved_are_those_of_pytorch(name: str) -> None:
+    step = STEPS[name]
+    report = analyze(execute(scenario(step)))
+    (use,), told = report.footprint.allocators, step.told["memory"]
+    assert use.allocated == pytest.approx(told["peak_allocated"], rel=0.001)
+    assert use.between == pytest.approx(told["allocated_before"], rel=0.001)
+    assert use.reserved == pytest.approx(told["peak_reserved"], rel=0.1)
+    # What is judged against the capacity leaves out the rests of blocks.
+    assert report.devices[0].memory.peak == pytest.approx(told["peak_allocated"], rel=0.005)
+
+
+def test_a_split_step_is_counted_alike_by_the_oracle() -> None:
+    oracle = scenario(STEPS["mlp-b4096"], 2)
+    peaks = [memory.peak for memory in oracle.trace("data-parallel").memory]
+    assert list(oracle("data-parallel").peaks) == peaks
+    assert oracle.evaluator("fifo") is not None
+
+
+def test_a_placed_step_is_counted_alike_by_the_oracle() -> None:
+    oracle = scenario(STEPS["alexnet-b256"], 2)
+    placement = [i * 2 // len(oracle.groups) for i in range(len(oracle.groups))]
+    peaks = [memory.peak for memory in oracle.trace(placement).memory]
+    assert list(oracle(placement).peaks) == peaks
