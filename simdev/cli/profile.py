@@ -8,9 +8,10 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from ..errors import InputError
-from .options import DONE, FAILED_CHECK
+from .options import DONE, FAILED_CHECK, INTERRUPTED
 
 HELP = "measure the operators of a PyTorch training step, or check profiles"
 DESCRIPTION = (
@@ -23,7 +24,8 @@ OPTIONS = (
     (
         "model",
         "MODEL",
-        "a name of --list, or path/to/file.py:function returning (module, inputs, loss); "
+        "a name of --list, or path/to/file.py:function returning (module, inputs, loss), or "
+        "(module, inputs) where the module returns its loss; "
         "or: doctor",
         {"nargs": "?"},
     ),
@@ -40,7 +42,12 @@ OPTIONS = (
         "what to measure (default cpu)",
         {"action": "store", "choices": ("cpu", "cuda"), "default": "cpu"},
     ),
-    ("--batch", "N", "examples in a batch (default: the model's own)"),
+    (
+        "--batch",
+        "N[,N...]",
+        "examples in a batch (default: the model's own); several sizes share one profile, in which "
+        "operators that are equal are measured once",
+    ),
     (
         "--size",
         "NAME=N",
@@ -48,8 +55,19 @@ OPTIONS = (
         {"action": "append", "default": []},
     ),
     ("--optimizer", "NAME", "sgd-momentum or adam (default: the model's own)"),
+    (
+        "--precision",
+        "NAME",
+        "float32, tf32 (in products and convolutions, on CUDA), bfloat16 or autocast to it "
+        "(default: as the model's code says)",
+    ),
     ("--seconds", "S", "time to measure for (default 240)", {"default": 240.0}),
-    ("--compare", "", "simulate the step from its operators and compare with the measured one"),
+    (
+        "--compare",
+        "",
+        "simulate the step from its operators and the host's cost, compare with the measured one, "
+        "and write the scenario of it",
+    ),
     ("-o --output", "DIR", "where to write (default profiles)", {"default": "profiles"}),
     (
         "--grid",
@@ -58,7 +76,12 @@ OPTIONS = (
         "elementwise, or all of them; or copies of memory by size",
     ),
     ("--points", "N", "random shapes of each class of the grid"),
-    ("--dtype", "NAME", "dtype of the grid (default float32)", {"default": "float32"}),
+    (
+        "--dtype",
+        "NAME",
+        "dtype of the grid (default float32); float8_e4m3fn: products, on CUDA devices that can",
+        {"default": "float32"},
+    ),
     # argparse gives no positional argument to what stands behind an option, so this one takes the
     # files that follow it.
     (
@@ -79,10 +102,9 @@ def run(args: argparse.Namespace) -> int:
     if args.strict is not None:
         raise InputError("--strict: goes with the doctor")
     try:
-        _measure(args)
+        return _measure(args)
     except OSError as error:
         raise InputError(error.strerror or str(error), error.filename) from None
-    return DONE
 
 
 def _doctor(files: Sequence[str], strict: bool) -> int:
@@ -98,7 +120,7 @@ def _doctor(files: Sequence[str], strict: bool) -> int:
     return FAILED_CHECK if strict and warnings else DONE
 
 
-def _measure(args: argparse.Namespace) -> None:
+def _measure(args: argparse.Namespace) -> int:
     from ..measure import model_names
 
     if args.list:
@@ -111,34 +133,76 @@ def _measure(args: argparse.Namespace) -> None:
     if args.grid:
         _grid(args)
     if args.model is not None:
-        _model(args)
-    elif not (args.list or args.links or args.grid):
+        return _model(args)
+    if not (args.list or args.links or args.grid):
         raise InputError("MODEL: missing; --list shows the models that are ready")
+    return DONE
 
 
-def _model(args: argparse.Namespace) -> None:
-    from ..measure import profile_model
+def _model(args: argparse.Namespace) -> int:
+    from ..measure import profile_batches
 
     sizes = dict(_size(text) for text in args.size)
     with _bar(args.model) as progress:
-        graph, profile = profile_model(
-            args.model, args.device, args.batch, args.seconds, args.output, progress,
-            args.optimizer, sizes=sizes,
+        graphs, profile = profile_batches(
+            args.model, _batches(args.batch), args.device, args.seconds, args.output, progress,
+            args.optimizer, sizes=sizes, precision=args.precision,
         )  # fmt: skip
-    print(graph, profile, sep="\n")
+    print(*graphs, profile, sep="\n")
+    if not _is_whole(profile):
+        return INTERRUPTED
     if args.compare:
-        from ..measure.compare import compare
-        from ..units import format_seconds
+        for graph in graphs:
+            _compare(profile, graph)
+    return DONE
 
-        result = compare(profile, graph)
-        batch = "" if result.batch is None else f", batch {result.batch}"
+
+def _batches(text: str | None) -> list[int] | None:
+    """The sizes of an option "8,16,32"."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise InputError(f'--batch: must be whole numbers by comma, got "{text}"')
+    return [int(part) for part in parts]
+
+
+def _is_whole(profile: Path) -> bool:
+    """Whether the run came to its end; says on stderr what has no row."""
+    from ..files.profile import read_profile
+
+    header = read_profile(profile).header["header"]
+    missing = header["unmeasured"]
+    if header["method"].get("interrupted"):
+        print(f"interrupted: {len(missing)} operators have no row", file=sys.stderr)
+        return False
+    if missing:
+        print(f"{len(missing)} operators could not be measured:", file=sys.stderr)
+        print(*(f"  {reason}" for reason in missing), sep="\n", file=sys.stderr)
+    return True
+
+
+def _compare(profile: Path, graph: Path) -> None:
+    from ..graph import PHASES
+    from ..measure.compare import compare, write_scenario
+    from ..units import format_seconds
+
+    result = compare(profile, graph)
+    batch = "" if result.batch is None else f", batch {result.batch}"
+    print(
+        f"{result.model}{batch}, one {result.device}: "
+        f"simulated {format_seconds(result.simulated_s)}, "
+        f"measured {format_seconds(result.measured_s)}, error {result.error:+.1%}"
+        + " (too noisy to be trusted)"
+        * result.too_noisy
+    )
+    if result.host is not None:
+        parts = ", ".join(f"{name} {format_seconds(result.host[name])}" for name in PHASES)
         print(
-            f"{result.model}{batch}, one {result.device}: "
-            f"simulated {format_seconds(result.simulated_s)}, "
-            f"measured {format_seconds(result.measured_s)}, error {result.error:+.1%}"
-            + " (too noisy to be trusted)"
-            * result.too_noisy
+            f"  operators alone {format_seconds(result.alone_s)} ({result.alone:+.1%}); "
+            f"the host beside them: {parts}"
         )
+    print(f"  scenario: {write_scenario(profile, graph)}")
 
 
 def _size(text: str) -> tuple[str, int]:
@@ -185,7 +249,7 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
         def progress(done: int, total: int, op: str) -> None:
             bar.total = total
-            bar.set_postfix_str(op, refresh=False)
+            bar.set_postfix_str(op, refresh=done == 0)
             bar.update(done - bar.n)
 
         yield progress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from .profiles import model_names, profile_grid, profile_model
+    from .profiles import model_names, profile_batches, profile_grid, profile_model
     from .programs import Program, import_program
     from .traces import TraceProfile, TraceStep, import_trace, trace_profile, trace_step
     from .transfers import write_measured_cluster
@@ -26,6 +26,7 @@ _HOMES = {
     "import_program": "programs",
     "import_trace": "traces",
     "model_names": "profiles",
+    "profile_batches": "profiles",
     "profile_grid": "profiles",
     "profile_model": "profiles",
     "trace_profile": "traces",
@@ -39,6 +40,7 @@ __all__ = [
     "import_program",
     "import_trace",
     "model_names",
+    "profile_batches",
     "profile_grid",
     "profile_model",
     "trace_profile",

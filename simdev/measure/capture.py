@@ -23,6 +23,17 @@ from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
 from .tracing import Gradient, Loss, trace_step
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A call as PyTorch's profiler names it (``aten::mm``), and the keys of the ops that it became:
+    a convolution's backward becomes two.
+    """
+
+    name: str
+    phase: str
+    keys: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Capture:
     """A captured step: the graph in the JSON format v1, and for each distinct op a call that
@@ -30,7 +41,8 @@ class Capture:
 
     ``calls`` goes by key without a device kind (``row_key``); ``rows`` holds the key's parts as a
     profile row tells them, ``counts`` how often the step runs it, ``saved`` the bytes beside
-    parameters that its backward keeps.
+    parameters that its backward keeps. ``dispatches`` are the calls of forward and backward in
+    their order. ``autocast`` is the dtype that modules ran under, None without.
     """
 
     graph: Fields
@@ -38,12 +50,14 @@ class Capture:
     rows: Mapping[str, Fields]
     counts: Mapping[str, int]
     saved: Mapping[str, int]
+    dispatches: tuple[Dispatch, ...] = ()
+    autocast: str | None = None
 
     def count_of(self, row: Mapping[str, Any]) -> int:
         """How often the step runs the op of a profile row, on whatever kind of device it was
-        measured.
+        measured; 0 for an op of another step.
         """
-        return self.counts[row_key(row)]
+        return self.counts.get(row_key(row), 0)
 
 
 def capture(
@@ -103,6 +117,7 @@ class Writer:
     rows: dict[str, Fields] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     saved: dict[str, int] = field(default_factory=dict)
+    dispatches: list[Dispatch] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
     _repeated: set[str] = field(default_factory=set)
@@ -110,7 +125,8 @@ class Writer:
     def captured(self, name: str) -> Capture:
         """What was written, as a graph of this name."""
         graph = {"version": 1, "name": name, "ops": self.ops}
-        return Capture(graph, self.calls, self.rows, self.counts, self.saved)
+        called = tuple(self.dispatches), self.recorder.scopes.autocast
+        return Capture(graph, self.calls, self.rows, self.counts, self.saved, *called)
 
     def write_step(self) -> None:
         """Leaves, forward and backward."""
@@ -149,7 +165,17 @@ class Writer:
         name = f"{scope}/{record.kind}" if scope else record.kind
         self._names[index] = self._unique(f"grad/{name}" if record.phase == "backward" else name)
         key = self._op(self._names[index], record)
+        self._note_dispatch(index, record, key)
         self.saved[key] = max(self.saved.get(key, 0), self.recorder.saved.get(index, 0))
+
+    def _note_dispatch(self, index: int, record: Record, key: str) -> None:
+        name = str(record.call.func._schema.name)
+        before = self.recorder.records[index - 1]
+        if record.kind.endswith("_backward_weight") and before.kind.endswith("_backward_input"):
+            first = self.dispatches.pop()
+            self.dispatches.append(Dispatch(name, record.phase, (*first.keys, key)))
+        else:
+            self.dispatches.append(Dispatch(name, record.phase, (key,)))
 
     def _op(self, name: str, record: Record) -> str:
         """Writes one op; returns its key."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..cluster import Cluster, Device
-from ..costs import CostModel
+from ..cluster import Cluster, Device, Host
+from ..costs import CostModel, Profile
 from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.profile import read_profile
-from ..report import run
+from ..files.writing import write_text
+from ..report import Report, run
 from ..scenario import Scenario
 from ..strategy import Order, Strategy
 from ..units import PS_PER_SECOND
@@ -26,7 +28,9 @@ class Comparison:
 
     ``error`` is signed: simulated / measured - 1. ``device`` is the kind that was measured,
     ``clock`` how ("cpu" or "cuda"), ``known`` the share of the simulated time that the profile's
-    rows told, ``too_noisy`` the profile's mark.
+    rows told, ``too_noisy`` the profile's mark. ``alone_s`` is the step without a host, ``host``
+    the host's seconds by phase as the profile tells them (None: it tells none, and both steps are
+    one).
     """
 
     model: str
@@ -37,6 +41,13 @@ class Comparison:
     measured_s: float
     known: float
     too_noisy: bool
+    alone_s: float
+    host: Mapping[str, float] | None = None
+
+    @property
+    def alone(self) -> float:
+        """Signed relative error of the step without its host."""
+        return self.alone_s / self.measured_s - 1
 
     @property
     def error(self) -> float:
@@ -58,27 +69,84 @@ def compare(
         raise InputError(
             "header: tells no measured step of a device (step.measured_step_s, device.kind)", file
         )
+    path, whole = _run_of(header, Path(profile), graph)
+    phases = header.get("host", {}).get("phases")
+    alone = _simulated(rows, path, header, None)
+    with_host = _simulated(rows, path, header, _host(header)) if phases else alone
+    return Comparison(
+        model=str(header.get("model", Path(profile).name)),
+        batch=whole.get("batch"),
+        device=header["device"]["kind"],
+        clock="cuda" if "cuda" in header["device"] else "cpu",
+        simulated_s=with_host.step_ps / PS_PER_SECOND,
+        measured_s=float(whole["step"]["measured_step_s"]),
+        known=alone.costs.get("given", 0.0) + alone.costs.get("measured", 0.0),
+        too_noisy=bool(header.get("noise", {}).get("too_noisy")),
+        alone_s=alone.step_ps / PS_PER_SECOND,
+        host={name: float(part["host_s"]) for name, part in phases.items()} if phases else None,
+    )
+
+
+def write_scenario(
+    profile: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None
+) -> Path:
+    """Writes the scenario of the step that ``compare`` simulates, beside the profile; returns its
+    path. Raises InputError as ``compare`` does, OSError where it cannot write.
+    """
+    rows, folder = read_profile(profile), Path(profile).parent
+    header = rows.header.get("header", {})
+    path, _ = _run_of(header, Path(profile), graph)
+    device: dict[str, Any] = {"name": "device:0", "kind": header["device"]["kind"]}
+    if header.get("host", {}).get("phases"):
+        device["host"] = _host_fields(header)
+    scenario = {
+        "version": 1,
+        "graph": os.path.relpath(path, folder),
+        "cluster": {"version": 1, "name": f"1x-{device['kind']}", "devices": [device], "links": []},
+        "profile": [Path(profile).name],
+        "strategy": {"placement": {"*": "device:0"}, "order": "program"},
+    }
+    name = path.name.removesuffix(".gz").removesuffix(".json")
+    target = folder / f"{name}.scenario.json"
+    write_text(target, json.dumps(scenario, indent=1) + "\n")
+    return target
+
+
+def _run_of(
+    header: Any, profile: Path, graph: str | os.PathLike[str] | None
+) -> tuple[Path, Mapping[str, Any]]:
+    """The file of a graph that a profile was measured with, and what the header tells of its
+    step: that of the first batch, or the one whose graph it is.
+    """
     if graph is None:
         if not isinstance(header.get("graph"), str):
             raise InputError(
-                "header.graph: missing, the file of the graph whose step was measured", file
+                "header.graph: missing, the file of the graph whose step was measured",
+                os.fspath(profile),
             )
-        graph = Path(profile).parent / header["graph"]
+        return profile.parent / header["graph"], header
+    runs = {Path(run["graph"]).name: run for run in header.get("runs", ())}
+    return Path(graph), runs.get(Path(graph).name, header)
+
+
+def _host_fields(header: Any) -> dict[str, Any]:
+    """The host of the device that was measured, as a cluster tells it: a CPU is its own host, and
+    runs ahead of nothing.
+    """
+    ahead = header["host"].get("ahead")
+    return {"mode": "eager"} | ({} if ahead is None else {"ahead": ahead})
+
+
+def _host(header: Any) -> Host:
+    return Host(**_host_fields(header))
+
+
+def _simulated(rows: Profile, graph: Path, header: Any, host: Host | None) -> Report:
     kind = header["device"]["kind"]
-    cluster = Cluster(f"1x-{kind}", (Device("device:0", kind),))
+    cluster = Cluster(f"1x-{kind}", (Device("device:0", kind, host=host),))
     # Program order, as the step ran when it was measured.
     strategy = Strategy({"*": "device:0"}, Order("program"))
-    report = run(Scenario(read_graph(graph), cluster, CostModel((rows,)), strategy))
-    return Comparison(
-        model=str(header.get("model", Path(profile).name)),
-        batch=header.get("batch"),
-        device=kind,
-        clock="cuda" if "cuda" in header["device"] else "cpu",
-        simulated_s=report.step_ps / PS_PER_SECOND,
-        measured_s=float(header["step"]["measured_step_s"]),
-        known=report.costs.get("given", 0.0) + report.costs.get("measured", 0.0),
-        too_noisy=bool(header.get("noise", {}).get("too_noisy")),
-    )
+    return run(Scenario(read_graph(graph), cluster, CostModel((rows,)), strategy))
 
 
 def has_step(profile: str | os.PathLike[str]) -> bool:

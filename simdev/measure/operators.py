@@ -61,6 +61,11 @@ class Conditions:
     flush: bool = False
     progress: Progress | None = None
 
+    def tell(self, what: str) -> None:
+        """Says what is done before the first operator is measured."""
+        if self.progress is not None:
+            self.progress(0, 1, what)
+
 
 class Noise:
     """A reference operator, repeated through the run: how far its medians stray."""
@@ -127,8 +132,9 @@ def measure_operators(
     conditions: Conditions,
     seconds: float,
     step: Callable[[], object] | None = None,
-) -> tuple[list[Fields], list[str]]:
-    """Rows of all operators within about ``seconds``, and those that could not be run.
+) -> tuple[list[Fields], list[str], bool]:
+    """Rows of all operators within about ``seconds``, those that could not be run, and whether it
+    was interrupted.
 
     The operators are gone through several times: a slow spell of the machine then touches a part of
     each median, and not the whole of a few. ``step`` runs the real step once, for the tensors of
@@ -142,7 +148,7 @@ def measure_operators(
             run.go_through()
     except KeyboardInterrupt:
         run.interrupted = True
-    return run.rows()
+    return *run.rows(), run.interrupted
 
 
 class _Run:

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from ..errors import InputError
 from ..files.writing import write_text
-from .batch import flat_step
+from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
 from .capture import Capture, capture
 from .grid import CLASSES, POINTS, capture_grid
 from .operators import Conditions, Progress
-from .optimizers import optimizer_named
 from .provenance import describe, device_kind
-from .steps import Measured, measure, measure_alone, profile_text
+from .steps import Measured, Step, measure_alone, measure_together, profile_text
 from .timers import require_device
 from .torch_models import MODELS
-from .tracing import Loss
 from .transfers import measure_copies
 
-Builder = Callable[..., Any]
 GZIP_FROM = 10**6  # characters; profiles are kept in repositories
 
 
 def model_names() -> list[tuple[str, int, str]]:
     """(name, batch on a CPU, optimizer) of the models that are ready to be measured."""
     return [
-        (name, _sizes(model.build, model.cpu)["batch"], model.optimizer)
+        (name, sizes_of(model.build, model.cpu)["batch"], model.optimizer)
         for name, model in MODELS.items()
     ]
 
@@ -50,32 +43,90 @@ def profile_model(
     optimizer: str | None = None,
     flush: bool | None = None,
     sizes: Mapping[str, int] | None = None,
+    precision: str | None = None,
 ) -> tuple[Path, Path]:
     """Captures and measures a model's training step; returns the paths of its graph and its
     profile.
 
     ``name`` is one of ``model_names()`` or ``path/to/file.py:function``, a function that returns
-    (module, inputs, loss). ``device`` is "cpu" or "cuda", ``seconds`` about the time that measuring
-    may take. ``batch`` and ``sizes`` are arguments of the function (default: the papers' sizes, on
-    a CPU those that one core measures in minutes). ``progress`` is called as (done, total, kind of
-    op). ``flush`` empties the caches before each sample (default: on CUDA only). Files of over 1 MB
-    are gzipped. Raises InputError.
+    (module, inputs, loss), or (module, inputs) where the module returns its loss. ``device`` is
+    "cpu" or "cuda", ``seconds`` about the time that measuring may take. ``batch`` and ``sizes`` are
+    arguments of the function (default: the papers' sizes, on a CPU those that one core measures in
+    minutes). ``progress`` is called as (done, total, kind of op). ``flush`` empties the caches
+    before each sample (default: on CUDA only). ``precision``: one of PRECISIONS (default: as the
+    code says). Files of over 1 MB are gzipped. Raises InputError.
+    """
+    batches = None if batch is None else [batch]
+    graphs, profile = profile_batches(
+        name, batches, device, seconds, out_dir, progress, optimizer, flush, sizes, precision
+    )
+    return graphs[0], profile
+
+
+def profile_batches(
+    name: str,
+    batches: Sequence[int] | None,
+    device: str = "cpu",
+    seconds: float = 240.0,
+    out_dir: str | os.PathLike[str] = "profiles",
+    progress: Progress | None = None,
+    optimizer: str | None = None,
+    flush: bool | None = None,
+    sizes: Mapping[str, int] | None = None,
+    precision: str | None = None,
+) -> tuple[list[Path], Path]:
+    """``profile_model`` for several batch sizes in one run; returns the paths of their graphs and
+    of their one profile.
+
+    Operators that several of them have are measured once. The header tells the first batch's step,
+    and those of all under ``runs``. Raises InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
-    chosen = {**(sizes or {}), **({} if batch is None else {"batch": batch})}
-    model = _resolve(name, device, chosen, optimizer)
-    # Parameters and inputs have the same values in every run: some kernels branch on them.
-    torch.manual_seed(0)
-    module, inputs, loss = _built(model, name, device)
-    # On a GPU PyTorch dispatches other operators, so the graph is another file.
-    graph_name = model.graph_name + ("" if device == "cpu" else f"-{device}")
-    captured = capture(module, inputs, loss, model.optimizer, graph_name, real=True)
-    measured = measure(captured, module, inputs, loss, model.optimizer, conditions)
-    about = _about(model) | describe(device)
-    folder = Path(out_dir)
-    graph = write_packed(folder / "graphs" / f"{graph_name}.json", _graph_text(captured, about))
-    text = profile_text(measured, about | {"graph": f"graphs/{graph.name}"})
-    return graph, write_packed(folder / f"{model.title}.{conditions.kind}.jsonl", text)
+    wanted = [None] if batches is None else list(dict.fromkeys(batches))
+    chosen = [{**(sizes or {}), **({} if batch is None else {"batch": batch})} for batch in wanted]
+    models = [resolve(name, device, each, optimizer, precision) for each in chosen]
+    with precision_flags(precision, device):
+        steps = _steps(models, name, conditions)
+        measured = measure_together(steps, conditions)
+        described = describe(device)
+    folder, graphs, runs = Path(out_dir), [], []
+    for model, step, (whole, host) in zip(models, steps, measured.wholes, strict=True):
+        about = model.about() | described | {"flags": described["flags"] | step_flags(step)}
+        path = folder / "graphs" / f"{step.captured.graph['name']}.json"
+        graphs.append(write_packed(path, _graph_text(step.captured, about)))
+        run = {"graph": f"graphs/{graphs[-1].name}", **model.about(), "step": whole, "host": host}
+        runs.append(run)
+        if len(runs) == 1:
+            first = about | {"graph": run["graph"]}
+    several = {"runs": runs} if len(runs) > 1 else {}
+    text = profile_text(measured, first | several)
+    return graphs, write_packed(folder / f"{models[0].file_title}.{conditions.kind}.jsonl", text)
+
+
+def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[Step]:
+    """The captured steps of a model in several sizes; those whose parameters are alike share
+    them.
+    """
+    steps: list[Step] = []
+    for model in models:
+        # Parameters and inputs have the same values in every run: some kernels branch on them.
+        torch.manual_seed(0)
+        module, inputs, loss = built(model, name, conditions.device)
+        if steps and alike(module, steps[0].module):
+            module = steps[0].module
+        conditions.tell("capture")
+        # On a GPU PyTorch dispatches other operators, so the graph is another file.
+        suffix = "" if conditions.device == "cpu" else f"-{conditions.device}"
+        title = model.graph_name + suffix
+        captured = capture(module, inputs, loss, model.optimizer, title, real=True)
+        steps.append(Step(captured, module, inputs, loss, model.optimizer))
+    return steps
+
+
+def step_flags(step: Step) -> dict[str, Any]:
+    """In what the step computes: the dtypes of its parameters, and that of autocast."""
+    dtypes = dict.fromkeys(str(p.dtype).removeprefix("torch.") for p in step.module.parameters())
+    return {"parameters": list(dtypes), "autocast": step.captured.autocast}
 
 
 def profile_grid(
@@ -117,140 +168,6 @@ def _conditions(
     require_device(device)
     flush = device == "cuda" if flush is None else flush
     return Conditions(device, device_kind(device), seconds, flush, progress)
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """A model to be measured: its title, its builder, the sizes that it is called with, its
-    optimizer.
-    """
-
-    title: str
-    build: Builder
-    sizes: Mapping[str, int]
-    optimizer: str
-
-    @property
-    def graph_name(self) -> str:
-        """The title with the batch and every size that is not the function's default."""
-        default, sizes = _sizes(self.build, {}), _sizes(self.build, self.sizes)
-        batch = [f"b{sizes['batch']}"] if "batch" in sizes else []
-        special = [
-            f"{name}{size}"
-            for name, size in self.sizes.items()
-            if name != "batch" and size != default.get(name)
-        ]
-        return "-".join([self.title, *batch, *special])
-
-
-def _about(model: _Chosen) -> dict[str, Any]:
-    """What a header says of a model."""
-    sizes = _sizes(model.build, model.sizes)
-    about = {"model": model.title, "batch": sizes.get("batch"), "sizes": sizes}
-    return about | {"optimizer": model.optimizer}
-
-
-def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:
-    """The arguments of a builder; None where Python cannot tell them."""
-    try:
-        return inspect.signature(build).parameters
-    except (TypeError, ValueError):
-        return None
-
-
-def _sizes(build: Builder, chosen: Mapping[str, int]) -> dict[str, int]:
-    """All sizes of a builder: its defaults where nothing else is chosen."""
-    parameters = (_parameters(build) or {}).items()
-    return {name: p.default for name, p in parameters if type(p.default) is int} | dict(chosen)
-
-
-def _resolve(name: str, device: str, sizes: Mapping[str, int], optimizer: str | None) -> _Chosen:
-    """The model of a name, with its sizes on a device. Raises InputError."""
-    problems = [
-        f"{size}: must be at least 1, got {value}" for size, value in sizes.items() if value < 1
-    ]
-    if problems:
-        raise InputError(problems)
-    if optimizer is not None:
-        optimizer_named(optimizer)
-    if name in MODELS:
-        model = MODELS[name]
-        usual = model.cpu if device == "cpu" else {}
-        chosen = _Chosen(name, model.build, {**usual, **sizes}, optimizer or model.optimizer)
-    else:
-        path, _, function = name.rpartition(":")
-        if not path.endswith(".py"):
-            raise InputError(
-                f'no model "{name}"; there are {", ".join(MODELS)}, or write '
-                "path/to/file.py:function"
-            )
-        build = _load(path, function)
-        chosen = _Chosen(function.replace("_", "-"), build, sizes, optimizer or "sgd-momentum")
-    taken = _parameters(chosen.build)
-    missing = [] if taken is None else [size for size in chosen.sizes if size not in taken]
-    if missing:
-        raise InputError(
-            [f"{name}: the function takes no argument named {size}" for size in missing]
-        )
-    return chosen
-
-
-def _load(path: str, function: str) -> Builder:
-    """A function of a Python file. Raises InputError."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not os.path.isfile(path):
-        raise InputError("no such file", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        # The file is the user's: whatever it raises is a problem of the input, with its place.
-        raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
-    build = getattr(module, function, None)
-    if not callable(build):
-        raise InputError(f'no function "{function}"', path)
-    return build  # type: ignore[no-any-return]
-
-
-def _built(model: _Chosen, name: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...], Loss]:
-    """(module, tensors of the batch, loss of both) of a builder, which may be anybody's, on a
-    device.
-
-    Raises InputError.
-    """
-    match _called(model, name, device):
-        case (nn.Module() as module, inputs, loss) if loss is None or callable(loss):
-            pass
-        case (nn.Module() as module, inputs):
-            loss = None
-        case _:
-            raise InputError(
-                f"{name}: must return (module, inputs, loss), or (module, inputs) of a module that "
-                "returns its loss"
-            )
-    try:
-        batch, flat = flat_step(module, inputs, loss)
-    except InputError as error:
-        raise error.within(name) from None
-    return module.to(device).train(), tuple(tensor.to(device) for tensor in batch), flat
-
-
-def _called(model: _Chosen, name: str, device: str) -> Any:
-    """What the builder returns; it is the user's, so whatever it raises is a problem of the
-    input.
-    """
-    try:
-        if device != "cpu":
-            try:
-                # Tensors that are no parameters (attributes, weights of a loss, the batch itself)
-                # are made on the device too, where nothing in the code says otherwise.
-                with torch.device(device):
-                    return model.build(**model.sizes)
-            except RuntimeError:
-                pass
-        return model.build(**model.sizes)
-    except Exception as error:
-        raise InputError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def _graph_text(captured: Capture, about: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ class Scopes:
     counts: dict[tuple[Instance, str], int] = field(default_factory=dict)
     of_node: dict[int, Instance] = field(default_factory=dict)
     recomputing: bool = False
+    autocast: str | None = None
 
     @property
     def current(self) -> Instance:
@@ -119,6 +120,7 @@ class Scopes:
 
     def enter(self, module: nn.Module, *_: Any) -> None:
         """A module's forward begins."""
+        self._note_autocast()
         name = self.names.get(id(module))
         around = self.current
         if name is None:
@@ -131,6 +133,12 @@ class Scopes:
         else:
             self.counts[around, name] = index + 1
         self.stack.append((*around, (name, index)))
+
+    def _note_autocast(self) -> None:
+        # Only where modules are called: below autograd, where operators are seen, it is off.
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
     def leave(self, *_: Any) -> None:
         """A module's forward ends."""

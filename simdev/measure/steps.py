@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from ..costs import PHASE_CODES
 from ..graph import PHASES
-from .capture import Capture
+from .capture import Capture, row_key
+from .host import HostTimes, StepParts, measure_host, ops_of_phase
 from .inputs import INPUT_SETS
 from .kinds import Fields
 from .operators import (
@@ -44,7 +46,8 @@ STEP_WARM_UPS, LEAST_STEPS, MOST_STEPS, STEP_SHARE = 2, 3, 25, 0.05
 class Measured:
     """Rows of a profile in the order of the step, and what the header tells of how they came about.
 
-    ``step`` is empty where no whole step was measured.
+    ``step`` is empty where no whole step was measured, ``host`` where nothing is known of the
+    host's times; ``wholes`` holds both for every step of a run that measured several.
     """
 
     rows: list[Fields]
@@ -52,6 +55,19 @@ class Measured:
     step: Fields
     method: Fields
     unmeasured: list[str]
+    host: Fields = field(default_factory=dict)
+    wholes: tuple[tuple[Fields, Fields], ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step that is to be measured: its capture, and how it is run."""
+
+    captured: Capture
+    module: nn.Module
+    inputs: Sequence[Tensor]
+    loss: Loss
+    optimizer: str
 
 
 def profile_text(measured: Measured, about: Mapping[str, Any]) -> str:
@@ -60,6 +76,7 @@ def profile_text(measured: Measured, about: Mapping[str, Any]) -> str:
     header = {
         "schema": 1,
         **about,
+        **({"host": {**about.get("host", {}), **measured.host}} if measured.host else {}),
         "method": measured.method,
         "noise": measured.noise,
         **({"step": measured.step} if measured.step else {}),
@@ -81,24 +98,104 @@ def measure(
     optimizer: str,
     conditions: Conditions,
 ) -> Measured:
-    """Times every distinct operator of a captured step, and the step.
+    """Times every distinct operator of a captured step, and the step; see ``measure_together``."""
+    return measure_together([Step(captured, module, inputs, loss, optimizer)], conditions)
+
+
+def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
+    """Times every distinct operator of captured steps, once for all of them, and each of the steps.
 
     The least number of repetitions (10, after 5 warm-ups, or 1 of what lasts over half a second) is
-    kept even where the time does not suffice. Uses one thread on a CPU.
+    kept even where the time does not suffice. Uses one thread on a CPU. An interrupt keeps the
+    operators that were measured until then.
     """
     start = time.monotonic()
+    captured = joint([step.captured for step in steps])
     with quiet(conditions.device) as kept:
-        steps = StepTimer(module, inputs, loss, optimizer, conditions.device)
-        steps.run(STEP_WARM_UPS, keep=False)
-        most = int(STEP_SHARE * conditions.seconds / steps.seconds)
-        reps = max(LEAST_STEPS, min(MOST_STEPS, most))
-        steps.run(reps)
-        spent = time.monotonic() - start + 1.5 * reps * steps.seconds
-        left = max(0.0, conditions.seconds - spent)
-        measured = _measured(captured, conditions, left, kept, partial(steps.run, 1, keep=False))
+        timers = [StepTimer(*_parts(step), conditions.device) for step in steps]
+        conditions.tell("whole step")
+        share = STEP_SHARE * conditions.seconds / len(steps)
+        reps = [timer.measure(share) for timer in timers]
+        hosts = [
+            timer.host(step.captured) if has_host(conditions.device) else None
+            for timer, step in zip(timers, steps, strict=True)
+        ]
+        again = 1.5 * sum(n * timer.seconds for n, timer in zip(reps, timers, strict=True))
+        left = max(0.0, conditions.seconds - (time.monotonic() - start) - again)
+
+        def real_steps() -> None:
+            for timer in timers:
+                timer.run(1, keep=False)
+
+        measured = _measured(captured, conditions, left, kept, real_steps)
         # Again behind the operators: a machine that slows down over the run shows in the step too.
-        steps.run(reps)
-    return replace(measured, step=steps.report(captured, measured.rows))
+        if not measured.method.get("interrupted"):
+            for n, timer in zip(reps, timers, strict=True):
+                timer.run(n)
+    return _whole(measured, steps, timers, hosts)
+
+
+def joint(captures: Sequence[Capture]) -> Capture:
+    """Captures as one, with each distinct operator once; it has no graph of its own."""
+    if len(captures) == 1:
+        return captures[0]
+    # Of calls with one key the first is kept.
+    calls, rows, counts, saved = (
+        {key: value for c in reversed(captures) for key, value in getattr(c, name).items()}
+        for name in ("calls", "rows", "counts", "saved")
+    )
+    # In the order of the steps, the first one's operators first.
+    order = dict.fromkeys(key for capture in captures for key in capture.calls)
+    return Capture({}, {key: calls[key] for key in order}, rows, counts, saved)
+
+
+def has_host(device: str) -> bool:
+    """Whether the device has a host beside it, whose times are measured: a CPU is its own."""
+    return device == "cuda"
+
+
+def _parts(step: Step) -> tuple[nn.Module, Sequence[Tensor], Loss, str]:
+    return step.module, step.inputs, step.loss, step.optimizer
+
+
+def _whole(
+    measured: Measured,
+    steps: Sequence[Step],
+    timers: Sequence[StepTimer],
+    hosts: Sequence[HostTimes | None],
+) -> Measured:
+    """What was measured, with what the steps tell of themselves and of their hosts."""
+    rows = [{**row, **_host_of(row_key(row), hosts)} for row in measured.rows]
+    wholes = []
+    for step, timer, host in zip(steps, timers, hosts, strict=True):
+        report = timer.report(step.captured, rows)
+        if host is not None:
+            wholes.append((report, host.header(step.captured)))
+        else:
+            known = not (measured.unmeasured or measured.method.get("interrupted"))
+            wholes.append((report, _between_ops(step.captured, report) if known else {}))
+    return replace(measured, rows=rows, step=wholes[0][0], host=wholes[0][1], wholes=tuple(wholes))
+
+
+def _host_of(key: str, hosts: Sequence[HostTimes | None]) -> Fields:
+    """The host's time of a row: where several steps have it, the middle of theirs."""
+    times = [host.of_call[key] for host in hosts if host is not None and key in host.of_call]
+    return {"host_step_ns": round(statistics.median(times))} if times else {}
+
+
+def _between_ops(captured: Capture, report: Mapping[str, Any]) -> Fields:
+    """What Python and PyTorch do between the operators of a CPU, which is host and device in one:
+    what is left of each phase beside its operators.
+    """
+    left = {
+        phase: {
+            "host_s": round(max(0.0, part["measured_step_s"] - part["sum_of_ops_s"]), 9),
+            "ops": ops_of_phase(captured, phase),
+        }
+        for phase, part in report["phases"].items()
+    }
+    method = "what is left of the measured phases beside their operators"
+    return {"phases": left, "ahead": 1, "method": method}
 
 
 def measure_alone(captured: Capture, conditions: Conditions) -> Measured:
@@ -116,7 +213,9 @@ def _measured(
 ) -> Measured:
     timer = make_timer(conditions.device, conditions.flush)
     noise = Noise(timer)
-    rows, unmeasured = measure_operators(captured, timer, noise, conditions, seconds, step)
+    rows, unmeasured, interrupted = measure_operators(
+        captured, timer, noise, conditions, seconds, step
+    )
     method = {
         "timer": timer.method,
         "statistic": "median",
@@ -129,6 +228,7 @@ def _measured(
         "flush": conditions.flush,
         "freed_memory_kept": kept,
         "seconds": conditions.seconds,
+        **({"interrupted": True} if interrupted else {}),
     }
     return Measured(rows, noise.report() | _floor(timer), {}, method, unmeasured)
 
@@ -167,9 +267,27 @@ class StepTimer:
         self.loss = loss
         self.device = device
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = optimizer_named(optimizer).make(parameters)
+        self.update = optimizer_named(optimizer)
+        self.optimizer = self.update.make(parameters)
         self.times: dict[str, list[int]] = {phase: [] for phase in PHASES}
         self.seconds = 0.0
+
+    def measure(self, seconds: float) -> int:
+        """Warm-ups, then as many steps as take about so long; returns how many."""
+        self.run(STEP_WARM_UPS, keep=False)
+        count = max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
+        self.run(count)
+        return count
+
+    def host(self, captured: Capture) -> HostTimes:
+        """The host's times of the step."""
+
+        def loss() -> Tensor:
+            return self.loss(self.module, *self.inputs)
+
+        clear = partial(self.optimizer.zero_grad, set_to_none=True)
+        parts = StepParts(self.module, loss, self.update, clear)
+        return measure_host(parts, captured, torch.cuda.synchronize)
 
     def run(self, count: int, keep: bool = True) -> None:
         """``count`` steps, kept or only to warm up; sets ``seconds``, the wall time of the last."""

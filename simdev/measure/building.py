@@ -1,0 +1,219 @@
+"""A model that is to be measured: found by its name, built on a device in a precision."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .batch import flat_step
+from .optimizers import optimizer_named
+from .torch_models import MODELS
+from .tracing import Loss
+
+Builder = Callable[..., Any]
+PRECISIONS = ("float32", "tf32", "bfloat16", "autocast")
+"""Precisions that a model can be measured in: float32 without and with TF32 in products and
+convolutions, all of it in bfloat16, float32 under autocast to bfloat16.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model to be measured: its title, its builder, the sizes that it is called with, its
+    optimizer, and one of PRECISIONS.
+    """
+
+    title: str
+    build: Builder
+    sizes: Mapping[str, int]
+    optimizer: str
+    precision: str | None = None
+
+    @property
+    def file_title(self) -> str:
+        """The title, and the precision where one was asked for."""
+        return self.title if self.precision is None else f"{self.title}-{self.precision}"
+
+    def about(self) -> dict[str, Any]:
+        """What a header says of the model."""
+        sizes = sizes_of(self.build, self.sizes)
+        about = {"model": self.title, "batch": sizes.get("batch"), "sizes": sizes}
+        return about | {"optimizer": self.optimizer}
+
+    @property
+    def graph_name(self) -> str:
+        """The title with the batch and every size that is not the function's default."""
+        default, sizes = sizes_of(self.build, {}), sizes_of(self.build, self.sizes)
+        batch = [f"b{sizes['batch']}"] if "batch" in sizes else []
+        special = [
+            f"{name}{size}"
+            for name, size in self.sizes.items()
+            if name != "batch" and size != default.get(name)
+        ]
+        return "-".join([self.file_title, *batch, *special])
+
+
+def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:
+    """The arguments of a builder; None where Python cannot tell them."""
+    try:
+        return inspect.signature(build).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def sizes_of(build: Builder, chosen: Mapping[str, int]) -> dict[str, int]:
+    """All sizes of a builder: its defaults where nothing else is chosen."""
+    parameters = (_parameters(build) or {}).items()
+    return {name: p.default for name, p in parameters if type(p.default) is int} | dict(chosen)
+
+
+def resolve(
+    name: str,
+    device: str,
+    sizes: Mapping[str, int],
+    optimizer: str | None,
+    precision: str | None = None,
+) -> Chosen:
+    """The model of a name, with its sizes on a device. Raises InputError."""
+    if precision is not None and precision not in PRECISIONS:
+        raise InputError(f'precision: must be one of {", ".join(PRECISIONS)}, got "{precision}"')
+    problems = [
+        f"{size}: must be at least 1, got {value}" for size, value in sizes.items() if value < 1
+    ]
+    if problems:
+        raise InputError(problems)
+    if optimizer is not None:
+        optimizer_named(optimizer)
+    if name in MODELS:
+        model = MODELS[name]
+        usual = model.cpu if device == "cpu" else {}
+        mine = optimizer or model.optimizer
+        chosen = Chosen(name, model.build, {**usual, **sizes}, mine, precision)
+    else:
+        path, _, function = name.rpartition(":")
+        if not path.endswith(".py"):
+            raise InputError(
+                f'no model "{name}"; there are {", ".join(MODELS)}, or write '
+                "path/to/file.py:function"
+            )
+        build = _load(path, function)
+        mine, title = optimizer or "sgd-momentum", function.replace("_", "-")
+        chosen = Chosen(title, build, sizes, mine, precision)
+    taken = _parameters(chosen.build)
+    missing = [] if taken is None else [size for size in chosen.sizes if size not in taken]
+    if missing:
+        raise InputError(
+            [f"{name}: the function takes no argument named {size}" for size in missing]
+        )
+    return chosen
+
+
+def _load(path: str, function: str) -> Builder:
+    """A function of a Python file. Raises InputError."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not os.path.isfile(path):
+        raise InputError("no such file", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # The file is the user's: whatever it raises is a problem of the input, with its place.
+        raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise InputError(f'no function "{function}"', path)
+    return build  # type: ignore[no-any-return]
+
+
+def built(model: Chosen, name: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...], Loss]:
+    """(module, tensors of the batch, loss of both) of a builder, which may be anybody's, on a
+    device.
+
+    Raises InputError.
+    """
+    match _called(model, name, device):
+        case (nn.Module() as module, inputs, loss) if loss is None or callable(loss):
+            pass
+        case (nn.Module() as module, inputs):
+            loss = None
+        case _:
+            raise InputError(
+                f"{name}: must return (module, inputs, loss), or (module, inputs) of a module that "
+                "returns its loss"
+            )
+    try:
+        batch, flat = flat_step(module, inputs, loss)
+    except InputError as error:
+        raise error.within(name) from None
+    module, tensors = module.to(device).train(), tuple(tensor.to(device) for tensor in batch)
+    if model.precision == "bfloat16":
+        module = module.to(torch.bfloat16)
+        tensors = tuple(t.bfloat16() if t.is_floating_point() else t for t in tensors)
+    return module, tensors, _autocast(flat, device) if model.precision == "autocast" else flat
+
+
+def _autocast(loss: Loss, device: str) -> Loss:
+    @wraps(loss)
+    def cast(module: nn.Module, *tensors: Tensor) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return loss(module, *tensors)
+
+    return cast
+
+
+@contextmanager
+def precision_flags(precision: str | None, device: str) -> Iterator[None]:
+    """PyTorch's flags for a precision: whether products of float32 may run in TF32.
+
+    Raises InputError for TF32 on anything but a GPU.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    if precision == "tf32" and device != "cuda":
+        raise InputError("precision: tf32 is a mode of CUDA devices")
+    try:
+        if precision in ("float32", "tf32"):
+            matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def alike(module: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules have the same parameters and buffers, by name, shape and dtype: what a
+    builder makes for two batch sizes mostly has.
+    """
+    looks = [
+        [(name, tensor.shape, tensor.dtype) for name, tensor in each.state_dict().items()]
+        for each in (module, other)
+    ]
+    return type(module) is type(other) and looks[0] == looks[1]
+
+
+def _called(model: Chosen, name: str, device: str) -> Any:
+    """What the builder returns; it is the user's, so whatever it raises is a problem of the
+    input.
+    """
+    try:
+        if device != "cpu":
+            try:
+                # Tensors that are no parameters (attributes, weights of a loss, the batch itself)
+                # are made on the device too, where nothing in the code says otherwise.
+                with torch.device(device):
+                    return model.build(**model.sizes)
+            except RuntimeError:
+                pass
+        return model.build(**model.sizes)
+    except Exception as error:
+        raise InputError(f"{name}: {type(error).__name__}: {error}") from error
