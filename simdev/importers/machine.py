@@ -25,7 +25,8 @@ from .imported import Imported
 class Machine:
     """What is said of the machine; None: left open.
 
-    ``cluster`` is a preset or a file and stands alone; else there are ``devices`` of the kind
+    ``cluster`` is a preset or a file and stands alone, but for ``devices`` of a format that counts
+    ranks, which take so many of it; else there are ``devices`` of the kind
     ``device``, every two joined at ``bandwidth``, each with ``memory`` (None: that of the kind's
     datasheet, else unlimited). Problems name the options of the command line.
     """
@@ -38,7 +39,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.cluster is not None:
-            self.refuse("--cluster tells it", "device", "devices", "bandwidth", "memory")
+            self.refuse("--cluster tells it", "device", "bandwidth", "memory")
         if self.devices is not None and self.devices < 1:
             raise InputError(f"--devices: must be at least 1, got {self.devices}")
         require_joinable("--devices", self.devices or 1)
@@ -64,14 +65,10 @@ class Machine:
 
     def build(self, at_least: int = 1) -> Cluster:
         """The cluster, of this many devices where their number is left open. Raises InputError."""
-        path = self.cluster
-        if path is not None:
-            if path in preset_names():
-                return read_preset(path)
-            if not path.endswith((".json", ".json.gz")) and not os.path.exists(path):
-                hint = preset_hint(path)
-                raise InputError(f'--cluster: neither a preset nor a file: "{path}"; {hint}')
-            return read_cluster(path)
+        if self.cluster is not None:
+            if self.devices not in (None, at_least):
+                raise InputError("--devices: --cluster tells it")
+            return _named_cluster(self.cluster)
         kind, count = self.device or "gpu", self.devices or at_least
         if count > 1 and self.bandwidth is None:
             raise InputError(
@@ -84,6 +81,16 @@ class Machine:
             return Cluster(name, tuple(devices))
         with prefixed("--"):
             return Cluster.all_to_all(name, devices, "device", bandwidth=self.bandwidth)
+
+
+def _named_cluster(path: str) -> Cluster:
+    """The cluster of a preset or a file. Raises InputError."""
+    if path in preset_names():
+        return read_preset(path)
+    if not path.endswith((".json", ".json.gz")) and not os.path.exists(path):
+        hint = preset_hint(path)
+        raise InputError(f'--cluster: neither a preset nor a file: "{path}"; {hint}')
+    return read_cluster(path)
 
 
 OPEN = Machine()

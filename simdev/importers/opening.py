@@ -161,6 +161,9 @@ JSONS: Sequence[tuple[str, str]] = (
 )
 """Formats of texts, and of texts that are JSON, with what betrays them; the first match decides."""
 
+EXECUTION_TRACE = r'"schema"\s*:\s*"[\d.]+-chakra'
+"""What Chakra's converter begins with, and no trace of Chakra itself."""
+
 
 def recognise(source: Source) -> str:
     """The format that a file has, by what it holds. Raises InputError."""
@@ -171,6 +174,12 @@ def recognise(source: Source) -> str:
         for name, pattern in JSONS if text.lstrip()[:1] in ("{", "[") else TEXTS:
             if re.search(pattern, text, re.MULTILINE):
                 return name
+        if re.search(EXECUTION_TRACE, text):
+            raise InputError(
+                "an execution trace of PyTorch (ExecutionTraceObserver), which tells no times: "
+                "import the profiler's trace of the step, or link both and convert them "
+                "(chakra_trace_link, chakra_converter)"
+            )
     elif is_model(source):
         return "onnx"
     elif is_trace(source):

@@ -114,16 +114,17 @@ def _cluster(machine: Machine, ranks: int, hosts: bool) -> Cluster:
     missing = [name for name in names if name not in cluster.index]
     if not missing:
         return cluster
-    if machine.cluster is not None:
-        raise InputError(
-            [f'--cluster: no device "{name}" for the ops of the host' for name in missing]
-        )
     # What the host tells its GPU are launches, not data.
-    links = [Link((f"gpu:{r}", f"cpu:{r}"), parse_bandwidth(LAUNCH)) for r in range(ranks)]
+    workers = [device.name for device in cluster.devices if device.runs_ops][:ranks]
+    links = [
+        Link((worker, name), parse_bandwidth(LAUNCH))
+        for worker, name in zip(workers, names, strict=True)
+        if name in missing
+    ]
     return replace(
         cluster,
         name=f"{cluster.name} with hosts",
-        devices=(*cluster.devices, *(Device(name, HOST) for name in names)),
+        devices=(*cluster.devices, *(Device(name, HOST) for name in missing)),
         links=(*cluster.links, *links),
     )
 

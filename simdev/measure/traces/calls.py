@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .compiled import is_graph
-from .events import LAUNCHES, OPERATORS, Event, Events
+from .compiled import CUDA_GRAPH, is_fused, is_graph, is_region
+from .events import ANNOTATIONS, LAUNCHES, OPERATORS, Event, Events
 from .replay import ATEN, is_composite
 from .updates import OPTIMIZER
 
@@ -33,8 +33,11 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The operator's name, else its first kernel's."""
-        return self.event.name if self.event is not None else self.kernels[0][1].name
+        """The operator's name, else its first kernel's, or that it is a CUDA graph."""
+        if self.event is not None:
+            return self.event.name
+        launch, kernel = self.kernels[0]
+        return CUDA_GRAPH if launch is not None and "GraphLaunch" in launch.name else kernel.name
 
     @property
     def host_ns(self) -> int:
@@ -79,7 +82,7 @@ class _Owners:
         """Whether an operator counts with all that it calls."""
         if event.category not in OPERATORS:
             return False
-        if not any(child.category in OPERATORS for child in event.children):
+        if not _calls_operators(event):
             return True
         if not event.name.startswith(ATEN):
             return False
@@ -92,7 +95,11 @@ class _Owners:
     def owner(self, launch: Event) -> Event | None:
         """The outermost operator around a launch that counts, else the innermost one."""
         around = [span for span in launch.above() if span.category in OPERATORS]
-        return next(filter(self.counts, reversed(around)), around[0] if around else None)
+        holder = next(filter(self.counts, reversed(around)), None)
+        if holder is None and around and not is_region(around[0]):
+            return around[0]
+        # Kernels that a compiled region launches have names of their own.
+        return holder
 
 
 def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
@@ -102,7 +109,7 @@ def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
         number = step_at(steps, at)
         if number is None:
             continue
-        key = (id(kernel if owner is None else owner), number)
+        key = (id(owner or launch or kernel), number)
         calls.setdefault(key, Call(owner, number)).kernels.append((launch, kernel))
     return list(calls.values())
 
@@ -139,8 +146,26 @@ def host_calls(events: Events, steps: Sequence[Event]) -> Iterator[Call]:
         if not counts:
             stack.extend(reversed(event.children))
         number = step_at(steps, event.start)
-        if number is not None and (counts or is_graph(event)):
+        if number is not None and (counts or is_graph(event)) and not _is_hosts(event):
             yield Call(event, number)
+
+
+def _calls_operators(event: Event) -> bool:
+    """Whether an operator calls others; a compiled function does it in the span of its graph."""
+    return any(
+        child.category in OPERATORS
+        or is_graph(child)
+        or (child.category in ANNOTATIONS and _calls_operators(child))
+        for child in event.children
+    )
+
+
+def _is_hosts(event: Event) -> bool:
+    """Whether a span without operators inside is work of Python or autograd: operators, and what a
+    compiler makes, stand in namespaces or are called like its kernels.
+    """
+    is_operator = "::" in event.name and not event.name.startswith(("torch::autograd", "autograd"))
+    return not (is_operator or is_fused(event.name))
 
 
 def step_at(steps: Sequence[Event], time: int) -> int | None:

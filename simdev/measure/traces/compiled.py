@@ -20,8 +20,11 @@ from .replay import DTYPES
 # or C++ of a CPU; the number at the end counts the kernels of a graph.
 FUSED = re.compile(r"((?:triton_[a-z]{3}|(?:graph_\d+_)?cpp_fused)_\w*?)(?:_\d+)?\Z")
 GRAPH = re.compile(r"## Call CompiledFxGraph (\w+)")
-REGION = re.compile(r"Torch-Compiled Region: (\S+)|(CompiledFunction(?:Backward)?)\Z")
+FRAME = re.compile(r"Torch-Compiled Region: (\S+)")
+FUNCTION = re.compile(r"CompiledFunction(?:Backward)?\Z")
 REGION_KIND = "compiled_graph"
+CUDA_GRAPH = "cuda_graph"
+"""Kernels that are launched as one."""
 
 
 def is_graph(event: Event) -> bool:
@@ -29,21 +32,37 @@ def is_graph(event: Event) -> bool:
     return GRAPH.match(event.name) is not None
 
 
-def is_fused(event: Event) -> bool:
-    """Whether an operator is a kernel that a compiler made, or a graph of such."""
-    return FUSED.match(event.name) is not None or is_graph(event)
+def is_fused(name: str) -> bool:
+    """Whether an operator or a kernel is of those that a compiler made, or a graph of such."""
+    return name == CUDA_GRAPH or FUSED.match(name) is not None or GRAPH.match(name) is not None
+
+
+def is_region(event: Event) -> bool:
+    """Whether a span stands around what a compiler made, and is no operator itself."""
+    return any(pattern.match(event.name) for pattern in (GRAPH, FRAME, FUNCTION))
 
 
 def region_of(event: Event) -> str | None:
-    """The compiled region in which a span lies: that of its graph (a part of its hash), else of its
-    frame; None outside of all.
+    """The compiled region in which a span lies: its graph (a part of the hash), else its frame;
+    None outside of all.
     """
+    region = None
     for span in [event, *event.above()]:
         if graph := GRAPH.match(span.name):
             return graph[1][:8]
-        if region := REGION.match(span.name):
-            return region[1] or region[2]
-    return None
+        if frame := FRAME.match(span.name):
+            return frame[1]
+        if FUNCTION.match(span.name):
+            region = "function"
+    return region
+
+
+def kernel_row(name: str, phase: str) -> Fields:
+    """The parts of the key of a fused kernel's row where only its name is known."""
+    fused = FUSED.match(name)
+    kind = fused[1] if fused else name
+    code = "bwd" if phase == "backward" else "fwd"
+    return {"op": kind, "attrs": {}, "in": [], "dt": [], "out": [], "phase": code}
 
 
 def fused_row(event: Event) -> Fields:
@@ -56,12 +75,11 @@ def fused_row(event: Event) -> Fields:
         for argument in event.arguments()
         if argument.type in DTYPES and is_shape(argument.shape)
     ]
-    graph, fused = GRAPH.match(event.name), FUSED.match(event.name)
+    graph = GRAPH.match(event.name)
+    named = {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}} if graph else {}
     return {
-        "op": REGION_KIND if graph else fused[1] if fused else event.name,
-        "attrs": {"graph": graph[1][:16]} if graph else {},
+        **kernel_row(event.name, event.phase),
+        **named,
         "in": [argument.shape for argument in tensors],
         "dt": [str(DTYPES[argument.type]).removeprefix("torch.") for argument in tensors],
-        "out": [],
-        "phase": "bwd" if event.phase == "backward" else "fwd",
     }

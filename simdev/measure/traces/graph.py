@@ -21,14 +21,14 @@ from ...graph import Graph, Op, Tensor
 from ...semantics.dtype import bits_of
 from ..kinds import Fields
 from .calls import Call, is_copy
-from .compiled import is_fused, region_of
+from .compiled import is_fused, kernel_row, region_of
 from .events import Event
 from .reading import Replay
 from .replay import ATEN, Replayed, shares
 from .timeline import Piece, Timeline
 from .updates import Parameter
 
-STATES = {"adam": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
+STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
 """Tensors of state a parameter, by kind of update without its ending."""
 
 _PHASES = {"backward": "grad/", "update": "update/"}
@@ -53,13 +53,15 @@ class Step:
         """Writes a piece: an op, or several where one call is several ops."""
         call = piece.call
         if not piece.last or _copies(piece) or call.event is None:
+            if is_fused(call.name):
+                self.unnamed[_plain(piece).row["op"]] += piece.device_ns
             self._write(piece, _plain(piece), 1.0, first=True)
             return
         parts = self.replay.of(call.event)
         if isinstance(parts, str) or not parts:
             self._write(piece, _plain(piece), 1.0, first=True)
             return
-        if is_fused(call.event):
+        if is_fused(call.name):
             self.unnamed[parts[0].row["op"]] += piece.device_ns
         rows = [part.row for part in parts]
         for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
@@ -67,7 +69,8 @@ class Step:
 
     def _write(self, piece: Piece, part: Replayed, share: float, first: bool) -> None:
         call, row = piece.call, part.row
-        where = region_of(call.event) if call.event is not None else None
+        span = call.event or (piece.kernels[0][0] if piece.kernels else None)
+        where = region_of(span) if span is not None else None
         prefix = _PHASES.get(call.phase, "") + (f"compiled {where}/" if where else "")
         name = self._unique(prefix + row["op"])
         inputs = self._reads(call, row)
@@ -182,6 +185,8 @@ def _plain(piece: Piece) -> Replayed:
     elif call.event is not None:
         kind = call.event.name.removeprefix(ATEN).strip("_") or "op"
         kind = kind if piece.last else f"{kind} (part)"
+    elif is_fused(call.name):
+        kind = kernel_row(call.name, call.phase)["op"]
     else:
         kind = _short(call.name)
     return Replayed({"op": kind, "attrs": attrs, "in": [], "dt": []}, [])

@@ -25,7 +25,7 @@ from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
 from .calls import Call, device_calls, host_calls
-from .compiled import fused_row, is_fused
+from .compiled import fused_row, is_fused, kernel_row
 from .events import Event, Events, busy, is_shape, parse_events
 from .replay import (
     ATEN,
@@ -211,6 +211,9 @@ class _Reading:
         time = busy(kernels) if kernels else call.host_ns
         event = call.event
         self.calls += 1
+        if event is None and is_fused(call.name):
+            self._add_rows(call, [kernel_row(call.name, call.phase)], time)
+            return
         if event is None:
             self.unclaimed += kernels
             return
@@ -223,12 +226,15 @@ class _Reading:
         if isinstance(parts, str):
             self._leave_out(event.name, parts, time)
             return
-        if is_fused(event):
+        self._add_rows(call, [part.row for part in parts], time)
+
+    def _add_rows(self, call: Call, rows: Sequence[Fields], time: int) -> None:
+        """A call's time, divided over the rows that it is."""
+        if is_fused(call.name):
             self.fused = [self.fused[0] + 1, self.fused[1] + time]
-        rows = [part.row for part in parts]
         note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
-            self._add(row, time * share, call.host_ns, len(kernels), note)
+            self._add(row, time * share, call.host_ns, len(call.kernels), note)
             self.totals[call.step] += time * share
 
     def _add_updates(self) -> None:
@@ -276,7 +282,7 @@ class Replay:
 
     def of(self, event: Event) -> list[Replayed] | str:
         """What an operator is, or why that is not known."""
-        if is_fused(event):
+        if is_fused(event.name):
             return [Replayed(fused_row(event), [])]
         if not event.name.startswith(ATEN):
             return "no operator of PyTorch's own (aten)"

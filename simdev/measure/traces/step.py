@@ -44,18 +44,23 @@ def trace_step(
     kind = kind_of_device(events, device)
     steps, skipped, marked = steps_of(events, warm_up)
     number = _median_step(steps)
-    calls = [call for call in calls_of(events, steps) if call.step == number]
+    replay = Replay(types_of(events))
+    on_device = bool(events.kernels)
+    calls = [
+        call
+        for call in calls_of(events, steps)
+        # A view computes nothing: on a CPU it is the host's.
+        if call.step == number and (on_device or not _is_view(call, replay))
+    ]
     if not calls:
         raise InputError("the step has no operator")
     start = steps[number].start if steps else min(root.start for root in events.roots)
     end = steps[number].end if steps and marked else None
-    on_device = bool(events.kernels)
     timeline = (
         device_timeline(events, calls, start, end)
         if on_device
         else host_timeline(calls, start, end)
     )
-    replay = Replay(types_of(events))
     parameters = parameters_of(events.roots, start)
     graph, fused = step_graph(name, timeline, kind, replay, parameters, _update(events))
     figures = _figures(timeline, calls, fused)
@@ -63,6 +68,10 @@ def trace_step(
     host = Host() if on_device else Host(ahead=1)
     notes = [*_notes(steps, skipped, marked, figures, on_device), *_unnamed(graph, figures, fused)]
     return TraceStep(graph, kind, host, tuple(notes), figures)
+
+
+def _is_view(call: Call, replay: Replay) -> bool:
+    return call.event is not None and replay.of(call.event) == []
 
 
 def _median_step(steps: Sequence[Event]) -> int:

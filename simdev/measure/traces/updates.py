@@ -99,7 +99,12 @@ def update_rows(
     touched = list(_touched(ATEN + chosen, [event for event, _ in operators], types))
     members = [*parameters] if None in touched else [member for member in touched if member]
     shares = _looped(operators, members) or _by_elements(members)
-    return [(_update_row(kind, *parameter), share) for parameter, share in shares.items() if share]
+    # A row as often as it has parameters: so many of its ops does the step have.
+    return [
+        (_update_row(kind, *parameter), shares[parameter])
+        for parameter in members
+        if shares.get(parameter)
+    ]
 
 
 def _touched(name: str, operators: Sequence[Event], types: Types) -> Iterator[Parameter | None]:
