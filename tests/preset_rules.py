@@ -38,6 +38,8 @@ _PARSERS: dict[str, Parser] = {
     "latency": parse_time,
     "gap": parse_time,
     "launch": parse_time,
+    "launch_gap": parse_time,
+    "dispatch": parse_time,
     "overhead": parse_time,
 }
 _PLAIN = ("efficiency", "compute", "lanes", "ports")  # numbers without a unit
@@ -68,7 +70,14 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     if value.get("kind") != name:
         yield f'kind: must be the name of the file, "{name}"'
     numbers = {f"flops.{dtype}": peak for dtype, peak in value["flops"].items()}
-    quantities = ("memory_bandwidth", "memory", "launch", "blas_workspace")
+    quantities = (
+        "memory_bandwidth",
+        "memory",
+        "blas_workspace",
+        "launch",
+        "launch_gap",
+        "dispatch",
+    )
     numbers |= {key: value[key] for key in quantities if key in value}
     numbers |= {f"ports.{kind}": count for kind, count in value.get("ports", {}).items()}
     measured = value.get("measured", {})

@@ -30,6 +30,7 @@ from .roofline import (
     datasheet_scalars,
     ideal_seconds,
     is_covered,
+    launch_gap,
     load_of,
     rounded,
 )
@@ -239,5 +240,5 @@ def group_of(name: str, rows: Iterable[Row], spec: DeviceSpec | None) -> Group:
         load = load_of(row.key)
         if load is not None and is_covered(load, spec):
             loads.append(load)
-            seconds.append(float(row.seconds))
+            seconds.append(float(row.device_seconds(launch_gap(spec))))
     return Group(name, loads, seconds, spec)

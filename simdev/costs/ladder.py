@@ -42,6 +42,7 @@ from .roofline import (
     datasheet_scalars,
     ideal_seconds,
     is_covered,
+    launch_gap,
     load_of,
     no_peak,
     peak_name,
@@ -178,10 +179,12 @@ class Estimates:
 
     def _seconds(self, device_kind: str) -> Mapping[str, float]:
         """The measured rows of a kind of device, by key."""
+        gap = launch_gap(self.specs.get(device_kind))
         return self._once(
             ("seconds", device_kind),
             lambda: {
-                row.key: float(row.seconds) for row in measured_rows(self.profiles, device_kind)
+                row.key: float(row.device_seconds(gap))
+                for row in measured_rows(self.profiles, device_kind)
             },
         )
 
@@ -288,7 +291,8 @@ class CostModel:
             # A row whose source is no rung (a model of somebody's) is an estimate for ``strict``.
             rung = row.source if row.source in RUNGS else "fitted"
             allowed = rung in KNOWN or not self.strict
-            return OpCost(row.seconds, rung, row.rel_err) if allowed else None
+            seconds = row.device_seconds(launch_gap(self.estimates.specs.get(device_kind)))
+            return OpCost(seconds, rung, row.rel_err) if allowed else None
         load = load_of(key)
         if traits_of(kind).leaf or (load is not None and load.is_free):
             return FREE_OF_COST

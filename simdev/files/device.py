@@ -38,6 +38,8 @@ class _DeviceShape(TypedDict, total=False):
     memory: OptionalBytes
     launch: Seconds
     blas_workspace: OptionalBytes
+    launch_gap: Seconds
+    dispatch: Seconds
     efficiency: dict[str, _EfficiencyShape]
     measured: _MeasuredShape
     ports: dict[str, int]
@@ -45,8 +47,8 @@ class _DeviceShape(TypedDict, total=False):
 
 
 _SPEC = (
-    *("kind", "name", "flops", "memory_bandwidth", "memory", "launch", "blas_workspace"),
-    "provenance",
+    *("kind", "name", "flops", "memory_bandwidth", "memory", "blas_workspace"),
+    *("launch", "launch_gap", "dispatch", "provenance"),
 )
 FORMAT = Format(_DeviceShape, "a device")
 

@@ -48,9 +48,19 @@ def _error(value: Any) -> float:
     return error
 
 
+def _count(value: Any) -> int:
+    count = exact(value) if not isinstance(value, (bool, str)) else None
+    if count is None or count.denominator != 1 or not 0 <= count <= MAX_PS:
+        raise ValueError(f"must be a whole number >= 0, got {shown(value)}")
+    return int(count)
+
+
+_Time = Annotated[Fraction, PlainValidator(_nanoseconds)]
+
+
 @with_config(ConfigDict(strict=True, extra="allow"))
 class _TimesShape(TypedDict, total=False):
-    p50: Required[Annotated[Fraction, PlainValidator(_nanoseconds)]]
+    p50: Required[_Time]
 
 
 class _RowShape(TypedDict, total=False):
@@ -67,15 +77,16 @@ class _RowShape(TypedDict, total=False):
     src: str
     rel_err: Annotated[float, PlainValidator(_error)] | None
     meth: str
-    host_ns: Any
-    kernel_ns: Any
+    host_ns: _Time | None
+    host_step_ns: _Time | None
+    kernel_ns: _Time | None
     flops: Any
     br: Any
     bw: Any
     out_bytes: Any
     saved: Any
     ws: Any
-    launches: Any
+    launches: Annotated[int, PlainValidator(_count)] | None
     batch: Any
     note: Any
 

@@ -76,6 +76,14 @@ PROFILES = (
         "median_nan", row().replace("4200", "NaN"), "line 1: t_ns.p50: NaN is not a number in JSON"
     ),
     bad(
+        "kernels_that_are_no_times",
+        row(kernel_ns="3 us", launches=1.5) + "\n" + row(op="mul", host_ns=-1, launches="2"),
+        'line 1: kernel_ns: must be a number of nanoseconds, got "3 us"',
+        "line 1: launches: must be a whole number >= 0, got 1.5",
+        "line 2: host_ns: must be from 0 to 53 days in nanoseconds, got -1",
+        'line 2: launches: must be a whole number >= 0, got "2"',
+    ),
+    bad(
         "negative_extent",
         row(out=[[2, -4]]),
         "line 1: out[0][1]: must be a whole number from 0 to 2^60, got -4",

@@ -93,7 +93,7 @@ def test_an_h100_profile_tells_the_kernels_of_every_row_and_its_graph() -> None:
         assert all(row["launches"] >= 0 and row["kernel_ns"] >= 0 for row in rows if "op" in row)
 
 
-@pytest.mark.parametrize("path", CPU, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_doctor_finds_nothing_that_would_be_wrong(path: Path) -> None:
     assert [str(warning) for warning in examine([path]) if warning.check in NEVER] == []
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from statistics import median
 from typing import Any
@@ -57,7 +57,7 @@ def backward(sheet: Sheet) -> Iterator[str]:
     back: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in sheet.samples:
         mark = _mark(sample)
-        if mark is not None and sample.p50 > 0:
+        if mark is not None and sample.device_ns > 0:
             (forward if sample.phase == "fwd" else back)[mark].append(sample)
     strange = []
     for mark, samples in back.items():
@@ -68,7 +68,7 @@ def backward(sheet: Sheet) -> Iterator[str]:
         }
         # Two layers of one shape: nothing tells whose backward it is.
         if len(ahead) == 1 and len(parts) == len(samples):
-            ratio = sum(sample.p50 for sample in samples) / ahead[0].p50
+            ratio = sum(sample.device_ns for sample in samples) / ahead[0].device_ns
             least = 0.0 if op_class(ahead[0].kind) == "elementwise" else LEAST
             if not least <= ratio <= MOST * max(1.0, _work(samples) / _work(ahead) / USUAL):
                 strange.append((-abs(np.log(ratio / 2)), f"{ahead[0]} ({ratio:.3g} times)"))
@@ -139,21 +139,24 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
     size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
     # Only what lies beyond both spreads: a time of which a row tells no spread stands for itself.
     low, high = (
-        np.array([pick(sample.p50, _or(sample.time(name), sample.p50)) for sample in samples])
+        np.array([_beyond(sample, name, pick) for sample in samples])
         for name, pick in (("p10", min), ("p90", max))
     )
     for i, sample in enumerate(samples):
         larger = (extents >= extents[i]).all(axis=1) & (size * SMALLER >= size[i])
         for j in map(int, np.flatnonzero(larger & (high < SLOWER * low[i]))):
             yield (
-                f"{samples[j]} ({samples[j].p50 / 1000:.4g} us) against {sample} "
-                f"({sample.p50 / 1000:.4g} us)"
+                f"{samples[j]} ({samples[j].device_ns / 1000:.4g} us) against {sample} "
+                f"({sample.device_ns / 1000:.4g} us)"
             )
             break
 
 
-def _or(time: float | None, default: float) -> float:
-    return default if time is None else time
+def _beyond(sample: Sample, name: str, pick: Callable[[float, float], float]) -> float:
+    """The time of an op at the edge of its spread, which is that of the calls."""
+    edge = sample.time(name)
+    share = 1.0 if edge is None or not sample.p50 else edge / sample.p50
+    return sample.device_ns * pick(1.0, share)
 
 
 def copies(first: Sheet, second: Sheet) -> Iterator[str]:

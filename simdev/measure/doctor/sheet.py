@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from ...costs import DeviceSpec
-from ...costs.roofline import Load, ideal_seconds, is_covered, load_of
+from ...costs import DeviceSpec, Row
+from ...costs.roofline import Load, ideal_seconds, is_covered, launch_gap, load_of
 from ...errors import InputError
 from ...files.device import device_names, read_device
 from ...files.profile import read_profile
@@ -26,7 +27,11 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One row: what op it is, its times in ns, and the rest as it stands in the file."""
+    """One row: what op it is, its times in ns, and the rest as it stands in the file.
+
+    How well was measured is judged by ``p50``, the median of the calls; whether it can be true by
+    ``device_ns``.
+    """
 
     key: str
     p50: float
@@ -89,6 +94,19 @@ class Sample:
     def measured(self) -> bool:
         """Whether the row says that it was measured."""
         return bool(self.details.get("src", "measured") == "measured")
+
+    @cached_property
+    def device_ns(self) -> float:
+        """What the op takes of its device: its kernels and their launch gaps where the row tells
+        them, else the median.
+        """
+        row = Row(self.key, Fraction(self.p50) / 10**9, details=self.details)
+        return float(row.device_seconds(launch_gap(self.spec)) * 10**9)
+
+    @property
+    def tells_kernels(self) -> bool:
+        """Whether the row tells the time of its kernels, which were run with warm caches."""
+        return self.details.get("kernel_ns") is not None and bool(self.details.get("launches"))
 
     def time(self, name: str) -> float | None:
         """A number of ``t_ns`` beside the median; None where it is missing or no number."""

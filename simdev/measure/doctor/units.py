@@ -38,8 +38,8 @@ def times(sheet: Sheet) -> Iterator[str]:
     groups: defaultdict[tuple[str, str], list[tuple[float, Sample]]] = defaultdict(list)
     for sample in sheet.samples:
         work = _work(sample)
-        if work and sample.p50 > 0:
-            groups[sample.device, sample.kind].append((log10(sample.p50 / work), sample))
+        if work and sample.device_ns > 0:
+            groups[sample.device, sample.kind].append((log10(sample.device_ns / work), sample))
     for members in groups.values():
         if len(members) >= FEWEST_PEERS:
             yield from _strangers(members)
@@ -53,7 +53,7 @@ def _against_step(sheet: Sheet) -> Iterator[str]:
 
 def _against_datasheet(sheet: Sheet) -> Iterator[str]:
     known = [
-        (sample.p50, max(sample.ideal))
+        (sample.device_ns, max(sample.ideal))
         for sample in sheet.samples
         if sample.ideal is not None and sample.measured
     ]
