@@ -61,7 +61,7 @@ def simulate_lowered(
     may be (COUNTS). Raises InputError, DeadlockError.
     """
     if not follow_one_another(strategy, steps):
-        return simulate(step.task_graph, engine)
+        return simulate(iterated(step, 1), engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
     # Doubling: what repeats early costs little, and of the rest at most half was in vain.
     for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
@@ -201,7 +201,8 @@ class _StepTimes:
     """A trace with a row a step: of each task when it was ready, started and finished, in ps.
 
     ``begins``, ``ends`` and ``frees`` are by step the first start, the last release, and when the
-    last task has left its queues too. ``slack`` is the part of a shift that may be rounding.
+    last task has left its queues too; ``works`` is the first start of what is no dispatch.
+    ``slack`` is the part of a shift that may be rounding.
     """
 
     ready: Ints
@@ -210,20 +211,27 @@ class _StepTimes:
     begins: Ints
     ends: Ints
     frees: Ints
+    works: Ints
     slack: float
 
     @classmethod
     def of(cls, trace: Trace) -> _StepTimes:
         """The times of a trace of several steps."""
-        tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
+        graph, tasks = trace.task_graph, trace.task_graph.tasks
         release = trace.finish + tasks.lag
         free = np.maximum(release, trace.finish + tasks.gap)
-        times = ready_ps(trace.task_graph, release), trace.start, trace.finish, release, free
-        ready, start, finish, release, free = (column.reshape(steps, -1) for column in times)
+        ready = ready_ps(graph, release)
+        # A dispatch is in its turn, however early it is ready: early ones have nothing to wait for
+        # that later ones do. (No trace lets a host be further ahead than it may, and what repeats
+        # is as far ahead as it was.)
+        ready[graph.first_dispatch :] = trace.start[graph.first_dispatch :]
+        times = ready, trace.start, trace.finish, release, free
+        ready, start, finish, release, free = map(graph.by_step, times)
         begins = start.min(axis=1, initial=trace.end_ps)
         ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
+        works = start[:, : graph.first_dispatch // graph.steps].min(axis=1, initial=trace.end_ps)
         slack = SLACK if tasks.flow.any() else 0.0
-        return cls(ready, start, finish, begins, ends, frees, slack)
+        return cls(ready, start, finish, begins, ends, frees, works, slack)
 
     def repeat(self, cycle: int) -> bool:
         """Whether the state in which the last step begins is that of ``cycle`` steps before.
@@ -252,7 +260,8 @@ class _StepTimes:
         """The last step that ends before one begins that was not simulated, in the steady state."""
         last = len(self.ends) - 2
         shift = self.ends[last] - self.ends[last - cycle]
-        whole = self.ends[: last + 1] <= self.begins[last + 2 - cycle] + shift
+        # A host that is far ahead disturbs nothing: its dispatches hold no queue but its thread.
+        whole = self.ends[: last + 1] <= self.works[last + 2 - cycle] + shift
         # A step counts only where it is one shift later than its like: not in the first steps.
         whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
         whole[:cycle] = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,11 @@ class Coded(Lazy):
         super().__init__(len(codes), lambda i: labels[codes[i]])
         self.codes, self.labels = codes, labels
 
+    def count(self, value: Any) -> int:
+        """How often a text is there."""
+        codes = [code for code, label in enumerate(self.labels) if label == value]
+        return int(np.isin(self.codes, codes).sum())
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -237,8 +242,8 @@ class TaskGraph:
 
     With ``sharing`` the durations are those of tasks alone; what is executed then lasts longer
     (engine/slowdown.py). ``steps`` training steps follow one another: as many tasks each, in one
-    order, those of the first step first. Raises InputError where columns do not fit together or
-    times could overflow.
+    order, those of the first step first; what hosts dispatch stands behind all others, in the same
+    way. Raises InputError where columns do not fit together or times could overflow.
     """
 
     tasks: Tasks
@@ -287,6 +292,21 @@ class TaskGraph:
         for resource in self.resources:
             if resource.policy == "fixed" and len(set(resource.sequence)) != len(resource.sequence):
                 yield f'resources["{resource.name}"]: a task stands twice in the sequence'
+
+    @cached_property
+    def first_dispatch(self) -> int:
+        """The row of the first dispatch; as many as there are tasks where no host dispatches."""
+        kind = self.tasks.kind
+        # They stand last, so that most graphs tell with a look at one task.
+        if not len(kind) or kind[-1] != DISPATCH:
+            return len(kind)
+        return len(kind) - kind.count(DISPATCH)
+
+    def by_step(self, column: Ints) -> Ints:
+        """A column of the tasks with a row for each step, dispatches behind the other tasks."""
+        first = self.first_dispatch
+        parts = column[:first].reshape(self.steps, -1), column[first:].reshape(self.steps, -1)
+        return np.concatenate(parts, axis=1) if parts[1].size else parts[0]
 
     @cached_property
     def predecessor_count(self) -> Ints:

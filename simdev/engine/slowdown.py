@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..errors import InputError
-from ..taskgraph import COLLECTIVE, TRANSFER, Ints, Sharing, TaskGraph
+from ..taskgraph import COLLECTIVE, DISPATCH, TRANSFER, Ints, Sharing, TaskGraph
 from ..trace import Trace
 
 MOST_ROUNDS = 200
@@ -37,7 +37,8 @@ def slowed(
     if tasks.flow.any():
         raise InputError("collectives.slowdown: not under fair links; use queues")
     kinds = np.array(tasks.kind, dtype=object)
-    computes = np.flatnonzero((kinds != TRANSFER) & (kinds != COLLECTIVE) & (tasks.duration > 0))
+    elsewhere = np.isin(kinds, (TRANSFER, COLLECTIVE, DISPATCH))
+    computes = np.flatnonzero(~elsewhere & (tasks.duration > 0))
     alone = replace(task_graph, sharing=None)
     trace = simulate(alone)
     for _ in range(MOST_ROUNDS):

@@ -5,6 +5,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..cluster import Cluster
 from ..costs import CostModel
@@ -29,6 +30,7 @@ from .splitting import Split, split, split_gated
 from .stages import staged
 from .steps import LoweredStep, following, iterated, last_ops, most_steps
 from .sync import credited, synchronised
+from .turns import in_turns
 
 __all__ = [
     "LoweredStep",
@@ -71,7 +73,7 @@ def lower_prepared(prepared: Prepared, strategy: Strategy) -> TaskGraph:
         raise InputError(
             "sync.credit: what it lets go hangs on the schedule itself; simulate the scenario"
         )
-    return lower_step(prepared, strategy).task_graph
+    return iterated(lower_step(prepared, strategy), 1)
 
 
 def lower_step(
@@ -97,13 +99,17 @@ def lower_step(
     placement = resolve_placement(graph, prepared.cluster, strategy.placement)
     built = build(prepared, placement)
     task_graph = apply_order(built.task_graph, strategy.order, graph, built.consumers)
+    gates = {gate for weight in weights for gate in weight.gates}
+    policy, last = strategy.order.policy, built.ends
+    task_graph, dispatches = in_turns(prepared, task_graph, placement, policy, last, origins, gates)
     if isinstance(sync, Sync):
         step = synchronised(prepared, task_graph, built.buffer_of, placement, sync, weights)
     elif repeated or microbatches > 1:
         ends = last_ops(graph, task_graph, placement)
         step = LoweredStep(task_graph, tuple(following(graph, task_graph, placement, ends)))
     else:
-        return LoweredStep(task_graph)
+        step = LoweredStep(task_graph)
+    step = replace(step, dispatches=dispatches)
     if microbatches == 1:
         return step
     return accumulated(step, len(graph.ops), once_a_step(graph, origins), microbatches)

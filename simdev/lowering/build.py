@@ -33,12 +33,14 @@ class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
 
     ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer in which each
-    output lies (a view's is that of its base, NONE: none).
+    output lies (a view's is that of its base, NONE: none), ``ends`` the last messages of each
+    collective that runs as its messages.
     """
 
     task_graph: TaskGraph
     consumers: Mapping[int, tuple[int, ...]]
     buffer_of: Mapping[TensorOf, int]
+    ends: Mapping[int, tuple[int, ...]]
 
 
 def resources(fabric: Fabric) -> list[Resource]:
@@ -58,7 +60,8 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
     for transfer in transfers(prepared, placement):
         tasks.add_transfer(transfer)
     tasks.expand_until(len(placement))
-    return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of)
+    ends = {op: tuple(last) for (op, output), last in tasks.arrivals.items() if output == NONE}
+    return Built(tasks.task_graph(), tasks.consumers, tasks.buffer_of, ends)
 
 
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:

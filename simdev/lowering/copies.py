@@ -256,16 +256,24 @@ def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tu
 
     What runs once stands in the last run where ``late`` marks it, else in the first.
     """
-    sequences = {}
-    for queue, resource in enumerate(task_graph.resources):
-        if resource.policy == "fixed":
-            tasks, turns = np.array(resource.sequence, np.int64), []
-            for run in range(copies.count):
-                here = copies.again[tasks]
-                if run == 0:
-                    here = here | ~late[tasks]
-                if run == copies.count - 1:
-                    here = here | late[tasks]
-                turns.append(copies.rows(tasks[here], run))
-            sequences[queue] = tuple(np.concatenate(turns).tolist())
-    return sequences
+    return {
+        queue: tuple(in_runs(copies, np.array(resource.sequence, np.int64), late)[0].tolist())
+        for queue, resource in enumerate(task_graph.resources)
+        if resource.policy == "fixed"
+    }
+
+
+def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
+    """The rows of a sequence of tasks, one run after the other (see ``in_order``), and the place in
+    ``tasks`` of each.
+    """
+    rows, places = [], []
+    for run in range(copies.count):
+        here = copies.again[tasks]
+        if run == 0:
+            here = here | ~late[tasks]
+        if run == copies.count - 1:
+            here = here | late[tasks]
+        rows.append(copies.rows(tasks[here], run))
+        places.append(np.flatnonzero(here))
+    return np.concatenate(rows), np.concatenate(places)

@@ -120,4 +120,5 @@ def accumulated(step: LoweredStep, ops: int, once: Collection[int], count: int) 
             replace(push, first=row[push.first], last=row[push.last]) for push in step.pushes
         ),
         microbatch=task_graph,
+        dispatches=None if step.dispatches is None else step.dispatches.in_copies(copies, late),
     )

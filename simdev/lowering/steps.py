@@ -15,6 +15,7 @@ from ..structure import readers_of, updated
 from ..taskgraph import MAX_TASKS, Ints, TaskGraph
 from .collective import is_collective
 from .copies import Copies, copied, in_order
+from .hosts import Dispatches, dispatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class LoweredStep:
     ``synchronised`` counts the gradients that a policy synchronises (None: there is no policy).
     ``microbatch`` is the task graph of one microbatch with all that is done once a step, where a
     step holds several. ``stages`` is the stage of each op of the graph in a pipeline (else empty).
+    ``dispatches`` are those of the step's hosts, which no task graph here holds yet (see
+    ``iterated``).
     """
 
     task_graph: TaskGraph
@@ -51,6 +54,7 @@ class LoweredStep:
     synchronised: int | None = None
     microbatch: TaskGraph | None = None
     stages: tuple[int, ...] = ()
+    dispatches: Dispatches | None = None
 
 
 def most_steps(step: LoweredStep) -> int:
@@ -59,11 +63,13 @@ def most_steps(step: LoweredStep) -> int:
 
 
 def iterated(step: LoweredStep, count: int) -> TaskGraph:
-    """``count`` steps, one after another.
+    """``count`` steps, one after another, and behind them what their hosts dispatch.
 
     Task r of step k is row k * len(step) + r and is named ``name~k`` from the second step on;
     ``op`` stays the row of the first. Raises InputError for more than 10 million tasks.
     """
+    if count == 1:
+        return dispatched(step.task_graph, step.dispatches)
     if count > most_steps(step):
         raise InputError(f"{count} steps lower to more than {MAX_TASKS} tasks")
     # All tasks run again: a step shares no task with the next one.
@@ -71,7 +77,8 @@ def iterated(step: LoweredStep, count: int) -> TaskGraph:
     copies = Copies(~never, never, count, "~")
     sequences = in_order(step.task_graph, copies, never)
     edges = copies.joins(step.across)
-    return copied(step.task_graph, copies, edges, sequences, later=step.later, steps=count)
+    steps = copied(step.task_graph, copies, edges, sequences, later=step.later, steps=count)
+    return dispatched(steps, step.dispatches, count)
 
 
 def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> dict[int, list[int]]:

@@ -73,7 +73,8 @@ class Shares:
         # Rounded up, so that parts of uneven size never hold less than the whole.
         sizes = {name: ceil(getattr(self.op, name) * share) for name in _SIZES}
         sizes["workspace_bytes"] = ceil(self.op.workspace_bytes * placed.part.share)
-        return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes}
+        hosts = {name: getattr(self.op, name) for name in ("host_time", "launches", "blocks_host")}
+        return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes, **hosts}
 
     def _attrs(self, placed: Placed) -> dict[str, Any]:
         op, shard = self.op, placed.part.shard

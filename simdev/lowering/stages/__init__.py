@@ -27,6 +27,7 @@ from ..microbatches import microbatches, once_a_step
 from ..pipeline import schedule_of
 from ..prepare import Prepared
 from ..steps import LoweredStep, following
+from ..turns import in_given_turns
 from .assign import even_cut, stages_of
 
 __all__ = ["even_cut", "staged", "stages_of"]
@@ -47,7 +48,8 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     with _problems_of_the_pipeline():
         stage_of = stages_of(graph, pipeline.stages, lengths)
     placement = _placement(prepared, [homes[stage] for stage in stage_of])
-    task_graph = build(prepared, placement).task_graph
+    built = build(prepared, placement)
+    task_graph = built.task_graph
     once = once_a_step(graph, {})
     copies = microbatches(task_graph, len(graph.ops), once, schedule.microbatches)
     actions = _Actions(graph, once, stage_of, schedule)
@@ -63,7 +65,13 @@ def staged(prepared: Prepared, pipeline: Parallelism) -> LoweredStep:
     task_graph = replace(task_graph, resources=resources)
     whole = copied(task_graph, copies, copies.joins(()), sequences, actions.microbatches)
     across = _across(graph, task_graph, placement, copies, sequences)
-    return LoweredStep(whole, tuple(across), microbatch=task_graph, stages=tuple(stage_of))
+    return LoweredStep(
+        whole,
+        tuple(across),
+        microbatch=task_graph,
+        stages=tuple(stage_of),
+        dispatches=in_given_turns(prepared, whole, copies, placement, built.ends),
+    )
 
 
 @contextmanager

@@ -83,9 +83,10 @@ def _pushes(step: LoweredStep, graph: TaskGraph) -> dict[int, list[Push]]:
     """The messages that credit counts by worker, of all steps."""
     rows, source = len(step.task_graph.tasks), step.task_graph.tasks.source.tolist()
     pushes: dict[int, list[Push]] = {}
-    for first in range(0, len(graph.tasks), rows):
+    for number in range(graph.steps):
+        first = number * rows
         for push in step.pushes:
-            rank = push.rank + first // rows * push.later
+            rank = push.rank + number * push.later
             sent = replace(push, first=push.first + first, last=push.last + first, rank=rank)
             pushes.setdefault(source[push.first], []).append(sent)
     return pushes

@@ -1,0 +1,360 @@
+"""The pass that writes what hosts do into a finished task graph of any number of steps.
+
+Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
+host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
+are tasks, edges and fixed queues, so engines need no rule for it. The order stands in
+lowering/turns.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ..cluster import Host
+from ..errors import InputError
+from ..taskgraph import (
+    DISPATCH,
+    MAX_TASKS,
+    NUMBERS,
+    Coded,
+    Ints,
+    Lazy,
+    Resource,
+    Rows,
+    Sharing,
+    TaskGraph,
+    Tasks,
+)
+from ..units import picoseconds
+from .copies import Bools, Copies, in_runs, taken
+from .prepare import Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Dispatches:
+    """What the hosts of a step dispatch, in the order in which they do.
+
+    A row for each op on each hosted device (of a collective one for each rank): its ``task``, the
+    ``op`` that it runs and the ``device``. ``ends`` are the tasks with which a collective ends that
+    runs as its messages, by its task. ``prepared`` tells of hosts and of what dispatching takes.
+    """
+
+    prepared: Prepared
+    task: Ints
+    op: Ints
+    device: Ints
+    ends: Mapping[int, tuple[int, ...]]
+
+    def in_copies(self, copies: Copies, late: Bools) -> Dispatches:
+        """Those of all copies, run after run; see ``copies.in_order``."""
+        rows, entries = in_runs(copies, self.task, late)
+        return replace(
+            self,
+            task=rows,
+            op=self.op[entries],
+            device=self.device[entries],
+            ends=ends_in_copies(self.ends, copies),
+        )
+
+    @cached_property
+    def hosts(self) -> Mapping[int, Host]:
+        """The host of each device that has one."""
+        cluster = self.prepared.cluster
+        hosts = ((device, cluster.host_of(device)) for device in cluster.hosted)
+        return {device: host for device, host in hosts if host is not None}
+
+    @cached_property
+    def threads(self) -> Mapping[int, str]:
+        """The name of the thread that dispatches for each hosted device."""
+        devices = self.prepared.cluster.devices
+        return {
+            d: f"thread node {devices[d].node}"
+            if host.threads == "node"
+            else f"thread {devices[d].name}"
+            for d, host in self.hosts.items()
+        }
+
+
+def ends_in_copies(
+    ends: Mapping[int, tuple[int, ...]], copies: Copies
+) -> dict[int, tuple[int, ...]]:
+    """The last tasks of what runs as its messages, in every run."""
+    rows: dict[int, tuple[int, ...]] = {}
+    for task, last in ends.items():
+        every = np.array([task, *last], np.int64)
+        for run in range(copies.count):
+            first, *rest = copies.rows(every, run).tolist()
+            rows[first] = tuple(rest)
+    return rows
+
+
+def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None, steps: int = 1) -> TaskGraph:
+    """The task graph of so many steps, with what their hosts do behind all other tasks.
+
+    Raises InputError where an op blocks a host that replays graphs, and for more than 10 million
+    tasks.
+    """
+    if dispatches is None or not len(dispatches.task):
+        return task_graph
+    entries = _Entries.of(dispatches)
+    count = len(task_graph.tasks) + steps * len(entries.task)
+    if count > MAX_TASKS:
+        raise InputError(f"{steps} steps and their dispatches lower to more than {MAX_TASKS} tasks")
+    return _Writer(task_graph, dispatches, entries, steps).task_graph()
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """The dispatches of one step as columns, in their order.
+
+    ``task`` is the first task of each and ``op`` its op, ``releases`` are all that wait for it,
+    ``ends`` the tasks with which its op ends. A graph that is replayed counts no launches
+    (``eager`` is false).
+    """
+
+    task: Ints
+    op: Ints
+    device: Ints
+    length: Ints
+    launches: Ints
+    blocks: Bools
+    eager: Bools
+    releases: Rows
+    ends: Rows
+
+    @classmethod
+    def of(cls, dispatches: Dispatches) -> _Entries:
+        """Raises InputError where an op blocks a host that replays graphs."""
+        prepared, hosts = dispatches.prepared, dispatches.hosts
+        task, op, device = dispatches.task, dispatches.op, dispatches.device
+        replays = np.zeros(len(prepared.cluster.devices), np.bool_)
+        launch = np.zeros(len(replays), np.int64)
+        for d, host in hosts.items():
+            replays[d] = host.mode == "graph"
+            launch[d] = picoseconds(host.launch)  # type: ignore[arg-type]
+        eager, blocks = ~replays[device], prepared.blocks[op]
+        _require_eager(prepared, op[blocks & ~eager], device[blocks & ~eager])
+        # A graph is dispatched once a step, where the first of its ops stands.
+        first = eager.copy()
+        first[_firsts(device, ~eager)] = True
+        entry_of = np.full(len(replays), -1)
+        place = np.cumsum(first) - 1
+        entry_of[device[first & ~eager]] = place[first & ~eager]
+        owner = np.where(eager, place, entry_of[device])
+        kept = np.flatnonzero(first)
+        ends = _ends(task[kept], dispatches.ends)
+        length = np.where(eager, prepared.host_ps[op, device], launch[device])
+        launches = prepared.launches[op, device]
+        return cls(
+            task[kept], op[kept], device[kept], length[kept], launches[kept],
+            blocks[kept], eager[kept], Rows.of_pairs(owner, task, len(kept)), ends,
+        )  # fmt: skip
+
+
+def _firsts(keys: Ints, among: Bools) -> Ints:
+    """The first of the rows marked for each key."""
+    rows = np.flatnonzero(among)
+    _, first = np.unique(keys[rows], return_index=True)
+    firsts: Ints = rows[first]
+    return firsts
+
+
+def _ends(task: Ints, ends: Mapping[int, tuple[int, ...]]) -> Rows:
+    """The tasks with which what these tasks begin ends: themselves, unless ``ends`` has others."""
+    if not ends:
+        return Rows(np.arange(len(task) + 1), task)
+    return Rows.of([ends.get(row, (row,)) for row in task.tolist()])
+
+
+def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
+    """No op blocks a host whose graph is one launch."""
+    cluster, graph = prepared.cluster, prepared.graph
+    problems = [
+        f'ops[{op}].blocks_host: "{graph.ops[op].name}" makes its host wait, but '
+        f'"{cluster.devices[device].name}" replays its step as one graph (host.mode "graph")'
+        for op, device in zip(ops.tolist(), devices.tolist(), strict=True)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    """Writes dispatches behind the tasks of a task graph; entry e of step k is row first + k x
+    entries + e.
+    """
+
+    graph: TaskGraph
+    dispatches: Dispatches
+    entries: _Entries
+    steps: int
+
+    @property
+    def _each(self) -> int:
+        """Dispatches a step."""
+        return len(self.entries.task)
+
+    @property
+    def _rows(self) -> int:
+        """Other tasks a step."""
+        return len(self.graph.tasks) // self.steps
+
+    @cached_property
+    def _threads(self) -> list[tuple[str, int, Ints]]:
+        """By thread its name, its first device, and its entries; in the order of the devices."""
+        names = self.dispatches.threads
+        numbers: dict[str, int] = {}
+        first = {names[d]: d for d in sorted(names, reverse=True)}
+        number = np.zeros(max(names) + 1, np.int64)
+        for d in sorted(names):
+            number[d] = numbers.setdefault(names[d], len(numbers))
+        of_entry = number[self.entries.device]
+        of_thread = ((name, np.flatnonzero(of_entry == k)) for name, k in numbers.items())
+        return [(name, first[name], entries) for name, entries in of_thread if len(entries)]
+
+    def task_graph(self) -> TaskGraph:
+        """The task graph with dispatches."""
+        graph = self.graph
+        resources, held = list(graph.resources), np.zeros(self._each, np.int64)
+        for name, device, entries in self._threads:
+            held[entries] = len(resources)
+            sequence = tuple(self._in_steps(entries).tolist())
+            resources.append(Resource(name, "fixed", sequence, device))
+        return replace(
+            graph,
+            tasks=self._tasks(np.tile(held, self.steps)),
+            resources=tuple(resources),
+            sharing=self._sharing(graph.sharing),
+        )
+
+    def _in_steps(self, entries: Ints) -> Ints:
+        """The rows of these entries, step after step."""
+        steps = np.arange(self.steps)[:, None] * self._each
+        return (len(self.graph.tasks) + steps + entries).ravel()
+
+    def _tasks(self, held: Ints) -> Tasks:
+        tasks, entries, count = self.graph.tasks, self.entries, self.steps * self._each
+        added = dict.fromkeys(NUMBERS, np.zeros(self._each, np.int64)) | {
+            "op": entries.op,
+            "output": np.full(self._each, -1),
+            "source": entries.device,
+            "destination": entries.device,
+            "duration": entries.length,
+        }
+        columns = {
+            name: np.concatenate((getattr(tasks, name), np.tile(added[name], self.steps)))
+            for name in NUMBERS
+        }
+        none = np.zeros(count, np.int64)
+        before, after = self._edges()
+        kinds: Sequence[str] = (*tasks.kind, *[DISPATCH] * count)
+        if isinstance(tasks.kind, Coded):
+            labels = tasks.kind.labels
+            codes = np.append(tasks.kind.codes, np.full(count, len(labels), np.uint8))
+            kinds = Coded(codes, (*labels, DISPATCH))
+        return Tasks(
+            name=self._names(tasks.name),
+            kind=kinds,
+            flow=np.concatenate((tasks.flow, none > 0)),
+            resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
+            links=_appended(tasks.links, _empty(count)),
+            successors=_with_edges(tasks.successors, before, after, len(tasks) + count),
+            **columns,
+        )
+
+    def _names(self, names: Sequence[str]) -> Sequence[str]:
+        """The names of all tasks; of several steps they are made when they are read."""
+        count, behind = self.steps * self._each, len(names)
+        if not isinstance(names, Lazy):
+            return (*names, *map(self._name, range(count)))
+        return Lazy(
+            behind + count, lambda row: names[row] if row < behind else self._name(row - behind)
+        )
+
+    def _name(self, number: int) -> str:
+        """The name of a dispatch: that of its task, of a rank of a collective with its device."""
+        step, e = divmod(number, self._each)
+        device = self.graph.devices[self.entries.device[e]]
+        if not self.entries.eager[e]:
+            return f"dispatch graph@{device}" + (f"~{step}" if step else "")
+        name = self.graph.tasks.name[int(self.entries.task[e]) + step * self._rows]
+        in_ranks = int(self.entries.op[e]) in self.dispatches.prepared.rings
+        return f"dispatch {name}@{device}" if in_ranks else f"dispatch {name}"
+
+    def _sharing(self, sharing: Sharing | None) -> Sharing | None:
+        if sharing is None:
+            return None
+        devices = _appended(sharing.devices, _empty(self.steps * self._each))
+        return replace(sharing, devices=devices)
+
+    # What waits for what, as (before, after)
+
+    def _edges(self) -> tuple[Ints, Ints]:
+        releases = self.entries.releases
+        steps = np.arange(self.steps)[:, None]
+        tasks = (releases.ids + steps * self._rows).ravel()
+        edges = [(self._in_steps(releases.owners()), tasks)]
+        for device, host in self.dispatches.hosts.items():
+            entries = np.flatnonzero(self.entries.eager & (self.entries.device == device))
+            if len(entries):
+                edges.append(self._ahead(entries, host.ahead))
+        edges += [self._blocked(entries) for _, _, entries in self._threads]
+        before, after = (np.concatenate(column) for column in zip(*edges, strict=True))
+        return before, after
+
+    def _ahead(self, entries: Ints, ahead: int) -> tuple[Ints, Ints]:
+        """On one device a dispatch waits for the latest earlier op such that from there through
+        itself more than ``ahead`` kernels are launched.
+        """
+        launches = np.tile(self.entries.launches[entries], self.steps)
+        # As Python's integers where sums could overflow; a host far ahead never waits.
+        if float(launches.sum(dtype=np.float64)) >= 2**61:
+            launches = launches.astype(object)
+        until = np.cumsum(launches)
+        before = np.searchsorted(until - launches, until - ahead, "left") - 1
+        number = np.arange(len(launches))
+        before = np.minimum(before, number - 1)
+        waits = before >= 0
+        return self._after_ends(entries, before[waits], self._in_steps(entries)[waits])
+
+    def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
+        """On one thread the next dispatch waits for the end of an op that blocks."""
+        number = np.arange(len(entries) * self.steps)
+        task = self.entries.task[entries][number % len(entries)] + (
+            number // len(entries) * self._rows
+        )
+        # A collective has several dispatches there: what waits is the next of another op.
+        begins = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
+        blocks = self.entries.blocks[entries][begins[:-1] % len(entries)]
+        after = self._in_steps(entries)[begins[1:][blocks]]
+        return self._after_ends(entries, begins[:-1][blocks], after)
+
+    def _after_ends(self, entries: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints]:
+        """Rows wait for the ends of what these dispatched: numbers in ``entries`` repeated by
+        step.
+        """
+        step, place = np.divmod(before, len(entries))
+        ends = taken(self.entries.ends, entries[place])
+        owner = ends.owners()
+        return ends.ids + step[owner] * self._rows, after[owner]
+
+
+def _with_edges(successors: Rows, before: Ints, after: Ints, count: int) -> Rows:
+    """The successors of ``count`` tasks, with further ones."""
+    owners = np.concatenate((successors.owners(), before))
+    return Rows.of_pairs(owners, np.concatenate((successors.ids, after)), count)
+
+
+def _appended(lists: Rows, more: Rows) -> Rows:
+    return Rows(
+        np.concatenate((lists.ptr, more.ptr[1:] + lists.ptr[-1])),
+        np.concatenate((lists.ids, more.ids)),
+    )
+
+
+def _empty(count: int) -> Rows:
+    return Rows(np.zeros(count + 1, np.int64), np.zeros(0, np.int64))

@@ -1,0 +1,174 @@
+"""Random questions with hosts, and the same as a HostModel: the contract's text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from host_model import HostModel, Node, Piece
+from simdev.cluster import Cluster, Device, Host
+from simdev.costs import CostModel
+from simdev.graph import Graph, Op, Tensor
+from simdev.lowering import LoweredStep, Prepared, iterated, lower_step
+from simdev.strategy import Order, Strategy
+from simdev.taskgraph import TaskGraph
+from strategies import UNIT, Tape
+
+PS = Fraction(1, 10**12)
+
+
+@dataclass(frozen=True)
+class HostWorld:
+    """A question; ``model`` is the same for one step."""
+
+    prepared: Prepared
+    strategy: Strategy
+    model: HostModel
+
+    def lowered(self, repeated: bool = False) -> LoweredStep:
+        return lower_step(self.prepared, self.strategy, repeated)
+
+    def steps(self, count: int) -> tuple[TaskGraph, HostModel]:
+        """So many steps, lowered and as their model."""
+        step = self.lowered(True)
+        return iterated(step, count), replace(
+            self.model, steps=count, across=step.across, length={}, edges=[]
+        )
+
+
+def finishes(world: HostWorld, task_graph: TaskGraph, finish: list[int]) -> dict[Node, int]:
+    """When ops and dispatches end, by the nodes of the model."""
+    ops, devices = world.prepared.graph.ops, task_graph.devices
+    names: dict[str, Node] = {}
+    for step in range(task_graph.steps):
+        mark = f"~{step}" if step else ""
+        for i, op in enumerate(ops):
+            names[op.name + mark] = "op", step, i
+            for d, device in enumerate(devices):
+                names[f"dispatch graph@{device}{mark}"] = "dispatch", step, "graph", d
+                end = f"@{device}" if op.kind == "all_reduce" else ""
+                if end or d == world.model.pieces[i].devices[0]:
+                    names[f"dispatch {op.name}{mark}{end}"] = "dispatch", step, i, d
+    return {
+        names[name]: end
+        for name, end in zip(task_graph.tasks.name, finish, strict=True)
+        if name in names
+    }
+
+
+def host(tape: Tape) -> Host:
+    mode = tape.pick("eager", "eager", "eager", "graph", "none")
+    ahead = tape.pick(1, 2, 3, 5, 1024)
+    return Host(mode, ahead, tape.pick("device", "node"), tape.number(4) * PS)
+
+
+def host_world(tape: Tape) -> HostWorld:
+    """Up to three devices and ten ops, under every order."""
+    policy = tape.pick("fifo", "program", "priority", "fixed")
+    count = 1 + tape.number(3)
+    cluster = _cluster(tape, count, every=policy in ("fifo", "priority"))
+    pieces: list[Piece] = []
+    replays = {d for d in range(count) if (h := cluster.host_of(d)) and h.mode == "graph"}
+    for _ in range(1 + tape.number(5)):
+        if policy != "fixed" and count > 1 and tape.number(4) == 0:
+            _add_collective(tape, pieces, count, replays)
+        else:
+            _add_op(tape, pieces, tape.number(count), replays)
+    ops = tuple(_op(i, piece, pieces) for i, piece in enumerate(pieces))
+    graph, names = Graph("world", ops), [device.name for device in cluster.devices]
+    placement = {op.name: names[piece.devices[0]] for op, piece in zip(ops, pieces, strict=True)}
+    order = Order(policy)
+    given: str | dict[int, list[int]] = policy
+    if policy == "priority":
+        order = Order(policy, {op.name: p.priority for op, p in zip(ops, pieces, strict=True)})
+    if policy == "fixed":
+        given = _sequences(tape, pieces, count)
+        sequence = {names[d]: tuple(ops[i].name for i in row) for d, row in given.items()}
+        order = Order(policy, sequence=sequence)
+    prepared = Prepared(graph, cluster, CostModel())
+    # What a collective takes is no question of hosts.
+    for i, ring in prepared.rings.items():
+        pieces[i] = replace(pieces[i], duration=ring.duration_ps)
+    model = HostModel(pieces, cluster, given, lambda size: size)
+    return HostWorld(prepared, Strategy(placement, order), model)
+
+
+def _cluster(tape: Tape, count: int, every: bool) -> Cluster:
+    """With ``every`` all devices have a host: else a queue would serve who comes first."""
+    devices = []
+    for d in range(count):
+        given = host(tape) if tape.number(2) else None
+        if every and given is not None and given.mode == "none":
+            given = None
+        devices.append(Device(f"gpu:{d}", node=tape.number(2), host=given))
+    common = host(tape)
+    if every and common.mode == "none":
+        common = Host("eager", common.ahead, common.threads)
+    cluster = Cluster.all_to_all("world", devices, "parallel", bandwidth=UNIT)
+    return replace(cluster, host=common)
+
+
+def _piece(tape: Tape, place: int, devices: tuple[int, ...], replays: set[int]) -> Piece:
+    return Piece(
+        place,
+        devices,
+        tape.number(5),
+        tape.number(5),
+        tape.pick(1, 1, 2, 0, 3),
+        blocks=tape.number(4) == 0 and replays.isdisjoint(devices),
+        priority=tape.number(3) - 1,
+    )
+
+
+def _add_op(tape: Tape, pieces: list[Piece], device: int, replays: set[int]) -> None:
+    able = [i for i, piece in enumerate(pieces) if not piece.collective or device in piece.devices]
+    some = tape.some(2, len(able)) if able else []
+    reads = tuple((able[i], tape.number(4)) for i in some)
+    piece = _piece(tape, len(pieces), (device,), replays)
+    # A collective hands its output to each rank, and nothing is sent.
+    reads = tuple((i, 0 if pieces[i].collective else size) for i, size in reads)
+    pieces.append(replace(piece, reads=reads))
+
+
+def _add_collective(tape: Tape, pieces: list[Piece], count: int, replays: set[int]) -> None:
+    first = len(pieces)
+    for device in range(count):
+        _add_op(tape, pieces, device, replays)
+    ranks = tuple(range(count))
+    piece = _piece(tape, len(pieces), ranks, replays)
+    reads = tuple((first + device, 0) for device in ranks)
+    pieces.append(replace(piece, reads=reads, collective=True))
+
+
+def _op(i: int, piece: Piece, pieces: list[Piece]) -> Op:
+    fields = {
+        "host_time": piece.host * PS,
+        "launches": piece.launches,
+        "blocks_host": piece.blocks,
+    }
+    if piece.collective:
+        ranks = [f"gpu:{device}" for device in piece.devices]
+        inputs = tuple(f"op{j}:9" for j, _ in piece.reads)
+        outputs = tuple(Tensor(8) for _ in ranks)
+        attrs = {"ranks": ranks}
+        return Op(f"op{i}", "all_reduce", inputs=inputs, outputs=outputs, attrs=attrs, **fields)
+    # Output k has k bytes, so that a reader's bytes are those of the output that it names; the
+    # last is what collectives add up.
+    inputs = tuple(
+        f"op{j}:{pieces[j].devices.index(piece.devices[0])}"
+        if pieces[j].collective
+        else f"op{j}:{size}"
+        for j, size in piece.reads
+    )
+    outputs = tuple(Tensor(size) for size in (*range(9), 8))
+    return Op(f"op{i}", inputs=inputs, outputs=outputs, time=piece.duration * PS, **fields)
+
+
+def _sequences(tape: Tape, pieces: list[Piece], count: int) -> dict[int, list[int]]:
+    """The ops of each device in an order in which they could run."""
+    left, done = list(range(len(pieces))), list[int]()
+    while left:
+        able = [i for i in left if set(done).issuperset(j for j, _ in pieces[i].reads)]
+        done.append(able[tape.number(len(able))])
+        left.remove(done[-1])
+    return {d: [i for i in done if pieces[i].devices == (d,)] for d in range(count)}

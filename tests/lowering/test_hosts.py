@@ -1,0 +1,83 @@
+"""What hosts dispatch (rule 9): against a model written from the contract alone, in closed forms
+and by example.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from host_worlds import PS, HostWorld, finishes, host_world
+from simdev.check import check
+from simdev.cluster import Cluster, Device, Host
+from simdev.costs import CostModel
+from simdev.engine import ENGINES, simulate
+from simdev.errors import DeadlockError
+from simdev.graph import Graph, Op
+from simdev.lowering import Prepared
+from simdev.period import simulate_strategy, step_time_ps
+from simdev.strategy import Strategy
+from strategies import drawn
+
+
+def judged(world: HostWorld, steps: int) -> None:
+    task_graph, model = world.steps(steps)
+    try:
+        expected = model.finishes()
+    except AssertionError:
+        for engine in ENGINES:
+            with pytest.raises(DeadlockError):
+                simulate(task_graph, engine)
+        return
+    traces = [simulate(task_graph, engine) for engine in ENGINES]
+    assert finishes(world, task_graph, traces[0].finish.tolist()) == expected
+    assert (traces[0].start == traces[1].start).all()
+    assert check(task_graph, traces[0]) == ()
+
+
+@settings(max_examples=300)
+@given(drawn(host_world))
+def test_a_step_with_hosts_is_what_the_contract_says(world: HostWorld) -> None:
+    judged(world, 1)
+
+
+@settings(max_examples=150)
+@given(drawn(host_world))
+def test_steps_with_hosts_follow_one_another_as_the_contract_says(world: HostWorld) -> None:
+    judged(world, 3)
+
+
+def alone(count: int, host: int, device: int, steps: str = "once", **fields: object) -> int:
+    """The step time in ps of ops of one launch each, on one device."""
+    ops = [Op(f"op{i}", time=device * PS, host_time=host * PS) for i in range(count)]
+    return step_ps(ops, Host(**fields), steps)
+
+
+def step_ps(ops: list[Op], host: Host, steps: str = "once") -> int:
+    cluster = Cluster("alone", (Device("gpu:0"),), host=host)
+    prepared = Prepared(Graph("alone", tuple(ops)), cluster, CostModel())
+    strategy = Strategy({op.name: "gpu:0" for op in ops})
+    traces = [simulate_strategy(prepared, strategy, engine, steps)[0] for engine in ENGINES]
+    assert (traces[0].finish == traces[1].finish).all()
+    return step_time_ps(traces[0])
+
+
+@pytest.mark.parametrize(("n", "h", "d"), [(1, 3, 2), (5, 2, 7), (5, 7, 2), (4, 3, 3), (3, 0, 4)])
+def test_the_closed_forms_of_the_contract(n: int, h: int, d: int) -> None:
+    for ahead in (2, 3, 1024):
+        assert alone(n, h, d, ahead=ahead) == (h + n * d if d >= h else n * h + d)
+    assert alone(n, h, d, ahead=1) == n * (h + d)
+    assert alone(n, h, d, mode="graph", launch=5 * PS) == 5 + n * d
+    assert alone(n, h, d, mode="none") == n * d
+
+
+def two_halves() -> list[Op]:
+    """Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
+    slow = [Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)]
+    return slow + [Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)]
+
+
+def test_rule_10s_example() -> None:
+    assert step_ps(two_halves(), Host()) == 202
+    assert step_ps(two_halves(), Host(), "repeated") == 120
+    assert step_ps(two_halves(), Host(ahead=8), "repeated") == 132
