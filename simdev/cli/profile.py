@@ -44,7 +44,7 @@ OPTIONS = (
     ),
     (
         "--batch",
-        "N[,N...]",
+        "N,...",
         "examples in a batch (default: the model's own); several sizes share one profile, in which "
         "operators that are equal are measured once",
     ),
@@ -188,6 +188,13 @@ def _compare(profile: Path, graph: Path) -> None:
     from ..units import format_seconds
 
     result = compare(profile, graph)
+    print(write_scenario(profile, graph))
+    if result.host is not None:
+        parts = ", ".join(f"{name} {format_seconds(result.host[name])}" for name in PHASES)
+        print(
+            f"operators alone {format_seconds(result.alone_s)} ({result.alone:+.1%}), "
+            f"the host's cost: {parts}"
+        )
     batch = "" if result.batch is None else f", batch {result.batch}"
     print(
         f"{result.model}{batch}, one {result.device}: "
@@ -196,13 +203,6 @@ def _compare(profile: Path, graph: Path) -> None:
         + " (too noisy to be trusted)"
         * result.too_noisy
     )
-    if result.host is not None:
-        parts = ", ".join(f"{name} {format_seconds(result.host[name])}" for name in PHASES)
-        print(
-            f"  operators alone {format_seconds(result.alone_s)} ({result.alone:+.1%}); "
-            f"the host beside them: {parts}"
-        )
-    print(f"  scenario: {write_scenario(profile, graph)}")
 
 
 def _size(text: str) -> tuple[str, int]:

@@ -41,6 +41,8 @@ class Limit:
 LIMITS = {"cpu": Limit(2e9, 2**23), "cuda": Limit(2e12, 2**28)}
 POINTS = {"cpu": 24, "cuda": 150}
 """Points a class, where no other number is given."""
+FLOAT8 = torch.float8_e4m3fn
+LEAST_FLOAT8 = (8, 9)  # Ada, the first devices with products of float8
 # So many times fewer points of a class whose points have a dozen ops each.
 SHARE = {"attention": 3}
 
@@ -187,9 +189,7 @@ def capture_grid(
 
     Raises InputError for an unknown class, and a dtype that is no float of PyTorch.
     """
-    number_type = getattr(torch, dtype, None)
-    if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
-        raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
+    number_type = _grid_dtype(names, device, dtype)
     captures = [
         capture_point(point, device, number_type)
         for name in names
@@ -203,8 +203,54 @@ def capture_grid(
     return Capture({}, calls, rows, counts, saved)
 
 
+def _grid_dtype(names: Sequence[str], device: str, dtype: str) -> torch.dtype:
+    """The dtype of this name. Raises InputError where a grid cannot be of it."""
+    number_type = getattr(torch, dtype, None)
+    if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
+        raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
+    if number_type.itemsize > 1:
+        return number_type
+    if number_type != FLOAT8:
+        raise InputError(f'dtype: of the floats of one byte float8_e4m3fn alone, got "{dtype}"')
+    if list(names) != ["gemm"]:
+        raise InputError(f"dtype: {dtype} is a dtype of products alone (--grid gemm)")
+    if device != "cuda":
+        raise InputError(f"dtype: products of {dtype} are measured on a CUDA device")
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST_FLOAT8:
+        raise InputError(
+            f"dtype: products of {dtype} need a CUDA device of compute capability 8.9, this one's "
+            f"is {capability[0]}.{capability[1]}"
+        )
+    return number_type
+
+
+def capture_product(point: Point, device: str) -> Capture:
+    """The product of a point of ``gemm`` in float8, scaled as a whole, its output in bfloat16; its
+    extents rounded up to the multiples of 16 that the library asks for. Nothing is computed.
+    """
+    (m, k), (n, _) = ([-(-extent // 16) * 16 for extent in shape] for shape in point.shapes[:2])
+    recorder = Recorder(Scopes({}))
+    with FakeTensorMode():
+        x = torch.empty(m, k, dtype=FLOAT8, device=device)
+        weight = torch.empty(n, k, dtype=FLOAT8, device=device)
+        scale_a, scale_b = (torch.ones((), device=device) for _ in range(2))
+        leaves = {
+            recorder.add_leaf("input", each): "operand" for each in (x, weight, scale_a, scale_b)
+        }
+        with recorder:
+            torch._scaled_mm(
+                x, weight.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16
+            )
+    writer = Writer(recorder, leaves)
+    writer.write_step()
+    return writer.captured("point")
+
+
 def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
     """The forward and backward of a point; nothing is computed."""
+    if dtype == FLOAT8:
+        return capture_product(point, device)
     recorder = Recorder(Scopes({}))
     with FakeTensorMode():
         tensors = [

@@ -18,6 +18,7 @@ KINDS = {
     "mm": "matmul",
     "bmm": "batch_matmul",
     "addmm": "linear",
+    "_scaled_mm": "matmul",
     "native_batch_norm": "batch_norm",
     "native_batch_norm_backward": "batch_norm_backward",
     "cudnn_batch_norm": "batch_norm",
@@ -47,9 +48,9 @@ KINDS = {
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 """Calls that only reserve memory: their time belongs to the op that fills it."""
 
-OPERAND_ORDER = {"linear": (1, 2, 0)}
-"""Operands in the order of the graph, as indices of the call's tensors (addmm takes its bias
-first).
+OPERAND_ORDER = {"addmm": (1, 2, 0), "_scaled_mm": (0, 1)}
+"""ATen name -> operands in the order of the graph, as indices of the call's tensors: addmm takes
+its bias first, the scales of a product in float8 are no operands of it.
 """
 
 # Where a tensor lies, its layout, which outputs are wanted: none of it changes the time, or the
@@ -65,6 +66,7 @@ _SILENT = frozenset(
         "output_mask",
         "threshold",
         "ignore_index",
+        "out_dtype",
     }
 )
 # What layers always pass, and the schema has no default for.

@@ -225,7 +225,7 @@ class _Run:
 
         def work() -> tuple[Samples, Fields]:
             sets = self._thunks(key)
-            return measure_call(call, self.timer, seconds, sets), _shown(sets[0], self.timer.device)
+            return measure_call(call, self.timer, seconds, sets), _shown(sets, self.timer.device)
 
         alone = work if self.timer.device == "cuda" else lambda: isolated(work)
         samples, self.shown[key] = alone()
@@ -257,7 +257,7 @@ class _Run:
         amount = work(row["op"], row["attrs"], row["in"], row["out"], row["dt"])
         timing = timing_fields(samples.device)
         timing["t_ns"]["wall"] = median(samples.wall)
-        shown = self.shown.get(key) or _shown(self._thunks(key)[0], self.timer.device)
+        shown = self.shown.get(key) or _shown(self._thunks(key), self.timer.device)
         method = self.timer.method + ("+in-turns" if row["phase"] == "opt" else "")
         return {
             "v": 1,
@@ -280,11 +280,11 @@ class _Run:
         }
 
 
-def _shown(thunk: Thunk, device: str) -> Fields:
-    """What running a call once more shows: scratch memory and, on a GPU, its kernels."""
-    shown = {"ws": workspace_bytes(thunk, device), "launches": 1}
+def _shown(sets: Sequence[Thunk], device: str) -> Fields:
+    """What running a call again shows: scratch memory and, on a GPU, its kernels."""
+    shown = {"ws": workspace_bytes(sets[0], device), "launches": 1}
     if device == "cuda":
-        shown["launches"], shown["kernel_ns"] = cuda_kernels(thunk)
+        shown["launches"], shown["kernel_ns"] = cuda_kernels(sets)
     return shown
 
 

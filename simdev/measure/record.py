@@ -267,9 +267,8 @@ class Recorder(TorchDispatchMode):
                 self._record_conv_backward(func, arguments, inputs, result, instance)
             else:
                 kind = kind_of(func, arguments)
-                self._record(
-                    kind, func, arguments, inputs, outputs, instance, OPERAND_ORDER.get(kind)
-                )
+                operands = OPERAND_ORDER.get(aten_name(func))
+                self._record(kind, func, arguments, inputs, outputs, instance, operands)
         return result
 
     def _converted(self, func: Any, args: Any, kwargs: Any) -> Any:

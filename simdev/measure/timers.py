@@ -31,6 +31,8 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
 # What the host is taken to need for a call: at first, at least (100 us of filler), at most.
 FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
 CUDA_WARM_S = 1.0
+# Calls whose kernels are counted and timed.
+KERNEL_CALLS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +274,11 @@ def _cuda_workspace(thunk: Thunk) -> int:
     return max(0, torch.cuda.max_memory_allocated() - max(before, held))
 
 
-def cuda_kernels(thunk: Thunk) -> tuple[int, int]:
-    """Kernels and copies that a call launches, and their time in ns together, as CUPTI saw them.
+def cuda_kernels(thunks: Sequence[Thunk], calls: int = KERNEL_CALLS) -> tuple[int, int]:
+    """Kernels and copies that a call launches, and their time in ns together, as CUPTI saw them:
+    the median of several calls, of the ``thunks`` in turn.
 
-    One call with whatever the caches hold: a cross-check of the events, not a measurement. Needs a
-    CUDA device.
+    The calls follow one another, with whatever the caches hold. Needs a CUDA device.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     torch.cuda.synchronize()
@@ -284,7 +286,28 @@ def cuda_kernels(thunk: Thunk) -> tuple[int, int]:
         torch.no_grad(),
         profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace,
     ):
-        thunk()
+        for i in range(calls):
+            thunks[i % len(thunks)]()
         torch.cuda.synchronize()
-    ran = [event for event in trace.events() or () if event.device_type.name == "CUDA"]
-    return len(ran), round(sum(event.time_range.elapsed_us() for event in ran) * 1000)
+    return of_one_call(
+        [
+            (event.time_range.start, round(event.time_range.elapsed_us() * 1000))
+            for event in trace.events() or ()
+            if event.device_type.name == "CUDA"
+        ],
+        calls,
+    )
+
+
+def of_one_call(events: Sequence[tuple[float, int]], calls: int) -> tuple[int, int]:
+    """(launches, ns) of one of several equal calls, of what a device ran: (start, ns) each.
+
+    Calls that did not launch alike (a library that tries algorithms in its first) are told by their
+    mean.
+    """
+    times = [time for _, time in sorted(events)]
+    launches, odd = divmod(len(times), calls)
+    if odd:
+        return round(len(times) / calls), round(sum(times) / calls)
+    sums = [sum(times[i * launches : (i + 1) * launches]) for i in range(calls)]
+    return launches, median(sums)

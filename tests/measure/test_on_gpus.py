@@ -1,0 +1,147 @@
+"""What measuring does on a GPU only, on devices that fakes stand in for."""
+
+from __future__ import annotations
+
+from itertools import islice
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from simdev.errors import InputError  # noqa: E402
+from simdev.measure import inputs  # noqa: E402
+from simdev.measure.grid import LIMITS, capture_grid, capture_product, points  # noqa: E402
+from simdev.measure.inputs import make_inputs, needs_real, thunk_on  # noqa: E402
+from simdev.measure.record import Call, Slot, TensorSpec  # noqa: E402
+from simdev.measure.timers import of_one_call  # noqa: E402
+
+# Kernels of several calls.
+
+
+def test_kernels_are_those_of_the_middle_call() -> None:
+    events = [(10 * i, time) for i, time in enumerate([5, 7, 5, 900, 6, 7])]
+    assert of_one_call(events, 3) == (2, 13)  # of 12, 905 and 13
+    assert of_one_call(list(reversed(events)), 3) == (2, 13)  # by their starts
+
+
+def test_calls_that_launch_unlike_are_told_by_their_mean() -> None:
+    assert of_one_call([(0, 10), (1, 10), (2, 10), (3, 10), (4, 20)], 2) == (2, 30)
+    assert of_one_call([], 9) == (0, 0)
+
+
+# Inputs are made where they are used.
+
+
+class FakeGenerator:
+    """Stands in for a generator of a device that is not there."""
+
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, device: str) -> None:
+        self.made.append(device)
+
+    def manual_seed(self, seed: int) -> None:
+        return None
+
+
+def test_random_inputs_are_made_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(inputs.torch, "Generator", FakeGenerator)
+    for name in ("randn", "rand", "randint"):
+        made = getattr(torch, name)
+
+        def watched(*args: Any, _made: Any = made, **options: Any) -> Any:
+            seen.append(str(options["device"]))
+            return _made(*args, **options)
+
+        monkeypatch.setattr(inputs.torch, name, watched)
+    specs = tuple(
+        TensorSpec((4, 3), (3, 1), dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.float8_e4m3fn)
+    )
+    call = Call(None, tuple(map(Slot, range(5))), {}, specs, ())
+    with FakeTensorMode():
+        made = make_inputs(call, "meta", 0)
+    assert seen == ["meta"] * 5
+    assert FakeGenerator.made == ["meta"]
+    assert [tensor.dtype for tensor in made] == [spec.dtype for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("func", "dtypes", "expected"),
+    [
+        ("embedding", (torch.float32, torch.int64), False),
+        ("add.Tensor", (torch.int64, torch.int64), False),
+        ("relu", (torch.float32,), False),
+        ("gather", (torch.float32, torch.int64), True),
+        ("mkldnn_rnn_layer_backward", (torch.float32, torch.uint8), True),
+        ("_ctc_loss", (torch.float32, torch.int64), True),
+    ],
+)
+def test_operators_with_values_that_cannot_be_made_up(
+    func: str, dtypes: tuple[Any, ...], expected: bool
+) -> None:
+    name, _, overload = func.partition(".")
+    op = getattr(getattr(torch.ops.aten, name), overload or "default")
+    specs = tuple(TensorSpec((4,), (1,), dtype) for dtype in dtypes)
+    assert needs_real(Call(op, tuple(map(Slot, range(len(dtypes)))), {}, specs, ())) is expected
+
+
+# Products in float8.
+
+
+def test_a_product_in_float8_is_a_matmul_of_its_dtype() -> None:
+    point = next(islice(points("gemm", LIMITS["cpu"]), 1))
+    captured = capture_product(point, "cpu")
+    (row,) = captured.rows.values()
+    assert (row["op"], row["phase"]) == ("matmul", "fwd")
+    assert row["dt"] == ["float8_e4m3fn"] * 2
+    assert row["attrs"] == {"transpose_b": True}
+    assert all(extent % 16 == 0 for shape in row["in"] for extent in shape)
+    (call,) = captured.calls.values()
+    assert len(call.specs) == 4  # with a scale for each
+    assert isinstance(thunk_on(call, make_inputs(call, "cpu", 0)).func, torch._ops.OpOverload)
+
+
+@pytest.mark.parametrize(
+    ("names", "device", "dtype", "message"),
+    [
+        (["gemm"], "cpu", "float8_e4m3fn", "measured on a CUDA device"),
+        (["conv"], "cuda", "float8_e4m3fn", "of products alone"),
+        (["gemm"], "cuda", "float8_e5m2", "float8_e4m3fn alone"),
+        (["gemm"], "cuda", "float8_e4m3fn", "compute capability 8.9, this one's is 8.0"),
+    ],
+)
+def test_float8_is_refused_where_the_library_has_no_product(
+    names: list[str],
+    device: str,
+    dtype: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    with pytest.raises(InputError, match=message):
+        capture_grid(names, 1, device, dtype)
+
+
+def test_models_are_built_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from simdev.measure.building import Chosen, _called
+
+    def build() -> SimpleNamespace:
+        return SimpleNamespace(weights=torch.ones(3), table=torch.tensor([1.0]))
+
+    made = _called(Chosen("t", build, {}, "adam"), "t", "meta")
+    assert (made.weights.device.type, made.table.device.type) == ("meta", "meta")
+
+    def picky() -> SimpleNamespace:
+        order = torch.arange(3)
+        if order.device.type != "cpu":
+            raise RuntimeError("a loader shuffles with a generator of the host")
+        return SimpleNamespace(order=order)
+
+    made = _called(Chosen("t", picky, {}, "adam"), "t", "meta")
+    assert made.order.device.type == "cpu"
