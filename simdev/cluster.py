@@ -15,7 +15,15 @@ from typing import Any
 
 from .errors import refuse
 from .frozen import FrozenDict, freeze
-from .units import Number, is_count, name_problems, parse_bandwidth, parse_bytes, parse_time
+from .units import (
+    Number,
+    is_count,
+    name_problems,
+    parse_bandwidth,
+    parse_bytes,
+    parse_slowdown,
+    parse_time,
+)
 
 # Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
@@ -68,7 +76,8 @@ class Device:
     ``staging`` cuts routes through it into two transfers, in chunks of ``chunk`` bytes (None: one
     chunk). Where ``transit`` is false no route passes through it (a GPU does not forward what is
     meant for another). ``node`` is the machine it stands in, ``host`` what dispatches its ops
-    (None: as the cluster says).
+    (None: as the cluster says). ``beside_copies`` is how many times longer it computes while a
+    transfer begins or ends there, and that one takes (1 to 2).
     """
 
     name: str
@@ -80,9 +89,16 @@ class Device:
     transit: bool = True
     node: int = 0
     host: Host | None = None
+    beside_copies: Number = 1
 
     def __post_init__(self) -> None:
-        _normalise(self, memory=parse_bytes, gap=parse_time, chunk=parse_bytes)
+        _normalise(
+            self,
+            memory=parse_bytes,
+            gap=parse_time,
+            chunk=parse_bytes,
+            beside_copies=parse_slowdown,
+        )
 
     @property
     def runs_ops(self) -> bool:
@@ -124,7 +140,8 @@ class Link:
     end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
     ("nvlink", "pcie") names what it is and where its provenance stands; ``lanes`` is how many
     physical links it bundles (None: not known): transfers take the whole of it, the rings of a
-    collective a lane each.
+    collective a lane each. ``both_ways`` is how many times longer transfers take while others
+    cross it in the other direction (1 to 2).
     """
 
     ends: tuple[str, str]
@@ -135,10 +152,17 @@ class Link:
     hold_latency: bool = True
     kind: str = ""
     lanes: int | None = None
+    both_ways: Number = 1
 
     def __post_init__(self) -> None:
         freeze(self, "ends")
-        _normalise(self, bandwidth=parse_bandwidth, latency=parse_time, gap=parse_time)
+        _normalise(
+            self,
+            bandwidth=parse_bandwidth,
+            latency=parse_time,
+            gap=parse_time,
+            both_ways=parse_slowdown,
+        )
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
         """What is wrong with it between devices of these names, as ``field: reason``."""
@@ -153,6 +177,8 @@ class Link:
             yield from name_problems("kind", self.kind)
         if self.lanes is not None and not (is_count(self.lanes) and self.lanes):
             yield f"lanes: must be a whole number > 0, got {self.lanes!r}"
+        if self.both_ways != 1 and self.duplex != "full":
+            yield f"both_ways: only a full-duplex link has two ways, this one is {self.duplex}"
 
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""

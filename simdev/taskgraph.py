@@ -224,14 +224,16 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharing:
-    """Computation takes ``slowdown`` times longer while its device takes part in a collective, and
-    so does that.
+    """Two sides that slow each other: a task of one takes ``slowdown`` times longer while a task of
+    the other runs at one of its places.
 
-    ``devices`` lists for each task the devices on which it is a collective.
+    ``first`` and ``second`` list for each task the places where it stands on that side (devices,
+    links: any numbers that both sides count alike); tasks behind the last list stand on neither.
     """
 
     slowdown: Fraction
-    devices: Rows
+    first: Rows
+    second: Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +255,7 @@ class TaskGraph:
     capacity: Ints
     links: tuple[str, ...] = ()
     bandwidth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    sharing: Sharing | None = None
+    sharing: tuple[Sharing, ...] = ()
     steps: int = 1
 
     def __post_init__(self) -> None:

@@ -127,6 +127,15 @@ def parse_flops(value: Number) -> Fraction:
     return rate
 
 
+def parse_slowdown(value: Number) -> Fraction:
+    """How many times longer what shares something takes, from 1 to 2. Raises ValueError."""
+    factor = exact(value)
+    # Beyond 2 one after the other would be faster, which every device can do.
+    if not 1 <= factor <= 2:
+        raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
+    return factor
+
+
 def picoseconds(seconds: Fraction) -> int:
     """Whole picoseconds, rounded up: nothing that takes time is free."""
     return -(-seconds.numerator * PS_PER_SECOND // seconds.denominator)

@@ -20,15 +20,15 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
 
     ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
 
-    Where computation and collectives slow each other, the trace is that of a task graph with longer
+    Where tasks slow each other (``sharing``), the trace is that of a task graph with longer
     durations. Raises DeadlockError where fixed sequences contradict, InputError for an engine that
     is unknown or not installed.
     """
     name = choose(engine, len(task_graph.tasks))
-    if task_graph.sharing is not None:
+    if task_graph.sharing:
         from .slowdown import slowed
 
-        return slowed(task_graph, task_graph.sharing, partial(simulate, engine=name))
+        return slowed(task_graph, partial(simulate, engine=name))
     if name == "simpy":
         from .simpy_engine import execute
     else:

@@ -1,13 +1,14 @@
-"""Computation and collectives that share a device slow each other: the durations at which
-everything fits together.
+"""Tasks that slow each other: the durations at which everything fits together.
 
-While a device computes and takes part in a collective, both advance at 1 / k of their speed; a
-collective is as slow as its slowest rank. Two that overlap from the start then take max(c, d) + (k
-- 1) min(c, d) together (Galvatron, VLDB 2022). The execution contract knows no such rates, but it
-need not: a task that works d and is slowed for o lasts D = d + (k - 1) / k x o, so a schedule whose
-durations are these D is the schedule under rates. It is found by executing the step with the last
-durations until none changes. The result is an ordinary trace: its task graph holds the longer
-durations, and whoever executes or checks it needs to know nothing of this.
+Computation beside a collective or a copy, copies both ways over one link: while tasks of two sides
+run at one place, both advance at 1 / k of their speed; a task at several places is as slow as the
+slowest of them. Two that overlap from the start then take max(c, d) + (k - 1) min(c, d) together
+(Galvatron, VLDB 2022). The execution contract knows no such rates, but it need not: a task that
+works d and is slowed for o lasts D = d + (k - 1) / k x o, so a schedule whose durations are these D
+is the schedule under rates. Where several pairs of sides slow one task, what each adds is added up.
+The schedule is found by executing the step with the last durations until none changes. The result
+is an ordinary trace: its task graph holds the longer durations, and whoever executes or checks it
+needs to know nothing of this.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from fractions import Fraction
 import numpy as np
 
 from ..errors import InputError
-from ..taskgraph import COLLECTIVE, DISPATCH, TRANSFER, Ints, Sharing, TaskGraph
+from ..taskgraph import Ints, Rows, Sharing, TaskGraph
 from ..trace import Trace
 
 MOST_ROUNDS = 200
 
 
-def slowed(
-    task_graph: TaskGraph, sharing: Sharing, simulate: Callable[[TaskGraph], Trace]
-) -> Trace:
+def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Trace:
     """The trace with the slowed durations; ``simulate`` executes a task graph.
 
     Raises InputError under fair links, whose rates hang on the flows alone, and where the step does
@@ -35,19 +34,20 @@ def slowed(
     """
     tasks = task_graph.tasks
     if tasks.flow.any():
-        raise InputError("collectives.slowdown: not under fair links; use queues")
-    kinds = np.array(tasks.kind, dtype=object)
-    elsewhere = np.isin(kinds, (TRANSFER, COLLECTIVE, DISPATCH))
-    computes = np.flatnonzero(~elsewhere & (tasks.duration > 0))
-    alone = replace(task_graph, sharing=None)
+        raise InputError("beside_copies, collectives.slowdown: not under fair links; use queues")
+    alone = replace(task_graph, sharing=())
     trace = simulate(alone)
     for _ in range(MOST_ROUNDS):
-        slow = _overlap(trace, computes, sharing)
-        duration = tasks.duration + _ceil_share(slow, 1 - 1 / sharing.slowdown)
+        duration = tasks.duration.copy()
+        for pair in task_graph.sharing:
+            duration += _ceil_share(_overlap(trace, pair), 1 - 1 / pair.slowdown)
         if (duration == trace.task_graph.tasks.duration).all():
             return trace
         trace = simulate(replace(alone, tasks=replace(tasks, duration=duration)))
-    raise InputError(f"collectives.slowdown: the step did not settle within {MOST_ROUNDS} rounds")
+    raise InputError(
+        "collectives.slowdown, beside_copies, both_ways: the step did not settle within "
+        f"{MOST_ROUNDS} rounds"
+    )
 
 
 def _ceil_share(times: Ints, share: Fraction) -> Ints:
@@ -58,24 +58,24 @@ def _ceil_share(times: Ints, share: Fraction) -> Ints:
     return np.array([-(-time * over // under) for time in times.tolist()], np.int64)
 
 
-def _overlap(trace: Trace, computes: Ints, sharing: Sharing) -> Ints:
-    """For how long (ps) each task ran while its device was shared; 0 for what is neither
-    computation nor collective.
-    """
+def _overlap(trace: Trace, pair: Sharing) -> Ints:
+    """For how long (ps) each task ran beside one of the other side."""
     overlap = np.zeros(len(trace.start), np.int64)
-    task, ranks = sharing.devices.owners(), sharing.devices.ids
-    where = trace.task_graph.tasks.source[computes]
-    for device in np.unique(ranks).tolist():
-        members = computes[where == device]
-        overlap[members] = _covered(trace, task[ranks == device], members)
-    # Collectives over one set of devices at once: a model has thousands over few sets.
-    by_devices: dict[bytes, list[int]] = {}
-    for collective in np.unique(task).tolist():
-        by_devices.setdefault(sharing.devices[collective].tobytes(), []).append(collective)
-    for devices, collectives in by_devices.items():
-        beside = computes[np.isin(where, np.frombuffer(devices, np.int64))]
-        overlap[collectives] = _covered(trace, beside, np.array(collectives, np.int64))
+    for these, those in ((pair.first, pair.second), (pair.second, pair.first)):
+        members, places = those.owners(), those.ids
+        # Tasks at one set of places at once: a model has thousands over few sets.
+        for at, tasks in _by_places(these).items():
+            beside = members[np.isin(places, np.frombuffer(at, np.int64))]
+            overlap[tasks] += _covered(trace, beside, tasks)
     return overlap
+
+
+def _by_places(rows: Rows) -> dict[bytes, Ints]:
+    """The tasks of a side by the places where they stand; those that stand nowhere are left out."""
+    tasks: dict[bytes, list[int]] = {}
+    for task in np.unique(rows.owners()).tolist():
+        tasks.setdefault(rows[task].tobytes(), []).append(task)
+    return {at: np.array(members, np.int64) for at, members in tasks.items()}
 
 
 def _covered(trace: Trace, others: Ints, tasks: Ints) -> Ints:

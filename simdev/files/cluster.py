@@ -20,7 +20,17 @@ from .collectives import require_collectives
 from .nodes import Network, network_problems, repeated, require_joinable
 from .paths import PRESETS, meant, shipped
 from .reading import PathLike
-from .shape import VERSION, Bandwidth, Format, OptionalBytes, Seconds, Share, opened, plain
+from .shape import (
+    VERSION,
+    Bandwidth,
+    Format,
+    OptionalBytes,
+    Seconds,
+    Share,
+    Slowdown,
+    opened,
+    plain,
+)
 from .writing import changed_fields, rate_text, write_text
 
 CLUSTERS = PRESETS / "clusters"
@@ -40,6 +50,7 @@ class _DeviceKindShape(TypedDict, total=False):
     chunk: OptionalBytes
     transit: bool
     host: _HostShape
+    beside_copies: Slowdown
 
 
 class _DeviceShape(_DeviceKindShape, total=False):
@@ -55,6 +66,7 @@ class _LinkKindShape(TypedDict, total=False):
     duplex: Literal["full", "half", "simplex"]
     hold_latency: bool
     lanes: int
+    both_ways: Slowdown
 
 
 class _LinkShape(_LinkKindShape, total=False):
@@ -70,6 +82,7 @@ class _EveryLinkShape(TypedDict, total=False):
     hold_latency: bool
     kind: str
     lanes: int
+    both_ways: Slowdown
 
 
 class _AllToAllShape(TypedDict, total=False):

@@ -18,7 +18,7 @@ from ..units import parse_bytes, parse_time
 from .paths import PRESETS, shipped, shown
 from .reading import PathLike
 from .shape import VERSION, Format
-from .writing import changed_fields, decimal_text, time_text
+from .writing import changed_fields, time_text
 
 COLLECTIVE_PRESETS = PRESETS / "collectives"
 _Anchor = Annotated[list[Any], Field(min_length=2, max_length=2)]
@@ -81,10 +81,7 @@ def read_choice(value: Any) -> Collectives:
 
 def choice_object(choice: Collectives) -> dict[str, Any]:
     """What a strategy's file says of collectives: what differs from the defaults."""
-    # The slowdown is a plain number, and not a text with a unit.
     fields = changed_fields(choice)
-    if "slowdown" in fields:
-        fields["slowdown"] = decimal_text(choice.slowdown)
     if choice.tables:
         tables = [_table_object(table) for table in choice.tables]
         fields["tables"] = {"version": VERSION, "tables": tables}

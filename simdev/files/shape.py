@@ -32,7 +32,15 @@ from typing_extensions import get_type_hints, is_typeddict
 
 from ..errors import InputError
 from ..semantics.dtype import known, no_dtype
-from ..units import MAX_BYTES, exact, parse_bandwidth, parse_bytes, parse_flops, parse_time
+from ..units import (
+    MAX_BYTES,
+    exact,
+    parse_bandwidth,
+    parse_bytes,
+    parse_flops,
+    parse_slowdown,
+    parse_time,
+)
 from .paths import at, path_text, shown
 from .reading import label, read_json
 
@@ -114,6 +122,7 @@ Seconds = Annotated[Fraction, _quantity(parse_time)]
 Bandwidth = Annotated[Fraction, _quantity(parse_bandwidth)]
 Flops = Annotated[Fraction, _quantity(parse_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
+Slowdown = Annotated[Fraction, _quantity(parse_slowdown)]
 Dtype = Annotated[str, PlainValidator(_dtype)] | None
 Time = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)] | None
 Priority = Annotated[int, PlainValidator(_priority)]

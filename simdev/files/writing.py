@@ -103,18 +103,6 @@ def rate_text(rate: Fraction) -> str:
     return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
 
 
-# By the names that fields have in nouns; what stands here is a text with a unit in files.
-_TEXTS = {
-    "gap": time_text,
-    "launch": time_text,
-    "latency": time_text,
-    "message": time_text,
-    "bandwidth": rate_text,
-    "host_bandwidth": rate_text,
-    "aggregation": rate_text,
-}
-
-
 def _text(value: Fraction, units: dict[str, int]) -> str:
     unit = next(
         (name for name, power in units.items() if value >= Fraction(10) ** power), list(units)[-1]
@@ -141,3 +129,19 @@ def decimal_text(value: Fraction) -> str:
             (200, "ROUND_HALF_EVEN") if rest == 1 and digits <= 60 else (30, "ROUND_CEILING")
         )
         return f"{(Decimal(value.numerator) / Decimal(value.denominator)).normalize():f}"
+
+
+# By the names that fields have in nouns; what stands here is a text in files, with its unit where
+# it has one.
+_TEXTS = {
+    "gap": time_text,
+    "launch": time_text,
+    "latency": time_text,
+    "message": time_text,
+    "bandwidth": rate_text,
+    "host_bandwidth": rate_text,
+    "aggregation": rate_text,
+    "slowdown": decimal_text,
+    "both_ways": decimal_text,
+    "beside_copies": decimal_text,
+}

@@ -26,6 +26,7 @@ from .partition import (
     written_out,
 )
 from .prepare import Prepared
+from .sharing import refuse_slowing, slows, with_sharing
 from .splitting import Split, split, split_gated
 from .stages import staged
 from .steps import LoweredStep, following, iterated, last_ops, most_steps
@@ -46,6 +47,7 @@ __all__ = [
     "most_steps",
     "partition",
     "short_form",
+    "slows",
     "split",
     "without_short",
     "written_out",
@@ -88,6 +90,18 @@ def lower_step(
     ``durations`` gives others for what the strategy makes of the graph (``Prepared.lasting``).
     Raises InputError, MissingCostError.
     """
+    step = _lowered(prepared, strategy, repeated, durations)
+    if isinstance(strategy.sync, Sync) and strategy.sync.credit is not None:
+        refuse_slowing(prepared.cluster, "sync.credit")
+    return replace(step, task_graph=with_sharing(step.task_graph, prepared.fabric))
+
+
+def _lowered(
+    prepared: Prepared,
+    strategy: Strategy,
+    repeated: bool,
+    durations: Callable[[Prepared], Ints] | None,
+) -> LoweredStep:
     if strategy.pipeline is not None:
         timed = prepared if durations is None else prepared.lasting(durations(prepared))
         return staged(timed, strategy.pipeline)

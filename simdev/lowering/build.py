@@ -26,6 +26,7 @@ from .collective import Ring, add_steps
 from .columns import NONE, Columns
 from .prepare import Prepared
 from .scratch import WORKSPACES
+from .sharing import computing
 from .transfer import Transfer, chunks_of, transfers
 
 
@@ -353,16 +354,16 @@ class _Tasks:
             self._sharing(tasks),
         )
 
-    def _sharing(self, tasks: Tasks) -> Sharing | None:
-        """On which devices each task is a collective (all ranks of an op, two of a message), where
-        that slows what they compute.
+    def _sharing(self, tasks: Tasks) -> tuple[Sharing, ...]:
+        """On which devices each task computes, and on which it is a collective (all ranks of an op,
+        two of a message), where these slow each other.
         """
         slowdown = self.prepared.collectives.slowdown
         if slowdown == 1 or not self.rings:
-            return None
+            return ()
         devices: list[tuple[int, ...]] = []
         for row, kind in enumerate(tasks.kind):
             ends = int(tasks.source[row]), int(tasks.destination[row])
             ranks = self.rings[row].ranks if row in self.rings else ends
             devices.append(ranks if kind == COLLECTIVE else ())
-        return Sharing(slowdown, Rows.of(devices))
+        return (Sharing(slowdown, computing(tasks), Rows.of(devices)),)

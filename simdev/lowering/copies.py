@@ -141,9 +141,10 @@ def copied(
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
-    sharing = task_graph.sharing
-    if sharing is not None:
-        sharing = replace(sharing, devices=copies.tiled_rows(sharing.devices))
+    sharing = tuple(
+        replace(pair, first=copies.tiled_rows(pair.first), second=copies.tiled_rows(pair.second))
+        for pair in task_graph.sharing
+    )
     resources = tuple(
         replace(queue, sequence=sequences.get(row, ()))
         for row, queue in enumerate(task_graph.resources)

@@ -25,7 +25,6 @@ from ..taskgraph import (
     Lazy,
     Resource,
     Rows,
-    Sharing,
     TaskGraph,
     Tasks,
 )
@@ -228,7 +227,6 @@ class _Writer:
             graph,
             tasks=self._tasks(np.tile(held, self.steps)),
             resources=tuple(resources),
-            sharing=self._sharing(graph.sharing),
         )
 
     def _in_steps(self, entries: Ints) -> Ints:
@@ -284,12 +282,6 @@ class _Writer:
         name = self.graph.tasks.name[int(self.entries.task[e]) + step * self._rows]
         in_ranks = int(self.entries.op[e]) in self.dispatches.prepared.rings
         return f"dispatch {name}@{device}" if in_ranks else f"dispatch {name}"
-
-    def _sharing(self, sharing: Sharing | None) -> Sharing | None:
-        if sharing is None:
-            return None
-        devices = _appended(sharing.devices, _empty(self.steps * self._each))
-        return replace(sharing, devices=devices)
 
     # What waits for what, as (before, after)
 

@@ -21,7 +21,7 @@ from ..cluster import Cluster
 from ..costs import CostModel
 from ..errors import InputError
 from ..graph import Graph
-from ..lowering import Prepared, expanded
+from ..lowering import Prepared, expanded, slows
 from ..memory import MemoryModel
 from ..period import STEPS, follow_one_another, simulate_strategy
 from ..scenario import Scenario, graph_of
@@ -151,7 +151,7 @@ class Oracle:
     @cached_property
     def _splits(self) -> SplitEvaluator | None:
         """The compiled path of strategies that split ops, where numba is installed."""
-        if find_spec("numba") is None:
+        if find_spec("numba") is None or slows(self.cluster):
             return None
         from .splits.evaluator import SplitEvaluator
 

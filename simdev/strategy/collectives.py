@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from ..errors import InputError
-from ..units import Number, exact, is_count
+from ..units import is_count, parse_slowdown
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct", "auto")
 COSTS = ("closed", "table", "expanded")
@@ -56,7 +56,7 @@ class Collectives:
         if not isinstance(tables, Sequence) or isinstance(tables, str):
             problems.append("tables: must hold measured tables; files.read_collectives reads them")
         try:
-            object.__setattr__(self, "slowdown", _slowdown(self.slowdown))
+            object.__setattr__(self, "slowdown", parse_slowdown(self.slowdown))
         except ValueError as error:
             problems.append(f"slowdown: {error}")
         if problems:
@@ -80,11 +80,3 @@ def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str
 
 def _shown(value: object) -> str:
     return f'"{value[:40]}"' if isinstance(value, str) else str(value)[:40]
-
-
-def _slowdown(value: Number) -> Fraction:
-    factor = exact(value)
-    # Beyond 2 computing and sending in turn would be faster, which every device can do.
-    if not 1 <= factor <= 2:
-        raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
-    return factor

@@ -16,6 +16,7 @@ from ...cluster import Cluster
 from ...errors import InputError
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
+from ..sharing import refuse_slowing
 
 SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA = range(5)
 CLASSES = 5
@@ -60,6 +61,7 @@ class RankGrid:
 
 def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
     """The cluster's workers in their order, dealt out. Raises InputError where counts differ."""
+    refuse_slowing(cluster, "a large model")
     usable = cluster.workers
     if len(usable) != p.devices:
         degrees = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...jit import Table
-from ...lowering import Prepared
+from ...lowering import Prepared, slows
 from ...taskgraph import Ints, Rows
 from ..cost import Cost, limits_of
 from ..peaks import events_for
@@ -90,6 +90,8 @@ class PlacementEvaluator:
 
 def evaluator_of(prepared: Prepared, policy: str) -> PlacementEvaluator | None:
     """The evaluator under an order's policy; None where there is none."""
+    if slows(prepared.cluster):
+        return None
     program, threads = policy == "program", threads_of(prepared)
     in_order = program or threads is not None
     if policy not in ("fifo", "program") or (in_order and not in_file_order(prepared)):
