@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, Required
 
 from typing_extensions import TypedDict
@@ -22,6 +23,7 @@ from ..strategy import (
     SYNCS,
     Collectives,
     Configuration,
+    Loader,
     Order,
     Parallelism,
     Strategy,
@@ -33,7 +35,7 @@ from .collectives import choice_object, read_choice
 from .paths import shown
 from .reading import PathLike, read_json, read_text
 from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
-from .writing import changed_fields, write_text
+from .writing import changed_fields, time_text, write_text
 
 
 class _OrderShape(TypedDict, total=False):
@@ -93,6 +95,11 @@ class _PipelineShape(TypedDict, total=False):
     state_bytes: int
 
 
+class _LoaderShape(TypedDict, total=False):
+    device: Required[str]
+    time: Seconds
+
+
 class _StrategyShape(TypedDict, total=False):
     placement: dict[str, str]
     order: Any
@@ -103,6 +110,7 @@ class _StrategyShape(TypedDict, total=False):
     devices: list[str]
     collectives: Any
     accumulate: int
+    loader: _LoaderShape
     pipeline: Any
     provenance: dict[str, Any]
 
@@ -142,6 +150,8 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
             read["collectives"] = _collectives(fields["collectives"], problems)
         if "accumulate" in fields:
             read["accumulate"] = fields["accumulate"]
+        if is_readable and "loader" in fields:
+            read["loader"] = Loader(**fields["loader"])
         if "pipeline" in fields:
             read["pipeline"] = read_pipeline(fields["pipeline"], folder, problems)
         if problems:
@@ -347,6 +357,9 @@ def _split_object(strategy: Strategy) -> dict[str, Any]:
         fields["collectives"] = choice_object(strategy.collectives)
     if strategy.accumulate != 1:
         fields["accumulate"] = strategy.accumulate
+    if strategy.loader is not None:
+        time = time_text(Fraction(strategy.loader.time))
+        fields["loader"] = {"device": strategy.loader.device, "time": time}
     if strategy.pipeline is not None:
         fields["pipeline"] = pipeline_object(strategy.pipeline)
     return fields

@@ -15,6 +15,7 @@ from ..memory import MemoryModel
 from ..strategy import Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
+from .loader import loaded
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import (
@@ -105,12 +106,14 @@ def _lowered(
     if strategy.pipeline is not None:
         timed = prepared if durations is None else prepared.lasting(durations(prepared))
         return staged(timed, strategy.pipeline)
-    sync, microbatches = strategy.sync, strategy.accumulate
+    sync, microbatches, loader = strategy.sync, strategy.accumulate, strategy.loader
     (prepared, strategy, origins), weights = split_gated(prepared, strategy)
     if durations is not None:
         prepared = prepared.lasting(durations(prepared))
     graph = prepared.graph
     placement = resolve_placement(graph, prepared.cluster, strategy.placement)
+    if loader is not None:
+        prepared, placement = loaded(prepared, placement, loader)
     built = build(prepared, placement)
     task_graph = apply_order(built.task_graph, strategy.order, graph, built.consumers)
     gates = {gate for weight in weights for gate in weight.gates}

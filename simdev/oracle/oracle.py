@@ -121,7 +121,7 @@ class Oracle:
 
     def _runs_once(self, strategy: Strategy) -> bool:
         """Whether it is one step of one microbatch: no compiled path knows others."""
-        single = strategy.accumulate == 1 and strategy.pipeline is None
+        single = strategy.accumulate == 1 and strategy.pipeline is None and strategy.loader is None
         return single and not follow_one_another(strategy, self.steps)
 
     @cached_property

@@ -11,6 +11,7 @@ from .configuration import (
     Resolver,
     resolve_partition,
 )
+from .loader import Loader
 from .parallelism import Parallelism
 from .placement import NOWHERE, WILDCARDS, Named, named, placed, resolve_placement
 from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy, default_sync
@@ -28,6 +29,7 @@ __all__ = [
     "WILDCARDS",
     "Collectives",
     "Configuration",
+    "Loader",
     "Named",
     "Order",
     "Origin",

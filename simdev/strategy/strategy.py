@@ -10,6 +10,7 @@ from ..frozen import FrozenDict, freeze
 from ..units import is_count
 from .collectives import Collectives
 from .configuration import Configuration
+from .loader import Loader
 from .parallelism import Parallelism
 from .sync import Sync
 
@@ -74,6 +75,8 @@ class Strategy:
       not say so.
     - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as it
       stands; gradients are added up in place, synchronised and applied once, after the last.
+    - ``loader``: a Loader, which makes the batch on a host; left out, inputs are there from the
+      start.
     - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order;
       nothing else is told beside it.
     """
@@ -87,6 +90,7 @@ class Strategy:
     devices: tuple[str, ...] = ()
     collectives: Collectives = Collectives()
     accumulate: int = 1
+    loader: Loader | None = None
     pipeline: Parallelism | None = None
 
     def __post_init__(self) -> None:

@@ -1,0 +1,104 @@
+"""The loader: batches made on a host and copied to the devices, beside the step before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simdev.cluster import Cluster, Device, Link
+from simdev.costs import CostModel
+from simdev.errors import InputError
+from simdev.files import read_strategy, write_strategy
+from simdev.graph import Graph, Op, Tensor
+from simdev.oracle import Oracle
+from simdev.report import run
+from simdev.scenario import Scenario
+from simdev.strategy import Loader, Strategy
+
+MIB = 2**20
+
+
+def machine(gpus: int = 1) -> Cluster:
+    """GPUs, each joined to one host by 1 GiB/s."""
+    devices = (Device("host", "host-cpu"), *(Device(f"gpu:{i}") for i in range(gpus)))
+    links = tuple(Link(("host", f"gpu:{i}"), 1024 * MIB) for i in range(gpus))
+    return Cluster("machine", devices, links, "link")
+
+
+def step(
+    loader: Loader | None, steps: str = "once", first: str = "2 ms", rest: str = "6 ms"
+) -> int:
+    """The step time in us of a step that reads 8 MiB of images and no bytes of labels."""
+    graph = Graph(
+        "net",
+        (
+            Op("images", "input", outputs=(Tensor(8 * MIB),)),
+            Op("labels", "input", outputs=(Tensor(0),)),
+            Op("first", inputs=("images",), outputs=(Tensor(4),), time="2 ms"),
+            Op("rest", inputs=("first", "labels"), time=rest),
+        ),
+    )
+    strategy = Strategy({op.name: "gpu:0" for op in graph.ops}, "program", loader=loader)  # type: ignore[arg-type]
+    scenario = Scenario(graph, machine(), CostModel(), strategy, steps=steps)
+    report = run(scenario)
+    assert Oracle(graph, machine(), steps=steps)(strategy).step_ps == report.step_ps
+    return report.step_ps // 10**6
+
+
+COPY = 7812  # us that 8 MiB take at 1 GiB/s, rounded down
+
+
+def test_a_step_alone_waits_for_its_batch() -> None:
+    assert step(None) == 8000
+    assert step(Loader("host")) == COPY + 8000
+    assert step(Loader("host", "5 ms")) == 5000 + COPY + 8000
+
+
+def test_the_next_batch_is_made_and_copied_beside_a_step() -> None:
+    # 8 MiB arrive 7.8 ms after the first op has read the batch before.
+    assert step(Loader("host"), "repeated") == COPY + 2000
+    assert step(Loader("host"), "repeated", rest="9 ms") == 11000
+    assert step(Loader("host", "5 ms"), "repeated") == 5000 + COPY + 2000
+
+
+def test_each_device_of_a_data_parallel_step_gets_its_samples() -> None:
+    scenario = {
+        "version": 1,
+        "graph": {"model": "lenet", "batch": 64},
+        "cluster": "dgx-1v",
+        "strategy": {"version": 1, "short": "data-parallel", "devices": ["gpu:0", "gpu:1"]},
+    }
+    from simdev import load_scenario
+
+    loaded = scenario | {
+        "strategy": scenario["strategy"] | {"loader": {"device": "gpu:2", "time": "3 ms"}}  # type: ignore[operator]
+    }
+    plain, report = (run(load_scenario(question)) for question in (scenario, loaded))
+    tasks = report.trace.task_graph.tasks
+    sent = [name for name, kind in zip(tasks.name, tasks.kind, strict=True) if kind == "transfer"]
+    assert {name.split(">")[1] for name in sent} >= {"gpu:0", "gpu:1"}
+    assert report.step_ps >= plain.step_ps + 2_900_000_000
+
+
+@pytest.mark.parametrize(
+    ("loader", "problem"),
+    [
+        (Loader("nowhere"), 'loader.device: no device named "nowhere"'),
+        (Loader("host"), "loader: the graph has no op of kind input"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused(loader: Loader, problem: str) -> None:
+    graph = Graph("none", (Op("a", time=1),))
+    with pytest.raises(InputError, match=problem):
+        run(Scenario(graph, machine(), CostModel(), Strategy({"a": "gpu:0"}, loader=loader)))
+
+
+def test_a_loader_s_time_is_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"loader\.time: must not be negative"):
+        Loader("host", -1)
+    with pytest.raises(InputError, match=r"loader\.device: missing"):
+        read_strategy({"version": 1, "loader": {"time": "1 ms"}})
+    strategy = Strategy({"*": "gpu:0"}, loader=Loader("host", "2.5 ms"))
+    write_strategy(strategy, tmp_path / "s.json")
+    assert read_strategy(tmp_path / "s.json") == strategy
