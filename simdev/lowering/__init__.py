@@ -15,7 +15,7 @@ from ..memory import MemoryModel
 from ..strategy import Strategy, Sync, resolve_placement
 from ..taskgraph import Ints, TaskGraph
 from .build import build
-from .loader import loaded
+from .loader import loaded, sent_once
 from .microbatches import accumulated, once_a_step
 from .order import apply_order
 from .partition import (
@@ -127,6 +127,8 @@ def _lowered(
     else:
         step = LoweredStep(task_graph)
     step = replace(step, dispatches=dispatches)
+    if loader is not None:
+        step = replace(step, across=sent_once(step.across, graph, placement))
     if microbatches == 1:
         return step
     return accumulated(step, len(graph.ops), once_a_step(graph, origins), microbatches)

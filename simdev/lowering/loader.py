@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from ..errors import InputError
+from ..graph import Graph
 from ..semantics import traits_of
 from ..strategy import Loader
 from ..units import picoseconds
@@ -41,3 +42,21 @@ def loaded(
         moved[i] = device
         duration[i, device] = picoseconds(Fraction(loader.time) * size / whole)
     return prepared.lasting(duration), moved
+
+
+def sent_once(
+    across: Sequence[tuple[int, int]], graph: Graph, placement: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """The edges to the next step (op, op that waits for it) where inputs are loaded: the next batch
+    waits for the first op of each device that reads this one, since later ones read its copy there.
+    """
+    first: dict[tuple[int, int], int] = {}
+    for op, waits in across:
+        reader = placement[op], waits
+        first[reader] = min(op, first.get(reader, op))
+
+    def holds(op: int, waits: int) -> bool:
+        is_input = waits < len(graph.ops) and traits_of(graph.ops[waits].kind).leaf == "input"
+        return not is_input or first[placement[op], waits] == op
+
+    return tuple(edge for edge in across if holds(*edge))

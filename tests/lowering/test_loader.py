@@ -36,7 +36,9 @@ def step(
             Op("images", "input", outputs=(Tensor(8 * MIB),)),
             Op("labels", "input", outputs=(Tensor(0),)),
             Op("first", inputs=("images",), outputs=(Tensor(4),), time="2 ms"),
-            Op("rest", inputs=("first", "labels"), time=rest),
+            Op("rest", inputs=("first", "labels"), outputs=(Tensor(4),), time=rest),
+            # As the gradient of a first layer's weights: it reads the copy that is there.
+            Op("grad", phase="backward", inputs=("rest", "images"), time=0),
         ),
     )
     strategy = Strategy({op.name: "gpu:0" for op in graph.ops}, "program", loader=loader)  # type: ignore[arg-type]
