@@ -30,6 +30,7 @@ COLLECTIVE = "collective"
 # what adding gradients up does beside sending: a server's sums, and the points that wait for one
 SYNC = "sync"
 DISPATCH = "dispatch"  # what a host does before its device runs an op
+THREAD_PREFIX = "thread "  # of the names of the queues in which dispatches stand
 BUFFER_KINDS = (
     "parameters",
     "gradients",

@@ -31,7 +31,7 @@ from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, Ints
 from ..units import MAX_BYTES
 from .faster import FasterStep, OpSelection
-from .measures.spans import Bools, kind_mask, transfer_mask
+from .measures.spans import Bools, computing_mask, kind_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report
 
@@ -135,7 +135,7 @@ def _shorter(
 
 def _devices(subject: _Subject) -> Iterator[_Case]:
     task_graph = subject.report.trace.task_graph
-    computes, source = ~transfer_mask(task_graph), task_graph.tasks.source
+    computes, source = computing_mask(task_graph), task_graph.tasks.source
     working = np.unique(source[computes]).tolist()
     yield from _busiest(
         _shorter(
@@ -150,7 +150,7 @@ def _devices(subject: _Subject) -> Iterator[_Case]:
 
 def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Case]:
     task_graph = subject.report.trace.task_graph
-    tasks, computes, kind_of = task_graph.tasks, ~transfer_mask(task_graph), kinds or {}
+    tasks, computes, kind_of = task_graph.tasks, computing_mask(task_graph), kinds or {}
     of_task = zip(tasks.op.tolist(), tasks.kind, strict=True)
     classes = np.array([kind_of.get(tasks.name[op], phase) for op, phase in of_task], dtype=object)
     for name in sorted(set(classes[computes & (tasks.duration > 0)].tolist())):

@@ -10,7 +10,8 @@ blamed on what filled it:
     transfer  a transfer that the next task depends on (held latency and a flow's slower rate
     included)
     queueing  another transfer, behind which the next one had to wait for a queue
-    launch    only the gap after a task was left (launch overhead, link turnaround)
+    launch    a host dispatched an op that the device could have begun, or only the gap after a
+    task was left (launch overhead, link turnaround)
     latency   on the way to the next task, holding nothing
 
 Every start is explained by one or the other, so the segments tile [0, step time] exactly; where
@@ -34,7 +35,7 @@ from ...taskgraph import Ints, TaskGraph
 from ...trace import Trace
 from ...units import PS_PER_SECOND
 from ..table import BAR, COUNT, SHARE, TEXT, TIME, Table
-from .spans import Window, transfer_mask
+from .spans import Window, computing_mask, transfer_mask
 
 BLAMES = ("compute", "transfer", "queueing", "launch", "latency")
 NOBODY = -1
@@ -158,11 +159,13 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     The window ends with the finish or release of some task.
     """
     window = window or Window(0, trace.end_ps)
-    moves = transfer_mask(trace.task_graph)
+    moves, computes = transfer_mask(trace.task_graph), computing_mask(trace.task_graph)
     tasks, segments = trace.task_graph.tasks, []
     for task, waiter in _chain(trace, window):
         start, finish = int(trace.start[task]), int(trace.finish[task])
-        blame = "compute" if not moves[task] else "transfer" if waiter == NOBODY else "queueing"
+        blame = "compute" if computes[task] else "launch"
+        if moves[task]:
+            blame = "transfer" if waiter == NOBODY else "queueing"
         after, wait = (
             ("latency", int(tasks.lag[task]))
             if waiter == NOBODY

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...period import Steady
-from ...taskgraph import COLLECTIVE, SYNC, TRANSFER, Coded, Ints, Resource, TaskGraph
+from ...taskgraph import (
+    COLLECTIVE,
+    DISPATCH,
+    SYNC,
+    THREAD_PREFIX,
+    TRANSFER,
+    Coded,
+    Ints,
+    Resource,
+    TaskGraph,
+)
 from ...trace import Trace
 
 Bools = NDArray[np.bool_]
@@ -68,12 +78,19 @@ def covered_ps(start: Ints, finish: Ints) -> int:
 
 def transfer_mask(task_graph: TaskGraph) -> Bools:
     """True for each task that moves bytes between devices or adds them up on the way, false for
-    each that computes.
+    each that computes or dispatches.
     """
     tasks = task_graph.tasks
     moves = kind_mask(task_graph, TRANSFER, COLLECTIVE, SYNC) | tasks.flow
     moves |= tasks.source != tasks.destination
     return moves
+
+
+def computing_mask(task_graph: TaskGraph) -> Bools:
+    """True for each task that computes on a device: it moves nothing, and no host's thread runs
+    it.
+    """
+    return ~transfer_mask(task_graph) & ~kind_mask(task_graph, DISPATCH)
 
 
 def sent_mask(task_graph: TaskGraph) -> Bools:
@@ -99,6 +116,11 @@ def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
     return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
 
 
+def is_thread(resource: Resource) -> bool:
+    """Whether the resource is the thread of a host, which dispatches ops."""
+    return resource.name.startswith(THREAD_PREFIX)
+
+
 def shown_devices(task_graph: TaskGraph) -> Bools:
     """Which devices are worth a row: not those that do nothing and have no memory limit where
     others have one.
@@ -107,7 +129,7 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
     """
     limited = task_graph.capacity >= 0
     used = np.zeros(len(limited), np.bool_)
-    used[task_graph.tasks.source[~transfer_mask(task_graph)]] = True
+    used[task_graph.tasks.source[computing_mask(task_graph)]] = True
     used[task_graph.buffers.device] = True
     return used | limited if limited.any() else np.ones(len(limited), np.bool_)
 
@@ -152,7 +174,12 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
         if is_compute_stream(task_graph, resource) and shown[resource.device]:
             rows[resource.device].insert(0, Row(resource.name, resource.device, True, tasks))
         elif len(tasks):
-            rows[resource.device].append(Row(resource.name, resource.device, False, tasks))
+            row = Row(resource.name, resource.device, False, tasks)
+            # What dispatches the ops of a device stands right under it.
+            place = (
+                1 if is_thread(resource) and rows[resource.device] else len(rows[resource.device])
+            )
+            rows[resource.device].insert(place, row)
     computing, moving = _unqueued(trace)
     for device, name in enumerate(task_graph.devices):
         rows[device] += _lanes(trace, name, device, True, computing[device])
@@ -168,9 +195,9 @@ def _unqueued(trace: Trace) -> Iterator[list[Ints]]:
     """By source device the compute tasks, then the transfers, that hold no queue."""
     tasks = trace.task_graph.tasks
     alone = np.diff(tasks.resources.ptr) == 0
-    moves = transfer_mask(trace.task_graph)
+    moves, computes = transfer_mask(trace.task_graph), computing_mask(trace.task_graph)
     # What marks the start of an expanded collective takes no time and is not drawn.
-    for mask in (alone & ~moves & (trace.start != trace.finish), alone & moves):
+    for mask in (alone & computes & (trace.start != trace.finish), alone & moves):
         rows = np.flatnonzero(mask)
         yield group(tasks.source[rows], rows, len(trace.task_graph.devices))
 

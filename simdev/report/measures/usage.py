@@ -26,6 +26,7 @@ from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Table, shorten
 from .spans import (
     Bools,
     Window,
+    computing_mask,
     group,
     is_compute_stream,
     kind_mask,
@@ -97,7 +98,7 @@ def device_use(trace: Trace, window: Window) -> tuple[DeviceUse, ...]:
     """Every device, in the order of the cluster; its memory is that of the whole trace."""
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.devices)
     moves = transfer_mask(trace.task_graph)
-    computes = np.flatnonzero(~moves)
+    computes = np.flatnonzero(computing_mask(trace.task_graph))
     runs = group(tasks.source[computes], computes, count)
     touches = group(*_ends(trace, np.flatnonzero(moves)), count)
     # One sort for all devices: a search for each would cost devices x tasks.
@@ -154,7 +155,7 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     queue = np.full(len(grouped), -1, np.int64)
     queue[rows] = tasks.resources.ids[tasks.resources.ptr[rows]]
     before, after = tasks.successors.owners(), tasks.successors.ids
-    computes = ~transfer_mask(trace.task_graph)
+    computes = computing_mask(trace.task_graph)
     into, out = grouped[after] & computes[before], grouped[before] & computes[after]
     queues = np.concatenate((queue[after[into]], queue[before[out]]))
     devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))

@@ -18,7 +18,7 @@ from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
 from ..figures.gantt import GanttRow, merge_neighbours
 from ..figures.trace import trace_rows
-from ..measures.spans import group, shown_devices, transfer_mask
+from ..measures.spans import computing_mask, group, shown_devices
 from ..measures.usage import carriers
 
 MOST_SPANS = 100_000
@@ -127,7 +127,7 @@ def _load(trace: Trace) -> Iterator[dict[str, Any]]:
 def _busy_spans(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
     """(device, queue or link; start and finish in ps of the spans in which it is busy)."""
     task_graph = trace.task_graph
-    computes, devices = np.flatnonzero(~transfer_mask(task_graph)), task_graph.devices
+    computes, devices = np.flatnonzero(computing_mask(task_graph)), task_graph.devices
     runs = group(task_graph.tasks.source[computes], computes, len(devices))
     for name, tasks in zip(devices, runs, strict=True):
         yield name, trace.start[tasks], trace.finish[tasks]
