@@ -176,10 +176,8 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
         elif len(tasks):
             row = Row(resource.name, resource.device, False, tasks)
             # What dispatches the ops of a device stands right under it.
-            place = (
-                1 if is_thread(resource) and rows[resource.device] else len(rows[resource.device])
-            )
-            rows[resource.device].insert(place, row)
+            beside = rows[resource.device]
+            beside.insert(1 if is_thread(resource) else len(beside), row)
     computing, moving = _unqueued(trace)
     for device, name in enumerate(task_graph.devices):
         rows[device] += _lanes(trace, name, device, True, computing[device])
