@@ -151,6 +151,7 @@ def test_a_step_compiled_to_operators_has_them_under_its_regions(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what Inductor imports
 def test_a_step_that_inductor_compiled_has_its_products_and_its_graphs(tmp_path):
     text = traced(tmp_path / "t.json", compiled_net("inductor"), 2)
     profile = import_trace(tmp_path / "t.json", "epyc-1core")

@@ -127,3 +127,17 @@ def test_a_loop_of_updates_tells_whose_they_are():
     assert {row["in"][0]: row["t_ns"]["p50"] for row in found} == {(1000,): 18_000, (10,): 5_000}
     assert {row["in"][0]: row["t_ns"]["n"] for row in found} == {(1000,): 1, (10,): 2}
     assert {(row["host_ns"], row["launches"]) for row in found} == {(166_666, 2)}
+
+
+def test_what_the_host_takes_in_a_step_is_more_than_the_operator_itself():
+    events = [
+        event
+        for i in range(5)
+        for event in (
+            operator("aten::mm", 100 * i, 30, MATRIX, i),
+            launch(100 * i + 20, i),
+            kernel(100 * i + 25, 7, i),
+        )
+    ]
+    (row,) = rows(*events)
+    assert (row["host_ns"], row["host_step_ns"]) == (30_000, 100_000)

@@ -37,6 +37,7 @@ from .replay import (
     replayed,
     shares,
 )
+from .timeline import host_times
 from .updates import OPTIMIZER, Timed, optimizer_steps, parameters_of, update_rows
 
 METHOD = "kineto"
@@ -63,7 +64,8 @@ class TraceProfile:
 
 @dataclass
 class _RowSamples:
-    """Samples of a row, in ns, over all steps; ``note`` where its time is a share of something
+    """Samples of a row, in ns, over all steps: the device's time, the host's inside the operator,
+    and all that the host takes for it in a step; ``note`` where they are shares of something
     larger.
     """
 
@@ -71,6 +73,7 @@ class _RowSamples:
     note: str = ""
     device: list[float] = field(default_factory=list)
     host: list[int] = field(default_factory=list)
+    in_step: list[float] = field(default_factory=list)
     launches: int = 0
 
     def profile_row(self, kind: str) -> Fields:
@@ -87,6 +90,8 @@ class _RowSamples:
         if self.launches:
             # Gaps between launches come on top of it, as on top of what CUPTI measures.
             row |= {"launches": self.launches, "kernel_ns": row["t_ns"]["p50"]}
+        if self.in_step:
+            row["host_step_ns"] = round(statistics.median(self.in_step))
         if self.note:
             # The whole was measured, the shares were not.
             row |= {"src": "fitted", "note": self.note}
@@ -126,7 +131,7 @@ def trace_profile(
     events = parse_events(text)
     kind = kind_of_device(events, device)
     steps, skipped, marked = steps_of(events, warm_up)
-    reading = _Reading(events, steps)
+    reading = _Reading(events, steps, marked)
     if not reading.rows:
         raise InputError(
             "no shapes of operators: profile with record_shapes=True"
@@ -188,7 +193,7 @@ class _Reading:
     ns).
     """
 
-    def __init__(self, events: Events, steps: Sequence[Event]) -> None:
+    def __init__(self, events: Events, steps: Sequence[Event], marked: bool) -> None:
         self.events = events
         self.has_kernels = bool(events.kernels)
         self.types = types_of(events)
@@ -201,8 +206,12 @@ class _Reading:
         self.fused, self.calls = [0, 0], 0
         self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
         self._launches: Counter[int] = Counter()
+        self._update_hosts: Counter[int] = Counter()
         self._replay = Replay(self.types)
-        for call in calls_of(events, steps):
+        calls = calls_of(events, steps)
+        # A CPU is its own host.
+        self._hosts = host_times(events, calls, steps, marked) if self.has_kernels else {}
+        for call in calls:
             self._add_call(call)
         self._add_updates()
 
@@ -221,6 +230,7 @@ class _Reading:
             if span.name.startswith(OPTIMIZER):
                 self._updates.setdefault(id(span), (span, call.step, []))[2].append((event, time))
                 self._launches[id(span)] += len(kernels)
+                self._update_hosts[id(span)] += self._hosts.get(id(call), 0)
                 return
         parts = self._replay.of(event)
         if isinstance(parts, str):
@@ -235,6 +245,8 @@ class _Reading:
         note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
             self._add(row, time * share, call.host_ns, len(call.kernels), note)
+            if self._hosts:
+                self.rows[row_key(row)].in_step.append(self._hosts[id(call)] / len(rows))
             self.totals[call.step] += time * share
 
     def _add_updates(self) -> None:
@@ -256,6 +268,9 @@ class _Reading:
             host, launches = step.duration // len(rows), -(-kernels // len(rows))
             for row, share in rows:
                 self._add(row, time * share, host, launches, note)
+                if self._hosts:
+                    in_step = self._update_hosts[id(step)] / len(rows)
+                    self.rows[row_key(row)].in_step.append(in_step)
 
     def _leave_out(self, name: str, reason: str, time: int) -> None:
         self.reasons.setdefault(name, reason)

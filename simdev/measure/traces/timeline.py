@@ -89,6 +89,21 @@ def device_timeline(events: Events, calls: Sequence[Call], start: int, end: int 
     return Timeline(tuple(pieces), rest, max(finish, end or 0) - start)
 
 
+def host_times(
+    events: Events, calls: Sequence[Call], steps: Sequence[Event], marked: bool
+) -> dict[int, int]:
+    """The host's ns of every call of all steps (none: the whole trace is one), by ``id``."""
+    times: dict[int, int] = {}
+    for number in {call.step for call in calls}:
+        step = steps[number] if steps else None
+        start = step.start if step else min(root.start for root in events.roots)
+        end = step.end if step and marked else None
+        mine = [call for call in calls if call.step == number]
+        for piece in device_timeline(events, mine, start, end).pieces:
+            times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
+    return times
+
+
 def host_timeline(calls: Sequence[Call], start: int, end: int | None) -> Timeline:
     """The timeline of a step that a CPU runs itself: what lies between its operators is the
     host's.
