@@ -19,7 +19,8 @@ from ..costs import PHASE_CODES, profile_key
 from ..semantics import traits_of
 from .kinds import Fields
 from .optimizers import Optimizer, optimizer_named
-from .record import Call, Instance, Record, Recorder, Slot, TensorSpec
+from .record import Call, Record, Recorder, Slot, TensorSpec
+from .scopes import Instance
 from .tracing import Gradient, Loss, trace_step
 
 
@@ -166,6 +167,8 @@ class Writer:
         self._names[index] = self._unique(f"grad/{name}" if record.phase == "backward" else name)
         key = self._op(self._names[index], record)
         self._note_dispatch(index, record, key)
+        if index in self.recorder.blocking:
+            self.ops[-1]["blocks_host"] = True
         self.saved[key] = max(self.saved.get(key, 0), self.recorder.saved.get(index, 0))
 
     def _note_dispatch(self, index: int, record: Record, key: str) -> None:

@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from ..errors import InputError
 from .capture import Capture, Writer
-from .record import Recorder, Scopes
+from .record import Recorder
+from .scopes import Scopes
 from .torch_models.attention import attend
 
 Shape = tuple[int, ...]

@@ -48,6 +48,14 @@ KINDS = {
 ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 """Calls that only reserve memory: their time belongs to the op that fills it."""
 
+VALUES_TO_HOST = frozenset({"_local_scalar_dense", "is_nonzero", "equal"})
+"""Calls that make no tensor and bring a value to the host, which waits for it (``.item()``)."""
+
+SIZES_TO_HOST = frozenset(
+    {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"}
+)
+"""Calls whose outputs have sizes that only their values tell: the host waits to learn them."""
+
 OPERAND_ORDER = {"addmm": (1, 2, 0), "_scaled_mm": (0, 1)}
 """ATen name -> operands in the order of the graph, as indices of the call's tensors: addmm takes
 its bias first, the scales of a product in float8 are no operands of it.

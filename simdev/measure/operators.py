@@ -284,7 +284,10 @@ def _shown(sets: Sequence[Thunk], device: str) -> Fields:
     """What running a call again shows: scratch memory and, on a GPU, its kernels."""
     shown = {"ws": workspace_bytes(sets[0], device), "launches": 1}
     if device == "cuda":
-        shown["launches"], shown["kernel_ns"] = cuda_kernels(sets)
+        launches, kernel_ns = cuda_kernels(sets)
+        # None are seen where CUPTI may not be used: then nothing is known of them.
+        if launches:
+            shown |= {"launches": launches, "kernel_ns": kernel_ns}
     return shown
 
 

@@ -9,25 +9,29 @@ operator that writes in place gives the storage a new version.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..semantics import traits_of
-from .kinds import ALLOCATIONS, OPERAND_ORDER, aten_name, attributes, kind_of, named_arguments
+from .kinds import (
+    ALLOCATIONS,
+    OPERAND_ORDER,
+    SIZES_TO_HOST,
+    VALUES_TO_HOST,
+    aten_name,
+    attributes,
+    kind_of,
+    named_arguments,
+)
 from .saved import saved_tensors
-
-Instance = tuple[tuple[str, int], ...]
-"""Modules entered, outermost first: qualified name and which call of it this is, within the call
-around it.
-"""
+from .scopes import Instance, Scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,85 +106,9 @@ class UntoldBufferError(Exception):
     """
 
 
-@dataclass
-class Scopes:
-    """Which modules are running, and which ran when an autograd node was made."""
-
-    names: Mapping[int, str]
-    stack: list[Instance] = field(default_factory=list)
-    counts: dict[tuple[Instance, str], int] = field(default_factory=dict)
-    of_node: dict[int, Instance] = field(default_factory=dict)
-    recomputing: bool = False
-    autocast: str | None = None
-
-    @property
-    def current(self) -> Instance:
-        """The innermost call of a module that is running."""
-        return self.stack[-1] if self.stack else ()
-
-    def enter(self, module: nn.Module, *_: Any) -> None:
-        """A module's forward begins."""
-        self._note_autocast()
-        name = self.names.get(id(module))
-        around = self.current
-        if name is None:
-            self.stack.append(around)
-            return
-        index = self.counts.get((around, name), 0)
-        if self.recomputing:
-            # What a checkpoint computes anew is no further call of the module.
-            index = max(0, index - 1)
-        else:
-            self.counts[around, name] = index + 1
-        self.stack.append((*around, (name, index)))
-
-    def _note_autocast(self) -> None:
-        # Only where modules are called: below autograd, where operators are seen, it is off.
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-
-    def leave(self, *_: Any) -> None:
-        """A module's forward ends."""
-        self.stack.pop()
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watches the forward of all modules."""
-        from torch.nn.modules import module
-
-        before = module.register_module_forward_pre_hook(self.enter)
-        after = module.register_module_forward_hook(self.leave)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
-
-    def new_node(self) -> int | None:
-        """Number of the autograd node of the operator dispatched now; None where an operator before
-        has it.
-        """
-        # Autograd numbers its node just before it dispatches the op, so the first op seen belongs
-        # to that number.
-        number = torch._C._autograd._get_sequence_nr() - 1
-        return None if number in self.of_node else number
-
-    def at_dispatch(self, phase: str) -> Instance:
-        """Where an operator belongs that is dispatched now."""
-        # A module that runs within the backward is computed anew, and makes nodes of its own.
-        if phase == "forward" or self.current:
-            number = self.new_node()
-            if number is not None:
-                self.of_node[number] = self.current
-            return self.current
-        node = torch._C._current_autograd_node()
-        return () if node is None else self.of_node.get(node._sequence_nr(), ())
-
-
 class Recorder(TorchDispatchMode):
     """Fills ``records`` with every operator dispatched while it is active; who runs the step sets
-    ``phase``.
+    ``phase``. ``blocking`` are the records for which the host waits.
 
     ``convert`` makes a fake tensor of a real one, for those that the step finds elsewhere than in
     parameters, buffers and inputs: in attributes, in closures. ``exact``: raises UntoldBufferError
@@ -200,6 +128,7 @@ class Recorder(TorchDispatchMode):
         self.phase = "forward"
         self.records: list[Record] = []
         self.saved: dict[int, int] = {}
+        self.blocking: set[int] = set()
         self._sources: dict[int, tuple[int, int] | None] = {}
         self._of_node: dict[int, int] = {}
         self._met: dict[int, tuple[Tensor, Tensor | None]] = {}
@@ -262,6 +191,8 @@ class Recorder(TorchDispatchMode):
         if aten_name(func) in ALLOCATIONS:
             for output in outputs:
                 self._note_source(output, None)
+        elif aten_name(func) in VALUES_TO_HOST:
+            self._note_wait()
         elif outputs and not _is_view(func, inputs, outputs):
             if aten_name(func) == "convolution_backward":
                 self._record_conv_backward(func, arguments, inputs, result, instance)
@@ -269,7 +200,14 @@ class Recorder(TorchDispatchMode):
                 kind = kind_of(func, arguments)
                 operands = OPERAND_ORDER.get(aten_name(func))
                 self._record(kind, func, arguments, inputs, outputs, instance, operands)
+            if aten_name(func) in SIZES_TO_HOST or _leaves_device(inputs, outputs):
+                self._note_wait()
         return result
+
+    def _note_wait(self) -> None:
+        """The host waits here for all that it has dispatched: for the last op."""
+        if not traits_of(self.records[-1].kind).leaf:
+            self.blocking.add(len(self.records) - 1)
 
     def _converted(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Arguments with fake tensors in the place of real ones, each the same one every time."""
@@ -382,6 +320,11 @@ def _is_view(func: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> 
     )
     behind = {_storage(tensor) for tensor in inputs}
     return not written and all(_storage(tensor) in behind for tensor in outputs)
+
+
+def _leaves_device(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+    """Whether an operator copies from a device to the host."""
+    return any(t.device.type != "cpu" for t in inputs) and outputs[0].device.type == "cpu"
 
 
 def _untold(output: Tensor) -> bool:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,10 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..costs import PHASE_CODES
-from ..graph import PHASES
 from .capture import Capture, row_key
-from .host import HostTimes, StepParts, measure_host, ops_of_phase
+from .host import HostTimes, ops_of_phase
 from .inputs import INPUT_SETS
 from .kinds import Fields
 from .operators import (
@@ -33,13 +31,12 @@ from .operators import (
     Noise,
     measure_operators,
 )
-from .optimizers import optimizer_named
+from .step_timer import StepTimer
 from .timers import Timer, make_timer, median, quiet
 from .tracing import Loss
 
-# Whole steps before and again after the operators: at least, at most, and the share of the time
-# that they may take.
-STEP_WARM_UPS, LEAST_STEPS, MOST_STEPS, STEP_SHARE = 2, 3, 25, 0.05
+# The share of the time that whole steps may take, before and again after the operators.
+STEP_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -116,10 +113,7 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         conditions.tell("whole step")
         share = STEP_SHARE * conditions.seconds / len(steps)
         reps = [timer.measure(share) for timer in timers]
-        hosts = [
-            timer.host(step.captured) if has_host(conditions.device) else None
-            for timer, step in zip(timers, steps, strict=True)
-        ]
+        hosts = _hosts(steps, timers, conditions)
         again = 1.5 * sum(n * timer.seconds for n, timer in zip(reps, timers, strict=True))
         left = max(0.0, conditions.seconds - (time.monotonic() - start) - again)
 
@@ -147,6 +141,18 @@ def joint(captures: Sequence[Capture]) -> Capture:
     # In the order of the steps, the first one's operators first.
     order = dict.fromkeys(key for capture in captures for key in capture.calls)
     return Capture({}, {key: calls[key] for key in order}, rows, counts, saved)
+
+
+def _hosts(
+    steps: Sequence[Step], timers: Sequence[StepTimer], conditions: Conditions
+) -> list[HostTimes | None]:
+    """The host's times of each step; None where the device is its own host."""
+    if not has_host(conditions.device):
+        return [None] * len(steps)
+    conditions.tell("host")
+    for timer in timers:
+        timer.measure_row()
+    return [timer.host(step.captured) for timer, step in zip(timers, steps, strict=True)]
 
 
 def has_host(device: str) -> bool:
@@ -245,108 +251,3 @@ def _floor(timer: Timer) -> dict[str, int]:
         nothing = timer.sample([lambda: None], 100, 1)
     floor = {"timer_ns": median(nothing.device), "dispatch_ns": median(smallest.device)}
     return floor | ({"host_dispatch_ns": median(smallest.host)} if smallest.host else {})
-
-
-class StepTimer:
-    """Runs whole training steps and keeps the time of their phases.
-
-    On a CPU it is the CPU time of the one thread. On a GPU events stand between the phases, so that
-    nothing waits for the device inside a step.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        inputs: Sequence[Tensor],
-        loss: Loss,
-        optimizer: str,
-        device: str,
-    ) -> None:
-        self.module = module.to(device).train()
-        self.inputs = [tensor.to(device) for tensor in inputs]
-        self.loss = loss
-        self.device = device
-        parameters = [p for p in module.parameters() if p.requires_grad]
-        self.update = optimizer_named(optimizer)
-        self.optimizer = self.update.make(parameters)
-        self.times: dict[str, list[int]] = {phase: [] for phase in PHASES}
-        self.seconds = 0.0
-
-    def measure(self, seconds: float) -> int:
-        """Warm-ups, then as many steps as take about so long; returns how many."""
-        self.run(STEP_WARM_UPS, keep=False)
-        count = max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
-        self.run(count)
-        return count
-
-    def host(self, captured: Capture) -> HostTimes:
-        """The host's times of the step."""
-
-        def loss() -> Tensor:
-            return self.loss(self.module, *self.inputs)
-
-        clear = partial(self.optimizer.zero_grad, set_to_none=True)
-        parts = StepParts(self.module, loss, self.update, clear)
-        return measure_host(parts, captured, torch.cuda.synchronize)
-
-    def run(self, count: int, keep: bool = True) -> None:
-        """``count`` steps, kept or only to warm up; sets ``seconds``, the wall time of the last."""
-        for _ in range(count):
-            begin = time.monotonic()
-            marks = [self._mark(), *(self._mark() for _ in self._phases())]
-            if self.device == "cuda":
-                torch.cuda.synchronize()
-            self.seconds = time.monotonic() - begin
-            for phase, start, end in zip(PHASES, marks, marks[1:], strict=False):
-                self.times[phase].extend([_between(start, end)] * keep)
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _phases(self) -> Iterator[None]:
-        # Gradients are made anew, as in the captured backward: none is added to an old one.
-        self.optimizer.zero_grad(set_to_none=True)
-        value = self.loss(self.module, *self.inputs)
-        yield
-        value.backward()
-        yield
-        self.optimizer.step()
-        yield
-
-    def _mark(self) -> Any:
-        if self.device != "cuda":
-            return time.thread_time_ns()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def report(self, captured: Capture, rows: Sequence[Mapping[str, Any]]) -> Fields:
-        """Sum of operators against the step, whole and by phase, in seconds."""
-        sums = {
-            phase: sum(
-                captured.count_of(row) * row["t_ns"]["p50"] for row in rows if row["phase"] == code
-            )
-            for phase, code in PHASE_CODES.items()
-        }
-        steps = [sum(times) for times in zip(*self.times.values(), strict=True)]
-        return {
-            **_ratio(sum(sums.values()), steps),
-            "phases": {phase: _ratio(sums[phase], self.times[phase]) for phase in PHASES},
-            "steps": len(steps),
-            "min_s": min(steps) / 1e9,
-            "max_s": max(steps) / 1e9,
-            "ops": sum(captured.counts.values()),
-            "keys": len(captured.calls),
-        }
-
-
-def _between(start: Any, end: Any) -> int:
-    """Nanoseconds between two marks."""
-    return int(end - start) if isinstance(start, int) else round(start.elapsed_time(end) * 1e6)
-
-
-def _ratio(of_ops: int, times: Sequence[int]) -> dict[str, float]:
-    of_step = median(times)
-    return {
-        "sum_of_ops_s": of_ops / 1e9,
-        "measured_step_s": of_step / 1e9,
-        "ratio": round(of_ops / max(1, of_step), 4),
-    }

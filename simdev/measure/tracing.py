@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError, SimdevError
-from .record import Recorder, Scopes, TensorSpec, UntoldBufferError
+from .record import Recorder, TensorSpec, UntoldBufferError
+from .scopes import Scopes
 
 Loss = Callable[..., Tensor]
 Gradient = tuple[tuple[int, int], TensorSpec]

@@ -5,7 +5,7 @@ Every builder gives (module, inputs, loss) as ``simdev profile FILE:FUNCTION`` t
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +108,21 @@ def words() -> dict[str, Any]:
 
 def dict_batch() -> Built:
     return Tagger(ModelOutput), words(), lambda m, batch: m(**batch).loss
+
+
+class Encoding(UserDict):  # type: ignore[type-arg]
+    """What a tokenizer returns: a mapping that is no dict, with attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["data"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def encoding_batch() -> Built:
+    batch = Encoding(words())
+    return Tagger(ModelOutput), batch, lambda m, batch: m(batch.input_ids, labels=batch.labels)
 
 
 def keyword_batch() -> Built:
@@ -357,8 +372,9 @@ def images() -> Built:
 
 
 MODELS = [
-    lstm, deep_lstm, gru, plain_rnn, packed_lstm, dict_batch, keyword_batch, dict_in_tuple,
-    model_output, dataclass_output, tuple_output, no_loss, nested_batch, plain_attribute, closure,
-    class_weights, positive_weights, checkpointed, checkpointed_reentrant, tied, in_place, bfloat16,
-    autocast, multihead, padded_encoder, frozen, gathering, ctc, images, *ATTENTIONS,
+    lstm, deep_lstm, gru, plain_rnn, packed_lstm, dict_batch, encoding_batch, keyword_batch,
+    dict_in_tuple, model_output, dataclass_output, tuple_output, no_loss, nested_batch,
+    plain_attribute, closure, class_weights, positive_weights, checkpointed, checkpointed_reentrant,
+    tied, in_place, bfloat16, autocast, multihead, padded_encoder, frozen, gathering, ctc, images,
+    *ATTENTIONS,
 ]  # fmt: skip

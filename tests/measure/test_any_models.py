@@ -116,6 +116,18 @@ def test_a_step_that_asks_for_values_leaves_the_module_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
+def test_the_op_that_the_host_waits_for_blocks_it() -> None:
+    module = any_models.net()
+
+    def asks(m: Any, x: Any) -> Any:
+        out = m(x)
+        return out.sum() * (2.0 if out.max().item() > 0 else 1.0)
+
+    found = capture(module, (torch.randn(3, 8),), asks, real=True)
+    assert [op["kind"] for op in found.graph["ops"] if op.get("blocks_host")] == ["max"]
+    assert not [op for op in captured(any_models.closure).graph["ops"] if "blocks_host" in op]
+
+
 def test_inputs_of_a_mapping_keep_their_names() -> None:
     for build in (any_models.dict_batch, any_models.keyword_batch, any_models.no_loss):
         names = [op["name"] for op in captured(build).graph["ops"] if op["kind"] == "input"]

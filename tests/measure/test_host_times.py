@@ -168,6 +168,7 @@ def measured_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Meas
         return measure_host(parts, captured, lambda: None, count=1, profiled=1)
 
     monkeypatch.setattr(StepTimer, "host", host_of)
+    monkeypatch.setattr(StepTimer, "measure_row", lambda _: None)
     monkeypatch.setattr("simdev.measure.steps.has_host", lambda _: True)
     return captured, measure(captured, *step, "sgd-momentum", conditions)
 

@@ -145,3 +145,46 @@ def test_models_are_built_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None
 
     made = _called(Chosen("t", picky, {}, "adam"), "t", "meta")
     assert made.order.device.type == "cpu"
+
+
+# Steps in a row, as training runs them.
+
+
+def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from simdev.measure import step_timer
+    from simdev.measure.capture import capture
+    from simdev.measure.step_timer import ROW_STEPS, STEP_WARM_UPS, StepTimer
+    from simdev.measure.torch_models.classifiers import mlp
+
+    ticks = iter([10.0, 10.0 + 3 * ROW_STEPS])
+    ran: list[int] = []
+    monkeypatch.setattr(step_timer.time, "perf_counter", lambda: next(ticks))
+    for name in ("synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    for name, value in (("memory_allocated", 5), ("max_memory_allocated", 70)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 90)
+    module, batch, loss = mlp(batch=2, width=4, layers=1)
+    counted = StepTimer(
+        module, batch, lambda m, *data: ran.append(1) or loss(m, *data), "adam", "cpu"
+    )
+    counted.run(1)
+    counted.measure_row()
+    assert len(ran) == 1 + STEP_WARM_UPS + ROW_STEPS
+    report = counted.report(capture(module, batch, loss), [])
+    assert (report["wall_s"], report["steps_in_row"]) == (3.0, ROW_STEPS)
+    assert report["memory"] == {
+        "allocated_before": 5,
+        "peak_allocated": 70,
+        "peak_reserved": 90,
+    }
+
+
+def test_kernels_that_nobody_saw_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from simdev.measure import operators
+
+    monkeypatch.setattr(operators, "workspace_bytes", lambda *_: 7)
+    monkeypatch.setattr(operators, "cuda_kernels", lambda _: (0, 0))
+    assert operators._shown([lambda: None], "cuda") == {"ws": 7, "launches": 1}
+    monkeypatch.setattr(operators, "cuda_kernels", lambda _: (2, 900))
+    assert operators._shown([lambda: None], "cuda") == {"ws": 7, "launches": 2, "kernel_ns": 900}

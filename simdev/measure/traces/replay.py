@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves
 from ...semantics import work
 from ..capture import Writer
 from ..kinds import ALLOCATIONS, Fields
-from ..record import Recorder, Scopes
+from ..record import Recorder
+from ..scopes import Scopes
 from .events import Argument, Event, is_shape
 
 ATEN = "aten::"
