@@ -17,6 +17,7 @@ from .options import DONE
 from .outputs import JSON, output_files
 
 if TYPE_CHECKING:
+    from ..cluster import Cluster, Host
     from ..importers import Source
 
 LINES = (".jsonl", ".jsonl.gz")
@@ -133,10 +134,23 @@ def _step(args: argparse.Namespace, source: Source, name: str) -> Any:
     kind = step.kind if args.cluster is None else None
     machine = Machine(args.cluster, kind, args.devices, args.bandwidth, args.memory)
     scenario = graph_scenario(step.graph, machine, "kineto", step.notes, timed=True)
-    if scenario.cluster.host is None:
-        scenario = replace(scenario, cluster=replace(scenario.cluster, host=step.host))
+    scenario = replace(scenario, cluster=_hosted(scenario.cluster, step.host))
     figures = {"step": dict(step.figures)}
     return replace(scenario, provenance=provenance_of([source], "kineto") | figures)
+
+
+def _hosted(cluster: Cluster, host: Host) -> Cluster:
+    """A cluster that says nothing of hosts, with this one; a CPU has a host by its own entry
+    alone.
+    """
+    if cluster.host is not None or any(device.host is not None for device in cluster.devices):
+        return cluster
+    if not all(device.is_host for device in cluster.devices if device.runs_ops):
+        return replace(cluster, host=host)
+    devices = tuple(
+        replace(device, host=host) if device.runs_ops else device for device in cluster.devices
+    )
+    return replace(cluster, devices=devices)
 
 
 def _trace(args: argparse.Namespace, source: Source) -> Any:

@@ -209,3 +209,19 @@ def test_without_marks_the_steps_of_an_optimizer_tell_the_steps():
     assert microseconds(trace(*events)) == 927
     rows = trace_profile(trace(*events)).profile.rows.values()
     assert [row.details["t_ns"]["n"] for row in rows] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["weird\n:0", "a:0", "", "^x", "x" * 5000, "triton_poi_fused_:0"])
+def test_names_that_no_op_can_have_are_no_end_of_the_trace(name):
+    events = [operator(name, 0, 10, MATRIX, 1), launch(5, 1), kernel(8, 10, 1)]
+    events += [launch(30, 2), kernel(40, 10, 2, name=name)]
+    step = trace_step(trace(*events))
+    assert len(step.graph.ops) == 2
+    assert simulated(step) == 50
+
+
+def test_kernels_of_several_devices_are_told():
+    events = [*multiply(0, 1, 8, 10), *multiply(20, 2, 28, 10)]
+    events[-1]["args"]["device"] = 1
+    step = trace_step(trace(*events))
+    assert "kernels of 2 devices are one after another on a single one" in step.notes

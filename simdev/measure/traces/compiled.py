@@ -4,13 +4,17 @@ fused.
 A call of a compiled region is a span ``Torch-Compiled Region: frame/recompilation``; inside it,
 also in the backward, stands one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
 products and convolutions are operators as ever; what was fused is an operator called like its
-kernel (``triton_poi_fused_gelu_0``), with the tensors that it is given and no more: which of them
-it writes, and what it computes, no trace tells.
+kernel (``triton_poi_fused_gelu_0``), with the tensors that it is given and no more: what it
+computes no trace tells. Inductor puts what a kernel writes behind what it reads, so the last tensor
+is taken to be its output.
 """
 
 from __future__ import annotations
 
 import re
+from math import prod
+
+import torch
 
 from ..kinds import Fields
 from .events import Event, is_shape
@@ -65,21 +69,30 @@ def kernel_row(name: str, phase: str) -> Fields:
     return {"op": kind, "attrs": {}, "in": [], "dt": [], "out": [], "phase": code}
 
 
-def fused_row(event: Event) -> Fields:
-    """The parts of the key of a fused kernel's row: its name without number, and its tensors.
-
-    Outputs are among them; the trace does not say which.
+def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
+    """The parts of the key of a fused kernel's row (its name without number, its tensors), and its
+    output as a graph tells it.
     """
     tensors = [
-        argument
+        (argument.shape, DTYPES[argument.type])
         for argument in event.arguments()
         if argument.type in DTYPES and is_shape(argument.shape)
     ]
     graph = GRAPH.match(event.name)
-    named = {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}} if graph else {}
-    return {
-        **kernel_row(event.name, event.phase),
-        **named,
-        "in": [argument.shape for argument in tensors],
-        "dt": [str(DTYPES[argument.type]).removeprefix("torch.") for argument in tensors],
+    read, written = tensors[:-1], tensors[-1:]
+    outputs = [
+        {"bytes": prod(shape) * dtype.itemsize, "shape": shape, "dtype": _name(dtype)}
+        for shape, dtype in written
+    ]
+    row = kernel_row(event.name, event.phase) | {
+        "in": [shape for shape, _ in read],
+        "dt": [_name(dtype) for _, dtype in read],
+        "out": [shape for shape, _ in written],
     }
+    if graph:
+        row |= {"op": REGION_KIND, "attrs": {"graph": graph[1][:16]}}
+    return row, outputs
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -73,6 +73,8 @@ class Step:
         where = region_of(span) if span is not None else None
         prefix = _PHASES.get(call.phase, "") + (f"compiled {where}/" if where else "")
         name = self._unique(prefix + row["op"])
+        if any(Op(name).problems()):
+            name = self._unique("call")
         inputs = self._reads(call, row)
         before = (self.ops[-1].name,) if self.ops and not inputs else ()
         time = Fraction(round(piece.device_ns * share)) * _NANOSECOND

@@ -261,8 +261,7 @@ class _Reading:
             time = sum(duration for _, duration in operators)
             kernels = self._launches[id(step)]
             if not rows:
-                reason = "an optimizer whose updates simdev does not know"
-                self._leave_out(step.name, reason, time)
+                self._add_unknown(step, number, operators)
                 continue
             self.totals[number] += time
             host, launches = step.duration // len(rows), -(-kernels // len(rows))
@@ -271,6 +270,17 @@ class _Reading:
                 if self._hosts:
                     in_step = self._update_hosts[id(step)] / len(rows)
                     self.rows[row_key(row)].in_step.append(in_step)
+
+    def _add_unknown(self, step: Event, number: int, operators: Sequence[Timed]) -> None:
+        """Makes rows of the operators of an optimizer that simdev has no update of."""
+        for event, time in operators:
+            parts = self._replay.of(event)
+            if isinstance(parts, str) or len(parts) != 1:
+                reason = "an optimizer whose updates simdev does not know"
+                self._leave_out(step.name, reason, time)
+                continue
+            self._add(parts[0].row | {"phase": "opt"}, time, event.duration, 1, "")
+            self.totals[number] += time
 
     def _leave_out(self, name: str, reason: str, time: int) -> None:
         self.reasons.setdefault(name, reason)
@@ -298,7 +308,7 @@ class Replay:
     def of(self, event: Event) -> list[Replayed] | str:
         """What an operator is, or why that is not known."""
         if is_fused(event.name):
-            return [Replayed(fused_row(event), [])]
+            return [Replayed(*fused_row(event))]
         if not event.name.startswith(ATEN):
             return "no operator of PyTorch's own (aten)"
         fills = fills_new_memory(event)

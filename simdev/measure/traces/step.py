@@ -10,11 +10,11 @@ from typing import Any
 from ...cluster import Host
 from ...errors import InputError
 from ...graph import Graph
-from .calls import Call
+from .calls import Call, waits
 from .events import Event, Events, busy, parse_events
 from .graph import step_graph
 from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
-from .timeline import Timeline, device_timeline, host_timeline
+from .timeline import Timeline, bounds, device_timeline, host_timeline
 from .updates import OPTIMIZER, parameters_of, update_kind
 
 MOST_NAMED = 5
@@ -54,10 +54,9 @@ def trace_step(
     ]
     if not calls:
         raise InputError("the step has no operator")
-    start = steps[number].start if steps else min(root.start for root in events.roots)
-    end = steps[number].end if steps and marked else None
+    start, end = bounds(events, steps, marked, number)
     timeline = (
-        device_timeline(events, calls, start, end)
+        device_timeline(waits(events), calls, start, end)
         if on_device
         else host_timeline(calls, start, end)
     )
@@ -101,6 +100,7 @@ def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]
         "device_s": device / 1e9,
         "host_s": (timeline.rest_ns + sum(piece.host_ns for piece in pieces)) / 1e9,
         "kernels": len(kernels),
+        "devices": len({kernel.number("device") for kernel in kernels}) or 1,
         "waits": sum(piece.blocks for piece in pieces),
     }
     return figures | ({"compiled_s": sum(fused.values()) / 1e9} if fused else {})
@@ -125,6 +125,9 @@ def _notes(
     )
     whose = "the host's times hold" if on_device else "times of a CPU hold"
     yield f"{whose} the profiler's own work: without it the step is shorter"
+    devices = figures["devices"]
+    if devices > 1:
+        yield f"kernels of {devices} devices are one after another on a single one"
     yield "who reads whose output is told from shapes and autograd's numbers, not from the trace"
 
 

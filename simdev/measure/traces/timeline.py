@@ -59,13 +59,13 @@ class Timeline:
     step_ns: int
 
 
-def device_timeline(events: Events, calls: Sequence[Call], start: int, end: int | None) -> Timeline:
+def device_timeline(
+    waiting: Sequence[Event], calls: Sequence[Call], start: int, end: int | None
+) -> Timeline:
     """The timeline of the calls of a step that begins and (None: with its last kernel) ends at
-    these moments on the host, in ns.
+    these moments on the host, in ns; ``waiting`` are all waits of the trace.
     """
-    stops = [
-        wait for wait in waits(events) if start <= wait.start and (not end or wait.start < end)
-    ]
+    stops = [wait for wait in waiting if start <= wait.start and (not end or wait.start < end)]
     pieces = sorted(_pieces(calls, stops), key=lambda piece: piece.launched)
     times, released = _device_times(pieces)
     stalls = _stalls(pieces)
@@ -89,17 +89,27 @@ def device_timeline(events: Events, calls: Sequence[Call], start: int, end: int 
     return Timeline(tuple(pieces), rest, max(finish, end or 0) - start)
 
 
+def bounds(
+    events: Events, steps: Sequence[Event], marked: bool, number: int
+) -> tuple[int, int | None]:
+    """When a step begins and ends on the host, in ns; None where no mark tells its end."""
+    if not steps:
+        return min(root.start for root in events.roots), None
+    return steps[number].start, steps[number].end if marked else None
+
+
 def host_times(
     events: Events, calls: Sequence[Call], steps: Sequence[Event], marked: bool
 ) -> dict[int, int]:
     """The host's ns of every call of all steps (none: the whole trace is one), by ``id``."""
     times: dict[int, int] = {}
-    for number in {call.step for call in calls}:
-        step = steps[number] if steps else None
-        start = step.start if step else min(root.start for root in events.roots)
-        end = step.end if step and marked else None
-        mine = [call for call in calls if call.step == number]
-        for piece in device_timeline(events, mine, start, end).pieces:
+    waiting = waits(events)
+    by_step: dict[int, list[Call]] = {}
+    for call in calls:
+        by_step.setdefault(call.step, []).append(call)
+    for number, members in by_step.items():
+        start, end = bounds(events, steps, marked, number)
+        for piece in device_timeline(waiting, members, start, end).pieces:
             times[id(piece.call)] = times.get(id(piece.call), 0) + piece.host_ns
     return times
 
