@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cluster import Cluster
-from .costs import KNOWN, RUNGS, CostMiss, CostModel, OpCost
+from .costs import CostMiss, CostModel
 from .errors import InputError
 from .graph import Graph
 from .lowering import LoweredStep, Prepared, split
+from .lowering.origins import (
+    HostOrigins,
+    cost_misses,
+    expected_error,
+    host_origins,
+    op_costs,
+    rung_shares,
+)
 from .memory import MemoryModel
 from .models.large import Transformer
 from .models.large.roles import LargeStep
@@ -142,7 +147,8 @@ class Outcome:
     ``synchronised`` counts the gradients that a policy synchronises (None: there is none).
     ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
     stage times alone follows. ``strategy`` says how gradients are synchronised and what
-    collectives rest on; ``stages`` are those of a pipeline over a graph.
+    collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
+    times of hosts come from.
     """
 
     trace: Trace
@@ -156,6 +162,7 @@ class Outcome:
     schedule: Schedule | None = None
     strategy: Strategy | None = None
     stages: tuple[Stage, ...] = ()
+    hosts: HostOrigins | None = None
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -257,12 +264,14 @@ def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: Lower
     sharded, placed, origins = split(prepared, strategy)
     graph = step.task_graph if step.microbatch is None else step.microbatch
     # Ops are the first tasks of a task graph.
-    costs = op_costs(sharded, graph.tasks.source[: len(sharded.graph.ops)].tolist())
+    devices = graph.tasks.source[: len(sharded.graph.ops)]
+    costs = op_costs(sharded, devices.tolist())
     splitting = _splitting(prepared, placed, origins, graph) if origins else None
     known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
     return Outcome(
         trace, *known, prepared.memory, splitting, step.synchronised,
         strategy=strategy, stages=tuple(_stages(prepared, graph, step.stages)),
+        hosts=host_origins(sharded, devices, step.dispatches),
     )  # fmt: skip
 
 
@@ -288,85 +297,6 @@ def _splitting(
             if cost is not None:
                 whole[origin.op] = picoseconds(cost.seconds)
     return Splitting(step, {op.name: op.kind for op in graph.ops}, origins, whole)
-
-
-class SharedCost(NamedTuple):
-    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and
-    how many.
-    """
-
-    op: int
-    device: int
-    cost: OpCost
-    number: int
-
-
-def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ...]:
-    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
-    are left out.
-    """
-    ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
-    first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
-    counts: Counter[tuple[str, str, int]] = Counter()
-    # Graphs repeat their layers: costs are summed for ops that share one, not for each.
-    for op, device in enumerate(devices):
-        cost = prepared.cost(op, device)
-        if cost is not None:
-            key = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
-            first.setdefault(key, (op, device, cost))
-            counts[key] += 1
-    return tuple(SharedCost(*first[key], count) for key, count in counts.items())
-
-
-def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
-    """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
-    time.
-    """
-    totals = dict.fromkeys(RUNGS, Fraction(0))
-    for _, _, cost, number in costs:
-        totals[cost.rung] += cost.seconds * number
-    total = sum(totals.values())
-    return {rung: float(seconds / total) for rung, seconds in totals.items() if seconds}
-
-
-def expected_error(costs: Iterable[SharedCost]) -> float | None:
-    """Mean of the expected relative errors, weighted by time; None where an estimate has none.
-
-    Given and measured times that tell none count as exact. It bounds the expected error of the
-    summed op time, which it equals where all errors go the same way.
-    """
-    timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
-    if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
-        return None
-    total = math.fsum(seconds for seconds, _ in timed)
-    return (
-        math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total
-        if timed
-        else 0.0
-    )
-
-
-def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
-    """What had to be estimated, the longest in sum first; ops of one kind with one cost are counted
-    together.
-    """
-    misses = [_miss(prepared, shared) for shared in costs if shared.cost.rung not in KNOWN]
-    return tuple(sorted(misses, key=lambda miss: -miss.seconds))
-
-
-def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
-    first, device, cost, number = shared
-    op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
-    return CostMiss(
-        op.name,
-        op.kind,
-        kind,
-        number,
-        float(cost.seconds * number),
-        cost.rung,
-        cost.rel_err,
-        cost.basis,
-    )
 
 
 def fingerprint(value: Any) -> str:

@@ -9,11 +9,14 @@ what was lowered: before anything stretches them (collectives.slowdown), depends
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cluster import Cluster
 from ..graph import Graph, Op
 from ..lowering import LoweredStep, Prepared, lower_step, without_short
 from ..period import follow_one_another, simulate_lowered, step_time_ps
@@ -68,6 +71,17 @@ class FasterStep:
         Raises InputError, DeadlockError.
         """
         return simulate_lowered(step, self.scenario.strategy, engine, self.scenario.steps)
+
+    def hosted_ps(self, engine: str) -> int:
+        """The step time in ps where all hosts are faster. Raises InputError, DeadlockError."""
+        dispatches = self.step.dispatches
+        if dispatches is None:
+            return step_time_ps(self.trace(self.step, engine))
+        prepared = copy(dispatches.prepared)
+        prepared.cluster = _with_hosts(prepared.cluster, self.factor)
+        prepared.host_ps = -(-dispatches.prepared.host_ps // self.factor)
+        faster = replace(dispatches, prepared=prepared)
+        return step_time_ps(self.trace(replace(self.step, dispatches=faster), engine))
 
     @classmethod
     def of(cls, scenario: Scenario, factor: int, kinds: Mapping[str, str]) -> FasterStep:
@@ -129,3 +143,14 @@ class FasterStep:
 
     def _is_of(self, op: Op, ops: OpSelection) -> bool:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
+
+
+def _with_hosts(cluster: Cluster, factor: int) -> Cluster:
+    """The cluster with hosts that launch a step's graph in a part of the time."""
+    devices = tuple(
+        device
+        if (host := cluster.host_of(d)) is None
+        else replace(device, host=replace(host, launch=Fraction(host.launch) / factor))
+        for d, device in enumerate(cluster.devices)
+    )
+    return replace(cluster, devices=devices)

@@ -18,17 +18,24 @@ import numpy as np
 from ..costs import CostMiss
 from ..errors import OutOfMemoryError
 from ..lowering import Prepared
+from ..lowering.origins import HostOrigins
 from ..period import Steady, steady_state
 from ..scenario import Outcome, Scenario, Stage, execute
-from ..strategy import Sync
-from ..strategy.sync import BUCKET, FIRST_BUCKET
-from ..taskgraph import COLLECTIVE
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
+from .assumptions import assumptions
 from .measures.footprint import Footprint
+from .measures.hosts import (
+    HostUse,
+    host_lines,
+    host_notes,
+    host_table,
+    host_use,
+    hosts_json,
+)
 from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
-from .measures.spans import Window, kind_mask, sent_mask, shown_devices
+from .measures.spans import Window, sent_mask, shown_devices
 from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
 from .measures.training import Training
 from .measures.usage import (
@@ -63,7 +70,8 @@ class Report:
     trace, which ``trace_ps`` ends. ``synchronised`` counts the gradients that a policy synchronises
     (None: there is no policy). ``training`` is the section of a large model's step, ``pipeline``
     that of a schedule from the times of its stages. ``stages`` are those of a pipeline over a
-    graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on.
+    graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on,
+    ``hosts`` the threads that dispatch ops, ``host_origins`` what is known of their times.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -86,6 +94,8 @@ class Report:
     pipeline: PipelineUse | None = None
     stages: tuple[Stage, ...] = ()
     assumptions: tuple[str, ...] = ()
+    hosts: tuple[HostUse, ...] = ()
+    host_origins: HostOrigins | None = None
 
     @property
     def seconds(self) -> float:
@@ -134,6 +144,11 @@ class Report:
         sums = [self.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
         shares = (after - before for before, after in pairwise(sums))
         return dict(zip(BLAMES, shares, strict=True))
+
+    @property
+    def held(self) -> float:
+        """The share of the step that launches hold (blame ``launch``)."""
+        return self.blame["launch"] / self.step_ps if self.step_ps else 0.0
 
     @property
     def working(self) -> tuple[DeviceUse, ...]:
@@ -198,6 +213,7 @@ class Report:
         # What only some steps have; where there is none, the key is left out.
         figures |= {} if self.footprint is None else {"memory": self.footprint.to_json()}
         figures |= {} if self.steady is None else self.steady.to_json()
+        figures |= hosts_json(self.hosts, self.host_origins, self.held)
         if self.synchronised is not None:
             figures["synchronised_gradients"] = self.synchronised
         figures |= {} if self.training is None else {"training": self.training.to_json()}
@@ -218,6 +234,7 @@ class Report:
         yield from () if self.steady is None else self.steady.lines()
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
+        yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
@@ -232,6 +249,7 @@ class Report:
         yield Table("Stages of the pipeline", columns, self.stages)
         if self.footprint is not None:
             yield self.footprint.table()
+        yield host_table(self.hosts)
         yield link_table(self.links, self.transfer_count, self.transfer_bytes)
         if self.critical_path:
             yield from path_tables(self.trace, self.critical_path, self.window, self.blame)
@@ -254,6 +272,7 @@ class Report:
                 f"  Expected error, weighted by time: {error}." if self.cost_rel_err != 0 else ""
             )
             yield f"Op times by origin: {known or 'none'}.{expected}"
+        yield from host_notes(self.host_origins)
 
     def __str__(self) -> str:
         tables = (table_text(table) for table in self.tables() if table.rows and table.shown)
@@ -318,40 +337,10 @@ def analyze(outcome: Outcome) -> Report:
         training=None if large is None else Training.of(trace, large),
         pipeline=None if schedule is None else pipeline_use(schedule, trace),
         stages=outcome.stages,
-        assumptions=tuple(_assumptions(outcome)),
+        assumptions=tuple(assumptions(outcome)),
+        hosts=host_use(trace, window),
+        host_origins=outcome.hosts,
     )
-
-
-def _assumptions(outcome: Outcome) -> Iterator[str]:
-    """How gradients are synchronised, and what collectives rest on, where there are any."""
-    strategy, splitting = outcome.strategy, outcome.splitting
-    if strategy is None:
-        return
-    sync, collectives = strategy.sync, strategy.collectives
-    roles = {origin.role for origin in splitting.origins.values()} if splitting else set()
-    if isinstance(sync, Sync):
-        parts = {
-            f"buckets of {sync.bucket} bytes": sync.bucket,
-            f"slices of {sync.slice_parameters} parameters": sync.slice_parameters,
-            f"an even piece a server from {sync.even_parameters} parameters": sync.even_parameters,
-        }
-        cut = next((part for part, size in parts.items() if size is not None), "whole gradients")
-        yield f"Gradients are synchronised by {sync.policy} ({sync.transport}), in {cut}."
-    elif roles & {"sync", "sum"}:
-        # The first bucket is smaller, so that the first messages leave early (PyTorch's DDP).
-        sizes = f", the first bucket of {FIRST_BUCKET} bytes, further ones of {BUCKET}"
-        yield f"Gradients are synchronised by {sync}{sizes if sync == 'bucketed' else ''}."
-    if kind_mask(outcome.trace.task_graph, COLLECTIVE).any() or collectives.cost == "expanded":
-        basis = {
-            "closed": "closed forms",
-            "table": f"{len(collectives.tables)} measured tables, closed forms where these end",
-            "expanded": "their messages one by one",
-        }[collectives.cost]
-        slower = f", slowed {float(collectives.slowdown):g} times beside computing"
-        yield (
-            f"Collectives rest on {basis} (algorithm {collectives.algorithm})"
-            f"{slower if collectives.slowdown != 1 else ''}."
-        )
 
 
 def _miss_table(report: Report) -> Table:

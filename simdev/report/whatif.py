@@ -2,9 +2,10 @@
 
 Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
 every op takes its share of the time; gaps stay, and how fast a server adds up belongs to the
-policy. A faster link has more bandwidth, its latency stays, and routes are chosen anew.
-Collectives, as a class, take their share of the time, whatever costs them; where links are faster,
-those that a measured table costs keep its times.
+policy. Faster hosts dispatch every op, or a step's graph, in their share of the time. A faster link
+has more bandwidth, its latency stays, and routes are chosen anew. Collectives, as a class, take
+their share of the time, whatever costs them; where links are faster, those that a measured table
+costs keep its times.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
 as they ran; a large model's step is treated in this way, too. Everything that is sent through a
@@ -28,7 +29,7 @@ from ..lowering import lower_step
 from ..period import step_time_ps
 from ..scenario import Scenario
 from ..strategy import Order, Sync
-from ..taskgraph import COLLECTIVE, Ints
+from ..taskgraph import COLLECTIVE, DISPATCH, Ints
 from ..units import MAX_BYTES
 from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, kind_mask, transfer_mask
@@ -42,8 +43,8 @@ MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase) and name
-    made faster.
+    """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase, hosts) and
+    name made faster.
 
     ``busy_ps`` is the time in which it works in the step as it is (None: not known), ``step_ps``
     the step time with it faster, ``gain`` the share of the step time that this saves (below 0 where
@@ -114,6 +115,7 @@ def _cases(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Case
     yield from _devices(subject)
     yield from _queues(subject) if subject.lowered is None else _links(subject, subject.lowered)
     yield from _classes(subject, kinds)
+    yield from _hosts(subject)
 
 
 def _shorter(
@@ -160,6 +162,18 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
     collectives = kind_mask(task_graph, COLLECTIVE) & ~tasks.flow
     if collectives.any():
         yield _shorter(subject, collectives, "op class", "collectives")
+
+
+def _hosts(subject: _Subject) -> Iterator[_Case]:
+    """The threads that dispatch, all at once: every dispatch takes its share of the time."""
+    trace, lowered = subject.report.trace, subject.lowered
+    dispatches = kind_mask(trace.task_graph, DISPATCH)
+    if not dispatches.any():
+        return
+    case = _shorter(subject, dispatches, "hosts", "all")
+    if lowered is not None:
+        case = replace(case, step_ps=lowered.hosted_ps)
+    yield case
 
 
 def _queues(subject: _Subject) -> Iterator[_Case]:

@@ -29,6 +29,7 @@ from .spans import (
     computing_mask,
     group,
     is_compute_stream,
+    is_thread,
     kind_mask,
     sent_mask,
     transfer_mask,
@@ -202,7 +203,7 @@ def _queues(trace: Trace) -> Iterator[Carrier]:
     sends = transfer_mask(task_graph)[holder]
     holders = group(rows.ids[sends], holder[sends], len(task_graph.resources))
     for resource, held in zip(task_graph.resources, holders, strict=True):
-        if not is_compute_stream(task_graph, resource):
+        if not (is_compute_stream(task_graph, resource) or is_thread(resource)):
             yield Carrier(resource.name, held, trace.start[held])
 
 

@@ -1,0 +1,151 @@
+"""Where the times of a step come from: the rungs of the cost ladder that answered for its ops and
+for what its hosts spend on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from ..costs import KNOWN, RUNGS, CostMiss, OpCost
+from ..frozen import freeze
+from ..taskgraph import Ints
+from .hosts import Dispatches
+from .prepare import Prepared
+
+
+class SharedCost(NamedTuple):
+    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and
+    how many.
+    """
+
+    op: int
+    device: int
+    cost: OpCost
+    number: int
+
+
+def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ...]:
+    """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
+    are left out.
+    """
+    ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
+    first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
+    counts: Counter[tuple[str, str, int]] = Counter()
+    # Graphs repeat their layers: costs are summed for ops that share one, not for each.
+    for op, device in enumerate(devices):
+        cost = prepared.cost(op, device)
+        if cost is not None:
+            key = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
+            first.setdefault(key, (op, device, cost))
+            counts[key] += 1
+    return tuple(SharedCost(*first[key], count) for key, count in counts.items())
+
+
+def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
+    """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
+    time.
+    """
+    totals = dict.fromkeys(RUNGS, Fraction(0))
+    for _, _, cost, number in costs:
+        totals[cost.rung] += cost.seconds * number
+    total = sum(totals.values())
+    return {rung: float(seconds / total) for rung, seconds in totals.items() if seconds}
+
+
+def expected_error(costs: Iterable[SharedCost]) -> float | None:
+    """Mean of the expected relative errors, weighted by time; None where an estimate has none.
+
+    Given and measured times that tell none count as exact. It bounds the expected error of the
+    summed op time, which it equals where all errors go the same way.
+    """
+    timed = [(float(cost.seconds * number), cost) for _, _, cost, number in costs if cost.seconds]
+    if any(cost.rel_err is None and cost.rung not in KNOWN for _, cost in timed):
+        return None
+    total = math.fsum(seconds for seconds, _ in timed)
+    return (
+        math.fsum(seconds * (cost.rel_err or 0.0) for seconds, cost in timed) / total
+        if timed
+        else 0.0
+    )
+
+
+def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
+    """What had to be estimated, the longest in sum first; ops of one kind with one cost are counted
+    together.
+    """
+    misses = [_miss(prepared, shared) for shared in costs if shared.cost.rung not in KNOWN]
+    return tuple(sorted(misses, key=lambda miss: -miss.seconds))
+
+
+def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
+    first, device, cost, number = shared
+    op, kind = prepared.graph.ops[first], prepared.cluster.devices[device].kind
+    return CostMiss(
+        op.name,
+        op.kind,
+        kind,
+        number,
+        float(cost.seconds * number),
+        cost.rung,
+        cost.rel_err,
+        cost.basis,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostOrigins:
+    """What is known of the hosts of a step.
+
+    ``dispatches`` counts what they dispatch, ``unknown`` how much of it takes a time that nobody
+    knows (it counts 0), ``rungs`` is the share of their time by the rung that told it. ``short_ps``
+    is the mean time of the ops on accelerators without a host (0: there are none).
+    """
+
+    dispatches: int
+    unknown: int
+    rungs: Mapping[str, float]
+    short_ps: int
+
+    def __post_init__(self) -> None:
+        freeze(self, "rungs")
+
+
+def host_origins(prepared: Prepared, devices: Ints, dispatches: Dispatches | None) -> HostOrigins:
+    """What is known of the hosts of a step whose ops run on ``devices`` (indices, by op)."""
+    cluster, totals = prepared.cluster, Counter[str]()
+    unknown = count = 0
+    if dispatches is not None:
+        count = len(dispatches.task)
+        pairs = Counter(zip(dispatches.op.tolist(), dispatches.device.tolist(), strict=True))
+        for (op, device), number in pairs.items():
+            host = cluster.host_of(device)
+            if host is None or host.mode != "eager":
+                continue
+            cost = dispatches.prepared.costed.host_cost(op, cluster.devices[device].kind)
+            unknown += number * (cost is None)
+            if cost is not None:
+                totals[cost.rung] += int(dispatches.prepared.host_ps[op, device]) * number
+    total = sum(totals.values())
+    rungs = {rung: ps / total for rung, ps in totals.items() if ps}
+    return HostOrigins(count, unknown, rungs, _mean_ps(prepared, devices))
+
+
+def _mean_ps(prepared: Prepared, devices: Ints) -> int:
+    """The mean duration in ps of the ops that take time on accelerators without a host."""
+    cluster = prepared.cluster
+    bare = [
+        not device.is_host and cluster.host_of(i) is None
+        for i, device in enumerate(cluster.devices)
+    ]
+    alone = np.array([i not in prepared.rings for i in range(len(devices))], np.bool_)
+    there = np.flatnonzero(np.array(bare, np.bool_)[devices] & alone) if len(devices) else devices
+    duration = prepared.duration[there, devices[there]]
+    timed = duration[duration > 0]
+    return int(timed.mean()) if len(timed) else 0
