@@ -192,14 +192,14 @@ def _compare(profile: Path, graph: Path) -> None:
     if result.host is not None:
         parts = ", ".join(f"{name} {format_seconds(result.host[name])}" for name in PHASES)
         print(
-            f"operators alone {format_seconds(result.alone_s)} ({result.alone:+.1%}), "
+            f"operators alone {format_seconds(result.simulated_s)} ({result.error:+.1%}), "
             f"the host's cost: {parts}"
         )
     batch = "" if result.batch is None else f", batch {result.batch}"
     print(
         f"{result.model}{batch}, one {result.device}: "
-        f"simulated {format_seconds(result.simulated_s)}, "
-        f"measured {format_seconds(result.measured_s)}, error {result.error:+.1%}"
+        f"simulated {format_seconds(result.with_host_s)}, "
+        f"measured {format_seconds(result.measured_s)}, error {result.host_error:+.1%}"
         + " (too noisy to be trusted)"
         * result.too_noisy
     )

@@ -10,10 +10,13 @@ What no rung knows is None: it counts nothing, and reports say so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from ..graph import Op
+from ..semantics import traits_of
 
 HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
 """The rungs of the host's ladder, from the surest down."""
@@ -45,3 +48,35 @@ def launches_of(op: Op, measured: int | None = None) -> int:
     if op.launches is not None:
         return op.launches
     return 1 if measured is None else measured
+
+
+def between_cost(headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str) -> HostCost | None:
+    """What a kind of device that is its own host (a CPU) does between ops, as the step tells that
+    was measured with a profile: what a phase took beside its ops, the same for each of them.
+
+    ``headers`` are those of the profiles. None where none of the kind tells it.
+    """
+    for header in headers:
+        seconds = _seconds_between(header.get("header", {}), op.phase, device_kind)
+        if seconds is not None:
+            leaf = traits_of(op.kind).leaf is not None
+            basis = "the time between the ops of its phase, measured with them"
+            return HostCost(
+                Fraction(0) if leaf else seconds, launches_of(op), "estimated", None, basis
+            )
+    return None
+
+
+def _seconds_between(header: Any, phase: str, device_kind: str) -> Fraction | None:
+    """The time of one op's share in a header (``host.phases``, with ``host.ahead``: the host runs
+    ahead of nothing, for it is the device); None where that is not told.
+    """
+    try:
+        host = header["host"]
+        if header["device"]["kind"] != device_kind or "ahead" not in host:
+            return None
+        part: Mapping[str, Any] = host["phases"][phase]
+        ops, seconds = int(part["ops"]), Fraction(str(part["host_s"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return seconds / ops if ops > 0 and seconds >= 0 else Fraction(0)

@@ -34,7 +34,7 @@ from ..graph import Graph
 from ..semantics import traits_of
 from ..units import MAX_PS, picoseconds
 from .groups import Group, device_prefix, estimate, group_of, measured_rows, rows_by_class
-from .host import HostCost, given_cost, launches_of
+from .host import HostCost, between_cost, given_cost, launches_of
 from .roofline import (
     ROOFLINE_ERROR,
     DeviceSpec,
@@ -278,7 +278,9 @@ class CostModel:
         """What dispatching one op of the graph costs the host of a kind of device, or None where
         nothing is known.
         """
-        return given_cost(graph.ops[position], device_kind)
+        op = graph.ops[position]
+        headers = (profile.header for profile in self.profiles)
+        return given_cost(op, device_kind) or between_cost(headers, op, device_kind)
 
     def launches(self, graph: Graph, position: int, device_kind: str) -> int:
         """How many kernels one op of the graph launches on a kind of device."""

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.profile import read_profile
 from ..files.writing import write_text
+from ..graph import PHASES
 from ..report import Report, run
 from ..scenario import Scenario
 from ..strategy import Order, Strategy
@@ -26,11 +27,11 @@ from ..units import PS_PER_SECOND
 class Comparison:
     """A training step as simulated from its operators and as measured in the same run, in seconds.
 
-    ``error`` is signed: simulated / measured - 1. ``device`` is the kind that was measured,
-    ``clock`` how ("cpu" or "cuda"), ``known`` the share of the simulated time that the profile's
-    rows told, ``too_noisy`` the profile's mark. ``alone_s`` is the step without a host, ``host``
-    the host's seconds by phase as the profile tells them (None: it tells none, and both steps are
-    one).
+    ``simulated_s`` and its signed ``error`` (simulated / measured - 1) are those of the operators
+    alone, ``with_host_s`` and ``host_error`` those of the step with what the profile tells of its
+    host, ``host`` in seconds by phase (None: it tells nothing, and both steps are one). ``device``
+    is the kind that was measured, ``clock`` how ("cpu" or "cuda"), ``known`` the share of the
+    simulated time that the profile's rows told, ``too_noisy`` the profile's mark.
     """
 
     model: str
@@ -41,18 +42,18 @@ class Comparison:
     measured_s: float
     known: float
     too_noisy: bool
-    alone_s: float
+    with_host_s: float
     host: Mapping[str, float] | None = None
 
     @property
-    def alone(self) -> float:
-        """Signed relative error of the step without its host."""
-        return self.alone_s / self.measured_s - 1
+    def error(self) -> float:
+        """Signed relative error of the operators alone."""
+        return self.simulated_s / self.measured_s - 1
 
     @property
-    def error(self) -> float:
-        """Signed relative error of the simulated step."""
-        return self.simulated_s / self.measured_s - 1
+    def host_error(self) -> float:
+        """Signed relative error of the step with its host."""
+        return self.with_host_s / self.measured_s - 1
 
 
 def compare(
@@ -70,7 +71,7 @@ def compare(
             "header: tells no measured step of a device (step.measured_step_s, device.kind)", file
         )
     path, whole = _run_of(header, Path(profile), graph)
-    phases = header.get("host", {}).get("phases")
+    phases = _phases(header)
     alone = _simulated(rows, path, header, None)
     with_host = _simulated(rows, path, header, _host(header)) if phases else alone
     return Comparison(
@@ -78,12 +79,12 @@ def compare(
         batch=whole.get("batch"),
         device=header["device"]["kind"],
         clock="cuda" if "cuda" in header["device"] else "cpu",
-        simulated_s=with_host.step_ps / PS_PER_SECOND,
+        simulated_s=alone.step_ps / PS_PER_SECOND,
         measured_s=float(whole["step"]["measured_step_s"]),
         known=alone.costs.get("given", 0.0) + alone.costs.get("measured", 0.0),
         too_noisy=bool(header.get("noise", {}).get("too_noisy")),
-        alone_s=alone.step_ps / PS_PER_SECOND,
-        host={name: float(part["host_s"]) for name, part in phases.items()} if phases else None,
+        with_host_s=with_host.step_ps / PS_PER_SECOND,
+        host=phases,
     )
 
 
@@ -97,7 +98,7 @@ def write_scenario(
     header = rows.header.get("header", {})
     path, _ = _run_of(header, Path(profile), graph)
     device: dict[str, Any] = {"name": "device:0", "kind": header["device"]["kind"]}
-    if header.get("host", {}).get("phases"):
+    if _phases(header):
         device["host"] = _host_fields(header)
     scenario = {
         "version": 1,
@@ -127,6 +128,14 @@ def _run_of(
         return profile.parent / header["graph"], header
     runs = {Path(run["graph"]).name: run for run in header.get("runs", ())}
     return Path(graph), runs.get(Path(graph).name, header)
+
+
+def _phases(header: Any) -> Mapping[str, float] | None:
+    """The host's seconds by phase, None where a header does not tell them."""
+    try:
+        return {phase: float(header["host"]["phases"][phase]["host_s"]) for phase in PHASES}
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _host_fields(header: Any) -> dict[str, Any]:

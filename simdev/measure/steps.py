@@ -32,7 +32,7 @@ from .operators import (
     measure_operators,
 )
 from .step_timer import StepTimer
-from .timers import Timer, make_timer, median, quiet
+from .timers import KERNEL_CALLS, Timer, make_timer, median, quiet
 from .tracing import Loss
 
 # The share of the time that whole steps may take, before and again after the operators.
@@ -191,17 +191,21 @@ def _host_of(key: str, hosts: Sequence[HostTimes | None]) -> Fields:
 
 def _between_ops(captured: Capture, report: Mapping[str, Any]) -> Fields:
     """What Python and PyTorch do between the operators of a CPU, which is host and device in one:
-    what is left of each phase beside its operators.
+    what is left of the step beside its operators, shared out by what is left of its phases.
     """
     left = {
-        phase: {
-            "host_s": round(max(0.0, part["measured_step_s"] - part["sum_of_ops_s"]), 9),
-            "ops": ops_of_phase(captured, phase),
-        }
+        phase: max(0.0, part["measured_step_s"] - part["sum_of_ops_s"])
         for phase, part in report["phases"].items()
     }
-    method = "what is left of the measured phases beside their operators"
-    return {"phases": left, "ahead": 1, "method": method}
+    # Medians of phases do not sum to the median of the step.
+    whole = max(0.0, report["measured_step_s"] - report["sum_of_ops_s"])
+    scale = whole / sum(left.values()) if any(left.values()) else 0.0
+    phases = {
+        phase: {"host_s": round(seconds * scale, 9), "ops": ops_of_phase(captured, phase)}
+        for phase, seconds in left.items()
+    }
+    method = "what is left of the measured step beside its operators, by phase"
+    return {"phases": phases, "ahead": 1, "method": method}
 
 
 def measure_alone(captured: Capture, conditions: Conditions) -> Measured:
@@ -234,6 +238,7 @@ def _measured(
         "flush": conditions.flush,
         "freed_memory_kept": kept,
         "seconds": conditions.seconds,
+        **({"kernel_calls": KERNEL_CALLS} if conditions.device == "cuda" else {}),
         **({"interrupted": True} if interrupted else {}),
     }
     return Measured(rows, noise.report() | _floor(timer), {}, method, unmeasured)

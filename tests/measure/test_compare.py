@@ -1,0 +1,170 @@
+"""A measured step beside the simulated one, with what the host costs."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simdev.costs import CostModel
+from simdev.costs.host import between_cost
+from simdev.files.profile import read_profile
+from simdev.graph import Graph, Op, Tensor
+from simdev.measure.compare import compare, write_scenario
+from simdev.report import run
+from simdev.scenario import load_scenario
+
+GRAPH = {
+    "version": 1,
+    "name": "net",
+    "ops": [
+        {
+            "name": "x",
+            "kind": "input",
+            "time": 0,
+            "outputs": [{"bytes": 16, "shape": [4], "dtype": "float32"}],
+        },
+        {
+            "name": "a",
+            "kind": "relu",
+            "inputs": ["x"],
+            "outputs": [{"bytes": 16, "shape": [4], "dtype": "float32"}],
+        },
+        {
+            "name": "grad/a",
+            "kind": "relu",
+            "phase": "backward",
+            "inputs": ["a"],
+            "outputs": [{"bytes": 16, "shape": [4], "dtype": "float32"}],
+        },
+    ],
+}
+DEVICE = {"kind": "my-core"}
+
+
+def row(phase: str, nanoseconds: int) -> dict[str, Any]:
+    return {
+        "v": 1, "op": "relu", "attrs": {}, "in": [[4]], "dt": ["float32"], "out": [[4]],
+        "dev": "my-core", "phase": phase, "t_ns": {"p50": nanoseconds}, "src": "measured",
+    }  # fmt: skip
+
+
+def phases(forward: float, backward: float) -> dict[str, Any]:
+    return {
+        "forward": {"host_s": forward, "ops": 1},
+        "backward": {"host_s": backward, "ops": 1},
+        "update": {"host_s": 0.0, "ops": 0},
+    }
+
+
+def files(folder: Path, **header: Any) -> Path:
+    """A profile of the graph, whose ops take 3 and 5 us in a step of 20."""
+    (folder / "graphs").mkdir(exist_ok=True)
+    (folder / "graphs/net.json").write_text(json.dumps(GRAPH))
+    head = {
+        "schema": 1, "model": "net", "batch": 2, "graph": "graphs/net.json", "device": DEVICE,
+        "step": {"measured_step_s": 20e-6}, **header,
+    }  # fmt: skip
+    lines = [{"v": 1, "header": head}, row("fwd", 3000), row("bwd", 5000)]
+    path = folder / "net.my-core.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_without_a_host_the_step_is_its_operators(tmp_path: Path) -> None:
+    result = compare(files(tmp_path))
+    assert result.simulated_s == result.with_host_s == pytest.approx(8e-6)
+    assert result.error == pytest.approx(-0.6)
+    assert result.host is None
+
+
+def test_the_host_s_cost_stands_between_the_operators(tmp_path: Path) -> None:
+    result = compare(files(tmp_path, host={"phases": phases(5e-6, 7e-6), "ahead": 1}))
+    assert result.with_host_s == pytest.approx(20e-6)
+    assert (result.host_error, result.error) == (pytest.approx(0), pytest.approx(-0.6))
+    assert result.host == {"forward": 5e-6, "backward": 7e-6, "update": 0.0}
+    assert result.known == 1
+
+
+def test_a_scenario_of_the_step_is_written_beside_the_profile(tmp_path: Path) -> None:
+    profile = files(tmp_path, host={"phases": phases(5e-6, 7e-6), "ahead": 1})
+    path = write_scenario(profile)
+    assert path == tmp_path / "net.scenario.json"
+    report = run(load_scenario(path))
+    assert report.step_ps == 20_000_000
+    # Without a host in the profile there is none in the scenario.
+    assert run(load_scenario(write_scenario(files(tmp_path)))).step_ps == 8_000_000
+
+
+def test_a_run_of_several_batches_is_compared_by_its_graph(tmp_path: Path) -> None:
+    runs = [
+        {"graph": "graphs/net.json", "batch": 2, "step": {"measured_step_s": 20e-6}},
+        {"graph": "graphs/other.json", "batch": 4, "step": {"measured_step_s": 16e-6}},
+    ]
+    profile = files(tmp_path, runs=runs)
+    (tmp_path / "graphs/other.json").write_text(json.dumps({**GRAPH, "name": "other"}))
+    result = compare(profile, tmp_path / "graphs/other.json")
+    assert (result.batch, result.measured_s) == (4, 16e-6)
+    assert compare(profile).measured_s == 20e-6
+
+
+# What an op of a CPU costs its host.
+
+
+def op(name: str, kind: str, phase: str = "forward") -> Op:
+    return Op(name, kind, phase=phase, outputs=(Tensor(16, (4,)),))
+
+
+def test_every_op_of_a_phase_bears_its_share(tmp_path: Path) -> None:
+    told = phases(6e-6, 7e-6)
+    told["forward"]["ops"] = 3
+    costs = CostModel((read_profile(files(tmp_path, host={"phases": told, "ahead": 1})),))
+    graph = Graph("net", (op("x", "input"), op("a", "relu"), op("b", "relu", "backward")))
+    found = [costs.host_cost(graph, i, "my-core") for i in range(3)]
+    assert [cost.seconds for cost in found if cost] == [0, Fraction("2e-6"), Fraction("7e-6")]
+    assert {cost.rung for cost in found if cost} == {"estimated"}
+    assert costs.host_cost(graph, 1, "other-core") is None
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        {"phases": phases(1e-6, 1e-6)},  # a GPU's: its host is another thread
+        {"ahead": 1},
+        {"ahead": 1, "phases": {"forward": {"host_s": "soon", "ops": 1}}},
+        {"ahead": 1, "phases": None},
+        "x86",
+    ],
+)
+def test_headers_that_tell_nothing_of_a_cpu_s_host(host: Any, tmp_path: Path) -> None:
+    profile = read_profile(files(tmp_path, host=host))
+    assert between_cost((profile.header,), op("a", "relu"), "my-core") is None
+    assert compare(files(tmp_path, host=host)).error < -0.5
+
+
+# A model of one's own, measured and compared.
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_step_of_a_tiny_model_agrees_with_its_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    from simdev.cli import main
+
+    sizes = ["--size", "width=16", "--size", "layers=2", "--seconds", "0.5"]
+    assert main(["profile", "mlp", "--batch", "2,4", *sizes, "-o", str(tmp_path), "--compare"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [Path(line).name for line in said if line.endswith(".scenario.json")] == [
+        "mlp-b2-width16-layers2.scenario.json",
+        "mlp-b4-width16-layers2.scenario.json",
+    ]
+    assert sum("the host's cost: forward" in line for line in said) == 2
+    (profile,) = tmp_path.glob("mlp.*.jsonl")
+    result = compare(profile)
+    # Of the batch that told the host's cost by its very step; others are what tries it.
+    assert abs(result.host_error) < 1e-3
+    assert result.error < -0.2
