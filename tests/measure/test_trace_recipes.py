@@ -104,7 +104,14 @@ def test_an_optimizer_over_a_long_list_has_the_parameters_of_the_backward(tmp_pa
     layers = [torch.nn.Linear(8, 8) for _ in range(20)]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(8, 4))
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
-    step = training(model, optimizer, torch.randn(16, 8), torch.randint(4, (16,)))
+    x, y = torch.randn(16, 8), torch.randint(4, (16,))
+
+    def step():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+
     step()
     text = traced(tmp_path / "t.json", step, 1)
     lists = [

@@ -177,14 +177,15 @@ def step_at(steps: Sequence[Event], time: int) -> int | None:
 
 
 def waits(events: Events) -> list[Event]:
-    """The host's calls that wait for the device, by their starts."""
-    spans = [
-        span
-        for root in events.roots
-        for span in root.inside()
-        if span.category in LAUNCHES and (span.name in WAITS or _waits_for_copy(span, events))
-    ]
-    return sorted(spans, key=lambda span: span.start)
+    """The host's calls that wait for the device, by their starts: those of threads that launch, for
+    what a loader or a watchdog waits for holds up nobody else.
+    """
+    spans = [span for root in events.roots for span in root.inside() if span.category in LAUNCHES]
+    launching = {
+        span.thread for span in spans if span.number("correlation") in events.by_correlation
+    }
+    stops = [span for span in spans if span.name in WAITS or _waits_for_copy(span, events)]
+    return sorted((span for span in stops if span.thread in launching), key=lambda span: span.start)
 
 
 WAITS = frozenset(

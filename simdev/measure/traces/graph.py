@@ -23,7 +23,7 @@ from ..kinds import Fields
 from .calls import Call, is_copy
 from .compiled import is_fused, kernel_row, region_of
 from .events import Event
-from .reading import Replay
+from .operators import Replay
 from .replay import ATEN, Replayed, shares
 from .timeline import Piece, Timeline
 from .updates import Parameter

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ...costs import Profile
 from ...errors import InputError
 from ...files.profile import read_profile
@@ -25,20 +23,18 @@ from ..provenance import gpu_kind
 from ..steps import Measured, profile_text
 from ..timers import median, timing_fields
 from .calls import Call, device_calls, host_calls
-from .compiled import fused_row, is_fused, kernel_row
-from .events import Event, Events, busy, is_shape, parse_events
-from .replay import (
-    ATEN,
-    DTYPES,
-    Replayed,
-    Types,
-    UnknownError,
-    fills_new_memory,
-    replayed,
-    shares,
-)
+from .compiled import is_fused, kernel_row
+from .events import Event, Events, busy, parse_events
+from .operators import Replay, types_of
+from .replay import shares
 from .timeline import host_times
-from .updates import OPTIMIZER, Timed, optimizer_steps, parameters_of, update_rows
+from .updates import (
+    OPTIMIZER,
+    Timed,
+    optimizer_steps,
+    parameters_of,
+    update_rows,
+)
 
 METHOD = "kineto"
 LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given
@@ -207,7 +203,7 @@ class _Reading:
         self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
         self._launches: Counter[int] = Counter()
         self._update_hosts: Counter[int] = Counter()
-        self._replay = Replay(self.types)
+        self._replay = Replay(self.types, self.parameters)
         calls = calls_of(events, steps)
         # A CPU is its own host.
         self._hosts = host_times(events, calls, steps, marked) if self.has_kernels else {}
@@ -296,46 +292,6 @@ class _Reading:
 def calls_of(events: Events, steps: Sequence[Event]) -> Sequence[Call]:
     """The calls of all steps: by their kernels, where the trace has any."""
     return device_calls(events, steps) if events.kernels else list(host_calls(events, steps))
-
-
-class Replay:
-    """What operators are, each kind of call put together once; ``types`` as in ``replayed``."""
-
-    def __init__(self, types: Types) -> None:
-        self.types = types
-        self._known: dict[str, list[Replayed] | str] = {}
-
-    def of(self, event: Event) -> list[Replayed] | str:
-        """What an operator is, or why that is not known."""
-        if is_fused(event.name):
-            return [Replayed(*fused_row(event))]
-        if not event.name.startswith(ATEN):
-            return "no operator of PyTorch's own (aten)"
-        fills = fills_new_memory(event)
-        signature = f"{event.name} {event.phase} {fills} {event.arguments()}"
-        if signature not in self._known:
-            try:
-                self._known[signature] = replayed(event, self.types)
-            except UnknownError as error:
-                self._known[signature] = str(error)
-        return self._known[signature]
-
-
-def types_of(events: Events) -> Types:
-    """The type of elements of every shape that has one in the trace; of several that one which is
-    no mask and no index.
-    """
-    types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
-    for root in events.roots:
-        for event in root.inside():
-            for argument in event.arguments():
-                if argument.type in DTYPES and is_shape(argument.shape):
-                    types[tuple(argument.shape)].add(DTYPES[argument.type])
-    chosen = {
-        shape: known if len(known) == 1 else {dtype for dtype in known if dtype.is_floating_point}
-        for shape, known in types.items()
-    }
-    return {shape: next(iter(known)) for shape, known in chosen.items() if len(known) == 1}
 
 
 def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:

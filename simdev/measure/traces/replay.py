@@ -93,15 +93,15 @@ class Replayed(NamedTuple):
     outputs: list[Fields]
 
 
-def replayed(event: Event, types: Types) -> list[Replayed]:
-    """What an operator is: nothing for a view, two ops for the backward of a convolution.
+def replayed(event: Event, arguments: Sequence[Argument], types: Types) -> list[Replayed]:
+    """What an operator is, called with these: nothing for a view, two ops for the backward of a
+    convolution.
 
     ``types`` serve lists of tensors, which a trace writes without types. Raises UnknownError.
     """
     packet = getattr(torch.ops.aten, event.name.removeprefix(ATEN), None)
     if packet is None:
         raise UnknownError("not an operator of this PyTorch")
-    arguments = event.arguments()
     if not arguments:
         raise UnknownError("the trace tells no shapes of it")
     try:

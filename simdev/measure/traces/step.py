@@ -13,7 +13,8 @@ from ...graph import Graph
 from .calls import Call, waits
 from .events import Event, Events, busy, parse_events
 from .graph import step_graph
-from .reading import Replay, calls_of, kind_of_device, steps_of, types_of
+from .operators import Replay, types_of
+from .reading import calls_of, kind_of_device, steps_of
 from .timeline import Timeline, bounds, device_timeline, host_timeline
 from .updates import OPTIMIZER, parameters_of, update_kind
 
@@ -44,7 +45,9 @@ def trace_step(
     kind = kind_of_device(events, device)
     steps, skipped, marked = steps_of(events, warm_up)
     number = _median_step(steps)
-    replay = Replay(types_of(events))
+    start, end = bounds(events, steps, marked, number)
+    parameters = parameters_of(events.roots, start)
+    replay = Replay(types_of(events), parameters)
     on_device = bool(events.kernels)
     calls = [
         call
@@ -54,13 +57,11 @@ def trace_step(
     ]
     if not calls:
         raise InputError("the step has no operator")
-    start, end = bounds(events, steps, marked, number)
     timeline = (
         device_timeline(waits(events), calls, start, end)
         if on_device
         else host_timeline(calls, start, end)
     )
-    parameters = parameters_of(events.roots, start)
     graph, fused = step_graph(name, timeline, kind, replay, parameters, _update(events))
     figures = _figures(timeline, calls, fused)
     # A CPU runs an operator itself before it goes on to the next.
