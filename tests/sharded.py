@@ -329,3 +329,35 @@ def require_flops(case: Case) -> None:
         assert sum(found.values()) >= whole - len(found), name
         if case.graph.ops[position].kind not in HALOS:
             assert sum(found.values()) <= whole + len(found), name
+
+
+WAITING = ("device", "half-duplex", "link", "egress", "parallel")
+"""Kinds of queues that share no rates."""
+
+
+def timed(tape: Tape, case: Case) -> Case:
+    """The same with ties: given times of configured ops, 0 or the ladder's for others; links as
+    fast as these.
+    """
+    ops = []
+    for one in case.graph.ops:
+        given = (0, 0, 1, 2) if one.name in case.strategy.partition else (0, None)
+        time = None if one.kind in LEAVES else tape.pick(*given)
+        ops.append(one if time is None else replace(one, time=f"{time} us"))
+    partition = {
+        name: replace(one, time="divided") for name, one in case.strategy.partition.items()
+    }
+    own = cluster(
+        case.cluster.queues, bandwidth=10**6 * tape.pick(1, 256), latency=f"{tape.pick(0, 1, 2)} us"
+    )
+    return Case(
+        Graph(case.graph.name, tuple(ops)), own, replace(case.strategy, partition=partition)
+    )
+
+
+def covered(tape: Tape) -> Case:
+    """A random strategy that the oracle's short way knows; every other one full of ties."""
+    case = make_case(tape, WAITING)
+    sync = "all-reduce" if case.strategy.sync == "bucketed" else case.strategy.sync
+    case = Case(case.graph, case.cluster, replace(case.strategy, tensors={}, sync=sync))
+    return timed(tape, case) if tape.number(2) == 0 else case

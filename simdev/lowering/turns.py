@@ -22,6 +22,8 @@ from .hosts import Dispatches, ends_in_copies
 from .prepare import Prepared
 
 Ends = Mapping[int, tuple[int, ...]]
+PIECES = ("shard", "copy")
+"""Roles of what runs an op, or a part of it; other roles add something to the graph."""
 
 
 def in_turns(
@@ -45,7 +47,7 @@ def in_turns(
     place = places(prepared.graph, placement, origins)
     if policy == "priority":
         place = _by_priority(prepared.graph, task_graph.tasks.priority[: len(place)], place)
-    task_graph = _with_queues(prepared, task_graph, placement, place)
+    task_graph = _with_queues(prepared, task_graph, placement, place, policy)
     ops = np.setdiff1d(np.arange(len(place)), np.array(list(gates), np.int64))
     entries = _entries(prepared, ops, ops, placement)
     if policy == "fixed":
@@ -82,7 +84,7 @@ def places(graph: Graph, placement: Sequence[int], origins: Mapping[str, Origin]
     # Backwards: what is added stands before the first piece that reads it.
     for i in reversed(range(len(graph.ops))):
         origin = origins.get(graph.ops[i].name)
-        piece = origin is None or origin.role == "shard"
+        piece = origin is None or origin.role in PIECES
         if piece:
             name = graph.ops[i].name if origin is None else origin.op
             of = numbers.setdefault(name, len(graph.ops) - len(numbers))
@@ -119,9 +121,17 @@ def _by_priority(graph: Graph, priority: Ints, place: Ints) -> Ints:
 
 
 def _with_queues(
-    prepared: Prepared, task_graph: TaskGraph, placement: Sequence[int], place: Ints
+    prepared: Prepared,
+    task_graph: TaskGraph,
+    placement: Sequence[int],
+    place: Ints,
+    policy: str,
 ) -> TaskGraph:
-    """The queues of hosted devices fixed in the order of the places, where no sequence is given."""
+    """The queues of hosted devices fixed in the order of the places, where no sequence is given.
+
+    Program order is that of places here: by rows a piece would stand before a sum that its host
+    dispatches first.
+    """
     order = np.argsort(place)
     queued = np.ones(len(place), np.bool_)
     queued[list(prepared.rings)] = False  # a collective holds no device
@@ -129,7 +139,7 @@ def _with_queues(
     devices = np.array(placement, np.int64)[order]
     resources = list(task_graph.resources)
     for d in prepared.cluster.hosted:
-        if resources[d].policy != "fixed":
+        if policy == "program" or resources[d].policy != "fixed":
             sequence = tuple(order[devices == d].tolist())
             resources[d] = replace(resources[d], policy="fixed", sequence=sequence)
     return replace(task_graph, resources=tuple(resources))
@@ -145,7 +155,7 @@ def _entries(prepared: Prepared, rows: Ints, ops: Ints, placement: Sequence[int]
     entries = [np.stack((rows[alone], ops[alone], device[alone]), axis=1)]
     for i in np.flatnonzero(several).tolist():
         ranks = sorted(rank for rank in set(prepared.rings[int(ops[i])].ranks) if hosted[rank])
-        entries += [np.array([(rows[i], ops[i], rank) for rank in ranks]).reshape(-1, 3)]
+        entries += [np.array([(rows[i], ops[i], rank) for rank in ranks], np.int64).reshape(-1, 3)]
     return np.concatenate(entries)
 
 

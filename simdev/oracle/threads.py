@@ -27,10 +27,12 @@ class Threads(NamedTuple):
     ahead: Ints
 
 
-def threads_of(prepared: Prepared) -> Threads | None:
-    """The host threads of a cluster; None where no device has a host."""
+def threads_of(prepared: Prepared, program: bool = False) -> Threads | None:
+    """The host threads of a cluster; None where no device has a host, unless ``program`` asks for
+    the order that these would give.
+    """
     cluster = prepared.cluster
-    if not cluster.hosted:
+    if not cluster.hosted and not program:
         return None
     hosts = [cluster.host_of(device) for device in range(len(cluster.devices))]
     numbers: dict[tuple[str, int], int] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from sharded import COSTS, Case, devices_of, make_case, split_of
+from sharded import COSTS, Case, covered, devices_of, split_of
 from simdev import Oracle
 from simdev.cluster import Cluster
 from simdev.errors import InputError
@@ -26,38 +26,8 @@ from simdev.strategy import Collectives, Configuration, Order, Strategy
 from split_graphs import cluster, convolutions, leaf, linears, tensor
 from strategies import Tape, drawn
 
-QUEUES = ("device", "half-duplex", "link", "egress", "parallel")
-
 # The compiled path knows no buckets.
 PARALLEL = Strategy(short="data-parallel", sync="all-reduce")
-
-
-def timed(tape: Tape, case: Case) -> Case:
-    """The same with ties: given times of configured ops, 0 or the ladder's for others; links as
-    fast as these.
-    """
-    ops = []
-    for one in case.graph.ops:
-        given = (0, 0, 1, 2) if one.name in case.strategy.partition else (0, None)
-        time = None if one.kind in LEAVES else tape.pick(*given)
-        ops.append(one if time is None else replace(one, time=f"{time} us"))
-    partition = {
-        name: replace(one, time="divided") for name, one in case.strategy.partition.items()
-    }
-    own = cluster(
-        case.cluster.queues, bandwidth=10**6 * tape.pick(1, 256), latency=f"{tape.pick(0, 1, 2)} us"
-    )
-    return Case(
-        Graph(case.graph.name, tuple(ops)), own, replace(case.strategy, partition=partition)
-    )
-
-
-def covered(tape: Tape) -> Case:
-    """A random strategy that the short way knows; every other one full of ties."""
-    case = make_case(tape, QUEUES)
-    sync = "all-reduce" if case.strategy.sync == "bucketed" else case.strategy.sync
-    case = Case(case.graph, case.cluster, replace(case.strategy, tensors={}, sync=sync))
-    return timed(tape, case) if tape.number(2) == 0 else case
 
 
 @settings(max_examples=50)
@@ -221,7 +191,7 @@ def test_a_whole_model(inception: Graph, sync: str) -> None:
         ({"transfer": "per-consumer"}, {}),
         ({"transfer": "multicast"}, {}),
         ({}, {"tensors": {"relu1": {1: 2}}}),
-        ({}, {"order": Order("program")}),
+        ({}, {"order": Order("priority", {"conv2": 1})}),
         ({}, {"sync": "bucketed"}),
         ({}, {"collectives": Collectives(cost="expanded")}),
         ({}, {"collectives": Collectives(slowdown=Fraction(13, 10))}),

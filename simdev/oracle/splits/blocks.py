@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -39,7 +40,8 @@ PARTS, BOXES, ADDENDS, NEEDS, LAYOUTS, SIZES, STRIDE = range(7)
 # starts and stops are, and the stride.
 KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
 # Sums: rows, the grid, and where each row is: what it is, its ps, how many bases, inputs, queues,
-# sizes; then devices.
+# sizes; then devices, and on a cluster with hosts how many dispatches, and for each its device, ps
+# and launches.
 ROWS, SUM_GRID, ROW = range(3)
 WHAT, LENGTH, BASES, INPUTS, QUEUES, SUM_SIZES, DEVICES = range(7)
 LIMIT = 1 << 62
@@ -72,7 +74,7 @@ class Blocks:
         self._classes: dict[Any, int] = {}
         self._class_of: dict[int, int] = {}
         self._kept: list[Any] = []  # what is known by its id must live
-        self._ops: dict[Any, tuple[Op, dict[str, int]]] = {}
+        self._ops: dict[Any, tuple[Op, dict[str, tuple[int, ...]]]] = {}
         self._geometries: dict[Any, int] = {}
         self._boxes: dict[Any, int] = {}
 
@@ -85,15 +87,16 @@ class Blocks:
             attrs = repr(sorted(op.attrs.items()))
             key = op.kind, op.phase, attrs, repr(op.time), op.outputs, graph.operands[i]
             sizes = op.param_bytes, op.grad_bytes, op.state_bytes, op.workspace_bytes
-            whole = *key, *sizes, program.problem.readings[i]
+            host = repr(op.host_time), op.launches, op.blocks_host
+            whole = *key, *host, *sizes, program.problem.readings[i]
             self._class_of[i] = self._classes.setdefault(whole, len(self._classes))
         return self._class_of[i]
 
     def _part(
         self, program: SplitProgram, split: SplitOp, number: int
-    ) -> tuple[Op, dict[str, int]]:
-        """One part as an op, with its training state, and its durations in ps by device kind, as
-        far as they were needed.
+    ) -> tuple[Op, dict[str, tuple[int, ...]]]:
+        """One part as an op, with its training state, and what it takes by device kind (see
+        ``_takes``), as far as that was needed.
         """
         placed, i = split.placed[number], split.op
         key = self._class(program, i), id(placed.part), split.divided
@@ -113,21 +116,38 @@ class Blocks:
             raise NotCoveredError
         return ps
 
+    def _takes(self, op: Op, kind: str) -> tuple[int, ...]:
+        """The ps of an op on a kind of device; where the cluster has hosts, also those of its
+        dispatch, and its launches.
+        """
+        graph, costs = Graph("part", (op,)), self.prepared.costs
+        ps = self._ps(graph, 0, kind)
+        if not self.prepared.cluster.hosted:
+            return (ps,)
+        host = costs.host_cost(graph, 0, kind)
+        dispatch = 0 if host is None else picoseconds(host.seconds)
+        if dispatch >= MOST_PS:
+            raise NotCoveredError
+        return ps, dispatch, costs.launches(graph, 0, kind)
+
     # Ops
 
     def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
-        """Where geometry and devices of a split op are; the latter as devices, then ps, by part."""
+        """Where geometry and devices of a split op are; the latter as devices, then what each takes
+        (column by column), by part.
+        """
         if split.words is None:
             if len(split.placed) >= MOST_PARTS:
                 raise NotCoveredError
-            devices, lengths = [placed.device for placed in split.placed], []
+            devices, takes = [placed.device for placed in split.placed], []
             for number, device in enumerate(devices):
                 op, known = self._part(program, split, number)
                 kind = self.device_kinds[device]
                 if kind not in known:
-                    known[kind] = self._ps(Graph("part", (op,)), 0, kind)
-                lengths.append(known[kind])
-            split.words = self._geometry(program, split), self.arena.put(devices + lengths)
+                    known[kind] = self._takes(op, kind)
+                takes.append(known[kind])
+            columns = [*devices, *chain.from_iterable(zip(*takes, strict=True))]
+            split.words = self._geometry(program, split), self.arena.put(columns)
         return split.words
 
     def _geometry(self, program: SplitProgram, split: SplitOp) -> int:
@@ -264,13 +284,28 @@ class Blocks:
         if not is_collective(op):
             length = self._ps(prepared.graph, 1, self.device_kinds[draft.device])
             devices = [draft.device] * len(draft.regions)
-            return put([COMPUTE, length, len(devices), where, 0, sizes, *devices])
+            dispatches = _dispatches(prepared, [draft.device])
+            return put([COMPUTE, length, len(devices), where, 0, sizes, *devices, *dispatches])
         ring = prepared.rings[1]
         if ring.expanded or ring.duration_ps >= MOST_PS:
             raise NotCoveredError
         queues = put([len(ring.resources), *ring.resources])
         on = ring.outputs_on[: len(draft.regions)]
-        return put([COLLECTIVE, ring.duration_ps, len(on), where, queues, sizes, *on])
+        head = COLLECTIVE, ring.duration_ps, len(on), where, queues, sizes
+        return put([*head, *on, *_dispatches(prepared, ring.ranks)])
+
+
+def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:
+    """How many dispatches a sum (the second op) has on these devices, then the device, ps and
+    launches of each; nothing where no device has a host.
+    """
+    hosted = [d for d in sorted(set(devices)) if prepared.cluster.host_of(d) is not None]
+    if not prepared.cluster.hosted:
+        return []
+    lengths, launches = prepared.host_ps[1].tolist(), prepared.launches[1].tolist()
+    if max(lengths) >= MOST_PS:
+        raise NotCoveredError
+    return [len(hosted), *(word for d in hosted for word in (d, lengths[d], launches[d]))]
 
 
 def _flat(region: Region | None, rank: int) -> list[int]:

@@ -22,7 +22,9 @@ from .columns import (
     open_rules,
     open_work,
 )
-from .run import FULL, LONG, device_of, row_of, run
+from .hosts import open_hosts
+from .instants import FULL, LONG
+from .run import device_of, row_of, run
 
 
 @jitable
@@ -88,16 +90,20 @@ def row_buffers(
         add(v, most, device, arena[sizes + base], start, v.end[base])
 
 
-@jit
-def cost(
-    columns: Ints, rules: Ints, work: Ints, record: Ints, events: Ints, most: int, peaks: Ints
+@jitable
+def peaks_of(
+    t: Columns,
+    q: Rules,
+    w: Work,
+    r: Record,
+    v: Events,
+    most: int,
+    step_ps: int,
+    peak: Ints,
 ) -> int:
-    """The step time in ps, or minus a fault; raises ``peaks``, the bytes reserved on every device,
-    to its peak. There is room for ``most`` buffers.
+    """Raise ``peak``, the bytes reserved on every device, to its peak; returns the step time in ps,
+    or minus a fault. There is room for ``most`` buffers.
     """
-    t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
-    v, peak = open_events(events), bare(peaks)
-    step_ps = run(t, q, w, r)
     if step_ps < 0:
         return step_ps
     if not clear(v, q.devices, step_ps):
@@ -109,3 +115,30 @@ def cost(
         return -FULL
     add_peaks(v, q.devices, peak)
     return step_ps
+
+
+@jit
+def cost(
+    columns: Ints, rules: Ints, work: Ints, record: Ints, events: Ints, most: int, peaks: Ints
+) -> int:
+    """The step time in ps, or minus a fault; see ``peaks_of``."""
+    t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
+    step_ps = run(t, q, w, r, None)
+    return peaks_of(t, q, w, r, open_events(events), most, step_ps, bare(peaks))
+
+
+@jit
+def cost_in_order(
+    columns: Ints,
+    rules: Ints,
+    work: Ints,
+    hosts: Ints,
+    record: Ints,
+    events: Ints,
+    most: int,
+    peaks: Ints,
+) -> int:
+    """``cost`` with hosts, or in program order."""
+    t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
+    step_ps = run(t, q, w, r, open_hosts(hosts))
+    return peaks_of(t, q, w, r, open_events(events), most, step_ps, bare(peaks))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -22,10 +22,12 @@ from ...structure import TensorOf
 from ...taskgraph import Ints
 from ..cost import Cost, limits_of
 from ..peaks import Events, events_for
+from ..threads import threads_of
 from .blocks import MOST_BASES, Blocks
-from .buffers import cost
+from .buffers import cost, cost_in_order
 from .columns import (
     BITS,
+    MOST_PS,
     ROWS,
     SENT,
     Columns,
@@ -36,51 +38,21 @@ from .columns import (
     rules_of,
     work_for,
 )
+from .covered import require_covered
 from .fan import fans
+from .hosts import Hosts, dispatches_of, hosts_for
+from .instants import FULL, LONG
 from .pieces import FULL as NO_ROOM
 from .program import SplitProgram, take_back
-from .run import FULL, LONG, step
+from .run import step, step_in_order
 
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
-FREE = ("placement", "partition", "sync", "collectives")
-COVERED = ("all-reduce", "parameter-server", "sharded")
-"""Ways to add gradients up, each tensor by itself."""
-FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
-"""Fields of a strategy, and of its collectives, that may be anything here; others must be left out.
-"""
 WASTE = 8
 """Fans that are not used any more are dropped when all take so many times the room of those that
 are.
 """
 OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
-
-
-def require_covered(prepared: Prepared, strategy: Strategy) -> None:
-    """Raise NotCoveredError where lowering has to answer for the strategy, or the question."""
-    cluster, default, ops = prepared.cluster, Strategy(), prepared.graph.ops
-    covered = (
-        strategy.sync in COVERED
-        and _equal(strategy, default, FREE)
-        and _equal(strategy.collectives, default.collectives, FREE_OF_COLLECTIVES)
-        and cluster.transfer == "once-per-device"
-        and prepared.memory.model == "full"
-        and not any(device.staging for device in cluster.devices)
-        and not prepared.fabric.shares_rates
-        and not prepared.rings
-        and not cluster.hosted
-    )
-    named = not any(
-        op.control_inputs or "#" in op.name or len(op.made) < len(op.outputs) for op in ops
-    )
-    if not (covered and named and ops):
-        raise NotCoveredError
-
-
-def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
-    """Whether two values of a dataclass have equal fields, some left out."""
-    names = (field.name for field in fields(other) if field.name not in but)
-    return all(getattr(value, name) == getattr(other, name) for name in names)
 
 
 class SplitStrategy:
@@ -95,6 +67,10 @@ class SplitStrategy:
         self.program = SplitProgram(self.problem)
         self._every_sum, self._rounds = False, ROUNDS[0]
         self._rules = Table.of(rules_of(prepared))
+        self._threads = threads_of(prepared, strategy.order.policy == "program")
+        if self._threads is not None and self._threads.captured.max() >= MOST_PS:
+            raise NotCoveredError
+        self._hosts: Table[Hosts] | None = None
         self._fans, self._end = np.zeros(1 << 16, np.int64), 1
         self._read(prepared.graph)
         self._make_work(1 << 12)
@@ -164,6 +140,9 @@ class SplitStrategy:
     def _make_work(self, most: int) -> None:
         ops, slots = len(self.prepared.graph.ops), self._slots.shape[1]
         self._work = Table.of(work_for(most, ops, slots, self._rules.columns))
+        if self._threads is not None:
+            program = self.strategy.order.policy == "program"
+            self._hosts = Table.of(hosts_for(self.prepared, self._threads, program, most))
 
     # Blocks and fans
 
@@ -297,9 +276,15 @@ class SplitStrategy:
 
     def step_ps(self) -> int | None:
         """The step time in ps; None where lowering has to answer."""
-        return self._until_it_fits(
-            lambda: step(self._columns.words, self._rules.words, self._work.words)
-        )
+        return self._until_it_fits(self._step)
+
+    def _step(self) -> int:
+        return step(*self._words) if self._hosts is None else step_in_order(*self._words)
+
+    @property
+    def _words(self) -> Any:
+        hosts = () if self._hosts is None else (self._hosts.words,)
+        return self._columns.words, self._rules.words, self._work.words, *hosts
 
     def cost(self) -> Cost | None:
         """Step time and memory; None where lowering has to answer."""
@@ -313,8 +298,8 @@ class SplitStrategy:
             self._memory = most, Table.of(record_for(most)), events
         most, record, events = self._memory
         self._peaks[:] = self._reserved
-        words = self._columns.words, self._rules.words, self._work.words, record.words, events.words
-        return cost(*words, 8 * most, self._peaks)
+        evaluate: Callable[..., int] = cost if self._hosts is None else cost_in_order
+        return evaluate(*self._words, record.words, events.words, 8 * most, self._peaks)
 
     def _until_it_fits(self, evaluate: Callable[[], int]) -> int | None:
         """The step time in ps, with as much room and as few bits for rounds as it takes."""
@@ -336,7 +321,8 @@ class SplitStrategy:
     def tasks(self) -> int:
         """How many tasks the last evaluation had."""
         cell = self._work.columns.cell
-        return int(cell[ROWS] + cell[SENT])
+        dispatches = 0 if self._hosts is None else dispatches_of(self._hosts.columns)
+        return int(cell[ROWS] + cell[SENT]) + dispatches
 
 
 class SplitEvaluator:

@@ -4,9 +4,7 @@ As for placements (step.py there), one heap holds the rows that are ready and th
 are due. Rows (tasks that compute, and collectives) are numbered in the order in which
 ``lowering.partition`` writes them, so that ties are decided alike.
 
-An instant has few bits for rounds, as many as this evaluation tries (Work's BITS), but the first
-instant has FIRST of them: there all leaves lie. From FIRST on, instants are ``(ps << bits | round)
-+ FIRST``. Where rounds do not fit their bits, the run ends with the fault FAR.
+Devices serve rows as they become ready, or (hosts.py) in a fixed order.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from __future__ import annotations
 from ...jit import jit, jitable
 from ...taskgraph import Ints
 from .. import heap
-from ..heap import FAR, FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
+from ..heap import FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
 from .blocks import COLLECTIVE, DEVICES, LENGTH, QUEUES, ROW, WHAT
 from .columns import (
-    BITS,
     NONE,
     PART_BITS,
     PART_MASK,
@@ -33,36 +30,10 @@ from .columns import (
     open_rules,
     open_work,
 )
+from .hosts import ENTRIES, Hosts, begin, check_end, go_on, open_hosts
+from .instants import FULL, LATEST, LONG, after, later, ps_of
 
-FIRST = 1 << 16
-LATEST = 1 << 61
 MOST_TASKS = 1 << 20
-FULL, LONG = FAR + 1, FAR + 2
-"""Faults beside FAR: no room; a step or a graph too long."""
-
-
-@jitable
-def after(w: Work, instant: int, length: int) -> int:
-    """The instant ``length`` ps later: the first round of another, or the next round of this."""
-    bits = w.cell[BITS]
-    if length > 0:
-        return (max(instant, FIRST) >> bits << bits) + (length << bits)
-    following = instant + 1
-    if following >= FIRST and following & ((1 << bits) - 1) == 0:
-        w.cell[FAULT] = FAR
-    return following
-
-
-@jitable
-def later(w: Work, instant: int, length: int) -> int:
-    """The instant a lag or gap (ps) later: unchanged where there is none."""
-    return after(w, instant, length) if length > 0 else instant
-
-
-@jitable
-def ps_of(w: Work, instant: int) -> int:
-    """The ps of an instant."""
-    return max(instant - FIRST, 0) >> w.cell[BITS]
 
 
 @jitable
@@ -220,7 +191,17 @@ def device_of(t: Columns, slot: int, part: int) -> int:
 
 
 @jitable
-def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) -> int:
+def length_of(t: Columns, slot: int, part: int) -> int:
+    """The ps that a part or a sum takes."""
+    if slot < t.ops:
+        return t.arena[t.devices_of[slot] + t.parts[slot] + part]
+    return t.arena[t.arena[t.block[slot] + ROW + part] + LENGTH]
+
+
+@jitable
+def happen(
+    t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None, row: int, now: int
+) -> int:
     """A ready row runs when its queues are free; returns its finish.
 
     Its readers where it lies need no transfer.
@@ -228,10 +209,7 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
     arena, fans = t.arena, t.fans
     slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
     device, start = device_of(t, slot, part), now
-    if slot < t.ops:
-        length = arena[t.devices_of[slot] + t.parts[slot] + part]
-    else:
-        length = arena[arena[t.block[slot] + ROW + part] + LENGTH]
+    length = length_of(t, slot, part)
     if device != NONE:
         start = max(start, w.free[device])
         finish = after(w, start, length)
@@ -246,6 +224,8 @@ def happen(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) 
     w.missing[row] = TAKEN
     if r is not None:
         r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
+    if h is not None:
+        go_on(t, w, h, row, device, finish)
     fan = t.fan[slot] + part
     for e in range(fans[fan], fans[fan + 1]):
         release(w, row_of(t, w, fans[e] & REF_MASK), finish)
@@ -271,17 +251,19 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 
 
 @jitable
-def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
+def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
     """The step time in ps, or minus a fault."""
     cell = w.cell
     if count_rows(t) + q.devices + 2 > w.most_rows:
         return -FULL
     clear(t, q, w)
+    if h is not None:
+        begin(t, w, h, q.devices)
     last, rows, mask = 0, cell[ROWS], (1 << w.id_bits) - 1
     turn, roots = 0, cell[ROOTS]
     while True:
         if turn < roots:  # ready in the first round, taken up in the order of their rows
-            last = max(last, happen(t, q, w, r, w.roots[turn], 0))
+            last = max(last, happen(t, q, w, r, h, w.roots[turn], 0))
             turn += 1
             continue
         key = take(w)
@@ -289,13 +271,17 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
             break
         row = key & mask
         if row < rows:
-            last = max(last, happen(t, q, w, r, row, w.when[row]))
+            last = max(last, happen(t, q, w, r, h, row, w.when[row]))
         else:
             send(t, q, w, r, row - rows)
         if last >= LATEST:
             cell[FAULT] = LONG
+    tasks = rows + cell[SENT]
+    if h is not None:
+        tasks += h.cell[ENTRIES]
+        check_end(w, h)
     # More tasks, each of up to MOST_PS, could exceed 53 days: lowering says whether they do.
-    if rows + cell[SENT] >= MOST_TASKS:
+    if tasks >= MOST_TASKS:
         cell[FAULT] = LONG
     return -cell[FAULT] if cell[FAULT] else ps_of(w, last)
 
@@ -303,4 +289,11 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None) -> int:
 @jit
 def step(columns: Ints, rules: Ints, work: Ints) -> int:
     """The step time in ps, or minus a fault."""
-    return run(open_columns(columns), open_rules(rules), open_work(work), None)
+    return run(open_columns(columns), open_rules(rules), open_work(work), None, None)
+
+
+@jit
+def step_in_order(columns: Ints, rules: Ints, work: Ints, hosts: Ints) -> int:
+    """``step`` with hosts, or in program order."""
+    t, q, w = open_columns(columns), open_rules(rules), open_work(work)
+    return run(t, q, w, None, open_hosts(hosts))
