@@ -1,5 +1,5 @@
 """Fitting gaps, latencies, bandwidths and efficiencies of a scenario to a measured trace, by least
-squares.
+squares, and host times of large models to measured steps.
 """
 
 from __future__ import annotations
@@ -8,19 +8,26 @@ from .calibration import Calibration, Quality, Residual, calibrate, calibration_
 from .fit import FIT
 from .measured import Measured, read_measured
 from .solve import Parameter
-from .writing import fitted_cluster, write_fitted, write_fitted_cluster
+from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
+from .writing import fitted_cluster, write_fitted, write_fitted_cluster, write_fitted_steps
 
 __all__ = [
     "FIT",
     "Calibration",
     "Measured",
+    "MeasuredStep",
     "Parameter",
     "Quality",
     "Residual",
+    "StepFit",
     "calibrate",
+    "calibrate_steps",
     "calibration_text",
     "fitted_cluster",
     "read_measured",
+    "read_steps",
+    "steps_text",
     "write_fitted",
     "write_fitted_cluster",
+    "write_fitted_steps",
 ]

@@ -19,6 +19,7 @@ from ..files.writing import time_text, write_text
 from ..scenario import graph_of
 from ..version import __version__
 from .calibration import Calibration
+from .steps import StepFit
 
 PATHS = ("graph", "strategy", "profile", "devices")
 
@@ -68,6 +69,37 @@ def write_fitted(
     provenance = _provenance(calibration, True)
     if provenance:
         written["provenance"] = written.get("provenance", {}) | provenance
+    _write(path, written)
+
+
+def write_fitted_steps(
+    fit: StepFit, source: PathLike, path: PathLike, place: PathLike | None = None
+) -> None:
+    """Write the scenario of the file ``source`` with the host times fitted, whole or not at all.
+
+    Paths are told as by ``write_fitted``. Raises InputError, OSError.
+    """
+    written = {"version": VERSION} | {key: plain(part) for key, part in read_json(source).items()}
+    target = os.path.dirname(os.fspath(path if place is None else place))
+    for key in (*PATHS, "cluster"):
+        if key in written:
+            written[key] = _moved(written[key], os.path.dirname(os.fspath(source)), target)
+    times = {phase: time_text(time) for phase, time in fit.host_time.items()}
+    written["graph"] = {**written["graph"], "host_time": times}
+    written["provenance"] = written.get("provenance", {}) | {
+        "graph.host_time": {
+            "value": times,
+            "kind": "fitted",
+            "steps": len(fit.names),
+            "mean_error": fit.mean_error("fitted"),
+            "mean_error_left_out": fit.mean_error("left_out"),
+            "source": f"simdev calibrate {__version__} on {fit.source}",
+        }
+    }
+    _write(path, written)
+
+
+def _write(path: PathLike, written: Mapping[str, Any]) -> None:
     # A part a line: what people may want to see beside the graph stays legible.
     lines = ",\n".join(
         f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}"

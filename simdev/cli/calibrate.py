@@ -1,4 +1,6 @@
-"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace."""
+"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, or the host
+times of a large model to measured steps.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,26 @@ from ..errors import InputError, within
 from .options import DONE
 from .outputs import JSON, output_files
 
-HELP = "fit gaps, latencies and bandwidths to a measured trace"
+DEFAULT, HOST_TIME = "gap,latency,bandwidth", "host_time"
+HELP = "fit gaps, latencies and bandwidths to a measured trace, host times to measured steps"
 DESCRIPTION = (
-    "Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals."
+    "Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals; "
+    "or the host times of a large model to a table of measured steps."
 )
+STEPS = ".csv"
 OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped)"),
-    ("trace", "TRACE", "a saved run, or Chrome trace events; spans are matched by name"),
+    (
+        "trace",
+        "TRACE",
+        "a saved run, or Chrome trace events; spans are matched by name. Of a large model: a table "
+        "of steps (.csv) by fields of the scenario",
+    ),
     (
         "--fit",
         "WHAT",
         "of gap, latency, bandwidth, efficiency, efficiency:KIND/OP (patterns); default: "
-        "%(default)s",
-        {"default": "gap,latency,bandwidth"},
+        f"{DEFAULT}; of a table of steps {HOST_TIME}",
     ),
     ("-o --output", "OUT", "write the scenario with what was fitted (.json, .json.gz)"),
     ("--cluster", "OUT", "write the cluster with what was fitted (.json, .json.gz)"),
@@ -33,6 +42,28 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
+    return _fit_steps(args) if args.trace.endswith(STEPS) else _fit_trace(args)
+
+
+def _fit_steps(args: argparse.Namespace) -> int:
+    if args.fit not in (None, HOST_TIME):
+        raise InputError(f"--fit: a table of steps tells {HOST_TIME} alone, got {args.fit}")
+    if args.cluster is not None:
+        raise InputError("--cluster: host times stand in the graph; write the scenario with -o")
+    with output_files(args, {"output": JSON}, [(args.trace, "the steps")]) as out:
+        from ..calibrate import calibrate_steps, read_steps, steps_text, write_fitted_steps
+
+        steps = read_steps(args.file, args.trace)
+        with within(args.file):
+            fit = calibrate_steps(steps, args.trace)
+        if "output" in out:
+            write_fitted_steps(fit, args.file, out["output"], args.output)
+    text = json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else steps_text(fit)
+    print(text)
+    return DONE
+
+
+def _fit_trace(args: argparse.Namespace) -> int:
     with output_files(args, {"output": JSON, "cluster": JSON}, [(args.trace, "the trace")]) as out:
         from ..calibrate import (
             calibrate,
@@ -45,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
         scenario, measured = load_scenario(args.file), read_measured(args.trace)
         with within(args.file):
-            calibration = calibrate(scenario, measured, args.fit.split(","))
+            calibration = calibrate(scenario, measured, (args.fit or DEFAULT).split(","))
         # The scenario's files are named relative to where it is in the end.
         if "output" in out:
             write_fitted(calibration, args.file, out["output"], args.output)
