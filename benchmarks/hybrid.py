@@ -333,14 +333,12 @@ LARGE_STEP = Parallelism(
 def speed(symmetry: bool, repeats: int = 3) -> Speed:
     """The GPT-3 175B step on 1,024 A100, built and simulated: the fastest of several runs."""
     cluster, model = read_preset("dgx-a100-80", 128), large_model("gpt3-175b")
-    specs = {
-        one.kind: one for one in datasheets((), [device.kind for device in cluster.devices], ())
-    }
+    costs = CostModel(specs=datasheets((), [device.kind for device in cluster.devices], ()))
     found: list[Speed] = []
     for _ in range(repeats):
         collectives = collective_model(cluster)  # its answers are not kept from run to run
         wall, cpu = time.perf_counter(), time.process_time()
-        task_graph, _ = lower_hybrid(model, LARGE_STEP, collectives, specs, symmetry)
+        task_graph, _ = lower_hybrid(model, LARGE_STEP, collectives, costs, symmetry)
         lowered = time.process_time() - cpu
         trace = simulate(task_graph, "compiled")
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall

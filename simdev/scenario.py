@@ -46,7 +46,7 @@ class Scenario:
 
     - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
       spreads.
-    - ``costs``: profiles and datasheets; a large model is costed by datasheets alone.
+    - ``costs``: profiles and datasheets; of a large model, by the ops that its kernels are like.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
     - ``symmetry``: of a large model, one device stands for those that are alike (see
@@ -106,10 +106,8 @@ class Scenario:
                 yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
-        if self.costs.profiles:
-            yield f"profile: the layers of {name} are costed by datasheets"
         if self.costs.strict:
-            yield f"costs: none is measured; the layers of {name} are estimated from datasheets"
+            yield f"costs: some of the layers of {name} are estimated"
         if self.memory != MemoryModel():
             yield f"memory: that of {name} is counted tensor by tensor"
 
@@ -238,16 +236,16 @@ def _large(scenario: Scenario) -> Outcome:
     model, pipeline = scenario.graph, scenario.strategy.pipeline
     assert isinstance(model, Transformer)
     assert pipeline is not None
-    specs = {spec.kind: spec for spec in scenario.costs.specs}
     try:
         collectives = collective_model(scenario.cluster)
-        task_graph, large = lower_hybrid(model, pipeline, collectives, specs, scenario.symmetry)
+        options = scenario.costs, scenario.symmetry
+        task_graph, large = lower_hybrid(model, pipeline, collectives, *options)
     except InputError as error:
         raise InputError(
             [_in_pipeline(problem) for problem in error.problems], error.file
         ) from None
     trace = simulate(task_graph, scenario.engine)
-    return Outcome(trace, {"roofline": 1.0}, rel_err=None, large=large)
+    return Outcome(trace, large.rungs, rel_err=large.rel_err, large=large)
 
 
 def _in_pipeline(problem: str) -> str:

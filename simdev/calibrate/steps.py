@@ -140,13 +140,13 @@ def calibrate_steps(steps: Sequence[MeasuredStep], source: str = "") -> StepFit:
     left_out = np.zeros(len(models))
     for half, others in ((0, halves[1]), (1, halves[0])):
         left_out[half::2] = _errors(halves[half], _fitted(others))
-    told = {
+    written = {
         phase: shortest(float(time), Fraction(float(time)) * _DIGITS)
         for phase, time in zip(PHASES, times, strict=True)
     }
-    rounded = np.array([float(told[phase]) for phase in PHASES])
+    rounded = np.array([float(written[phase]) for phase in PHASES])
     return StepFit(
-        told,
+        written,
         tuple(
             execute(step.scenario).trace.end_ps / PS_PER_SECOND / step.seconds - 1 for step in steps
         ),
@@ -226,8 +226,8 @@ def _minimizer() -> Callable[[Callable[[Floats], float], Floats], Floats]:
 
     def descend(function: Callable[[Floats], float], corners: Floats) -> Floats:
         options = {"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxiter": 400}
-        found = minimize(function, corners[0], method="Nelder-Mead", options=options)
-        return np.asarray(found.x, np.float64)
+        optimum = minimize(function, corners[0], method="Nelder-Mead", options=options)
+        return np.asarray(optimum.x, np.float64)
 
     return descend
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from simdev.cluster import Cluster
 from simdev.collectives import CollectiveModel
+from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
@@ -71,7 +72,7 @@ def lowered(
     model: Transformer, p: Parallelism, symmetry: bool = True, cluster: Cluster | None = None
 ):
     cluster = cluster or cluster_for(p.devices)
-    return lower_hybrid(model, p, CollectiveModel(cluster), {"gpu": SPEC}, symmetry)
+    return lower_hybrid(model, p, CollectiveModel(cluster), CostModel(specs=(SPEC,)), symmetry)
 
 
 def report_of(

@@ -12,6 +12,7 @@ import pytest
 from hybrid_steps import DENSE, EXPERTS, boxes, lowered, report_of
 from simdev.cli import main
 from simdev.collectives import CollectiveModel
+from simdev.costs import CostModel
 from simdev.errors import InputError
 from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
@@ -132,7 +133,7 @@ def test_bad_input_is_named(changes: dict[str, object], message: str) -> None:
 
 def test_unknown_devices_are_named() -> None:
     with pytest.raises(InputError, match='no datasheet tells of devices of kind "gpu"'):
-        lower_hybrid(DENSE, Parallelism(tp=4), CollectiveModel(boxes(4, 1)), {})
+        lower_hybrid(DENSE, Parallelism(tp=4), CollectiveModel(boxes(4, 1)), CostModel())
 
 
 def test_one_line_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,18 +8,18 @@ those of one device for each rank.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ...collectives import CollectiveModel
-from ...costs.roofline import DeviceSpec, peak_flops
+from ...costs import RUNGS, CostModel
+from ...costs.roofline import ROOFLINE_ERROR, peak_flops
 from ...errors import InputError
 from ...models.large import Transformer, shard_of
 from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
-from ...taskgraph import MAX_TASKS, TaskGraph
+from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
 from .actions import add_actions, add_sends
 from .buffers import add_activations, add_parameters
@@ -36,18 +36,19 @@ def lower_hybrid(
     model: Transformer,
     parallelism: Parallelism,
     collectives: CollectiveModel,
-    specs: Mapping[str, DeviceSpec],
+    costs: CostModel,
     symmetry: bool = True,
 ) -> tuple[TaskGraph, LargeStep]:
     """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
 
     With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and
     groups cost the same: then no copy can run differently, for nothing is shared between groups but
-    what all wait for. ``specs`` are datasheets by kind of device. Raises InputError.
+    what all wait for. Layers take what ``costs`` say of the ops that their kernels are like, or
+    without profiles the datasheets. Raises InputError.
     """
     # Before anything is built: a forward and a backward of every layer are the least.
     _require_size(2 * model.layers * parallelism.microbatches)
-    program = _program(model, parallelism, collectives, specs)
+    program = _program(model, parallelism, collectives, costs)
     durations, schedule, columns = program.durations, program.schedule, program.columns()
     grid, why = durations.grid, _difference(durations)
     # Counted for all devices whichever way it is lowered: reports compare the two.
@@ -71,6 +72,7 @@ def lower_hybrid(
         counted,
         _peak(durations),
         "none" if (host := durations.host(0)) is None else host.mode,
+        *_sources(durations, columns["duration"]),
     )
 
 
@@ -78,7 +80,7 @@ def _program(
     model: Transformer,
     parallelism: Parallelism,
     collectives: CollectiveModel,
-    specs: Mapping[str, DeviceSpec],
+    costs: CostModel,
 ) -> Program:
     """All rows, edges and buffers of a step."""
     schedule = schedule_of(parallelism)
@@ -89,7 +91,7 @@ def _program(
         )
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
-    durations = Durations(parallelism, collectives, specs)
+    durations = Durations(parallelism, collectives, costs)
     program = Program(shard, parallelism, schedule, layers, durations)
     for rank in range(schedule.ranks):
         add_actions(program, rank)
@@ -131,6 +133,21 @@ def _peak(durations: Durations) -> float:
     return sum(
         float(peak_flops(durations.specs[kind], "bfloat16")) * n for kind, n in kinds.items()
     )
+
+
+def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
+    """The share of the computing time by rung, and its expected error (None: not known)."""
+    if not durations.parts:
+        return {"roofline": 1.0}, None
+    totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
+    counts = np.bincount(numbers, minlength=len(durations.columns))
+    for number, parts in durations.parts.items():
+        for part in parts:
+            seconds = part.seconds * int(counts[number])
+            totals[part.rung] += seconds
+            error += seconds * (ROOFLINE_ERROR if part.rel_err is None else part.rel_err)
+    total = sum(totals.values())
+    return {rung: time / total for rung, time in totals.items() if time}, error / total
 
 
 def _difference(durations: Durations) -> str:

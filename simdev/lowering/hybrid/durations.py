@@ -1,4 +1,4 @@
-"""How long the tasks of a large model's step take: layers by the roofline, collectives by model.
+"""How long the tasks of a large model's step take: layers by the ladder, collectives by model.
 
 Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
 long: the model of collectives works out one of them.
@@ -6,16 +6,20 @@ long: the model of collectives works out one of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from fractions import Fraction
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from ...cluster import Host
 from ...collectives import CollectiveModel, flows_wire
-from ...costs.roofline import DeviceSpec, Load, Scalars, datasheet_scalars, ideal_seconds, rounded
+from ...costs import CostModel
+from ...costs.groups import device_prefix
+from ...costs.roofline import Scalars, datasheet_scalars, ideal_seconds, rounded
 from ...errors import InputError
+from ...models.large.likes import Kernel, Loads
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
 from ...units import MAX_PS, picoseconds
@@ -26,21 +30,30 @@ Place = tuple[Hashable, list[tuple[int, ...]]]
 """The pattern of a group, and the group with those of its class that may share its links."""
 
 
+class Part(NamedTuple):
+    """A kernel's share of a duration: seconds, the rung that told them and its expected error."""
+
+    seconds: float
+    rung: str
+    rel_err: float | None
+
+
 class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
-    ``columns`` hold them, ``lags`` the latencies behind them. Raises InputError where ``specs``
-    lack a kind of device, or a task takes too long.
+    ``columns`` hold them, ``lags`` the latencies behind them, ``parts`` what each costs by rung of
+    the ladder (empty: by the roofline). Raises InputError where no datasheet tells of a kind of
+    device, or a task takes too long.
     """
 
-    def __init__(
-        self, parallelism: Parallelism, model: CollectiveModel, specs: Mapping[str, DeviceSpec]
-    ) -> None:
-        self.model, self.cluster, self.specs = model, model.cluster, specs
+    def __init__(self, parallelism: Parallelism, model: CollectiveModel, costs: CostModel) -> None:
+        self.model, self.cluster, self.costs = model, model.cluster, costs
+        self.specs = {spec.kind: spec for spec in costs.specs}
         self.parallelism = parallelism
         self.grid = rank_grid(model.cluster, parallelism)
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
+        self.parts: dict[int, tuple[Part, ...]] = {}
         self._alike = Alike(model.cluster)
         self._by_pattern: dict[Hashable, int] = {}
         self._sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
@@ -51,7 +64,7 @@ class Durations:
         self._load_ps, self._places = cache(self._roofline_ps), cache(self._places_of)
         self._scalars = cache(self._datasheet_scalars)
         kinds = {self._kind(d) for devices in self.grid.devices for d in devices}
-        unknown = sorted(kinds - specs.keys())
+        unknown = sorted(kinds - self.specs.keys())
         if unknown:
             raise InputError(f'no datasheet tells of devices of kind "{kind}"' for kind in unknown)
 
@@ -63,16 +76,30 @@ class Durations:
     def _kind(self, device: int) -> str:
         return self.cluster.devices[device].kind
 
-    def _compute(self, rank: int, loads: tuple[Load, ...]) -> int:
+    def _compute(self, rank: int, loads: Loads) -> int:
         """The number of what a device of a rank takes for these loads."""
-        return self._add([self._load_ps(self._kind(d), loads) for d in self.grid.devices[rank]])
+        kinds = [self._kind(d) for d in self.grid.devices[rank]]
+        number = self._add([self._load_ps(kind, loads) for kind in kinds])
+        if self.costs.profiles:
+            self.parts[number] = tuple(self._part(kinds[0], load) for load in loads)
+        return number
 
-    def _roofline_ps(self, kind: str, loads: tuple[Load, ...]) -> int:
+    def _roofline_ps(self, kind: str, loads: Loads) -> int:
         # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
-        spec, total = self.specs[kind], 0.0
+        total = 0.0
         for load in loads:
-            total += self._scalars(kind, load.op_class).seconds(ideal_seconds(load, spec))
+            total += self._part(kind, load).seconds
         return _checked(picoseconds(rounded(total)) if loads else 0)
+
+    def _part(self, kind: str, load: Kernel) -> Part:
+        """What a kernel costs: as the op like it by the ladder, else by the datasheet."""
+        if self.costs.profiles and load.key:
+            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, kind)
+            if cost is not None:
+                return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
+        ideal = ideal_seconds(load, self.specs[kind])
+        return Part(self._scalars(kind, load.op_class).seconds(ideal), "roofline", None)
 
     def _datasheet_scalars(self, kind: str, op_class: str) -> Scalars:
         return datasheet_scalars(self.specs[kind], op_class)

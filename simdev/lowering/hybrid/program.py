@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...costs.roofline import Load
 from ...models.large import Block, Shard, roles
+from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, INPUT, WEIGHT, Schedule
 from ...strategy.parallelism import Parallelism
@@ -98,7 +98,7 @@ class Template:
     ends: dict[str, int] = field(default_factory=dict)
     transfer: int = NONE
 
-    def compute(self, role: int, loads: tuple[Load, ...], layer: int = NO_LAYER) -> int:
+    def compute(self, role: int, loads: Loads, layer: int = NO_LAYER) -> int:
         """A row that computes: its number."""
         duration = self.durations.compute(self.rank, loads)
         return self._add(role, COMPUTE, duration, 0, layer, len(loads))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...costs.roofline import Load
 from ...models.large import Block, classifier, embedding, footprint, layer, roles
+from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from .program import (
@@ -52,7 +52,7 @@ def template_of(program: Program, stage: int, kind: str) -> Template:
     return template
 
 
-def _block_loads(block: Block, kind: str) -> tuple[Load, ...]:
+def _block_loads(block: Block, kind: str) -> Loads:
     """The loads of an action; a backward starts with what selective recomputation repeats."""
     return {
         FORWARD: block.forward,

@@ -5,11 +5,13 @@ Who analyses or draws such a step reads here which tasks compute and which wait 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...frozen import FrozenDict
 from ...schedules import Schedule
 from ...strategy.parallelism import Parallelism
 from .transformer import Transformer
@@ -36,7 +38,8 @@ class LargeStep:
     them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
     not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
     ``peak_flops`` what their datasheets say they reach by second in bfloat16, ``host`` the mode of
-    the first rank's host ("none": it has none).
+    the first rank's host ("none": it has none). ``rungs`` share out the computing time by the rung
+    of the ladder that told it, with the expected error of a kernel (None: not known).
     """
 
     model: Transformer
@@ -52,3 +55,5 @@ class LargeStep:
     counted: int
     peak_flops: float
     host: str = "none"
+    rungs: Mapping[str, float] = FrozenDict()
+    rel_err: float | None = None

@@ -57,6 +57,11 @@ class Shard:
         return self.model.heads // self.tp * self.words * self.model.length
 
     @property
+    def batched(self) -> int:
+        """Matrices of scores: heads here x samples."""
+        return self.model.heads // self.tp * (self.words // self.model.length)
+
+    @property
     def rows_bytes(self) -> int:
         """Bytes of a tensor (rows, hidden): what one rank of the pipeline sends to the next."""
         return 2 * self.rows * self.model.hidden

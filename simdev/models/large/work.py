@@ -1,5 +1,5 @@
 """What a layer's shard computes: its products, attention and passes over memory, as loads of the
-roofline.
+roofline, each with the measured op that is like it.
 
 Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
 softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...costs.roofline import Load
+from . import likes
+from .likes import BACKWARD, Loads, kernel
 from .shard import Shard
-
-Loads = tuple[Load, ...]
-# The training that these models are published with; masters and states count in the update.
-DTYPE = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +38,38 @@ class Block:
         )
 
 
-def _load(name: str, op_class: str, read: int, written: int, flops: int = 0) -> Load:
-    """Work in bytes and FLOPs; without FLOPs it is bound by memory."""
-    return Load(name, op_class, DTYPE, flops, read, written, "")
-
-
 def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
     flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
+    forward, back, weight = likes.products(m, k, n)
     return Block(
-        (_load(name, "gemm", x + w, y, flops),),
-        (_load(f"{name} dx", "gemm", y + w, x, flops),),
-        (_load(f"{name} dw", "gemm", x + y + g, g, flops),),
+        (kernel(name, "gemm", x + w, y, flops, forward),),
+        (kernel(f"{name} dx", "gemm", y + w, x, flops, back),),
+        (kernel(f"{name} dw", "gemm", x + y + g, g, flops, weight),),
     )
 
 
 def _norm(s: Shard) -> Block:
     x = s.rows_bytes
     # Gradients of scale and shift: one more pass over the input and its gradient.
-    again = (_load("norm dw", "norm", 2 * x, 0),)
-    return Block((_load("norm", "norm", x, x),), (_load("norm dx", "norm", 2 * x, x),), again)
+    forward, back = likes.norms(s)
+    again = (kernel("norm dw", "norm", 2 * x, 0, like=back),)
+    return Block(
+        (kernel("norm", "norm", x, x, like=forward),),
+        (kernel("norm dx", "norm", 2 * x, x, like=back),),
+        again,
+    )
 
 
 def _residual(s: Shard) -> Block:
     """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
     x, masked = s.rows_bytes, s.model.dropout
-    mask = x // 2 if masked else 0
-    dropout = [_load("dropout dx", "elementwise", x + mask, x)] * masked
-    backward = _load("residual dx", "elementwise", 2 * x, x), *dropout
-    return Block((_load("residual", "elementwise", 2 * x, x + mask),), backward, ())
+    mask, shape = x // 2 if masked else 0, [s.rows, s.model.hidden]
+    add, back = likes.plain("add", shape, 2), likes.plain("add", shape, 2, BACKWARD)
+    drop = likes.plain("mul", shape, 2, BACKWARD)
+    dropout = [kernel("dropout dx", "elementwise", x + mask, x, like=drop)] * masked
+    backward = kernel("residual dx", "elementwise", 2 * x, x, like=back), *dropout
+    return Block((kernel("residual", "elementwise", 2 * x, x + mask, like=add),), backward, ())
 
 
 def _core(s: Shard) -> Block:
@@ -77,25 +77,31 @@ def _core(s: Shard) -> Block:
     q, kv, e = 2 * s.words * s.queries, 2 * s.words * s.keys, s.scores
     flops, masked = 2 * s.words * s.model.length * s.queries, s.model.dropout
     if s.flash:
+        once, twice = likes.attention(s)
         # The backward makes the scores again: five products for the forward's two.
-        forward = (_load("attention", "attention", q + 2 * kv, q, 2 * flops),)
-        back = _load("attention dx", "attention", 3 * q + 2 * kv, q + 2 * kv, 5 * flops)
-        return Block(forward, (back,), ())
-    dropout = [_load("dropout", "elementwise", 2 * e, 3 * e)] * masked
-    dropout_dx = [_load("dropout dx", "elementwise", 3 * e, 2 * e)] * masked
+        size = 3 * q + 2 * kv, q + 2 * kv
+        forward = (kernel("attention", "attention", q + 2 * kv, q, 2 * flops, once),)
+        return Block(forward, (kernel("attention dx", "attention", *size, 5 * flops, twice),), ())
+    like = likes.unfused(s)
+
+    def load(name: str, op_class: str, read: int, written: int, count: int = 0) -> likes.Kernel:
+        return kernel(name, op_class, read, written, count, like[name])
+
+    dropout = [load("dropout", "elementwise", 2 * e, 3 * e)] * masked
+    dropout_dx = [load("dropout dx", "elementwise", 3 * e, 2 * e)] * masked
     unfused: Loads = (
-        _load("scores", "gemm", q + kv, 2 * e, flops),
-        _load("softmax", "softmax", 2 * e, 2 * e),
+        load("scores", "gemm", q + kv, 2 * e, flops),
+        load("softmax", "softmax", 2 * e, 2 * e),
         *dropout,
-        _load("context", "gemm", 2 * e + kv, q, flops),
+        load("context", "gemm", 2 * e + kv, q, flops),
     )
     backward = (
-        _load("context dx", "gemm", q + kv, 2 * e, flops),
-        _load("context dv", "gemm", 2 * e + q, kv, flops),
+        load("context dx", "gemm", q + kv, 2 * e, flops),
+        load("context dv", "gemm", 2 * e + q, kv, flops),
         *dropout_dx,
-        _load("softmax dx", "softmax", 4 * e, 2 * e),
-        _load("scores dq", "gemm", 2 * e + kv, q, flops),
-        _load("scores dk", "gemm", 2 * e + q, kv, flops),
+        load("softmax dx", "softmax", 4 * e, 2 * e),
+        load("scores dq", "gemm", 2 * e + kv, q, flops),
+        load("scores dk", "gemm", 2 * e + q, kv, flops),
     )
     return Block(unfused, backward, (), unfused if s.recompute == "selective" else ())
 
@@ -105,7 +111,8 @@ def _attention(s: Shard) -> Block:
     before = _norm(s) + _product(s, "qkv", s.words, h, width)
     if not s.model.positions:
         size = 2 * s.words * (s.queries + s.keys)
-        rotary = (_load("rotary", "elementwise", size, size),)
+        like = likes.plain("mul", [s.words, s.queries + s.keys], 2)
+        rotary = (kernel("rotary", "elementwise", size, size, like=like),)
         before += Block(rotary, rotary, ())
     return before + _core(s) + _product(s, "projection", s.words, s.queries, h) + _residual(s)
 
@@ -113,8 +120,12 @@ def _attention(s: Shard) -> Block:
 def _activation(s: Shard, words: int, inner: int) -> Block:
     x = 2 * words * inner
     into = 2 * x if s.model.gated else x
-    forward = (_load("activation", "elementwise", into, x),)
-    return Block(forward, (_load("activation dx", "elementwise", into + x, into),), ())
+    kind = "silu" if s.model.gated else "gelu"
+    like = likes.plain(kind, [words, inner], 1)
+    back = likes.plain(f"{kind}_backward", [words, inner], 2, BACKWARD)
+    forward = (kernel("activation", "elementwise", into, x, like=like),)
+    backward = (kernel("activation dx", "elementwise", into + x, into, like=back),)
+    return Block(forward, backward, ())
 
 
 def _mlp(s: Shard, words: int, inner: int) -> Block:
@@ -131,7 +142,7 @@ def _experts(s: Shard) -> Block:
     """
     m, inner = s.model, s.model.expert_inner // s.tp
     size = 2 * s.rows * m.top_k * m.hidden
-    sort = (_load("sort", "data_movement", size, size),) * 2
+    sort = (kernel("sort", "data_movement", size, size),) * 2
     # Each of the ep ranks sends words x top_k rows; every expert is taken to get equally many.
     words = -(-s.words * m.top_k * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
@@ -153,8 +164,8 @@ def layer(s: Shard, number: int) -> Block:
 def embedding(s: Shard) -> Block:
     """The words' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
-    weight = _load("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
-    return Block((_load("embedding", "embedding", x, x + mask),), (), (weight,))
+    weight = kernel("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
+    return Block((kernel("embedding", "embedding", x, x + mask),), (), (weight,))
 
 
 def classifier(s: Shard) -> Block:
@@ -165,8 +176,8 @@ def classifier(s: Shard) -> Block:
     """
     logits = s.words * s.vocabulary
     loss = Block(
-        (_load("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
-        (_load("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
+        (kernel("loss", "softmax", (2 + 5 * 4) * logits, 4 * 4 * logits),),
+        (kernel("loss dx", "softmax", 3 * 4 * logits, (4 + 4 + 2) * logits),),
         (),
     )
     return _norm(s) + _product(s, "classifier", s.words, s.model.hidden, s.vocabulary) + loss
@@ -179,7 +190,7 @@ def update(s: Shard, parameters: int, updated: int, state_bytes: int) -> Loads:
     parameter; the sums of all gradients are set to zero.
     """
     g = s.gradient_bytes
-    step = _load(
+    step = kernel(
         "update", "optimizer", (2 * g + state_bytes) * updated, (state_bytes + 2) * updated
     )
-    return step, _load("zero", "elementwise", 0, g * parameters)
+    return step, kernel("zero", "elementwise", 0, g * parameters)
