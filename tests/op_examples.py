@@ -97,6 +97,10 @@ def _named() -> dict[str, Call]:
         "rms_norm_backward": call(
             [rows, rows, (8, 6, 1), (10,)], [rows, (10,)], normalized_shape=[10]
         ),
+        "fused_rms_norm": call([rows, (10,)], [rows, (8, 6, 1)], normalized_shape=[10]),
+        "fused_rms_norm_backward": call(
+            [rows, rows, (8, 6, 1), (10,)], [rows, (10,)], normalized_shape=[10]
+        ),
         "group_norm": call([grid, (4,), (4,)], [grid, (8, 2), (8, 2)], N=8, C=4, HxW=36, group=2),
         "group_norm_backward": call(
             [grid, grid, (8, 2), (8, 2), (4,)], [grid, (4,), (4,)], N=8, C=4, HxW=36, group=2

@@ -175,22 +175,24 @@ register(
     "dx, dweight, dbias",
     "normalized_shape",
 )
-register(
-    "rms_norm",
-    _forward(_by_row, 5),
-    "norm",
-    "x, weight or none",
-    "y, rstd or none",
-    "normalized_shape",
-)
-register(
-    "rms_norm_backward",
-    _backward(_by_row, 11, statistics=1),
-    "norm",
-    "dy, x, rstd, weight or none",
-    "dx, dweight",
-    "normalized_shape",
-)
+# PyTorch's own kernel goes by the second name.
+for _name in ("rms_norm", "fused_rms_norm"):
+    register(
+        _name,
+        _forward(_by_row, 5),
+        "norm",
+        "x, weight or none",
+        "y, rstd or none",
+        "normalized_shape",
+    )
+    register(
+        f"{_name}_backward",
+        _backward(_by_row, 11, statistics=1),
+        "norm",
+        "dy, x, rstd, weight or none",
+        "dx, dweight",
+        "normalized_shape",
+    )
 register(
     "group_norm",
     _forward(_by_group, 8),
