@@ -20,8 +20,8 @@ from statistics import mean, median
 import numpy as np
 
 from simdev.costs import DeviceSpec, OpCost, Profile, Row
+from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
-from simdev.costs.ladder import Estimates
 from simdev.costs.roofline import Load, launch_gap, load_of
 from simdev.errors import InputError
 from simdev.files import read_profile
@@ -112,7 +112,7 @@ def _folds(
 def _ask(errors: Errors, model: Estimates, abroad: Estimates, row: Row, load: Load) -> None:
     measured = float(row.device_seconds(launch_gap(model.specs.get(errors.device))))
     errors.rows += 1
-    for cost in model.group(errors.device, load.op_class).estimates(load):
+    for cost in model.estimates(load, errors.device):
         errors.add(cost.rung, cost, measured)
     errors.add("scaled", abroad.scaled(row.key, load, errors.device), measured)
     errors.add("roofline", model.roofline(load, errors.device), measured)

@@ -18,7 +18,8 @@ from typing import Any
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from ..semantics import OP_CLASSES, op_class, semantics_of, work
-from ..semantics.dtype import ALIASES, PEAKS, STAND_INS, canonical
+from ..semantics.dtype import ALIASES, PEAKS, STAND_INS, bits_of, canonical
+from ..semantics.lengths import Extents, Operands, extents_of
 from ..units import name_problems
 
 LAUNCH = Fraction(3, 10**6)
@@ -28,6 +29,8 @@ seven steps on an H100 add up to what the steps take as replayed CUDA graphs, wi
 """
 # FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten.
 LEAST_RATE = 10**6
+ANY = "any"
+"""In place of a dtype: an efficiency that holds whatever the dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,13 @@ class DeviceSpec:
 
     ``flops`` are peak FLOP/s by dtype (names of PEAKS; dense, no sparsity), ``memory_bandwidth``
     bytes/s, ``memory`` bytes, ``launch`` the seconds that the launch of one op costs,
-    ``blas_workspace`` the bytes of each workspace that PyTorch hands to cuBLAS there,
-    ``efficiency`` what is reached of the peaks by op class ("gemm", "conv", ...; "default" for all
-    others). ``launch_gap`` are the seconds between two kernels of a stream (None: not told),
-    ``dispatch`` those in which a host dispatches a small op (None: not told). ``provenance`` is
+    ``blas_workspace`` the bytes of each workspace that PyTorch hands to cuBLAS there.
+    ``efficiency`` is what is reached of the peaks, by op class ("gemm", "conv", ...; "default" for
+    all others) and in it by dtype (ANY: whatever the dtype, as a bare Efficiency says too).
+    ``launch_gap`` are the seconds between two kernels of a stream (None: not told), ``dispatch``
+    those in which a host dispatches a small op (None: not told). ``sustained`` and ``burst`` are
+    the FLOP/s by dtype that products were seen to hold for seconds, under the power cap, and for a
+    single call. ``family`` ("hbm", "cpu", ...) tells which kinds are alike. ``provenance`` is
     carried along.
     """
 
@@ -76,13 +82,16 @@ class DeviceSpec:
     memory: int | None = None
     launch: Fraction = LAUNCH
     blas_workspace: int | None = None
-    efficiency: Mapping[str, Efficiency] = FrozenDict()
+    efficiency: Mapping[str, Efficiency | Mapping[str, Efficiency]] = FrozenDict()
     provenance: Mapping[str, Any] = field(default=FrozenDict(), repr=False)
     launch_gap: Fraction | None = None
     dispatch: Fraction | None = None
+    sustained: Mapping[str, Fraction] = FrozenDict()
+    burst: Mapping[str, Fraction] = FrozenDict()
+    family: str = ""
 
     def __post_init__(self) -> None:
-        freeze(self, "flops", "efficiency", "provenance")
+        freeze(self, "flops", "efficiency", "provenance", "sustained", "burst")
         problems = list(self._problems())
         if problems:
             raise InputError(problems)
@@ -91,23 +100,20 @@ class DeviceSpec:
         yield from name_problems("kind", self.kind)
         if not self.flops:
             yield "flops: must name the peak of one dtype at least"
-        for dtype, peak in self.flops.items():
-            if dtype in ALIASES:
-                yield f'flops.{dtype}: write it "{ALIASES[dtype]}"'
-            elif dtype not in PEAKS:
-                yield f'flops: no dtype "{dtype}"; there are {", ".join(PEAKS)}'
-            if not LEAST_RATE <= peak <= 10**21:
-                yield f"flops.{dtype}: must be from 10^6 to 10^21 FLOP/s, got {float(peak):g}"
+        for name in ("flops", "sustained", "burst"):
+            yield from _rate_problems(name, getattr(self, name))
         if not LEAST_RATE <= self.memory_bandwidth <= 10**18:
             yield (
                 "memory_bandwidth: must be from 10^6 to 10^18 bytes/s, got "
                 f"{float(self.memory_bandwidth):g}"
             )
-        for name in self.efficiency:
+        for name, known in self.efficiency.items():
             if name not in ("default", *OP_CLASSES):
                 yield (
                     f'efficiency: no op class "{name}"; there are default, {", ".join(OP_CLASSES)}'
                 )
+            if not isinstance(known, Efficiency):
+                yield from _dtype_problems(f"efficiency.{name}", known)
         yield from self._time_problems()
 
     def _time_problems(self) -> Iterator[str]:
@@ -116,10 +122,37 @@ class DeviceSpec:
             if seconds is not None and not 0 <= seconds <= 1:
                 yield f"{name}: must be from 0 to 1 second, got {float(seconds):g}"
 
+    def efficiency_of(self, op_class: str, dtype: str) -> Efficiency | None:
+        """What is known of a class (or "default") in a dtype, or in what computes that dtype here;
+        None where it is known of other dtypes at best: theirs say nothing of this one.
+        """
+        known = self.efficiency.get(op_class)
+        if known is None or isinstance(known, Efficiency):
+            return known
+        names = (canonical(dtype), peak_name(self, dtype) or ANY, ANY)
+        return next((known[name] for name in names if name in known), None)
+
 
 def launch_gap(spec: DeviceSpec | None) -> Fraction:
     """Seconds between two kernels of a stream of a device, perhaps of no datasheet."""
     return LAUNCH_GAP if spec is None or spec.launch_gap is None else spec.launch_gap
+
+
+def _rate_problems(path: str, rates: Mapping[str, Fraction]) -> Iterator[str]:
+    yield from _dtype_problems(path, rates, ())
+    for dtype, rate in rates.items():
+        if not LEAST_RATE <= rate <= 10**21:
+            yield f"{path}.{dtype}: must be from 10^6 to 10^21 FLOP/s, got {float(rate):g}"
+
+
+def _dtype_problems(
+    path: str, by_dtype: Mapping[str, Any], others: tuple[str, ...] = (ANY,)
+) -> Iterator[str]:
+    for dtype in by_dtype:
+        if dtype in ALIASES:
+            yield f'{path}.{dtype}: write it "{ALIASES[dtype]}"'
+        elif dtype not in (*PEAKS, *others):
+            yield f'{path}: no dtype "{dtype}"; there are {", ".join((*PEAKS, *others))}'
 
 
 # What is reached of a datasheet's peaks where nothing else is known (between the fits of 7 GPUs);
@@ -131,6 +164,7 @@ CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
 ROOFLINE_ERROR = 0.5
 
 _VARIANT = json.JSONEncoder(sort_keys=True)
+_TELLING = ("stride", "dilation", "dim")  # attributes whose numbers choose a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +172,8 @@ class Load:
     """What an op asks of a device: FLOPs, bytes read and written, and what tells it from its like.
 
     ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
-    sizes of different variants (a stride, a transposition) are told apart.
+    sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
+    and ``mark`` are those of ``extents_of``.
     """
 
     kind: str
@@ -148,6 +183,14 @@ class Load:
     read: int
     written: int
     variant: str
+    extents: tuple[float, ...] = ()
+    aligned: float = 1.0
+    mark: str = ""
+
+    @property
+    def family(self) -> str:
+        """Its kind, with its mark: what has kernels of its own."""
+        return f"{self.kind} {self.mark}" if self.mark else self.kind
 
     @property
     def is_free(self) -> bool:
@@ -185,14 +228,22 @@ def load_of(key: str) -> Load | None:
     if amount is None:
         return None
     ranks = [len(shape) if shape is not None else None for shape in shapes]
-    # Strides tell that an operand is not contiguous; their values belong to the sizes.
-    marks = {name: "strides" if name == "strides" else value for name, value in attrs.items()}
+    # That an operand has strides tells that it is not contiguous; their values are sizes, as those
+    # of most attributes.
+    marks = {
+        name: value if isinstance(value, bool | str) or name in _TELLING else name
+        for name, value in attrs.items()
+    }
     names = [canonical(name) for name in dtypes if name]
     # An index or a mask beside floats (a lookup, a dropout) does not set the arithmetic's dtype.
     dtype = next((name for name in names if "float" in name), names[0] if names else "float32")
     flops, read, written = map(int, (amount.flops, amount.bytes_read, amount.bytes_written))
     variant = _VARIANT.encode([marks, ranks])
-    return Load(kind, op_class(kind), dtype, flops, read, written, variant)
+    called, extents = op_class(kind), Extents()
+    if None not in (*shapes[:3], *outputs[:1]):
+        element = max(1, bits_of(dtype) // 8)
+        extents = extents_of(called, Operands(kind, attrs, shapes, outputs, flops), element)
+    return Load(kind, called, dtype, flops, read, written, variant, *extents)
 
 
 def work_problem(key: str) -> str:
@@ -251,16 +302,27 @@ def no_peak(spec: DeviceSpec, dtype: str) -> str:
     )
 
 
-def datasheet_scalars(spec: DeviceSpec, op_class: str) -> Scalars:
-    """The scalars that the spec knows for an op class, each else the class default."""
-    special, default = (spec.efficiency.get(name, Efficiency()) for name in (op_class, "default"))
+def datasheet_scalars(spec: DeviceSpec, op_class: str, dtype: str) -> Scalars:
+    """The scalars that the spec knows for an op class in a dtype, each else the class default."""
+    special, default = (
+        spec.efficiency_of(name, dtype) or Efficiency() for name in (op_class, "default")
+    )
     overheads = (special.overhead, default.overhead, spec.launch)
     return Scalars(
-        float(special.compute or default.compute or CLASS_DEFAULT.compute or 1),
+        float(special.compute or default.compute or _default_compute(spec, dtype)),
         float(special.memory or default.memory or CLASS_DEFAULT.memory or 1),
         # Not "or": an overhead of zero is known.
         float(next(value for value in overheads if value is not None)),
     )
+
+
+def _default_compute(spec: DeviceSpec, dtype: str) -> Fraction:
+    """The class default, but no more than what products sustain of the peak."""
+    share = CLASS_DEFAULT.compute or Fraction(1)
+    name = peak_name(spec, dtype)
+    if name is None or name not in spec.sustained:
+        return share
+    return min(share, spec.sustained[name] / spec.flops[name])
 
 
 def rounded(seconds: float) -> Fraction:

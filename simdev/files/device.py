@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Required
+from typing import Annotated, Any, Required
 
+from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
 from ..costs import DeviceSpec, Efficiency
 from ..errors import InputError
-from .paths import PRESETS, meant, shipped
+from .paths import PRESETS, meant, shipped, shown
 from .reading import PathLike
 from .shape import Bandwidth, Flops, Format, OptionalBytes, Seconds, Share
 
@@ -22,10 +23,37 @@ class _EfficiencyShape(TypedDict, total=False):
     compute: Share
     memory: Share
     overhead: Seconds
+    # In the short form: of which dtype they are.
+    dtype: str
+
+
+_EFFICIENCY = Format(_EfficiencyShape, prefix=".")
+
+
+def _by_dtype(value: Any) -> dict[str, dict[str, Any]]:
+    """Shares by dtype; those of the short form by the dtype that it tells, "" for none."""
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, got {shown(value)}")
+    if _EFFICIENCY.keys.intersection(value):
+        shares = _EFFICIENCY.validated(value)
+        return {shares.pop("dtype", ""): shares}
+    known, problems = {}, []
+    for dtype, shares in value.items():
+        if not isinstance(shares, dict):
+            problems.append(f".{dtype}: must be an object, got {shown(shares)}")
+            continue
+        try:
+            known[dtype] = _EFFICIENCY.validated(shares)
+        except InputError as error:
+            problems += [f".{dtype}{problem}" for problem in error.problems]
+    if problems:
+        raise InputError(problems)
+    return known
 
 
 class _MeasuredShape(TypedDict, total=False):
     flops: dict[str, Flops]
+    burst_flops: dict[str, Flops]
     memory_bandwidth: Bandwidth
 
 
@@ -40,14 +68,14 @@ class _DeviceShape(TypedDict, total=False):
     blas_workspace: OptionalBytes
     launch_gap: Seconds
     dispatch: Seconds
-    efficiency: dict[str, _EfficiencyShape]
+    efficiency: dict[str, Annotated[dict[str, dict[str, Any]], PlainValidator(_by_dtype)]]
     measured: _MeasuredShape
     ports: dict[str, int]
     provenance: dict[str, Any]
 
 
 _SPEC = (
-    *("kind", "name", "flops", "memory_bandwidth", "memory", "blas_workspace"),
+    *("kind", "name", "family", "flops", "memory_bandwidth", "memory", "blas_workspace"),
     *("launch", "launch_gap", "dispatch", "provenance"),
 )
 FORMAT = Format(_DeviceShape, "a device")
@@ -84,14 +112,38 @@ def device_presets() -> tuple[DeviceSpec, ...]:
 
 
 def _spec(fields: dict[str, Any]) -> DeviceSpec:
-    # What was measured, its family and its ports are for the tests of presets alone.
+    # Its ports and the bandwidth that was measured are for the tests of presets alone.
     given = {key: fields[key] for key in _SPEC if key in fields}
-    efficiency, problems = {}, []
-    for op_class, shares in fields.get("efficiency", {}).items():
-        try:
-            efficiency[op_class] = Efficiency(**shares)
-        except InputError as error:
-            problems += [f"efficiency.{op_class}.{problem}" for problem in error.problems]
+    measured = fields.get("measured", {})
+    efficiency: dict[str, dict[str, Efficiency]] = {}
+    problems: list[str] = []
+    for op_class, by_dtype in fields.get("efficiency", {}).items():
+        efficiency[op_class] = known = {}
+        for dtype, shares in by_dtype.items():
+            place = f"efficiency.{op_class}" + (f".{dtype}" if dtype and len(by_dtype) > 1 else "")
+            try:
+                known[dtype or _only_dtype(fields["flops"])] = Efficiency(**shares)
+            except InputError as error:
+                problems += [_joined(place, problem) for problem in error.problems]
     if problems:
         raise InputError(problems)
-    return DeviceSpec(**given, efficiency=efficiency)
+    return DeviceSpec(
+        **given,
+        efficiency=efficiency,
+        sustained=measured.get("flops", {}),
+        burst=measured.get("burst_flops", {}),
+    )
+
+
+def _only_dtype(flops: Mapping[str, Any]) -> str:
+    """The dtype of a short form that tells none: that of the datasheet, if it has but one."""
+    if len(flops) != 1:
+        raise InputError(
+            ': of which dtype? Write "dtype": "bfloat16" beside it, or {"bfloat16": {...}}; '
+            '"any" where it holds for all'
+        )
+    return next(iter(flops))
+
+
+def _joined(place: str, problem: str) -> str:
+    return f"{place}{problem}" if problem.startswith(":") else f"{place}.{problem}"

@@ -44,6 +44,7 @@ class Traits:
     - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
     - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels,
       or would move more than it saves.
+    - ``computes``: what slows it down slows its arithmetic; other kinds pass over memory.
     - ``defaults``: attributes that mean the same where they are not told; keys of profiles leave
       them out.
     """
@@ -63,6 +64,7 @@ class Traits:
     layer: bool | None = None
     weighted: bool | None = None
     whole_samples: bool | None = None
+    computes: bool | None = None
     defaults: Mapping[str, Any] = FrozenDict()
 
     def within(self, op_class: str) -> Traits:
@@ -72,18 +74,18 @@ class Traits:
         return replace(self, **{k: v for k, v in named.items() if getattr(self, k) is None})
 
 
-_OF_CLASSES = ("pointwise", "layer", "weighted", "whole_samples")
+_OF_CLASSES = ("pointwise", "layer", "weighted", "whole_samples", "computes")
 _BY_CLASS: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("layer", "weighted"),
-    "conv": ("layer", "weighted", "whole_samples"),
-    "attention": ("layer", "whole_samples"),
+    "gemm": ("layer", "weighted", "computes"),
+    "conv": ("layer", "weighted", "whole_samples", "computes"),
+    "attention": ("layer", "whole_samples", "computes"),
     "norm": ("whole_samples",),
     "softmax": ("layer", "whole_samples"),
     "elementwise": ("pointwise",),
     "reduction": ("whole_samples",),
     "pooling": ("layer", "whole_samples"),
     "embedding": ("layer", "weighted", "whole_samples"),
-    "recurrent": ("layer", "whole_samples"),
+    "recurrent": ("layer", "whole_samples", "computes"),
     "data_movement": (),
     "optimizer": ("pointwise",),
     "other": (),

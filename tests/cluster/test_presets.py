@@ -167,8 +167,18 @@ BROKEN_DEVICES = [
     ("provenance/flops.bfloat16", None, "provenance: flops.bfloat16: missing"),
     ("measured/flops/bfloat16", "1100 TFLOP/s", "is more than 1.05 times 989 TFLOP/s"),
     ("measured/flops/int4", "1 TFLOP/s", "measured.flops.int4: measured, but not specified"),
-    ("efficiency/gemm/compute", 1.2, "efficiency.gemm.compute: must be in (0, 1.1], got 1.2"),
-    ("efficiency/gemm/overhead", 3, "efficiency.gemm.overhead: must be text with a unit"),
+    ("measured/burst_flops/bfloat16", "1100 TFLOP/s", "is more than 1.05 times 989 TFLOP/s"),
+    ("measured/burst_flops/bfloat16", "700 TFLOP/s", "is less than what is sustained, 795"),
+    (
+        "efficiency/gemm/bfloat16/compute",
+        1.2,
+        "efficiency.gemm.bfloat16.compute: must be in (0, 1.1], got 1.2",
+    ),
+    (
+        "efficiency/gemm/float32/overhead",
+        3,
+        "efficiency.gemm.float32.overhead: must be text with a unit",
+    ),
     ("memory", 80, "memory: must be text with a unit"),
     ("kind", "h100", "kind: must be the name of the file"),
 ]

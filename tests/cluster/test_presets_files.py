@@ -207,6 +207,23 @@ def test_flops_are_read_with_units() -> None:
             {"efficiency": {"gemm": {"overhead": "2 s"}}},
             "efficiency.gemm.overhead: must be from 0 to 1 second",
         ),
+        (
+            {"efficiency": {"gemm": {"float32": {"compute": 5}}}},
+            "efficiency.gemm.float32.compute: must be a share > 0 and at most 4",
+        ),
+        ({"efficiency": {"gemm": {"float32": 3}}}, "efficiency.gemm.float32: must be an object"),
+        (
+            {"efficiency": {"gemm": {"float23": {"compute": 0.5}}}},
+            'efficiency.gemm: no dtype "float23"; there are float64, float32',
+        ),
+        (
+            {
+                "flops": {"float32": "1 TFLOP/s", "bfloat16": "2 TFLOP/s"},
+                "efficiency": {"gemm": {"compute": 0.5}},
+            },
+            "efficiency.gemm: of which dtype?",
+        ),
+        ({"measured": {"flops": {"float32": 3}}}, "sustained.float32: must be from 10^6"),
         ({"flop": {}}, 'flop: unknown key; did you mean "flops"?'),
         ({"kind": 3}, "kind: must be text, got 3"),
     ],
@@ -229,7 +246,9 @@ def test_devices_are_found_by_kind_or_file(tmp_path: Path) -> None:
         2 * 10**9,
         None,
     )
-    assert read_device("h100-sxm").efficiency["gemm"].compute == Fraction(79, 100)
+    known = read_device("h100-sxm").efficiency_of("gemm", "bfloat16")
+    assert known is not None
+    assert known.compute == Fraction(79, 100)
     with pytest.raises(
         InputError,
         match=r'neither a file nor a kind of device: "h100-sx"; did you mean "h100-sxm"\?',

@@ -31,7 +31,7 @@ from devices import (
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Row
 from simdev.costs.fit import Fit, Points, fit_scalars, predicted
-from simdev.costs.groups import Neighbours
+from simdev.costs.neighbours import NUGGET, OTHER_VARIANT, RANGE, Neighbours
 from simdev.costs.roofline import (
     CLASS_DEFAULT,
     Scalars,
@@ -238,9 +238,10 @@ def test_the_expected_error_follows_the_distance() -> None:
     rng = np.random.default_rng(5)
     near = [lasting(product(256 + i, 256, 256), factor=1 + 0.02 * (i % 2)) for i in range(40)]
     far = [lasting(text, factor=float(np.exp(rng.normal(0, 1)))) for text in products(40, seed=9)]
-    group = CostModel((profile(near + far),), (SPEC,)).estimates.group("fast", "gemm")
+    estimates = CostModel((profile(near + far),), (SPEC,)).estimates
     close, remote = (
-        next(group.estimates(load(text))) for text in (product(270, 256, 257), product(9, 4000, 70))
+        next(estimates.estimates(load(text), "fast"))
+        for text in (product(270, 256, 257), product(9, 4000, 70))
     )
     assert close.rung == remote.rung == "interpolated"
     assert (close.rel_err or 0) < 0.1 < 0.3 < (remote.rel_err or 0)
@@ -319,20 +320,23 @@ def test_of_several_devices_the_one_that_errs_least_is_scaled() -> None:
         assert (found.rung, found.basis) == ("scaled", "from slow")
 
 
-def test_near_rows_count_by_the_inverse_fourth_power_of_their_distance() -> None:
-    loads = [load(relu(2 ** (8 + 2 * i))) for i in range(8)]
-    ratios = np.arange(8.0)
-    asked_of = load(relu(2**13))
-    places = np.array(
-        [
-            [math.log(one.flops), math.log(one.read), math.log(one.written)]
-            for one in (*loads, asked_of)
-        ]
-    )
-    weights = np.sqrt(np.square(places[:-1] - places[-1]).mean(axis=1)) ** -4.0
-    found = Neighbours(loads, ratios).find(asked_of)
-    assert found.log_ratio == pytest.approx(weights @ ratios / weights.sum())
-    assert found.distance == pytest.approx(math.log(2))
+def test_near_rows_count_as_in_simple_kriging() -> None:
+    """One row: its ratio falls with the distance. Two, one by the other: solved by hand."""
+    first, second, between = (load(relu(2**i)) for i in (10, 13, 12))
+    # Bytes read and written both grow by the factor.
+    octave = math.log(2) * math.sqrt(2) / RANGE
+    found = Neighbours([second], np.array([1.0])).find(between)
+    alone = math.exp(-octave) / (1 + NUGGET)
+    assert found.log_ratio == pytest.approx(alone)
+    assert found.distance == pytest.approx(octave * RANGE)
+    likeness = np.exp([-2 * octave, -octave])
+    across = math.exp(-3 * octave)
+    weights = np.linalg.solve([[1 + NUGGET, across], [across, 1 + NUGGET]], likeness)
+    both = Neighbours([first, second], np.array([2.0, 1.0])).find(between)
+    assert both.log_ratio == pytest.approx(weights @ [2.0, 1.0])
+    assert both.variance == pytest.approx(1 - weights @ likeness)
+    turned = Neighbours([replace(second, variant="turned")], np.array([1.0])).find(between)
+    assert turned.log_ratio == pytest.approx(OTHER_VARIANT * alone)
 
 
 def test_rows_of_other_attributes_lie_farther_off() -> None:

@@ -99,10 +99,10 @@ class Durations:
             if cost is not None:
                 return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
         ideal = ideal_seconds(load, self.specs[kind])
-        return Part(self._scalars(kind, load.op_class).seconds(ideal), "roofline", None)
+        return Part(self._scalars(kind, load.op_class, load.dtype).seconds(ideal), "roofline", None)
 
-    def _datasheet_scalars(self, kind: str, op_class: str) -> Scalars:
-        return datasheet_scalars(self.specs[kind], op_class)
+    def _datasheet_scalars(self, kind: str, op_class: str, dtype: str) -> Scalars:
+        return datasheet_scalars(self.specs[kind], op_class, dtype)
 
     def host(self, rank: int) -> Host | None:
         """What dispatches the ops of a rank's devices.

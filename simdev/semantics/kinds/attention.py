@@ -47,6 +47,9 @@ class _Heads:
 
     def row(self, shape: Shape) -> tuple[Entry, ...]:
         """A value a row of the scores, or something else, whole."""
+        if shape == (*self.row_shape, 1):
+            # As cuDNN's attention gives it.
+            return (*self.rows, 0)
         return self.rows if shape == self.row_shape else (ALL,) * len(shape)
 
     def extra(self, shape: Shape) -> tuple[Entry, ...]:
@@ -133,6 +136,7 @@ def rotary_embedding(call: Call) -> Description:
 for _name in (
     "attention",
     "scaled_dot_product_attention",
+    "scaled_dot_product_cudnn_attention",
     "scaled_dot_product_flash_attention",
     "scaled_dot_product_flash_attention_for_cpu",
     "scaled_dot_product_efficient_attention",

@@ -1,0 +1,318 @@
+"""The rungs of the ladder that estimate: from measured rows on a kind of device, from those of
+another dtype or device, from a datasheet.
+
+What carries over from one dtype or device to another does so by the ratio of the two rooflines of
+the op class and dtype; an efficiency that was fitted in one dtype is not used for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from math import inf
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .groups import (
+    FEWEST_NEAR,
+    Group,
+    device_prefix,
+    estimate,
+    groups_of,
+    measured_rows,
+    rows_by_class,
+)
+from .roofline import (
+    ROOFLINE_ERROR,
+    DeviceSpec,
+    Load,
+    ideal_seconds,
+    is_covered,
+    launch_gap,
+    load_of,
+    peak_name,
+)
+from .rows import OpCost, Profile
+from .surface import Surface
+
+_FEWEST_ERRORS = 3  # rows that an expected error needs
+CARRIED_ERROR = 0.12
+"""What carrying over adds to an estimate's error where no shared row tells it: by so much the
+fractions of the peak that products reach differ between seven GPUs, in the mean."""
+
+Value = TypeVar("Value")
+
+
+class Estimates:
+    """Estimates from measured rows and datasheets; remembers tables, fits and answers.
+
+    A table or a fit is made when an op first needs it: most steps are measured whole.
+    """
+
+    def __init__(self, profiles: tuple[Profile, ...], specs: Mapping[str, DeviceSpec]) -> None:
+        self.profiles, self.specs = profiles, specs
+        self.answers: dict[str, OpCost | None] = {}
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        if key not in self._made:
+            self._made[key] = make()
+        value: Value = self._made[key]
+        return value
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device of which some profile has a row."""
+        kinds = (kind for profile in self.profiles for kind in profile.device_kinds)
+        return tuple(dict.fromkeys(kinds))
+
+    def knows(self, device_kind: str) -> bool:
+        """Whether there are rows or a datasheet of a kind of device: without either nothing can be
+        estimated.
+        """
+        return device_kind in self.specs or device_kind in self.kinds
+
+    def groups(self, device_kind: str, op_class: str) -> Mapping[str, Group]:
+        """The measured rows of an op class on a kind of device by dtype, with their fits."""
+
+        def make() -> Mapping[str, Group]:
+            rows = self._once(
+                ("rows", device_kind), lambda: rows_by_class(self.profiles, device_kind)
+            )
+            return groups_of(op_class, rows.get(op_class, []), self.specs.get(device_kind))
+
+        return self._once(("groups", device_kind, op_class), make)
+
+    def group(self, device_kind: str, op_class: str, dtype: str = "float32") -> Group:
+        """Those of one dtype, perhaps none."""
+
+        def make() -> Group:
+            return Group(op_class, dtype, (), (), self.specs.get(device_kind))
+
+        known = self.groups(device_kind, op_class).get(dtype)
+        return known or self._once(("group", device_kind, op_class, dtype), make)
+
+    def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
+        """The answer of the first rung that knows one; None where none does. Where a datasheet has
+        no peak for the dtype no rung is asked.
+        """
+        if not is_covered(load, self.specs.get(device_kind)):
+            return None
+        near = next(self.estimates(load, device_kind), None)
+        return near or self.scaled(key, load, device_kind) or self.roofline(load, device_kind)
+
+    def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
+        """What the rungs "interpolated" and "fitted" say, as far as the rows suffice, each with its
+        expected error.
+        """
+        group = self.group(device_kind, load.op_class, load.dtype)
+        alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
+        if alike >= FEWEST_NEAR:
+            surface = self._surface(device_kind, load)
+            answer = surface.answer(load)
+            others = len(surface.loads) - alike
+            beside = f" and {others} of other dtypes by the ratio of rooflines" if others else ""
+            basis = f"nearest of {alike} rows{beside} at {answer.distance:.2f}"
+            yield estimate(answer.seconds, "interpolated", answer.error, basis)
+        fitted = group.fitted(load)
+        if fitted is not None:
+            yield fitted
+
+    def _surface(self, device_kind: str, load: Load) -> Surface:
+        """The rows of a load's class that have as many extents; of its dtype alone where no
+        datasheet tells how dtypes compare.
+        """
+        spec, count = self.specs.get(device_kind), len(load.extents)
+        groups = self.groups(device_kind, load.op_class)
+        shared = tuple(groups) if spec is not None else (load.dtype,)
+
+        def make() -> Surface:
+            pairs = [
+                pair
+                for name in shared
+                for pair in zip(groups[name].loads, groups[name].seconds_measured, strict=True)
+                if len(pair[0].extents) == count
+            ]
+            return Surface(
+                [other for other, _ in pairs],
+                np.log([seconds for _, seconds in pairs]),
+                partial(self.group, device_kind, load.op_class),
+            )
+
+        return self._once(("surface", device_kind, load.op_class, shared, count), make)
+
+    def roofline(self, load: Load, device_kind: str) -> OpCost | None:
+        """The datasheet's answer; None where there is no datasheet."""
+        group = self.group(device_kind, load.op_class, load.dtype)
+        if group.datasheet is None or group.spec is None:
+            return None
+        ideal = ideal_seconds(load, group.spec)
+        error = self._once(
+            ("roofline", device_kind, load.op_class, load.dtype),
+            lambda: self._error_of_datasheets(device_kind, load.op_class, load.dtype),
+        )
+        basis = "datasheet" + ": ".join(("", *_remarks(load, group, ideal)))
+        return estimate(group.datasheet.seconds(ideal), "roofline", error, basis)
+
+    def _error_of_datasheets(self, device_kind: str, op_class: str, dtype: str) -> float:
+        """On this kind of device, else on the others that have a datasheet and rows, else as
+        published.
+        """
+        for kinds in ((device_kind,), tuple(self.specs)):
+            groups = [self.group(kind, op_class, dtype) for kind in kinds]
+            known = [
+                (group.datasheet_error, len(group.loads))
+                for group in groups
+                if group.datasheet_error is not None
+            ]
+            rows = sum(count for _, count in known)
+            if rows >= _FEWEST_ERRORS:
+                return sum(error * count for error, count in known) / rows
+        return ROOFLINE_ERROR
+
+    def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
+        """What another kind of device was measured to take for the op, else for its like, else this
+        one in another dtype, times the ratio of the rooflines.
+
+        Of several kinds the one that is expected to err least, then the first in the profiles.
+        """
+        errors = [
+            (self._scaling_error(kind, device_kind, load.op_class), kind)
+            for kind in self.kinds
+            if kind != device_kind
+        ]
+        for error, kind in sorted(errors, key=lambda pair: inf if pair[0] is None else pair[0]):
+            seconds = self._brought(_moved(key, device_kind, kind), load, kind, device_kind)
+            if seconds is not None:
+                return estimate(seconds, "scaled", error, f"from {kind}")
+        carried = [self._recast(load, device_kind)]
+        carried += [self._carried(load, kind, device_kind) for kind in self.kinds]
+        known = [cost for cost in carried if cost is not None]
+        return min(known, key=lambda cost: cost.rel_err or inf, default=None)
+
+    def _recast(self, load: Load, device_kind: str) -> OpCost | None:
+        """From the rows of other dtypes on the same kind of device."""
+        groups, count = self.groups(device_kind, load.op_class), len(load.extents)
+        if self.specs.get(device_kind) is None:
+            return None
+        rows = {
+            dtype: sum(len(other.extents) == count for other in group.loads)
+            for dtype, group in groups.items()
+        }
+        if sum(rows.values()) < FEWEST_NEAR:
+            return None
+        seconds, error, _ = self._surface(device_kind, load).answer(load)
+        names = " and ".join(dtype for dtype in rows if rows[dtype])
+        return estimate(seconds, "scaled", error + CARRIED_ERROR, f"from {names}")
+
+    def _carried(self, load: Load, source: str, target: str) -> OpCost | None:
+        """From an estimate of another kind of device, where both have a datasheet and neither or
+        both are processors: caches of the one say nothing of the other's.
+        """
+        specs = self.specs.get(source), self.specs.get(target)
+        if source == target or not specs[0] or not specs[1]:
+            return None
+        families = {spec.family == "cpu" for spec in specs if spec is not None and spec.family}
+        if len(families) != 1 or "" in {specs[0].family, specs[1].family}:
+            return None
+        near = next(self.estimates(load, source), None) if is_covered(load, specs[0]) else None
+        if near is None or near.rel_err is None:
+            return None
+        seconds = float(near.seconds) * self._ratio(load, source, target)
+        basis = f"from {source}, {near.rung} there"
+        return estimate(seconds, "scaled", near.rel_err + CARRIED_ERROR, basis)
+
+    def _brought(self, key: str, load: Load, source: str, target: str) -> float | None:
+        """Seconds on ``target`` of a row of ``source``."""
+        measured, spec = self._seconds(source).get(key), self.specs.get(target)
+        if measured is None or spec is None:
+            return None
+        if not (is_covered(load, spec) and is_covered(load, self.specs.get(source))):
+            return None
+        ratio = self._ratio(load, source, target)
+        return measured * ratio if ratio else None
+
+    def _ratio(self, load: Load, source: str, target: str) -> float:
+        """The roofline of a kind of device over that of another; 0 where the other has none.
+
+        The scalars fitted to the source count where the target's datasheet knows its own for the
+        class and dtype (or the source has no datasheet). Else both are reckoned by their
+        datasheets: what is slow on the one is slow on the other.
+        """
+        here = self.group(target, load.op_class, load.dtype)
+        group = self.group(source, load.op_class, load.dtype)
+        spec = self.specs[target]
+        if group.spec is None or spec.efficiency_of(load.op_class, load.dtype) is not None:
+            there = group.seconds(load)
+        else:
+            there = _datasheet_seconds(load, group)
+        return _datasheet_seconds(load, here) / there if there else 0.0
+
+    def _seconds(self, device_kind: str) -> Mapping[str, float]:
+        """The measured rows of a kind of device, by key."""
+        gap = launch_gap(self.specs.get(device_kind))
+        return self._once(
+            ("seconds", device_kind),
+            lambda: {
+                row.key: float(row.device_seconds(gap))
+                for row in measured_rows(self.profiles, device_kind)
+            },
+        )
+
+    def _scaling_error(self, source: str, target: str, op_class: str) -> float | None:
+        return self._once(
+            ("scaled", source, target, op_class),
+            lambda: self._error_of_scaling(source, target, op_class),
+        )
+
+    def _error_of_scaling(self, source: str, target: str, op_class: str) -> float | None:
+        """Mean relative error of scaling from ``source`` over the keys that it shares with a kind
+        that has rows.
+
+        That kind is the target itself where it has some, else any third one. None where no two
+        devices share enough.
+        """
+        errors = self._errors_shared(source, target, op_class)
+        if len(errors) < _FEWEST_ERRORS:
+            others = [kind for kind in self.kinds if kind not in (source, target)]
+            errors = [
+                error for kind in others for error in self._errors_shared(source, kind, op_class)
+            ]
+        return float(np.mean(errors)) if len(errors) >= _FEWEST_ERRORS else None
+
+    def _errors_shared(self, source: str, target: str, op_class: str) -> list[float]:
+        """Relative errors of scaling over the keys that two kinds of device share."""
+        errors = []
+        for key, measured in self._seconds(target).items():
+            there = _moved(key, target, source)
+            load = load_of(key) if there in self._seconds(source) else None
+            if load is not None and load.op_class == op_class:
+                seconds = self._brought(there, load, source, target)
+                if seconds is not None:
+                    errors.append(abs(seconds / measured - 1))
+        return errors
+
+
+def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[str]:
+    """What a person has to know of a datasheet's answer."""
+    assert group.spec is not None
+    assert group.datasheet is not None
+    computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory
+    stand_in = peak_name(group.spec, load.dtype)
+    if computes and stand_in != load.dtype:
+        yield f"{load.dtype} at the peak of {stand_in}"
+    known = group.spec.efficiency.get(load.op_class)
+    if isinstance(known, Mapping) and group.spec.efficiency_of(load.op_class, load.dtype) is None:
+        yield f"class default, its efficiency is of {' and '.join(known)}"
+
+
+def _datasheet_seconds(load: Load, group: Group) -> float:
+    assert group.spec is not None
+    assert group.datasheet is not None
+    return group.datasheet.seconds(ideal_seconds(load, group.spec))
+
+
+def _moved(key: str, source: str, target: str) -> str:
+    """The key of an op of ``source`` on the kind of device ``target``."""
+    return device_prefix(target) + key[len(device_prefix(source)) :]
