@@ -14,6 +14,12 @@ arrived,
    fair links are max-min, and deliver the bytes (flows.py).
 4. ``bounds`` the step time lies between what it cannot beat and what it cannot exceed.
 
+What hosts dispatch is judged from the question itself, by ``host_faults`` (hosts.py): ``dispatch``
+every op has
+   its own and starts after them, ``thread`` in their order and without delay, ``ahead`` and
+``blocks`` what
+   they wait for.
+
 What the trace claims (``step``, ``peak``, ``levels``, ``overflow``, ``feasible``) is compared
 wherever layer 1 holds.
 """
@@ -26,11 +32,12 @@ from ..taskgraph import TaskGraph
 from ..trace import Trace
 from .claims import Claim, claim_faults
 from .flows import flow_faults
+from .hosts import host_faults
 from .queues import queue_faults
 from .schedule import bound_faults, column_faults, data_faults, schedule_faults
 from .violation import RULES, Violation
 
-__all__ = ["RULES", "Claim", "Violation", "check"]
+__all__ = ["RULES", "Claim", "Violation", "check", "host_faults"]
 
 
 def check(task_graph: TaskGraph, trace: Trace, claim: Claim | None = None) -> tuple[Violation, ...]:

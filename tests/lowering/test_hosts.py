@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from host_worlds import PS, HostWorld, finishes, host_world
-from simdev.check import check
+from simdev.check import check, host_faults
 from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel
 from simdev.engine import ENGINES, simulate
@@ -33,6 +33,8 @@ def judged(world: HostWorld, steps: int) -> None:
     assert finishes(world, task_graph, traces[0].finish.tolist()) == expected
     assert (traces[0].start == traces[1].start).all()
     assert check(task_graph, traces[0]) == ()
+    prepared, order = world.prepared, world.strategy.order
+    assert host_faults(prepared.graph, prepared.cluster, prepared.costs, traces[0], order) == ()
 
 
 @settings(max_examples=300)

@@ -1,0 +1,108 @@
+"""Breaches of rule 9 are found, each by its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from host_worlds import PS
+from simdev.check import Violation, check, host_faults
+from simdev.cluster import Cluster, Device, Host
+from simdev.costs import CostModel
+from simdev.engine import simulate
+from simdev.graph import Graph, Op
+from simdev.lowering import lower
+from simdev.strategy import Order, Strategy
+from simdev.taskgraph import TaskGraph
+from simdev.trace import Trace
+
+
+def question(**host: object) -> tuple[Graph, Cluster]:
+    """a and c on the first device, b and d on the second; c blocks."""
+    ops = [
+        Op(name, time=5 * PS, host_time=2 * PS, blocks_host=name == "c", launches=2)
+        for name in "abcd"
+    ]
+    ops.append(Op("e", time=5 * PS, host_time=2 * PS))
+    devices = Device("gpu:0"), Device("gpu:1")
+    return Graph("g", tuple(ops)), Cluster("two", devices, host=Host(threads="node", **host))
+
+
+def answer(**host: object) -> tuple[Graph, Cluster, Trace]:
+    graph, cluster = question(**host)
+    homes = {op.name: f"gpu:{i % 2}" for i, op in enumerate(graph.ops)}
+    return graph, cluster, simulate(lower(graph, cluster, CostModel(), Strategy(homes)))
+
+
+def moved(trace: Trace, shift: dict[str, int], swap: tuple[str, ...] = ()) -> Trace:
+    """The trace with these tasks begun so much later, or two at each other's time."""
+    names = list(trace.task_graph.tasks.name)
+    by = np.array([shift.get(name, 0) for name in names])
+    start, finish = trace.start + by, trace.finish + by
+    if swap:
+        one, other = (names.index(name) for name in swap)
+        for column in (start, finish):
+            column[[one, other]] = column[[other, one]]
+    return replace(trace, start=start, finish=finish)
+
+
+def with_tasks(trace: Trace, change: Callable[[TaskGraph], TaskGraph]) -> Trace:
+    return replace(trace, task_graph=change(trace.task_graph))
+
+
+def longer(task_graph: TaskGraph) -> TaskGraph:
+    kind = ["forward" if n == "dispatch b" else k for n, k in _rows(task_graph)]
+    return replace(task_graph, tasks=replace(task_graph.tasks, kind=tuple(kind)))
+
+
+def _rows(task_graph: TaskGraph) -> list[tuple[str, str]]:
+    return list(zip(task_graph.tasks.name, task_graph.tasks.kind, strict=True))
+
+
+def rules(trace: Trace, graph: Graph, cluster: Cluster) -> set[str]:
+    return {fault.rule for fault in host_faults(graph, cluster, CostModel(), trace, Order())}
+
+
+def test_what_engines_do_is_no_breach() -> None:
+    for host in ({}, {"ahead": 1}, {"ahead": 3}):
+        graph, cluster, trace = answer(**host)
+        assert rules(trace, graph, cluster) == set()
+
+
+@pytest.mark.parametrize(
+    ("rule", "host", "change"),
+    [
+        ("dispatch", {}, lambda trace: moved(trace, {"a": -1})),
+        ("dispatch", {}, lambda trace: with_tasks(trace, longer)),
+        ("thread", {}, lambda trace: moved(trace, {}, ("dispatch a", "dispatch b"))),
+        ("thread", {}, lambda trace: moved(trace, {"dispatch b": -1})),
+        ("thread", {}, lambda trace: moved(trace, {"dispatch e": 1, "e": 1})),
+        ("blocks", {}, lambda trace: moved(trace, {"dispatch d": -3})),
+        ("ahead", {"ahead": 1}, lambda trace: moved(trace, {"dispatch c": -1})),
+    ],
+)
+def test_each_breach_is_told_by_its_rule(
+    rule: str, host: dict[str, int], change: Callable[[Trace], Trace]
+) -> None:
+    graph, cluster, trace = answer(**host)
+    assert rule in rules(change(trace), graph, cluster)
+
+
+def test_a_host_that_lowering_does_not_know_of_is_missed() -> None:
+    graph, cluster, trace = answer()
+    other = replace(cluster, host=replace(cluster.host, ahead=1))
+    assert rules(trace, graph, other) == {"ahead"}
+    assert rules(trace, graph, replace(cluster, host=Host("none"))) == {"dispatch"}
+    assert rules(trace, graph, replace(cluster, host=Host("graph"))) == {"dispatch"}
+    dear = Graph("g", tuple(replace(op, host_time=3 * PS) for op in graph.ops))
+    assert rules(trace, dear, cluster) == {"dispatch"}
+
+
+def test_breaches_are_also_those_of_the_task_graph() -> None:
+    *_, trace = answer()
+    early = moved(trace, {"dispatch d": -3})
+    faults: tuple[Violation, ...] = check(trace.task_graph, early)
+    assert {fault.rule for fault in faults} >= {"precedence"}
