@@ -89,7 +89,7 @@ def ranks_of(trace: Trace) -> Ints:
     case.
     """
     tasks, steps = trace.task_graph.tasks, trace.task_graph.steps
-    step = len(tasks) // steps
+    step = trace.task_graph.first_dispatch // steps
     sends = [row for row in range(step) if tasks.kind[row] in (TRANSFER, SYNC)]
     first = tasks.priority[:step].tolist()
     # Further segments and further queues have priorities of their own: the message's is that of
@@ -104,7 +104,8 @@ def ranks_of(trace: Trace) -> Ints:
     for row in sends:
         name = tasks.name[row]
         ranks[row] = named.get(name, named.get(name.rpartition(" ")[0], -1))
-    return np.tile(ranks, steps)
+    none = np.full(len(tasks) - step * steps, -1, np.int64)  # hosts send nothing
+    return np.concatenate((np.tile(ranks, steps), none))
 
 
 def plot_gains(

@@ -144,7 +144,7 @@ def _by_kind(report: Report) -> Mapping[str, int]:
 def _a_step(report: Report) -> slice:
     """The rows of the tasks of one step: where steps repeat, of the last that is counted."""
     graph, steady = report.trace.task_graph, report.steady
-    each = len(graph.tasks) // graph.steps
+    each = graph.first_dispatch // graph.steps
     counted = 0 if steady is None else len(steady.periods_ps)
     return slice(counted * each, (counted + 1) * each)
 
