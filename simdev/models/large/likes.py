@@ -67,7 +67,9 @@ def kernel(
     if like is None:
         return Kernel(name, op_class, DTYPE, flops, read, written, "")
     share = (read + written) / like.moved if like.moved else 1.0
-    return Kernel(name, op_class, DTYPE, flops, read, written, "", like.kind, like.key(), share)
+    return Kernel(
+        name, op_class, DTYPE, flops, read, written, "", like=like.kind, key=like.key(), share=share
+    )
 
 
 def products(m: int, k: int, n: int) -> tuple[Like, Like, Like]:
