@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from simdev.cluster import Cluster, Device
-from simdev.costs import CostModel, Profile
+from simdev.costs import CostModel, Profile, op_key
 from simdev.files import read_device, read_graph, read_profile
 from simdev.graph import Graph
 from simdev.scenario import Scenario
@@ -103,3 +103,21 @@ def graph_of(step: MeasuredStep) -> Graph | None:
     """The graph of a step with its optimizer; None where none is shipped."""
     path = step.shipped_graph()
     return None if path is None else with_optimizer(read_graph(path), step.optimizer)
+
+
+def captured_graph(step: MeasuredStep) -> Graph:
+    """The graph of a step as PyTorch runs it here, on fake tensors of its sizes. Needs torch."""
+    from simdev.measure.building import built, resolve
+    from simdev.measure.capture import capture
+
+    chosen = resolve(step.model, "cuda", dict(step.sizes), step.optimizer)
+    module, inputs, loss = built(chosen, step.model, "cpu")
+    return read_graph(capture(module, inputs, loss, step.optimizer, step.name).graph)
+
+
+def is_measured(step: MeasuredStep, graph: Graph) -> bool:
+    """Whether most of a step's operators have rows in its profile."""
+    rows = profile_of(step.profile_path).rows
+    computing = [i for i, op in enumerate(graph.ops) if op.phase != "update" and op.time is None]
+    known = sum(op_key(graph, i, KIND) in rows for i in computing)
+    return 2 * known > len(computing)

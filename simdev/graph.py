@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -61,7 +62,8 @@ class Op:
     throughout, ``workspace_bytes`` while it runs. Ops with the same ``colocate`` group go to one
     device. ``host_time`` (as ``time``) is what a host needs to dispatch it, ``launches`` how many
     kernels that launches (None: as measured, else 1); where it ``blocks_host`` the host then waits
-    for its end.
+    for its end. ``releases`` names tensors that the program refers to until it ends, longer than
+    anything reads them; only memory that is counted as the framework's counter does knows them.
     """
 
     name: str
@@ -80,9 +82,10 @@ class Op:
     host_time: Number | Mapping[str, Number] | None = None
     launches: int | None = None
     blocks_host: bool = False
+    releases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "control_inputs", "outputs", "attrs"):
+        for name in ("inputs", "control_inputs", "outputs", "attrs", "releases"):
             # Most are so already, and a graph may have a hundred thousand ops.
             if type(getattr(self, name)) not in (tuple, FrozenDict):
                 freeze(self, name)
@@ -215,6 +218,27 @@ class Graph:
         control input.
         """
         return tuple(tuple(sorted(set(self._references(op)))) for op in self.ops)
+
+    @cached_property
+    def holders(self) -> Mapping[tuple[int, int], int]:
+        """By (producer, output) that the program holds (``Op.releases``) the position of the op
+        that lets it go: of those up to the one that says so the last that depends on it, for no
+        other is sure to run later. What is not in the graph (ops were fused, say) is left out.
+        """
+        ends = {}
+        for end, op in enumerate(self.ops):
+            for text in op.releases:
+                with suppress(InputError):
+                    ends[self.resolve(text)] = end
+        last = {(i, k): self._last_behind(i, end) for (i, k), end in ends.items()}
+        return {(i, k): holder for (i, k), holder in last.items() if holder > i}
+
+    def _last_behind(self, producer: int, end: int) -> int:
+        behind = {producer}
+        for i in range(producer + 1, end + 1):
+            if any(before in behind for before, _ in self.reads[i]):
+                behind.add(i)
+        return max(behind)
 
     @cached_property
     def operands(self) -> tuple[tuple[Tensor, ...], ...]:

@@ -40,6 +40,7 @@ class _OpShape(TypedDict, total=False):
     host_time: Time
     launches: int
     blocks_host: bool
+    releases: list[str]
 
 
 class _GraphShape(TypedDict, total=False):
@@ -61,7 +62,11 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
         problems = [problem for i, op in enumerate(ops) for problem in _dtype_problems(i, op)]
         if problems:
             raise InputError(problems)
-        return Graph(fields.get("name", "graph"), tuple(map(_op, ops)))
+        graph = Graph(fields.get("name", "graph"), tuple(map(_op, ops)))
+        problems = list(_released_problems(graph))
+        if problems:
+            raise InputError(problems)
+        return graph
 
 
 def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
@@ -70,6 +75,16 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
     for k, name in enumerate(dtypes if isinstance(dtypes, list) else ()):
         if isinstance(name, str) and known(name) is None:
             yield f"ops[{i}].attrs.dt[{k}]: {no_dtype(name)}"
+
+
+def _released_problems(graph: Graph) -> Iterator[str]:
+    """Tensors that are released and that are not there."""
+    for i, op in enumerate(graph.ops):
+        for k, text in enumerate(op.releases):
+            try:
+                graph.resolve(text)
+            except InputError as error:
+                yield f"ops[{i}].releases[{k}]: {error}"
 
 
 def _op(fields: dict[str, Any]) -> Op:

@@ -210,6 +210,8 @@ class _Tasks:
                 row = self.buffer_of[i, tensor.view_of]
             self.buffer_of[i, output] = row
             self.columns.read(row, readers.get((i, output), ()))
+            if (i, output) in readers and (i, output) in self.prepared.holders:
+                self.columns.read(row, (self.prepared.holders[i, output],))
 
     # What is sent
 

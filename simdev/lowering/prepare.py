@@ -215,6 +215,11 @@ class Prepared:
         inside = workspaces(self.graph, self.cluster, self.costs, self.memory)
         return tuple((*both, *sizes) for both, sizes in zip(outside, inside, strict=True))
 
+    @property
+    def holders(self) -> Mapping[tuple[int, int], int]:
+        """The ops that let go what the program holds, by (producer, output), where that counts."""
+        return self.graph.holders if self.memory.is_pytorch else {}
+
     @cached_property
     def rings(self) -> dict[int, Ring]:
         """The collective ops by position. Raises InputError."""

@@ -138,6 +138,20 @@ class Writer:
                 self._write_leaf(index, record)
             else:
                 self._write_record(index, record)
+        self._write_lifetimes()
+
+    def _write_lifetimes(self) -> None:
+        """Of each tensor that outlives its readers, the op after which the program lets it go."""
+        last = {
+            source: index
+            for index, record in enumerate(self.recorder.records)
+            for source in record.sources
+        }
+        named = {op["name"]: op for op in self.ops}
+        for source, until in sorted(self.recorder.lifetimes.until.items()):
+            if until > last.get(source, until):
+                releases = named[self._names[until]].setdefault("releases", [])
+                releases.append(self._reference(source))
 
     def write_update(self, parameter: str, gradient: Gradient, optimizer: Optimizer) -> None:
         """The update of a parameter, which stays where the parameter is."""

@@ -30,6 +30,7 @@ from .kinds import (
     kind_of,
     named_arguments,
 )
+from .lifetimes import Lifetimes
 from .saved import saved_tensors
 from .scopes import Instance, Scopes
 
@@ -134,6 +135,7 @@ class Recorder(TorchDispatchMode):
         self._met: dict[int, tuple[Tensor, Tensor | None]] = {}
         # A freed storage would give its number to another.
         self._alive: list[Any] = []
+        self.lifetimes = Lifetimes()
 
     def add_leaf(self, kind: str, tensor: Tensor) -> int:
         """A tensor that the step is given (kind ``parameter`` or ``input``); returns its record."""
@@ -142,6 +144,7 @@ class Recorder(TorchDispatchMode):
             Record(kind, "forward", {}, Call(None, (), {}, (), ()), (), (), (spec,), ())
         )
         self._note_source(tensor, (len(self.records) - 1, 0))
+        self.lifetimes.forget(self._alive[-1])
         return len(self.records) - 1
 
     def note_saved(self, value: Tensor) -> None:
@@ -172,6 +175,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator and records it."""
+        self.lifetimes.settle(len(self.records) - 1)
         args, kwargs = self._converted(func, args, kwargs or {})
         result = func(*args, **kwargs)
         # Questions about a tensor (its device, its layout), which no device runs.
@@ -285,6 +289,7 @@ class Recorder(TorchDispatchMode):
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         self._sources[_storage(tensor)] = source
         self._alive.append(tensor.untyped_storage())
+        self.lifetimes.note(self._alive[-1], source)
 
 
 def call_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from simdev.check import check
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.costs import CostModel, DeviceSpec, Profile
 from simdev.errors import InputError
-from simdev.files import read_profile
+from simdev.files import read_graph, read_profile, write_graph
 from simdev.graph import Graph, Op, Tensor
 from simdev.lowering import Prepared, lower_prepared
 from simdev.lowering.scratch import BLAS_WORKSPACE, LT_WORKSPACE, cuda_kinds
@@ -199,6 +200,7 @@ def make_case(tape: Tape) -> World:
             kind=tape.pick(*kinds),
             phase=tape.pick("forward", "backward", "update"),
             outputs=tuple(Tensor(tensor.bytes * 700) for tensor in one.outputs),
+            releases=tuple(f"o{tape.number(8)}:{tape.number(2)}" for _ in range(tape.number(3))),
         )
     )
 
@@ -238,3 +240,37 @@ def test_a_run_of_lowered_tasks_keeps_what_updates_ask_for() -> None:
     spaces = [i for i, name in enumerate(buffers.name) if name.startswith("workspace of u")]
     assert buffers.requested_bytes[spaces].tolist() == [80 * KiB, 48 * KiB]
     assert buffers.bytes[spaces].tolist() == [88 * KiB, 88 * KiB]
+
+
+def chain(**releases: str) -> Graph:
+    """a -> b -> c -> d, each of 1 KiB; ``releases`` tells what the program holds until some."""
+    names = "abcd"
+    ops = [
+        Op(name, inputs=tuple(names[i - 1 : i]) if i else (), time="1 us", outputs=(Tensor(KiB),),
+           releases=tuple(releases.get(name, "")))
+        for i, name in enumerate(names)
+    ]  # fmt: skip
+    return Graph("chain", tuple(ops))
+
+
+def test_what_the_program_holds_lives_longer_than_its_readers() -> None:
+    assert peak_of(chain(), gpu()) == 2 * KiB
+    assert peak_of(chain(c="a"), gpu()) == 3 * KiB
+    assert peak_of(chain(d="ab"), gpu()) == 4 * KiB
+    # The contract counts by readers alone.
+    assert peak_of(chain(d="ab"), gpu(), MemoryModel()) == 2 * KiB
+
+
+def test_a_holder_is_the_last_op_that_depends_on_the_tensor() -> None:
+    ops = (*chain().ops, Op("e", time="1 us", releases=("a",)))
+    assert Graph("g", ops).holders == {(0, 0): 3}
+    # What is not there (ops were fused, say) lives as its readers say.
+    assert chain(d="x").holders == {}
+
+
+def test_files_keep_what_ops_release(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    write_graph(chain(c="a"), path)
+    assert read_graph(path) == chain(c="a")
+    with pytest.raises(InputError, match=r'ops\[0\].releases\[0\]: no op named "x"'):
+        read_graph({"name": "g", "ops": [{"name": "a", "releases": ["x"]}]})

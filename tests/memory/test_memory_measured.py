@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.measured import MeasuredStep, graph_of, measured_steps, scenario_of
+from benchmarks.h100_memory import MEDIAN, RESERVED, WORST, all_peaks, summary
+from benchmarks.measured import (
+    MeasuredStep,
+    graph_of,
+    measured_steps,
+    scenario_of,
+    with_optimizer,
+)
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.report import analyze
@@ -49,3 +56,26 @@ def test_a_placed_step_is_counted_alike_by_the_oracle() -> None:
     placement = [i * 2 // len(oracle.groups) for i in range(len(oracle.groups))]
     peaks = [memory.peak for memory in oracle.trace(placement).memory]
     assert list(oracle(placement).peaks) == peaks
+
+
+@pytest.mark.slow
+def test_all_steps_stay_within_what_the_benchmark_asks() -> None:
+    peaks = list(all_peaks(list(STEPS.values()), captured=False))
+    errors = summary(peaks)
+    assert sum(each.has_rows for each in peaks) == 15
+    assert errors["peak_allocated"]["median"] <= MEDIAN
+    assert errors["peak_allocated"]["worst"] <= WORST
+    assert errors["peak_reserved"]["worst"] <= RESERVED
+    assert errors["peak"]["worst"] <= WORST
+
+
+def test_another_optimizer_has_its_own_updates_and_states() -> None:
+    graph = graph_of(STEPS["mlp-b32"])
+    assert graph is not None
+    adam = with_optimizer(graph, "adam")
+    assert {op.kind for op in adam.ops if op.phase == "update"} == {"adam_update"}
+    states = {op.name: op.state_bytes for op in graph.ops if op.state_bytes}
+    assert {op.name: op.state_bytes for op in adam.ops if op.state_bytes} == {
+        name: 2 * size for name, size in states.items()
+    }
+    assert with_optimizer(adam, "sgd-momentum") == graph

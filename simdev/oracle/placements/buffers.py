@@ -22,7 +22,8 @@ class Sizes(NamedTuple):
     of its copies.
 
     A tensor and its views are one group (NONE: a tensor without views); its last one that is read
-    stands for the buffer of all. ``reserved`` is by device, held whatever runs there.
+    stands for the buffer of all. ``holder`` is the op that lets a tensor go that nothing reads any
+    more (NONE: its last reader). ``reserved`` is by device, held whatever runs there.
     """
 
     persistent: Ints
@@ -30,6 +31,7 @@ class Sizes(NamedTuple):
     held: Ints
     group: Ints
     sent: Ints
+    holder: Ints
     reserved: Ints
 
 
@@ -68,6 +70,7 @@ def sizes_of(prepared: Prepared) -> Sizes:
         held,
         [rows.get(base, NONE) for base in bases],
         list(map(rounded, reads.bytes.tolist())),
+        [prepared.holders.get(pair, NONE) for pair in pairs],
         list(map(sum, prepared.reserves)),
     )
     return Sizes(*(np.array(column, np.int64) for column in columns))
@@ -97,6 +100,8 @@ def tensor_buffers(
             end[device] = finish
         else:
             end[device] = max(end[device], finish)
+    if z.holder[tensor] != NONE:
+        freed = max(freed, r.finish[z.holder[tensor]])
     group = z.group[tensor]
     if group != NONE:
         freed = max(freed, v.until[group])

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...graph import PHASES
-from ...taskgraph import BUFFER_KINDS, OUTSIDE, PERSISTENT, Ints, TaskGraph
+from ...taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
 from ...trace import Trace
 from .allocator import Allocator
 
@@ -170,9 +171,7 @@ class _Step:
         rows = rows[buffers.filler[rows] < len(tasks) // trace.task_graph.steps]
         filler, kind = buffers.filler[rows], buffers.kind[rows]
         held = filler == PERSISTENT
-        # The batch is there before the step, and stays: it waits for nothing and takes no time.
-        given = (trace.task_graph.predecessor_count == 0) & (tasks.duration == 0)
-        leaf = ~held & given[filler]
+        leaf = ~held & _given(trace.task_graph)[filler]
         state = held & (kind == KIND["optimizer state"])
         space = held & (kind == KIND["workspace"])
         lasting = np.concatenate((rows[held & ~state & ~space], rows[leaf], rows[space]))
@@ -187,6 +186,18 @@ class _Step:
             frozenset(np.intersect1d(read, passing).tolist()),
             frozenset(passing[updates[buffers.filler[passing]]].tolist()),
         )
+
+
+def _given(task_graph: TaskGraph) -> NDArray[np.bool_]:
+    """The tasks that stand for the batch, which is there before the step and stays: they take no
+    time and wait for nothing but their dispatch.
+    """
+    tasks = task_graph.tasks
+    sent = np.fromiter((kind == DISPATCH for kind in tasks.kind), np.bool_, len(tasks))
+    waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
+    given: NDArray[np.bool_] = np.bincount(waits, minlength=len(tasks)) == 0
+    given &= (tasks.duration == 0) & ~sent
+    return given
 
 
 def _tensors(task_graph: TaskGraph, state: int) -> tuple[int, ...]:
