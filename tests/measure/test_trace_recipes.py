@@ -63,6 +63,9 @@ def test_the_recipe_marks_steps_and_its_commands_run(recipe, monkeypatch, capsys
     (parameters,) = [op for op in scenario.graph.ops if op.kind == "parameter"]
     assert parameters.param_bytes == 4 * (64 * 256 + 256 + 256 * 10 + 10)
     assert parameters.state_bytes == 2 * parameters.param_bytes
+    # Gradients live to the end of the step: its last op reads them.
+    made = scenario.graph.operands[-1]
+    assert sum(tensor.bytes for tensor in made) + parameters.grad_bytes >= parameters.param_bytes
 
 
 def traced(path, step, count, **options) -> str:

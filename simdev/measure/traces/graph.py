@@ -9,9 +9,9 @@ goes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, count
 from math import prod
@@ -45,6 +45,7 @@ class Step:
     replay: Replay
     ops: list[Op] = field(default_factory=list)
     unnamed: Counter[str] = field(default_factory=Counter)
+    gradients: list[str] = field(default_factory=list)
     _taken: set[str] = field(default_factory=set)
     _latest: dict[Key, str] = field(default_factory=dict)
     _around: dict[int, dict[Key, str]] = field(default_factory=dict)
@@ -67,6 +68,16 @@ class Step:
         for part, share in zip(parts, shares(rows) if len(rows) > 1 else [1.0], strict=True):
             self._write(piece, part, share, first=part is parts[0])
 
+    def keep_gradient(self, parameter: Parameter) -> int:
+        """Notes that the latest output of a parameter's size is its gradient; returns the bytes of
+        a gradient that no op is known to have made.
+        """
+        source = self._latest.get((prod(parameter[0]), parameter[1]), "")
+        if not source.startswith(_PHASES["backward"]) or source in self.gradients:
+            return _size(parameter)
+        self.gradients.append(source)
+        return 0
+
     def _write(self, piece: Piece, part: Replayed, share: float, first: bool) -> None:
         call, row = piece.call, part.row
         span = call.event or (piece.kernels[0][0] if piece.kernels else None)
@@ -76,6 +87,9 @@ class Step:
         if any(Op(name).problems()):
             name = self._unique("call")
         inputs = self._reads(call, row)
+        # Updates are made in place, where the parameters and the optimizer's state lie.
+        in_place = call.phase == "update" and call.name.endswith("_")
+        outputs = [] if in_place else part.outputs
         before = (self.ops[-1].name,) if self.ops and not inputs else ()
         time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
         launches = len({id(launch) for launch, _ in piece.kernels})
@@ -87,7 +101,7 @@ class Step:
                 phase=call.phase,
                 inputs=inputs,
                 control_inputs=before,
-                outputs=tuple(Tensor(**output) for output in part.outputs),
+                outputs=tuple(Tensor(**output) for output in outputs),
                 attrs=row["attrs"] | seen,
                 time={self.kind: time},
                 # All launches of a call stand with its first op: the others follow on the device.
@@ -96,7 +110,7 @@ class Step:
                 blocks_host=piece.blocks and first,
             )
         )
-        self._remember(call, row, inputs, name, part.outputs)
+        self._remember(call, row, inputs, name, outputs)
 
     def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
         """The tensors that the op is taken to read."""
@@ -141,30 +155,46 @@ def step_graph(
     timeline: Timeline,
     kind: str,
     replay: Replay,
-    parameters: Sequence[Parameter],
+    gradients: Sequence[tuple[int, Parameter]],
     update: str | None,
 ) -> tuple[Graph, Counter[str]]:
     """The graph of a step on a kind of device, and ns by kind of what a compiler fused.
 
-    ``update`` is the kind of the optimizer's updates, where it is known.
+    ``gradients`` as ``gradients_of`` tells them; ``update`` is the kind of the optimizer's updates,
+    where it is known.
     """
     step = Step(kind, replay)
-    if parameters:
-        step.ops.append(_parameters(parameters, update))
+    if gradients:
+        step.ops.append(_parameters([parameter for _, parameter in gradients], update))
+    left, unmade = deque(gradients), 0
     for piece in timeline.pieces:
+        while left and left[0][0] < piece.launched:
+            unmade += step.keep_gradient(left.popleft()[1])
         step.add(piece)
+    unmade += sum(step.keep_gradient(parameter) for _, parameter in left)
     if timeline.rest_ns:
         rest = timeline.rest_ns * _NANOSECOND
         before = (step.ops[-1].name,)
         step.ops.append(
             Op("rest of the step", "host", "update", (), before, time=0, host_time=rest)
         )
+    if gradients:
+        step.ops[0] = replace(step.ops[0], grad_bytes=unmade)
+    # Gradients live to the end of the step, where the next one clears them.
+    last = step.ops[-1]
+    reached = (*last.inputs, last.name)
+    kept = [
+        name
+        for name in step.gradients
+        if name not in reached and not name.startswith(f"{last.name}:")
+    ]
+    step.ops[-1] = replace(last, inputs=(*last.inputs, *kept))
     return Graph(name, tuple(step.ops)), step.unnamed
 
 
 def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
-    """An op that owns all parameters, their gradients and the optimizer's state."""
-    size = sum(prod(shape) * bits_of(dtype) // 8 for shape, dtype in parameters)
+    """An op that owns all parameters and the optimizer's state."""
+    size = sum(map(_size, parameters))
     states = STATES.get((update or "").removesuffix("_update"), 0)
     return Op(
         "parameters",
@@ -172,9 +202,13 @@ def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
         time=0,
         host_time=0,
         param_bytes=size,
-        grad_bytes=size,
         state_bytes=states * size,
     )
+
+
+def _size(parameter: Parameter) -> int:
+    shape, dtype = parameter
+    return prod(shape) * bits_of(dtype) // 8
 
 
 def _plain(piece: Piece) -> Replayed:

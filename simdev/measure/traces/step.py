@@ -16,7 +16,7 @@ from .graph import step_graph
 from .operators import Replay, types_of
 from .reading import calls_of, kind_of_device, steps_of
 from .timeline import Timeline, bounds, device_timeline, host_timeline
-from .updates import OPTIMIZER, parameters_of, update_kind
+from .updates import OPTIMIZER, gradients_of, update_kind
 
 MOST_NAMED = 5
 
@@ -46,8 +46,8 @@ def trace_step(
     steps, skipped, marked = steps_of(events, warm_up)
     number = _median_step(steps)
     start, end = bounds(events, steps, marked, number)
-    parameters = parameters_of(events.roots, start)
-    replay = Replay(types_of(events), parameters)
+    gradients = gradients_of(events.roots, start)
+    replay = Replay(types_of(events), [parameter for _, parameter in gradients])
     on_device = bool(events.kernels)
     calls = [
         call
@@ -62,7 +62,7 @@ def trace_step(
         if on_device
         else host_timeline(calls, start, end)
     )
-    graph, fused = step_graph(name, timeline, kind, replay, parameters, _update(events))
+    graph, fused = step_graph(name, timeline, kind, replay, gradients, _update(events))
     figures = _figures(timeline, calls, fused)
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)

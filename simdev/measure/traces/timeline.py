@@ -44,7 +44,9 @@ class Piece:
 
     @property
     def launched(self) -> int:
-        """When its first kernel was launched, in ns."""
+        """When its first kernel was launched, in ns; on a CPU when it began."""
+        if not self.kernels and self.call.event is not None:
+            return self.call.event.start
         return _launched(self.kernels[0])
 
 

@@ -43,9 +43,9 @@ Timed = tuple[Event, int]
 """An operator and its time in ns."""
 
 
-def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
-    """Every parameter that the backward gives a gradient, in that order: from a moment (ns) up to
-    the next step of an optimizer.
+def gradients_of(roots: Sequence[Event], start: int = 0) -> list[tuple[int, Parameter]]:
+    """When autograd stores the gradient of which parameter, in ns and in that order: from a moment
+    up to the next step of an optimizer.
     """
     spans = [span for root in roots for span in root.inside() if span.start >= start]
     stored = sorted(
@@ -56,12 +56,17 @@ def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
         span.start for span in spans if span.name.startswith(OPTIMIZER) and span.start >= first
     ]
     return [
-        (tuple(gradient.shape), _dtype(DTYPES[gradient.type]))
+        (span.start, (tuple(gradient.shape), _dtype(DTYPES[gradient.type])))
         for span in stored
         if span.start < min(steps, default=span.end)
         for gradient in span.arguments()[:1]
         if is_shape(gradient.shape) and gradient.type in DTYPES
     ]
+
+
+def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
+    """Every parameter that the backward of a step gives a gradient, in that order."""
+    return [parameter for _, parameter in gradients_of(roots, start)]
 
 
 def optimizer_steps(events: Events) -> list[Event]:
