@@ -22,7 +22,7 @@ import numpy as np
 from simdev.costs import DeviceSpec, OpCost, Profile, Row
 from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
-from simdev.costs.roofline import Load, launch_gap, load_of
+from simdev.costs.roofline import Load, load_of, pace_of
 from simdev.errors import InputError
 from simdev.files import read_profile
 from simdev.files.device import device_presets
@@ -110,7 +110,7 @@ def _folds(
 
 
 def _ask(errors: Errors, model: Estimates, abroad: Estimates, row: Row, load: Load) -> None:
-    measured = float(row.device_seconds(launch_gap(model.specs.get(errors.device))))
+    measured = float(row.device_seconds(pace_of(model.specs.get(errors.device))))
     errors.rows += 1
     for cost in model.estimates(load, errors.device):
         errors.add(cost.rung, cost, measured)

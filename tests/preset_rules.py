@@ -42,7 +42,7 @@ _PARSERS: dict[str, Parser] = {
     "dispatch": parse_time,
     "overhead": parse_time,
 }
-_PLAIN = ("efficiency", "compute", "lanes", "ports")  # numbers without a unit
+_PLAIN = ("efficiency", "compute", "lanes", "ports", "sustained_clock")  # numbers without a unit
 _CLUSTER_NUMBERS = ("bandwidth", "latency", "gap", "lanes")
 
 
@@ -75,6 +75,7 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
         "memory",
         "blas_workspace",
         "launch",
+        "sustained_clock",
         "launch_gap",
         "dispatch",
     )

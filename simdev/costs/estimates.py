@@ -29,8 +29,8 @@ from .roofline import (
     Load,
     ideal_seconds,
     is_covered,
-    launch_gap,
     load_of,
+    pace_of,
     peak_name,
 )
 from .rows import OpCost, Profile
@@ -251,11 +251,11 @@ class Estimates:
 
     def _seconds(self, device_kind: str) -> Mapping[str, float]:
         """The measured rows of a kind of device, by key."""
-        gap = launch_gap(self.specs.get(device_kind))
+        pace = pace_of(self.specs.get(device_kind))
         return self._once(
             ("seconds", device_kind),
             lambda: {
-                row.key: float(row.device_seconds(gap))
+                row.key: float(row.device_seconds(pace))
                 for row in measured_rows(self.profiles, device_kind)
             },
         )

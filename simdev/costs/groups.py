@@ -21,8 +21,8 @@ from .roofline import (
     datasheet_scalars,
     ideal_seconds,
     is_covered,
-    launch_gap,
     load_of,
+    pace_of,
     rounded,
 )
 from .rows import OpCost, Profile, Row
@@ -148,7 +148,7 @@ def groups_of(name: str, rows: Iterable[Row], spec: DeviceSpec | None) -> Mappin
     for row in rows:
         load = load_of(row.key)
         if load is not None and is_covered(load, spec):
-            seconds = float(row.device_seconds(launch_gap(spec)))
+            seconds = float(row.device_seconds(pace_of(spec)))
             by_dtype.setdefault(load.dtype, []).append((load, seconds))
     return {
         dtype: Group(name, dtype, [load for load, _ in pairs], [time for _, time in pairs], spec)

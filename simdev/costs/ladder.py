@@ -27,9 +27,10 @@ from ..frozen import freeze
 from ..graph import Graph
 from ..semantics import traits_of
 from ..units import MAX_PS, picoseconds
+from .dispatch import Dispatches
 from .estimates import Estimates
-from .host import HostCost, between_cost, given_cost, launches_of
-from .roofline import DeviceSpec, is_covered, launch_gap, load_of, no_peak, work_problem
+from .host import HostCost
+from .roofline import DeviceSpec, is_covered, load_of, no_peak, pace_of, work_problem
 from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 
 # What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and
@@ -84,14 +85,15 @@ class CostModel:
         """What dispatching one op of the graph costs the host of a kind of device, or None where
         nothing is known.
         """
-        op = graph.ops[position]
-        headers = (profile.header for profile in self.profiles)
-        return given_cost(op, device_kind) or between_cost(headers, op, device_kind)
+        return self._dispatches.column(graph, device_kind)[position]
+
+    @cached_property
+    def _dispatches(self) -> Dispatches:
+        return Dispatches(self.profiles, self.estimates.specs)
 
     def launches(self, graph: Graph, position: int, device_kind: str) -> int:
         """How many kernels one op of the graph launches on a kind of device."""
-        cost = self.host_cost(graph, position, device_kind)
-        return launches_of(graph.ops[position]) if cost is None else cost.launches
+        return self._dispatches.launches(graph, device_kind)[position]
 
     def _answer(self, key: str, kind: str, device_kind: str) -> OpCost | None:
         row = next((profile.rows[key] for profile in self.profiles if key in profile.rows), None)
@@ -99,7 +101,7 @@ class CostModel:
             # A row whose source is no rung (a model of somebody's) is an estimate for ``strict``.
             rung = row.source if row.source in RUNGS else "fitted"
             allowed = rung in KNOWN or not self.strict
-            seconds = row.device_seconds(launch_gap(self.estimates.specs.get(device_kind)))
+            seconds = row.device_seconds(pace_of(self.estimates.specs.get(device_kind)))
             return OpCost(seconds, rung, row.rel_err) if allowed else None
         load = load_of(key)
         if traits_of(kind).leaf or (load is not None and load.is_free):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
@@ -27,6 +27,8 @@ LAUNCH_GAP = Fraction(8, 10**7)
 """Seconds that pass between two kernels of a stream where no datasheet tells: with them the rows of
 seven steps on an H100 add up to what the steps take as replayed CUDA graphs, within 2 %.
 """
+# Of the peak in bfloat16: products that compute at least as fast are held back by the power cap.
+HOT = Fraction(6, 10)
 # FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten.
 LEAST_RATE = 10**6
 ANY = "any"
@@ -71,8 +73,9 @@ class DeviceSpec:
     ``launch_gap`` are the seconds between two kernels of a stream (None: not told), ``dispatch``
     those in which a host dispatches a small op (None: not told). ``sustained`` and ``burst`` are
     the FLOP/s by dtype that products were seen to hold for seconds, under the power cap, and for a
-    single call. ``family`` ("hbm", "cpu", ...) tells which kinds are alike. ``provenance`` is
-    carried along.
+    single call; ``sustained_clock`` is the share of the rate of one call that kernels near the peak
+    keep (None: not told). ``family`` ("hbm", "cpu", ...) tells which kinds are alike.
+    ``provenance`` is carried along.
     """
 
     kind: str
@@ -89,6 +92,7 @@ class DeviceSpec:
     sustained: Mapping[str, Fraction] = FrozenDict()
     burst: Mapping[str, Fraction] = FrozenDict()
     family: str = ""
+    sustained_clock: Fraction | None = None
 
     def __post_init__(self) -> None:
         freeze(self, "flops", "efficiency", "provenance", "sustained", "burst")
@@ -121,6 +125,9 @@ class DeviceSpec:
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds <= 1:
                 yield f"{name}: must be from 0 to 1 second, got {float(seconds):g}"
+        clock = self.sustained_clock
+        if clock is not None and not 0 < clock <= 1:
+            yield f"sustained_clock: must be a share in (0, 1], got {float(clock):g}"
 
     def efficiency_of(self, op_class: str, dtype: str) -> Efficiency | None:
         """What is known of a class (or "default") in a dtype, or in what computes that dtype here;
@@ -133,9 +140,29 @@ class DeviceSpec:
         return next((known[name] for name in names if name in known), None)
 
 
-def launch_gap(spec: DeviceSpec | None) -> Fraction:
-    """Seconds between two kernels of a stream of a device, perhaps of no datasheet."""
-    return LAUNCH_GAP if spec is None or spec.launch_gap is None else spec.launch_gap
+class Pace(NamedTuple):
+    """How kernels follow one another: ``gap`` seconds between two, and those of ``hot`` FLOP/s or
+    more (None: none) at ``clock`` of the rate that one call alone has.
+    """
+
+    gap: Fraction = LAUNCH_GAP
+    hot: Fraction | None = None
+    clock: Fraction = Fraction(1)
+
+
+PACE = Pace()
+"""That of kernels on a device of which nothing is told."""
+
+
+def pace_of(spec: DeviceSpec | None) -> Pace:
+    """The pace of kernels on a device, perhaps of no datasheet."""
+    if spec is None:
+        return PACE
+    gap = LAUNCH_GAP if spec.launch_gap is None else spec.launch_gap
+    peak = spec.flops.get("bfloat16")
+    if spec.sustained_clock is None or peak is None:
+        return Pace(gap)
+    return Pace(gap, HOT * peak, spec.sustained_clock)
 
 
 def _rate_problems(path: str, rates: Mapping[str, Fraction]) -> Iterator[str]:

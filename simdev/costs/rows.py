@@ -20,7 +20,7 @@ from ..frozen import FrozenDict, freeze
 from ..graph import Graph
 from ..semantics import operand_dtypes, operand_shapes, traits_of
 from ..semantics.dtype import canonical
-from .roofline import LAUNCH_GAP
+from .roofline import PACE, Pace
 
 PHASE_CODES = {"forward": "fwd", "backward": "bwd", "update": "opt"}
 RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline")
@@ -28,12 +28,6 @@ RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", "roofline")
 
 KNOWN = RUNGS[:2]
 """The rungs that are no estimates: all that ``strict`` lets pass."""
-
-# Kernels as long as this run at the clock that the power limit allows, not at that of one call on a
-# device that was idle: by up to 13 % slower (products in bfloat16 on an H100).
-_LONG_KERNELS = Fraction(5, 10**4)
-# What events around a call and an emptied L2 add to it at most: 1.3 us, and 50 MB to read again.
-_BRACKETS = Fraction(2, 10**5)
 
 _KEY = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
@@ -111,19 +105,20 @@ class Row:
         count = self.details.get("launches")
         return None if count is None else int(count)
 
-    def device_seconds(self, gap: Fraction = LAUNCH_GAP) -> Fraction:
+    def device_seconds(self, pace: Pace = PACE) -> Fraction:
         """Seconds that the op takes of its device.
 
-        Those are its kernels' and a ``gap`` for each launch, where the row tells both
-        (``kernel_ns``, ``launches``), else the median of the calls. A call's kernels are those of
-        one call; long ones take no less than the median of many, less what measuring adds to it.
+        Those are its kernels' and a gap for each launch, where the row tells both (``kernel_ns``,
+        ``launches``), else the median of the calls. Kernels that draw more power than the device
+        keeps up, which one call alone does not show, take as much longer as the ``pace`` tells.
         """
         kernels, launches = self.details.get("kernel_ns"), self.launches
         if kernels is None or not launches:
             return self.seconds
-        seconds = Fraction(kernels) / 10**9
-        busy = seconds + gap * launches
-        return busy if seconds < _LONG_KERNELS else max(busy, self.seconds - _BRACKETS)
+        seconds, flops = Fraction(kernels) / 10**9, self.details.get("flops") or 0
+        if pace.hot is not None and flops > pace.hot * seconds:
+            seconds /= pace.clock
+        return seconds + pace.gap * launches
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class _DeviceShape(TypedDict, total=False):
     blas_workspace: OptionalBytes
     launch_gap: Seconds
     dispatch: Seconds
+    sustained_clock: Share
     efficiency: dict[str, Annotated[dict[str, dict[str, Any]], PlainValidator(_by_dtype)]]
     measured: _MeasuredShape
     ports: dict[str, int]
@@ -76,7 +77,7 @@ class _DeviceShape(TypedDict, total=False):
 
 _SPEC = (
     *("kind", "name", "family", "flops", "memory_bandwidth", "memory", "blas_workspace"),
-    *("launch", "launch_gap", "dispatch", "provenance"),
+    *("launch", "launch_gap", "dispatch", "sustained_clock", "provenance"),
 )
 FORMAT = Format(_DeviceShape, "a device")
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from devices import SPEC, US, key, profile
-from simdev import CostModel
-from simdev.costs import Row
+from simdev import CostModel, Graph
+from simdev.costs import Profile, Row
+from simdev.costs.roofline import pace_of
+from simdev.errors import InputError
 from simdev.files import read_profile
 from simdev.files.device import device_presets
 from simdev.files.graph import read_graph
@@ -25,6 +27,13 @@ def row(p50: float, **details: object) -> Row:
     return Row(key([(8,)], (8,), "relu"), Fraction(p50) * US, details=details)
 
 
+def h100(model: str) -> tuple[Profile, CostModel, Graph]:
+    """A model's profile, costs by its rows alone, and the graph of its step."""
+    rows = read_profile(H100 / f"{model}.h100-sxm.jsonl")
+    graph = read_graph(H100 / rows.header["header"]["graph"])
+    return rows, CostModel((rows,), device_presets(), strict=True), graph
+
+
 @pytest.mark.parametrize(
     ("p50", "details", "expected"),
     [
@@ -32,9 +41,7 @@ def row(p50: float, **details: object) -> Row:
         (9, {"kernel_ns": 1600}, 9),  # nothing tells the gaps
         (9, {"launches": 3}, 9),
         (9, {"kernel_ns": 0, "launches": 0}, 9),  # no kernel was seen
-        (499, {"kernel_ns": 400_000, "launches": 1}, "400.8"),
-        (620, {"kernel_ns": 520_000, "launches": 1}, 600),  # at the clock of one call alone
-        (530, {"kernel_ns": 520_000, "launches": 5}, 524),
+        (620, {"kernel_ns": 520_000, "launches": 1, "flops": 4 * 10**11}, "520.8"),
     ],
 )
 def test_kernels_and_gaps_are_what_an_op_takes(
@@ -53,6 +60,27 @@ def test_the_gap_is_that_of_the_datasheet() -> None:
         assert (found.seconds, found.rung) == (Fraction(expected) * US, "measured")
 
 
+def test_products_near_the_peak_do_not_keep_the_rate_of_one_call() -> None:
+    sheet = replace(SPEC, flops={"bfloat16": Fraction(10**15)}, sustained_clock=Fraction(9, 10))
+    cool, hot = (row(9, kernel_ns=90, launches=1, flops=rate * 90) for rate in (599_999, 600_001))
+    assert cool.device_seconds(pace_of(sheet)) == Fraction("0.89") * US
+    assert hot.device_seconds(pace_of(sheet)) == Fraction("0.9") * US
+    assert hot.device_seconds(pace_of(SPEC)) == Fraction("0.89") * US
+    with pytest.raises(InputError, match="sustained_clock: must be a share in"):
+        replace(SPEC, sustained_clock=Fraction(0))
+
+
+@pytest.mark.parametrize("model", ["llama-1b", "llama-70b-1l", "llama3-8b-4l"])
+def test_forward_and_backward_of_stacks_in_bfloat16_last_as_they_were_measured(model: str) -> None:
+    rows, costs, graph = h100(model)
+    phases = rows.header["header"]["step"]["phases"]
+    for phase in ("forward", "backward"):
+        ops = [i for i, op in enumerate(graph.ops) if op.phase == phase]
+        found = [costs.cost(graph, i, "h100-sxm") for i in ops]
+        total = float(sum(cost.seconds for cost in found if cost is not None))
+        assert total == pytest.approx(phases[phase]["measured_step_s"], rel=0.06)
+
+
 @pytest.mark.parametrize("model", SGD)
 def test_rows_of_an_h100_add_up_to_the_step_as_a_replayed_graph(model: str) -> None:
     lines = (H100 / "measured/graphs.jsonl").read_text().splitlines()
@@ -62,9 +90,7 @@ def test_rows_of_an_h100_add_up_to_the_step_as_a_replayed_graph(model: str) -> N
         for step in measured
         if step["model"] == model and step["sizes"].get("batch") != 4
     )
-    rows = read_profile(H100 / f"{model}.h100-sxm.jsonl")
-    graph = read_graph(H100 / rows.header["header"]["graph"])
-    costs = CostModel((rows,), device_presets(), strict=True)
+    _, costs, graph = h100(model)
     found = [costs.cost(graph, i, "h100-sxm") for i in range(len(graph.ops))]
     total = float(sum(cost.seconds for cost in found if cost is not None))
     assert None not in found

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ...costs import DeviceSpec, Row
-from ...costs.roofline import Load, ideal_seconds, is_covered, launch_gap, load_of
+from ...costs.roofline import Load, ideal_seconds, is_covered, load_of, pace_of
 from ...errors import InputError
 from ...files.device import device_names, read_device
 from ...files.profile import read_profile
@@ -101,7 +101,7 @@ class Sample:
         them, else the median.
         """
         row = Row(self.key, Fraction(self.p50) / 10**9, details=self.details)
-        return float(row.device_seconds(launch_gap(self.spec)) * 10**9)
+        return float(row.device_seconds(pace_of(self.spec)) * 10**9)
 
     @property
     def tells_kernels(self) -> bool:

@@ -1,0 +1,284 @@
+"""What dispatching the ops of a step costs a host, from measured rows and datasheets.
+
+measured      the op's row tells the host's time in a real step (``host_step_ns``)
+estimated     the profile tells the host's time of the phase, or rows what a bare call costs
+              (``host_ns``)
+datasheet     the device's datasheet tells what a bare call costs (``dispatch``)
+
+A bare call is not what a step spends on an op: modules, views, autograd's notes and cold caches
+come on top. Estimates count bare dispatches of a small elementwise op, in three classes (LIGHT,
+HEAVY, FIRST). They were fitted to the host's times by phase of 19 steps of 15 models on one machine
+with an H100 (``benchmarks.h100 --fit``). A phase of a model left out errs by 18 % in the mean; two
+runs of one step differ by 10 to 25 %.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import dist, log
+from statistics import median
+from typing import Any, NamedTuple
+
+from ..graph import Graph, Op
+from ..semantics import op_class, traits_of
+from .groups import device_prefix, measured_rows
+from .held import held_factors
+from .host import HostCost, between_cost, given_cost
+from .roofline import DeviceSpec, Load, load_of, pace_of, rounded
+from .rows import Profile, Row, op_key
+
+LIGHT = Fraction(87, 100)
+"""Bare dispatches of an elementwise op, of a launch of an optimizer's loop, and of the second half
+of a convolution's backward, which is one call with the first.
+"""
+HEAVY = Fraction(466, 100)
+"""Those of any other op: it stands in a module, among views, and autograd notes it."""
+FIRST = Fraction(280, 100)
+"""Those that the first op of its profile key in a step takes more: the host's caches are cold."""
+
+WEIGHT, INPUT = "_backward_weight", "_backward_input"
+Place = tuple[float, ...]
+ESTIMATED_ERROR, DATASHEET_ERROR = 0.2, 0.5
+# Bare calls of two runs on one machine differ by less: only beyond it they tell of another host
+# than the datasheet's.
+_SAME_HOST = Fraction(3, 2)
+
+
+class Bare(NamedTuple):
+    """Seconds of a bare dispatch on the host of a kind of device, and who told them."""
+
+    seconds: Fraction
+    rung: str
+    rel_err: float
+    basis: str
+
+
+class Weight(NamedTuple):
+    """What dispatching an op takes, in bare dispatches of each class."""
+
+    light: int
+    heavy: int
+    first: int
+
+    @property
+    def dispatches(self) -> Fraction:
+        """Bare dispatches together."""
+        return LIGHT * self.light + HEAVY * self.heavy + FIRST * self.first
+
+
+class Dispatches:
+    """Host costs of graphs by kind of device; remembers those of the graph last asked for."""
+
+    def __init__(self, profiles: tuple[Profile, ...], specs: Mapping[str, DeviceSpec]) -> None:
+        self.profiles, self.specs = profiles, specs
+        self._bare: dict[str, Bare | None] = {}
+        self._graph: Graph | None = None
+        self._columns: dict[str, tuple[list[HostCost | None], list[int]]] = {}
+        self._sizes: dict[tuple[str, str], list[tuple[Place, int]]] = {}
+
+    def column(self, graph: Graph, device_kind: str) -> Sequence[HostCost | None]:
+        """The host's cost of every op of a graph, None where nothing is known."""
+        return self._of(graph, device_kind)[0]
+
+    def launches(self, graph: Graph, device_kind: str) -> Sequence[int]:
+        """How many kernels each op of a graph launches: as it says, else its row or the row of its
+        kind that is nearest in size, else one. Leaves and views launch none.
+        """
+        return self._of(graph, device_kind)[1]
+
+    def _of(self, graph: Graph, device_kind: str) -> tuple[list[HostCost | None], list[int]]:
+        if self._graph is not graph:
+            self._graph, self._columns = graph, {}
+        if device_kind not in self._columns:
+            # Keys take long to make: without profiles no row is looked for.
+            positions = range(len(graph.ops)) if self.profiles else ()
+            keys = [op_key(graph, i, device_kind) for i in positions]
+            keys = keys or [op.kind for op in graph.ops]
+            rows = [self._row(key) for key in keys]
+            launches = list(map(self._launches, graph.ops, keys, rows))
+            costs = list(self._costs(graph, device_kind, keys, rows, launches))
+            self._columns[device_kind] = costs, launches
+        return self._columns[device_kind]
+
+    def _costs(
+        self,
+        graph: Graph,
+        device_kind: str,
+        keys: Sequence[str],
+        rows: Sequence[tuple[Profile, Row] | None],
+        launches: Sequence[int],
+    ) -> Iterator[HostCost | None]:
+        headers = [profile.header for profile in self.profiles]
+        bare = self.bare(device_kind)
+        seconds: list[Fraction | None] = [None] * len(keys)
+        if bare is not None:
+            each = weights(graph, keys, launches)
+            seconds = [weight.dispatches * bare.seconds for weight in each]
+            if bare.rung == "estimated":
+                seconds = self._as_held(graph, device_kind, rows, seconds)
+        for op, row, count, estimate in zip(graph.ops, rows, launches, seconds, strict=True):
+            known = given_cost(op, device_kind)
+            if known is None and row is not None:
+                known = _in_a_step(*row, op.phase)
+            known = known or between_cost(headers, op, device_kind)
+            if known is not None:
+                yield replace(known, launches=count)
+            elif _launches_nothing(op.kind):
+                # Calls of views are among what other ops take.
+                yield HostCost(Fraction(0), count, "given")
+            elif bare is None or estimate is None:
+                yield None
+            else:
+                yield HostCost(estimate, count, *bare[1:])
+
+    def _launches(self, op: Op, key: str, row: tuple[Profile, Row] | None) -> int:
+        if op.launches is not None:
+            return op.launches
+        if row is not None and row[1].launches is not None:
+            return row[1].launches
+        if _launches_nothing(op.kind):
+            return 0
+        of_kind = self._of_kind(json.loads(key)[0], op.kind) if self.profiles else []
+        load = load_of(key) if of_kind else None
+        if load is None:
+            return 1
+        place = _place(load)
+        return min(of_kind, key=lambda row: dist(row[0], place))[1]
+
+    def _of_kind(self, device_kind: str, kind: str) -> list[tuple[Place, int]]:
+        """Size and launches of the measured rows of a kind of op on a kind of device."""
+        if (device_kind, kind) not in self._sizes:
+            start = f"{device_prefix(device_kind)}{json.dumps(kind)},"
+            rows = [
+                row
+                for row in measured_rows(self.profiles, device_kind)
+                if row.key.startswith(start) and row.details.get("kernel_ns") is not None
+            ]
+            loads = [(load_of(row.key), row.launches) for row in rows]
+            self._sizes[device_kind, kind] = [
+                (_place(load), count) for load, count in loads if load is not None and count
+            ]
+        return self._sizes[device_kind, kind]
+
+    def _row(self, key: str) -> tuple[Profile, Row] | None:
+        """The row of a key and its profile: the first that has one."""
+        return next(((p, p.rows[key]) for p in self.profiles if key in p.rows), None)
+
+    def _as_held(
+        self,
+        graph: Graph,
+        device_kind: str,
+        rows: Sequence[tuple[Profile, Row] | None],
+        seconds: Sequence[Fraction | None],
+    ) -> list[Fraction | None]:
+        """Estimates, each phase as the step tells that was measured with the rows, where the host
+        held it up.
+        """
+        pace = pace_of(self.specs.get(device_kind))
+        whole = [i for i, row in enumerate(rows) if row is not None]
+        profiles = {id(row[0]): row[0] for row in rows if row is not None}
+        step = step_of(next(iter(profiles.values()))) if len(profiles) == 1 else {}
+        if step.get("ops") != len(whole):
+            return list(seconds)  # another step than that of the profile
+        phases = [graph.ops[i].phase for i in whole]
+        host = [float(seconds[i] or 0) for i in whole]
+        device = [float(row[1].device_seconds(pace)) for row in rows if row is not None]
+        factors = held_factors(phases, host, device, step.get("phases", {}))
+        return [
+            None if time is None else rounded(float(time) * factors.get(op.phase, 1.0))
+            for op, time in zip(graph.ops, seconds, strict=True)
+        ]
+
+    def bare(self, device_kind: str) -> Bare | None:
+        """A bare dispatch, as rows of the kind tell it, else its datasheet; None where neither
+        does.
+        """
+        if device_kind not in self._bare:
+            self._bare[device_kind] = self._find_bare(device_kind)
+        return self._bare[device_kind]
+
+    def _find_bare(self, device_kind: str) -> Bare | None:
+        spec, start = self.specs.get(device_kind), device_prefix(device_kind)
+        known = None if spec is None else spec.dispatch
+        times = [
+            Fraction(row.details["host_ns"]) / 10**9
+            for profile in self.profiles
+            for key, row in profile.rows.items()
+            if key.startswith(start) and _tells_a_bare_call(row)
+        ]
+        if not times:
+            text = "a bare dispatch by the datasheet"
+            return None if known is None else Bare(known, "datasheet", DATASHEET_ERROR, text)
+        seconds = rounded(float(median(times)))
+        if known is not None and known / _SAME_HOST <= seconds <= known * _SAME_HOST:
+            seconds = known
+        text = f"bare calls of {len(times)} rows"
+        return Bare(seconds, "estimated", ESTIMATED_ERROR, text)
+
+
+def _tells_a_bare_call(row: Row) -> bool:
+    """Whether a row is a GPU's of a small elementwise op: one launch, which the host does not wait
+    for.
+    """
+    get = row.details.get
+    if get("host_ns") is None or get("kernel_ns") is None or row.launches != 1:
+        return False
+    return op_class(str(get("op"))) == "elementwise"
+
+
+def _launches_nothing(kind: str) -> bool:
+    traits = traits_of(kind)
+    return traits.leaf is not None or traits.view
+
+
+def _place(load: Load) -> Place:
+    return tuple(log(max(size, 1)) for size in (load.flops, load.read, load.written))
+
+
+def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Iterator[Weight]:
+    """What dispatching each op of a graph takes; ``keys`` and ``launches`` are those of its ops."""
+    seen: set[str] = set()
+    before = ""
+    for op, key, count in zip(graph.ops, keys, launches, strict=True):
+        first = int(key not in seen)
+        seen.add(key)
+        half = op.kind.endswith(WEIGHT) and before == op.kind.removesuffix(WEIGHT) + INPUT
+        before = op.kind
+        if op_class(op.kind) == "optimizer":
+            yield Weight(count, 0, first)
+        elif half or op_class(op.kind) == "elementwise":
+            yield Weight(1, 0, first)
+        else:
+            yield Weight(0, 1, first)
+
+
+def _in_a_step(profile: Profile, row: Row, phase: str) -> HostCost | None:
+    """What a row or the header of its profile tells of an op's host time in a real step."""
+    measured = row.details.get("host_step_ns")
+    if measured is not None:
+        return HostCost(Fraction(measured) / 10**9, 1, "measured")
+    host = _object(header_of(profile).get("host"))
+    part = _object(_object(host.get("phases")).get(phase))
+    seconds, ops = part.get("host_s"), part.get("ops")
+    # One that runs ahead of nothing is the device: what it tells stands between ops.
+    if seconds is None or not ops or "ahead" in host:
+        return None
+    mean = rounded(float(seconds) / float(ops))
+    return HostCost(mean, 1, "estimated", ESTIMATED_ERROR, "the phase of a measured step")
+
+
+def header_of(profile: Profile) -> Mapping[str, Any]:
+    """What a profile's header line tells."""
+    return _object(profile.header.get("header", profile.header))
+
+
+def step_of(profile: Profile) -> Mapping[str, Any]:
+    """The whole step that was measured with the rows of a profile; empty where none was."""
+    return _object(header_of(profile).get("step"))
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
