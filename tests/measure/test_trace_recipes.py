@@ -285,3 +285,16 @@ def test_a_cuda_graph_is_one_op_of_all_its_kernels():
     assert [float(op.time["h100-sxm"] * 10**6) for op in step.graph.ops] == [10, 54]
     rows = trace_profile(trace(*events)).profile.rows.values()
     assert [row.details["op"] for row in rows] == ["matmul", "cuda_graph"]
+
+
+def test_kernels_of_a_cpu_are_named_where_inductor_tells_them():
+    """With ``torch._inductor.config.cpp.enable_kernel_profile``; what is left is the graph's."""
+    events = [
+        span("CompiledFunction", 0, 100),
+        span(f"## Call CompiledFxGraph {HASH} ##", 5, 90, "user_annotation"),
+        operator("graph_0_cpp_fused_gelu_1", 10, 30, TENSORS[:2], 1),
+        operator("aten::mm", 50, 20, MATRIX, 2),
+    ]
+    step = trace_step(trace(*events, devices=[]), "epyc-1core")
+    times = {op.kind: float(op.time["epyc-1core"] * 10**6) for op in step.graph.ops}
+    assert times == {"compiled_graph": 40, "cpp_fused_gelu": 30, "matmul": 20}

@@ -22,7 +22,7 @@ from .replay import DTYPES
 
 # triton_ and three letters of what kind of loop it is (pointwise, reduction, persistent, template),
 # or C++ of a CPU; the number at the end counts the kernels of a graph.
-FUSED = re.compile(r"((?:triton_[a-z]{3}|(?:graph_\d+_)?cpp_fused)_\w*?)(?:_\d+)?\Z")
+FUSED = re.compile(r"(?:graph_\d+_)?((?:triton_[a-z]{3}|cpp_fused)_\w*?)(?:_\d+)?\Z")
 GRAPH = re.compile(r"## Call CompiledFxGraph (\w+)")
 FRAME = re.compile(r"Torch-Compiled Region: (\S+)")
 FUNCTION = re.compile(r"CompiledFunction(?:Backward)?\Z")

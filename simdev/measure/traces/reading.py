@@ -240,7 +240,9 @@ class _Reading:
             self.fused = [self.fused[0] + 1, self.fused[1] + time]
         note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
-            self._add(row, time * share, call.host_ns, len(call.kernels), note)
+            # Each row's ops launch their part: all rows together are the call.
+            launches = -(-len(call.kernels) // len(rows))
+            self._add(row, time * share, call.host_ns // len(rows), launches, note)
             if self._hosts:
                 self.rows[row_key(row)].in_step.append(self._hosts[id(call)] / len(rows))
             self.totals[call.step] += time * share
