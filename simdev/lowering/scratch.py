@@ -1,6 +1,7 @@
 """What PyTorch holds on a GPU beside the tensors of a step.
 
-Scratch memory of operators is what the rows of a profile tell (``ws``). An update makes
+Scratch memory of operators is what the rows of a profile tell (``ws``), or in proportion what they
+tell of another batch. An update makes
 temporaries, and all updates run behind the backward while every gradient is there (they go when
 ``zero_grad`` drops them), so a step needs room for the largest temporaries beside all gradients.
 cuBLAS gets a workspace from each thread that calls it: the program's in the forward, autograd's in
@@ -9,7 +10,8 @@ the backward. They are kept from the first product on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..cluster import Cluster
@@ -53,10 +55,8 @@ def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, in
 
     What the graph says itself stays, but for updates.
     """
-    kinds = sorted(cuda_kinds(costs))
-    needed = [
-        op.workspace_bytes or _measured(graph, i, costs, kinds) for i, op in enumerate(graph.ops)
-    ]
+    rows = _Rows(costs)
+    needed = [op.workspace_bytes or rows.scratch(graph, i) for i, op in enumerate(graph.ops)]
     updating = {i: needed[i] or _temporaries(graph, i) for i in _updates(graph)}
     most = 0
     for i, space in reversed(list(zip(updating, _with_kept(graph, updating), strict=True))):
@@ -72,12 +72,48 @@ def _updates(graph: Graph) -> list[int]:
     return [i for i, op in enumerate(graph.ops) if op.phase == "update"]
 
 
-def _measured(graph: Graph, position: int, costs: CostModel, kinds: Sequence[str]) -> int:
-    """The most scratch memory in bytes that a row tells of an op, on any of these kinds."""
-    keys = [op_key(graph, position, kind) for kind in kinds]
-    rows = [profile.rows[key] for profile in costs.profiles for key in keys if key in profile.rows]
-    sizes = [row.details.get("ws") for row in rows]
-    return max((size for size in sizes if isinstance(size, int)), default=0)
+class _Rows:
+    """The scratch memory that rows tell, by key and by what is alike but for the batch."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self.kinds, self.by_key = sorted(cuda_kinds(costs)), dict[str, int]()
+        self.alike: dict[str, list[tuple[list[int], int]]] = {}
+        prefixes = tuple(json.dumps([kind])[:-1] for kind in self.kinds)
+        for profile in reversed(costs.profiles):
+            for key, row in profile.rows.items():
+                size = row.details.get("ws")
+                if isinstance(size, int) and key.startswith(prefixes):
+                    self.by_key[key] = size
+                    if size:
+                        pattern, extents = _pattern(key)
+                        self.alike.setdefault(pattern, []).append((extents, size))
+
+    def scratch(self, graph: Graph, position: int) -> int:
+        """The most of an op in bytes on any of the kinds; where no row is its own, in proportion to
+        the nearest of those that differ in their batch alone.
+        """
+        keys = [op_key(graph, position, kind) for kind in self.kinds]
+        measured = [self.by_key[key] for key in keys if key in self.by_key]
+        return max(measured or map(self._in_proportion, keys), default=0)
+
+    def _in_proportion(self, key: str) -> int:
+        pattern, extents = _pattern(key)
+        near = []
+        for others, size in self.alike.get(pattern, ()):
+            pairs = zip(extents, others, strict=True)
+            ratios = {a / b for a, b in pairs if a != b and a and b}
+            if len(ratios) == 1:
+                ratio = ratios.pop()
+                near.append((max(ratio, 1 / ratio), round(size * ratio)))
+        return min(near, default=(1.0, 0))[1]
+
+
+def _pattern(key: str) -> tuple[str, list[int]]:
+    """A key without the first extent of each shape, and these."""
+    *rest, operands, dtypes, outputs = json.loads(key)
+    shapes = [shape for shape in (*operands, *outputs) if shape]
+    tails = [[shape and shape[1:] for shape in part] for part in (operands, outputs)]
+    return json.dumps([rest, dtypes, tails]), [shape[0] for shape in shapes]
 
 
 def _temporaries(graph: Graph, position: int) -> int:

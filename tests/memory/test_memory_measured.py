@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.h100_memory import MEDIAN, RESERVED, WORST, all_peaks, summary
@@ -13,7 +15,7 @@ from benchmarks.measured import (
     with_optimizer,
 )
 from simdev import Oracle
-from simdev.cluster import Cluster, Device
+from simdev.cluster import Cluster, Device, Host
 from simdev.report import analyze
 from simdev.scenario import execute
 
@@ -42,6 +44,16 @@ def test_allocated_and_reserved_are_those_of_pytorch(name: str) -> None:
     assert use.reserved == pytest.approx(told["peak_reserved"], rel=0.1)
     # What is judged against the capacity leaves out the rests of blocks.
     assert report.devices[0].memory.peak == pytest.approx(told["peak_allocated"], rel=0.005)
+
+
+@pytest.mark.parametrize("steps", ["once", "repeated"])
+def test_hosts_and_steps_in_a_row_change_no_memory(steps: str) -> None:
+    step = STEPS["mlp-b4096"]
+    alone = scenario(step)
+    cluster = replace(alone.cluster, host=Host())
+    hosted = replace(alone, cluster=cluster, steps=steps)
+    uses = [analyze(execute(each)).footprint.allocators for each in (alone, hosted)]
+    assert uses[0] == uses[1]
 
 
 def test_a_split_step_is_counted_alike_by_the_oracle() -> None:

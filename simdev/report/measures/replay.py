@@ -167,11 +167,12 @@ class _Step:
         """``rows`` are the device's buffers that count."""
         tasks, buffers = trace.task_graph.tasks, trace.task_graph.buffers
         updates = np.fromiter((kind == UPDATE for kind in tasks.kind), np.bool_, len(tasks))
-        # Of a trace of several steps the first will do.
-        rows = rows[buffers.filler[rows] < len(tasks) // trace.task_graph.steps]
+        sent = np.fromiter((kind == DISPATCH for kind in tasks.kind), np.bool_, len(tasks))
+        # Of a trace of several steps the first will do; dispatches stand behind all steps.
+        rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.steps]
         filler, kind = buffers.filler[rows], buffers.kind[rows]
         held = filler == PERSISTENT
-        leaf = ~held & _given(trace.task_graph)[filler]
+        leaf = ~held & _given(trace.task_graph, sent)[filler]
         state = held & (kind == KIND["optimizer state"])
         space = held & (kind == KIND["workspace"])
         lasting = np.concatenate((rows[held & ~state & ~space], rows[leaf], rows[space]))
@@ -188,12 +189,11 @@ class _Step:
         )
 
 
-def _given(task_graph: TaskGraph) -> NDArray[np.bool_]:
+def _given(task_graph: TaskGraph, sent: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The tasks that stand for the batch, which is there before the step and stays: they take no
-    time and wait for nothing but their dispatch.
+    time and wait for nothing but their dispatch (those that are ``sent``).
     """
     tasks = task_graph.tasks
-    sent = np.fromiter((kind == DISPATCH for kind in tasks.kind), np.bool_, len(tasks))
     waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
     given: NDArray[np.bool_] = np.bincount(waits, minlength=len(tasks)) == 0
     given &= (tasks.duration == 0) & ~sent
