@@ -49,12 +49,10 @@ class StepTimer:
         self.seconds = 0.0
         self.row: Fields = {}
 
-    def measure(self, seconds: float) -> int:
-        """Warm-ups, then as many steps as take about so long; returns how many."""
+    def warm_up(self, seconds: float) -> int:
+        """Steps that do not count; returns how many more take about so long."""
         self.run(STEP_WARM_UPS, keep=False)
-        count = max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
-        self.run(count)
-        return count
+        return max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
 
     def measure_row(self, count: int = ROW_STEPS) -> None:
         """The wall time of a step in a row of steps that nobody waits for, which is what training

@@ -112,7 +112,8 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         timers = [StepTimer(*_parts(step), conditions.device) for step in steps]
         conditions.tell("whole step")
         share = STEP_SHARE * conditions.seconds / len(steps)
-        reps = [timer.measure(share) for timer in timers]
+        reps = [timer.warm_up(share) for timer in timers]
+        _in_turns(timers, reps)
         hosts = _hosts(steps, timers, conditions)
         again = 1.5 * sum(n * timer.seconds for n, timer in zip(reps, timers, strict=True))
         left = max(0.0, conditions.seconds - (time.monotonic() - start) - again)
@@ -124,8 +125,7 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         measured = _measured(captured, conditions, left, kept, real_steps)
         # Again behind the operators: a machine that slows down over the run shows in the step too.
         if not measured.method.get("interrupted"):
-            for n, timer in zip(reps, timers, strict=True):
-                timer.run(n)
+            _in_turns(timers, reps)
     return _whole(measured, steps, timers, hosts)
 
 
@@ -141,6 +141,16 @@ def joint(captures: Sequence[Capture]) -> Capture:
     # In the order of the steps, the first one's operators first.
     order = dict.fromkeys(key for capture in captures for key in capture.calls)
     return Capture({}, {key: calls[key] for key in order}, rows, counts, saved)
+
+
+def _in_turns(timers: Sequence[StepTimer], reps: Sequence[int]) -> None:
+    """Runs each step as often as it says, in turns: a slow spell of the machine then falls on all
+    of them alike.
+    """
+    for i in range(max(reps)):
+        for timer, count in zip(timers, reps, strict=True):
+            if i < count:
+                timer.run(1)
 
 
 def _hosts(
