@@ -6,14 +6,23 @@ from __future__ import annotations
 
 from .calibration import Calibration, Quality, Residual, calibrate, calibration_text
 from .fit import FIT
+from .hosts import HostCalibration, HostTimes, calibrate_host, host_text, read_host_times
 from .measured import Measured, read_measured
 from .solve import Parameter
 from .steps import MeasuredStep, StepFit, calibrate_steps, read_steps, steps_text
-from .writing import fitted_cluster, write_fitted, write_fitted_cluster, write_fitted_steps
+from .writing import (
+    fitted_cluster,
+    write_fitted,
+    write_fitted_cluster,
+    write_fitted_steps,
+    write_hosted,
+)
 
 __all__ = [
     "FIT",
     "Calibration",
+    "HostCalibration",
+    "HostTimes",
     "Measured",
     "MeasuredStep",
     "Parameter",
@@ -21,13 +30,17 @@ __all__ = [
     "Residual",
     "StepFit",
     "calibrate",
+    "calibrate_host",
     "calibrate_steps",
     "calibration_text",
     "fitted_cluster",
+    "host_text",
+    "read_host_times",
     "read_measured",
     "read_steps",
     "steps_text",
     "write_fitted",
     "write_fitted_cluster",
     "write_fitted_steps",
+    "write_hosted",
 ]

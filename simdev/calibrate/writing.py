@@ -19,6 +19,7 @@ from ..files.writing import time_text, write_text
 from ..scenario import graph_of
 from ..version import __version__
 from .calibration import Calibration
+from .hosts import HostCalibration
 from .steps import StepFit
 
 PATHS = ("graph", "strategy", "profile", "devices")
@@ -99,6 +100,27 @@ def write_fitted_steps(
     _write(path, written)
 
 
+def write_hosted(
+    calibration: HostCalibration, source: PathLike, path: PathLike, place: PathLike | None = None
+) -> None:
+    """Write the scenario of the file ``source`` with a graph whose ops tell their host's times,
+    whole or not at all. Raises InputError, OSError.
+    """
+    value, folder = read_json(source), os.path.dirname(os.fspath(source))
+    written = {"version": VERSION} | {key: plain(part) for key, part in value.items()}
+    target = os.path.dirname(os.fspath(path if place is None else place))
+    for key in (*PATHS, "cluster"):
+        if key in written:
+            written[key] = _moved(written[key], folder, target)
+    times = {
+        op.name: time_text(Fraction(op.host_time))
+        for op in graph_of(calibration.scenario).ops
+        if isinstance(op.host_time, (int, Fraction))
+    }
+    written["graph"] = _with_times(value["graph"], folder, times, "host_time")
+    _write(path, written)
+
+
 def _write(path: PathLike, written: Mapping[str, Any]) -> None:
     # A part a line: what people may want to see beside the graph stays legible.
     lines = ",\n".join(
@@ -129,10 +151,12 @@ def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
     }
 
 
-def _with_times(part: Any, folder: str, timed: Mapping[str, Mapping[str, str]]) -> Any:
+def _with_times(
+    part: Any, folder: str, timed: Mapping[str, str | Mapping[str, str]], field: str = "time"
+) -> Any:
     graph = plain(part if isinstance(part, dict) else read_json(os.path.join(folder, part)))
     for op in graph["ops"]:
-        op |= {"time": timed[op["name"]]} if op["name"] in timed else {}
+        op |= {field: timed[op["name"]]} if op["name"] in timed else {}
     return graph
 
 

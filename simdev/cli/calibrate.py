@@ -1,5 +1,5 @@
-"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, or the host
-times of a large model to measured steps.
+"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, what its host
+needs to a measured step, or the host times of a large model to measured steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..errors import InputError, within
 from .options import DONE
 from .outputs import JSON, output_files
 
-DEFAULT, HOST_TIME = "gap,latency,bandwidth", "host_time"
+DEFAULT, HOST, HOST_TIME = "gap,latency,bandwidth", "host", "host_time"
 HELP = "fit gaps, latencies and bandwidths to a measured trace, host times to measured steps"
 DESCRIPTION = (
     "Fit a scenario's numbers to a measured trace by robust least squares, and tell the residuals; "
@@ -23,14 +23,15 @@ OPTIONS = (
     (
         "trace",
         "TRACE",
-        "a saved run, or Chrome trace events; spans are matched by name. Of a large model: a table "
-        "of steps (.csv) by fields of the scenario",
+        "a saved run, or Chrome trace events; spans are matched by name. Of a host: an object with "
+        "host_ms or host_s (by phase) or wall_s. Of a large model: a table of steps (.csv) by "
+        "fields of the scenario",
     ),
     (
         "--fit",
         "WHAT",
         "of gap, latency, bandwidth, efficiency, efficiency:KIND/OP (patterns); default: "
-        f"{DEFAULT}; of a table of steps {HOST_TIME}",
+        f"{DEFAULT}; or {HOST} alone, what dispatching costs; of a table of steps {HOST_TIME}",
     ),
     ("-o --output", "OUT", "write the scenario with what was fitted (.json, .json.gz)"),
     ("--cluster", "OUT", "write the cluster with what was fitted (.json, .json.gz)"),
@@ -42,7 +43,25 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
+    if args.fit == HOST:
+        return _fit_host(args)
     return _fit_steps(args) if args.trace.endswith(STEPS) else _fit_trace(args)
+
+
+def _fit_host(args: argparse.Namespace) -> int:
+    if args.cluster is not None:
+        raise InputError("--cluster: host times stand in the graph; write the scenario with -o")
+    with output_files(args, {"output": JSON}, [(args.trace, "the host's times")]) as out:
+        from ..calibrate import calibrate_host, host_text, read_host_times, write_hosted
+        from ..scenario import load_scenario
+
+        scenario, measured = load_scenario(args.file), read_host_times(args.trace)
+        with within(args.file):
+            fit = calibrate_host(scenario, measured)
+        if "output" in out:
+            write_hosted(fit, args.file, out["output"], args.output)
+    print(json.dumps(fit.to_json(), indent=1, allow_nan=False) if args.json else host_text(fit))
+    return DONE
 
 
 def _fit_steps(args: argparse.Namespace) -> int:

@@ -1,0 +1,119 @@
+"""What dispatching costs, fitted to phases, to a whole step and to a trace."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simdev.calibrate import calibrate_host, read_host_times
+from simdev.cli import main
+from simdev.errors import InputError
+from simdev.graph import Op
+from simdev.scenario import graph_of, load_scenario
+
+US = Fraction(1, 10**6)
+
+
+def op(name: str, host_us: int, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "time": "2 us", "host_time": f"{host_us} us", **fields}
+
+
+def scenario(tmp_path: Path, host_us: int = 10, device: str = "gpu") -> Path:
+    """Three ops forward and one backward on a GPU that waits for its host."""
+    ops = [op(name, host_us) for name in "abc"] + [op("d", 2 * host_us, phase="backward")]
+    value = {
+        "version": 1,
+        "graph": {"version": 1, "name": "g", "ops": ops},
+        "cluster": {
+            "version": 1,
+            "name": "c",
+            "devices": [{"name": "gpu", "kind": device}],
+            "links": [],
+            "host": {"mode": "eager"},
+        },
+        "strategy": {"placement": {"*": "gpu"}, "order": "program"},
+        "options": {"steps": "repeated"},
+    }
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def written(tmp_path: Path, value: Any) -> Path:
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(value))
+    return path
+
+
+def host_us(ops: tuple[Op, ...]) -> list[float]:
+    return [float(op.host_seconds_on("gpu") or 0) * 1e6 for op in ops]
+
+
+def test_phases_are_scaled_to_those_that_were_measured(tmp_path: Path) -> None:
+    times = read_host_times(written(tmp_path, {"host_ms": {"forward": 0.06, "backward": 0.01}}))
+    found = calibrate_host(load_scenario(scenario(tmp_path)), times)
+    assert host_us(graph_of(found.scenario).ops) == pytest.approx([20, 20, 20, 10])
+    assert found.phases["forward"] == pytest.approx((60e-6, 30e-6, 60e-6))
+    assert found.step_s[1:] == pytest.approx((50e-6, 70e-6))
+
+
+def test_one_factor_brings_the_step_to_its_time(tmp_path: Path) -> None:
+    times = read_host_times(written(tmp_path, {"wall_s": 75e-6}))
+    found = calibrate_host(load_scenario(scenario(tmp_path)), times)
+    assert host_us(graph_of(found.scenario).ops) == pytest.approx([15, 15, 15, 30], rel=1e-3)
+    assert found.step_s[2] == pytest.approx(75e-6, rel=1e-3)
+
+
+def test_dispatches_of_a_trace_tell_their_ops(tmp_path: Path) -> None:
+    events = [
+        {"name": f"dispatch {name}", "ph": "X", "ts": ts, "dur": dur}
+        for name, ts, dur in (("a", 0, 7), ("b", 10, 8), ("a", 100, 9))
+    ]
+    times = read_host_times(written(tmp_path, {"traceEvents": events}))
+    found = calibrate_host(load_scenario(scenario(tmp_path)), times)
+    assert host_us(graph_of(found.scenario).ops) == pytest.approx([8, 8, 10, 20])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"host_ms": {"forwards": 1}}, "must be an object of times by phase"),
+        ({"host_s": {"forward": -1}}, "host.forward: must be a number above 0"),
+        ({"wall_s": "7 ms"}, "wall_s: "),
+        ({"traceEvents": [{"name": "a", "ph": "X", "ts": 0, "dur": 1}]}, "tells no host"),
+    ],
+)
+def test_files_that_tell_no_host_are_refused(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_host_times(written(tmp_path, value))
+
+
+def test_what_tells_nothing_of_the_host_is_refused(tmp_path: Path) -> None:
+    given = load_scenario(scenario(tmp_path))
+    for value, message in (
+        ({"wall_s": 5e-6}, "the devices alone need longer"),
+        ({"host_ms": {"update": 1}}, "host.update: no op of this phase"),
+    ):
+        with pytest.raises(InputError, match=message):
+            calibrate_host(given, read_host_times(written(tmp_path, value)))
+    bare = load_scenario(scenario(tmp_path, host_us=0))
+    with pytest.raises(InputError, match="no device has a host of which anything is known"):
+        calibrate_host(bare, read_host_times(written(tmp_path, {"wall_s": 1})))
+
+
+def test_the_command_writes_a_scenario_that_lasts_as_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = written(tmp_path, {"host_ms": {"forward": 0.06, "backward": 0.01}})
+    out = tmp_path / "out.json"
+    files = [str(scenario(tmp_path)), str(measured)]
+    assert main(["calibrate", *files, "--fit", "host", "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "forward" in text
+    assert "+0.00%" in text
+    assert main(["simulate", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(70e-6)
