@@ -55,7 +55,7 @@ def test_the_recipe_marks_steps_and_its_commands_run(recipe, monkeypatch, capsys
     assert "left out 2 of 4 steps as warm-up" in printed
     scenario = load_scenario("step.json")
     step = json.loads(Path("step.json").read_text())["provenance"]["step"]
-    times = [op.time["epyc-1core"] for op in scenario.graph.ops if op.kind == "linear"]
+    times = [op.seconds_on("epyc-1core") for op in scenario.graph.ops if op.kind == "linear"]
     assert len(times) == 2
     # A CPU runs its operators itself, and is its own host between them: the step is both.
     assert run(scenario).step_ps / 10**12 == pytest.approx(step["step_s"], rel=1e-6)
@@ -66,6 +66,10 @@ def test_the_recipe_marks_steps_and_its_commands_run(recipe, monkeypatch, capsys
     # Gradients live to the end of the step: its last op reads them.
     made = scenario.graph.operands[-1]
     assert sum(tensor.bytes for tensor in made) + parameters.grad_bytes >= parameters.param_bytes
+
+
+def microseconds_of(op, kind="h100-sxm") -> float:
+    return float(op.seconds_on(kind) * 10**6)
 
 
 def traced(path, step, count, **options) -> str:
@@ -226,7 +230,7 @@ def test_a_compiled_step_of_a_gpu_is_told_by_its_kernels():
         (f"grad/{place}matmul", "backward"),
         (f"grad/{place}triton_red_fused_sum", "backward"),
     ]
-    times = [float(op.time["h100-sxm"] * 10**6) for op in step.graph.ops]
+    times = [microseconds_of(op) for op in step.graph.ops]
     assert times == [10, 40, 50, 10, 40, 50]
     gelu, product, *_ = step.graph.ops
     assert (gelu.attrs["in"], gelu.outputs[0].shape) == (((64, 16),), (64, 16))
@@ -282,7 +286,7 @@ def test_a_cuda_graph_is_one_op_of_all_its_kernels():
     step = trace_step(trace(*events))
     assert [(op.kind, op.launches) for op in step.graph.ops] == [("matmul", 1), ("cuda_graph", 1)]
     # Five of 10 us, and the four gaps between them.
-    assert [float(op.time["h100-sxm"] * 10**6) for op in step.graph.ops] == [10, 54]
+    assert [microseconds_of(op) for op in step.graph.ops] == [10, 54]
     rows = trace_profile(trace(*events)).profile.rows.values()
     assert [row.details["op"] for row in rows] == ["matmul", "cuda_graph"]
 
@@ -296,5 +300,5 @@ def test_kernels_of_a_cpu_are_named_where_inductor_tells_them():
         operator("aten::mm", 50, 20, MATRIX, 2),
     ]
     step = trace_step(trace(*events, devices=[]), "epyc-1core")
-    times = {op.kind: float(op.time["epyc-1core"] * 10**6) for op in step.graph.ops}
+    times = {op.kind: microseconds_of(op, "epyc-1core") for op in step.graph.ops}
     assert times == {"compiled_graph": 40, "cpp_fused_gelu": 30, "matmul": 20}

@@ -15,6 +15,7 @@ from simdev import load_scenario
 from simdev.cli import main
 from simdev.cluster import Cluster, Device
 from simdev.costs import CostModel
+from simdev.files import read_device
 from simdev.report import run
 from simdev.scenario import Scenario
 from simdev.strategy import Strategy
@@ -82,6 +83,10 @@ def test_a_real_trace_loses_nothing_and_gives_its_step_again(name, tmp_path):
     assert report.step_ps / 10**12 == pytest.approx(traced, rel=0.03)
     # Who reads what is a guess; PyTorch's counter has scratch memory of libraries besides.
     assert report.devices[0].memory.peak == pytest.approx(PEAKS[name], rel=0.15)
+    # Elsewhere the ladder answers, and what it does not know keeps its time.
+    other = replace(scenario.cluster, devices=(Device("gpu:0", "a100-80"),))
+    costs = CostModel((), (read_device("a100-80"),))
+    assert run(replace(scenario, cluster=other, costs=costs)).step_ps > report.step_ps
     # The device alone would be done much earlier where the host holds it up.
     alone = replace(scenario, cluster=replace(scenario.cluster, host=None))
     assert run(alone).step_ps / 10**12 == pytest.approx(held, rel=1e-6)

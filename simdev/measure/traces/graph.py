@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 from ...graph import Graph, Op, Tensor
+from ...semantics import work
 from ...semantics.dtype import bits_of
 from ..kinds import Fields
 from .calls import Call, is_copy
@@ -87,9 +88,10 @@ class Step:
         if any(Op(name).problems()):
             name = self._unique("call")
         inputs = self._reads(call, row)
-        # Updates are made in place, where the parameters and the optimizer's state lie.
-        in_place = call.phase == "update" and call.name.endswith("_")
-        outputs = [] if in_place else part.outputs
+        outputs = part.outputs
+        if call.phase == "update" and call.name.endswith("_"):
+            # Made in place, where the parameters and the optimizer's state lie.
+            outputs = [output | {"bytes": 0} for output in outputs]
         before = (self.ops[-1].name,) if self.ops and not inputs else ()
         time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
         launches = len({id(launch) for launch, _ in piece.kernels})
@@ -103,14 +105,15 @@ class Step:
                 control_inputs=before,
                 outputs=tuple(Tensor(**output) for output in outputs),
                 attrs=row["attrs"] | seen,
-                time={self.kind: time},
+                # Another kind of device has a time of its own where the ladder can tell it.
+                time={self.kind: time} if _has_work(part) else time,
                 # All launches of a call stand with its first op: the others follow on the device.
                 host_time=piece.host_ns * _NANOSECOND if first else 0,
                 launches=max(1, launches) if first else 1,
                 blocks_host=piece.blocks and first,
             )
         )
-        self._remember(call, row, inputs, name, outputs)
+        self._remember(call, row, inputs, name, [made for made in outputs if made["bytes"]])
 
     def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
         """The tensors that the op is taken to read."""
@@ -204,6 +207,13 @@ def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
         param_bytes=size,
         state_bytes=states * size,
     )
+
+
+def _has_work(part: Replayed) -> bool:
+    """Whether simdev knows what an op computes."""
+    row = part.row
+    amount = work(row["op"], row["attrs"], row["in"], row.get("out", ()), row["dt"])
+    return bool(part.outputs) and amount is not None
 
 
 def _size(parameter: Parameter) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...cluster import Host
 from ...errors import InputError
-from ...graph import Graph
+from ...graph import Graph, Op
 from .calls import Call, waits
 from .events import Event, Events, busy, parse_events
 from .graph import step_graph
@@ -66,7 +67,10 @@ def trace_step(
     figures = _figures(timeline, calls, fused)
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)
-    notes = [*_notes(steps, skipped, marked, figures, on_device), *_unnamed(graph, figures, fused)]
+    notes = [
+        *_notes(steps, skipped, marked, figures, on_device),
+        *_unnamed(graph, kind, figures, fused),
+    ]
     return TraceStep(graph, kind, host, tuple(notes), figures)
 
 
@@ -132,21 +136,22 @@ def _notes(
     yield "who reads whose output is told from shapes and autograd's numbers, not from the trace"
 
 
-def _unnamed(graph: Graph, figures: Mapping[str, Any], fused: Mapping[str, int]) -> Iterator[str]:
+def _unnamed(
+    graph: Graph, kind: str, figures: Mapping[str, Any], fused: Mapping[str, int]
+) -> Iterator[str]:
     """What no operator names, with counts and shares of the device's time."""
-    times = {op.kind: time for op in graph.ops if (time := _seconds(op)) and _is_unnamed(op, fused)}
-    total = figures["device_s"] or 1
-    sums: dict[str, list[float]] = {kind: [] for kind in times}
+    sums: defaultdict[str, list[float]] = defaultdict(list)
     for op in graph.ops:
-        if op.kind in sums and _is_unnamed(op, fused):
-            sums[op.kind].append(_seconds(op))
+        if _is_unnamed(op, fused) and op.seconds_on(kind):
+            sums[op.kind].append(float(op.seconds_on(kind) or 0))
+    total = figures["device_s"] or 1
     for label, kinds in (
-        ("kernels that a compiler fused", [kind for kind in sums if kind in fused]),
-        ("operators that simdev does not know", [kind for kind in sums if kind not in fused]),
+        ("kernels that a compiler fused", [name for name in sums if name in fused]),
+        ("operators that simdev does not know", [name for name in sums if name not in fused]),
     ):
-        count = sum(len(sums[kind]) for kind in kinds)
-        share = sum(sum(sums[kind]) for kind in kinds) / total
-        largest = sorted(kinds, key=lambda kind: -sum(sums[kind]))[:MOST_NAMED]
+        count = sum(len(sums[name]) for name in kinds)
+        share = sum(sum(sums[name]) for name in kinds) / total
+        largest = sorted(kinds, key=lambda name: -sum(sums[name]))[:MOST_NAMED]
         if count:
             yield (
                 f"{count} of {len(graph.ops)} ops, {share:.1%} of the device's time, are {label}: "
@@ -154,10 +159,6 @@ def _unnamed(graph: Graph, figures: Mapping[str, Any], fused: Mapping[str, int])
             )
 
 
-def _seconds(op: Any) -> float:
-    return float(sum(op.time.values())) if isinstance(op.time, Mapping) else 0.0
-
-
-def _is_unnamed(op: Any, fused: Mapping[str, int]) -> bool:
+def _is_unnamed(op: Op, fused: Mapping[str, int]) -> bool:
     """Whether nothing tells what an op computes: a fused kernel, or one without shapes."""
     return op.kind in fused or not ("in" in op.attrs or op.outputs or "bytes" in op.attrs)
