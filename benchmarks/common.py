@@ -192,6 +192,25 @@ def rotate(
     return Rate(median(found) / len(items), len(found) * len(items), len(found))
 
 
+def in_turns(
+    calls: Sequence[Callable[[Any], object]], items: Sequence[Any], passes: int
+) -> list[float]:
+    """Median CPU seconds a call of each, over passes through the items in which the calls take
+    turns.
+    """
+    found: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call(items[0])
+    settle()
+    for _ in range(passes):
+        for seconds, call in zip(found, calls, strict=True):
+            begin = time.process_time()
+            for item in items:
+                call(item)
+            seconds.append((time.process_time() - begin) / len(items))
+    return [median(seconds) for seconds in found]
+
+
 @dataclass(frozen=True, slots=True)
 class Walk:
     """An annealing walk: its rate, how many moves it accepted, and the scores where it began, ended

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks.common import (
     anneal,
     gnmt,
+    in_turns,
     kahn_seconds,
     layered,
     op_successors,
@@ -35,6 +36,7 @@ from benchmarks.common import (
     timed,
 )
 from benchmarks.figures import Figure, main
+from benchmarks.oracle_hosts import hosts
 from benchmarks.peers import PEERS, problem_of
 from simdev.cluster import QUEUES
 from simdev.engine import simulate
@@ -97,25 +99,6 @@ QUICK = Size(5_000, 200, 10_000, 3, 2, 256, (380, 3_800), 2_000)
 
 
 # What takes turns.
-
-
-def in_turns(
-    calls: Sequence[Callable[[Any], object]], items: Sequence[Any], passes: int
-) -> list[float]:
-    """Median CPU seconds a call of each, over passes through the items in which the calls take
-    turns.
-    """
-    found: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call(items[0])
-    settle()
-    for _ in range(passes):
-        for seconds, call in zip(found, calls, strict=True):
-            begin = time.process_time()
-            for item in items:
-                call(item)
-            seconds.append((time.process_time() - begin) / len(items))
-    return [median(seconds) for seconds in found]
 
 
 def each(call: Callable[[Any], object], items: Iterable[Any]) -> list[float]:
@@ -456,6 +439,7 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
         prepared = gnmt(queues)
         found += speeds(prepared, size) + batches(prepared, size) + moves(prepared, size)
         found += against(prepared, size, peers=queues == "parallel")
+        found += hosts(prepared, 5 * size.passes)
     return found + growth(size, say) + modes(size, say) + startup()
 
 

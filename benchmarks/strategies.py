@@ -18,6 +18,9 @@ The rows ``resnet-101`` and ``inception-v3`` are the graphs of the peer's grain:
 batch normalisation and activation folded in, parameter-server synchronisation. The rows with
 ``operators`` are the shipped models, every normalisation, activation and addition a task of its
 own, and all-reduce.
+
+The last columns are moves in program order: without hosts, and how many times as long with a host
+thread a device (never waiting; at most AHEAD launches ahead; with ops that block).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.common import figure, machine, print_table, settle
-from simdev.cluster import Cluster
+from simdev.cluster import Cluster, Host
 from simdev.costs import CostModel
 from simdev.files import read_preset
 from simdev.files.device import read_device
@@ -44,7 +47,7 @@ from simdev.models import build
 from simdev.oracle import Oracle
 from simdev.oracle.splits import SplitSession
 from simdev.semantics import op_semantics, traits_of
-from simdev.strategy import Configuration, Strategy
+from simdev.strategy import Configuration, Order, Strategy
 from simdev.structure import op_splits, weights_of
 
 BATCH, GPUS, CLUSTER, KIND = 64, (4, 16, 64), "flexflow-k80", "k80"
@@ -61,12 +64,18 @@ SOAP = ("sample", "attribute", "parameter")
 EXTENTS = {"p": "h", "q": "w"}
 """The axes of what goes back through a window, for those of its output."""
 MOVES, PASSES = 200, 5
+HOST_TIME, FAR, AHEAD, BLOCKS = "8 us", 10**6, 16, 50
+"""What a host takes for an op, and how many launches it may be ahead; one op of so many blocks."""
 Move = dict[str, Configuration]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model on so many GPUs; times in ms, the peer's and the target beside."""
+    """One model on so many GPUs; times in ms, the peer's and the target beside.
+
+    ``program_ms`` is the evaluation in program order, ``hosts_ratio`` that with hosts over it,
+    ``ahead_ratio`` and ``blocks_ratio`` those with dispatches that wait.
+    """
 
     model: str
     gpus: int
@@ -78,6 +87,10 @@ class Row:
     target_ms: float | None
     flexflow_ms: float
     flexflow_tasks: int
+    program_ms: float
+    hosts_ratio: float
+    ahead_ratio: float
+    blocks_ratio: float
 
 
 @contextmanager
@@ -166,11 +179,41 @@ def move_of(graph: Graph, i: int, degrees: dict[str, int], devices: tuple[str, .
     return found
 
 
-def start_of(oracle: Oracle, gpus: tuple[str, ...], sync: str) -> SplitSession:
+def start_of(
+    oracle: Oracle, gpus: tuple[str, ...], sync: str, order: Order = Order()
+) -> SplitSession:
     """Data parallelism, every op with a configuration of its own."""
-    return oracle.session(Strategy(short="data-parallel", devices=gpus, sync=sync)).pinned(
-        "forward", "backward"
+    strategy = Strategy(short="data-parallel", devices=gpus, sync=sync, order=order)
+    return oracle.session(strategy).pinned("forward", "backward")
+
+
+def in_order(
+    graph: Graph, gpus: tuple[str, ...], sync: str, moves: list[Move], passes: int
+) -> list[float]:
+    """CPU milliseconds of the moves in program order, without hosts, with hosts that never wait,
+    with such as may be AHEAD launches ahead, and with one op of BLOCKS that blocks.
+    """
+    dispatched = [replace(op, host_time=HOST_TIME) for op in graph.ops]
+    blocking = [replace(op, blocks_host=i % BLOCKS == 0) for i, op in enumerate(dispatched)]
+    questions = (
+        (dispatched, None),
+        (dispatched, Host(ahead=FAR)),
+        (dispatched, Host(ahead=AHEAD)),
+        (blocking, Host(ahead=FAR)),
     )
+    costs, sessions = CostModel(specs=(read_device(KIND),)), []
+    for ops, host in questions:
+        cluster = replace(cluster_of(False), host=host)
+        oracle = Oracle(Graph(graph.name, tuple(ops)), cluster, costs)
+        sessions.append(start_of(oracle, gpus, sync, Order("program")))
+        evaluate(sessions[-1], moves)
+        assert sessions[-1].tasks is not None, "went the long way"
+        full_ms(oracle, sessions[-1], moves[0])
+        sessions[-1].reject()
+    settle()
+    # In turns: what else the machine does would tell them apart.
+    rounds = [[evaluate(session, moves) for session in sessions] for _ in range(passes)]
+    return [min(times) for times in zip(*rounds, strict=True)]
 
 
 def evaluate(session: SplitSession, moves: list[Move]) -> float:
@@ -206,6 +249,7 @@ def measure(model: str, operators: bool, gpus: int, count: int, passes: int) -> 
         assert session.tasks is not None, "went the long way"
         tasks.append(session.tasks)
     rebuilt = full_ms(oracle, session, moves[0])
+    program, *hosted = in_order(graph, names, sync, moves, passes)
     at, name = GPUS.index(gpus), f"{model}, operators" if operators else model
     return Row(
         name,
@@ -218,6 +262,8 @@ def measure(model: str, operators: bool, gpus: int, count: int, passes: int) -> 
         None if operators else TARGETS[at],
         PEER_MS[model][at],
         PEER_TASKS[model][at],
+        program,
+        *(ms / program for ms in hosted),
     )
 
 
@@ -253,13 +299,19 @@ def print_rows(rows: list[Row]) -> None:
         "full rebuild",
         "FlexFlow",
         "tasks",
+        "program order",
+        "hosts",
+        f"{AHEAD} ahead",
+        "blocking",
     ]
     lines = []
     for row in rows:
         target = "" if row.target_ms is None else figure(row.target_ms)
         times = (row.first_ms, row.with_memory_ms, row.rebuild_ms, row.flexflow_ms)
         own = [row.model, str(row.gpus), f"{row.tasks:,}", figure(row.evaluation_ms), target]
-        lines.append([*own, *map(figure, times), f"{row.flexflow_tasks:,}"])
+        ratios = (row.hosts_ratio, row.ahead_ratio, row.blocks_ratio)
+        hosted = [figure(row.program_ms), *(f"x {figure(ratio)}" for ratio in ratios)]
+        lines.append([*own, *map(figure, times), f"{row.flexflow_tasks:,}", *hosted])
     print_table(head, lines)
 
 
