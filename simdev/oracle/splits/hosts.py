@@ -43,6 +43,7 @@ class Hosts(NamedTuple):
 
     threads: int
     blocking: int  # whether some op blocks its thread
+    mixed: int  # whether some device runs its rows otherwise than by place
     most: int  # dispatches
     thread: Ints
     captured: Ints
@@ -83,7 +84,8 @@ def hosts_for(prepared: Prepared, threads: Threads, program: bool, most_rows: in
     columns = (np.zeros(size, np.int64) for size in sizes)
     blocks = prepared.blocks.astype(np.int64)
     fixed = threads.thread, threads.captured, threads.ahead, in_order, blocks
-    return Hosts(threads.number, int(blocks.any()), most, *fixed, *columns)
+    flags = int(blocks.any()), int((in_order != BY_PLACE).any())
+    return Hosts(threads.number, *flags, most, *fixed, *columns)
 
 
 def dispatches_of(hosts: Hosts) -> int:
@@ -101,14 +103,15 @@ def place_rows(t: Columns, w: Work, h: Hosts) -> None:
         begin, end = w.base[slot], w.cell[ROWS]
         if slot + 1 < t.ops:
             end = w.base[slot + 1]
-        turn = begin
+        first = begin
+        if w.extra[slot] != NONE:
+            for row in range(begin, end):
+                if w.of[row] >> PART_BITS >= t.ops:
+                    h.turn[first] = row
+                    first += 1
+        turn = first
         for row in range(begin, end):
-            if w.of[row] >> PART_BITS >= t.ops:
-                h.turn[turn] = row
-                turn += 1
-        first = turn
-        for row in range(begin, end):
-            if w.of[row] >> PART_BITS == slot:
+            if first == begin or w.of[row] >> PART_BITS == slot:
                 insert(t, w, h, slot, row, first, turn)
                 turn += 1
 
@@ -137,26 +140,17 @@ def stand_behind(w: Work, h: Hosts, row: int, device: int) -> None:
 
 
 @jitable
-def add(h: Hosts, row: int, device: int, length: int, launches: int) -> None:
-    """One dispatch more, of an op that a host dispatches by itself."""
-    entry = h.cell[ENTRIES]
-    h.cell[ENTRIES] = entry + 1
-    if entry < h.most:
-        h.row[entry], h.length[entry], h.launches[entry] = row, length, launches
-        h.gate[entry] = device  # until it is known for which row it waits
-    h.launched[device] += launches
-
-
-@jitable
 def dispatch_at_once(w: Work, h: Hosts, row: int, device: int, length: int, launches: int) -> None:
     """A dispatch that waits for no op ends after the one before it on its thread."""
     thread = h.thread[device]
     if thread == NONE:
         return
     if h.captured[device] == NONE:
-        add(h, row, device, length, launches)
-        h.clock[thread] = after(w, h.clock[thread], length)
-        w.when[row] = max(w.when[row], h.clock[thread])
+        h.cell[ENTRIES] += 1
+        h.launched[device] += launches
+        clock = after(w, h.clock[thread], length)
+        h.clock[thread] = clock
+        w.when[row] = max(w.when[row], clock)
         return
     if h.whole[device] == NONE:
         h.clock[thread] = after(w, h.clock[thread], h.captured[device])
@@ -173,6 +167,8 @@ def line_up(t: Columns, w: Work, h: Hosts) -> None:
     for turn in range(w.cell[ROWS]):
         row = h.turn[turn]
         slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
+        if not h.mixed:
+            h.behind[row] = NONE
         if slot < t.ops:
             at, count = t.devices_of[slot] + part, t.parts[slot]
             device = arena[at]
@@ -238,26 +234,47 @@ def gate_of(h: Hosts, entry: int, device: int) -> int:
 
 
 @jitable
-def line_up_dispatches(w: Work, h: Hosts, devices: int) -> None:
+def line_up_dispatches(t: Columns, w: Work, h: Hosts, devices: int) -> None:
     """The dispatches of each thread, and the rows for which they wait."""
+    arena = t.arena
     for thread in range(h.threads):
         h.clock[thread], h.coming[thread], h.latest[thread] = 0, NONE, NONE
     for device in range(devices):
         h.launched[device], h.passed[device] = 0, 0
         h.newest[device], h.oldest[device] = NONE, NONE
-    for entry in range(h.cell[ENTRIES]):
-        row, device = h.row[entry], h.gate[entry]
-        thread = h.thread[device]
-        w.when[row] = 0
-        w.missing[row] += 1
-        h.gate[entry], h.following[entry] = gate_of(h, entry, device), NONE
-        if h.latest[thread] == NONE:
-            h.coming[thread] = entry
-        else:
-            h.following[h.latest[thread]] = entry
-        h.latest[thread] = entry
+    h.cell[ENTRIES] = 0
+    for turn in range(w.cell[ROWS]):
+        row = h.turn[turn]
+        slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
+        if slot < t.ops:
+            at, count = t.devices_of[slot] + part, t.parts[slot]
+            add(w, h, row, arena[at], arena[at + 2 * count], arena[at + 3 * count])
+            continue
+        where = arena[t.block[slot] + ROW + part]
+        at = where + DEVICES + arena[where + BASES]
+        for k in range(at + 1, at + 1 + 3 * arena[at], 3):
+            add(w, h, row, arena[k], arena[k + 1], arena[k + 2])
     for thread in range(h.threads):
         h.latest[thread] = NONE
+
+
+@jitable
+def add(w: Work, h: Hosts, row: int, device: int, length: int, launches: int) -> None:
+    """One dispatch more: behind the latest one of its thread."""
+    thread = h.thread[device]
+    if thread == NONE:
+        return
+    entry = h.cell[ENTRIES]
+    h.cell[ENTRIES] = entry + 1
+    h.row[entry], h.length[entry], h.launches[entry] = row, length, launches
+    h.gate[entry], h.following[entry] = gate_of(h, entry, device), NONE
+    w.when[row] = 0
+    w.missing[row] += 1
+    if h.latest[thread] == NONE:
+        h.coming[thread] = entry
+    else:
+        h.following[h.latest[thread]] = entry
+    h.latest[thread] = entry
 
 
 @jitable
@@ -333,7 +350,8 @@ def begin(t: Columns, w: Work, h: Hosts, devices: int) -> None:
         h.clock[thread] = 0
     for device in range(devices):
         h.launched[device], h.whole[device] = 0, NONE
-    line_up_as_numbered(t, w, h)
+    if h.mixed:
+        line_up_as_numbered(t, w, h)
     if h.threads:
         place_rows(t, w, h)
         line_up(t, w, h)
@@ -343,7 +361,7 @@ def begin(t: Columns, w: Work, h: Hosts, devices: int) -> None:
         w.cell[FAULT] = fault_of(h, devices)
         if w.cell[FAULT] == 0:
             cell[WAITS] = 1
-            line_up_dispatches(w, h, devices)
+            line_up_dispatches(t, w, h, devices)
     sort_roots(w, h)
     if cell[WAITS]:
         for thread in range(h.threads):
