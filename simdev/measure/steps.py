@@ -33,7 +33,7 @@ from .operators import (
 )
 from .step_timer import StepTimer
 from .timers import KERNEL_CALLS, Timer, make_timer, median, quiet
-from .tracing import Loss
+from .tracing import Loss, refusing
 
 # The share of the time that whole steps may take, before and again after the operators.
 STEP_SHARE = 0.05
@@ -109,12 +109,14 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
     start = time.monotonic()
     captured = joint([step.captured for step in steps])
     with quiet(conditions.device) as kept:
-        timers = [StepTimer(*_parts(step), conditions.device) for step in steps]
         conditions.tell("whole step")
         share = STEP_SHARE * conditions.seconds / len(steps)
-        reps = [timer.warm_up(share) for timer in timers]
+        # What only values break (a label beyond the classes) breaks the first real step.
+        with refusing("run"):
+            timers = [StepTimer(*_parts(step), conditions.device) for step in steps]
+            reps = [timer.warm_up(share) for timer in timers]
         _in_turns(timers, reps)
-        hosts = _hosts(steps, timers, conditions)
+        hosts, reasons = _hosts(steps, timers, conditions)
         again = 1.5 * sum(n * timer.seconds for n, timer in zip(reps, timers, strict=True))
         left = max(0.0, conditions.seconds - (time.monotonic() - start) - again)
 
@@ -126,6 +128,7 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
         # Again behind the operators: a machine that slows down over the run shows in the step too.
         if not measured.method.get("interrupted"):
             _in_turns(timers, reps)
+    measured.unmeasured.extend(reasons)
     return _whole(measured, steps, timers, hosts)
 
 
@@ -155,14 +158,25 @@ def _in_turns(timers: Sequence[StepTimer], reps: Sequence[int]) -> None:
 
 def _hosts(
     steps: Sequence[Step], timers: Sequence[StepTimer], conditions: Conditions
-) -> list[HostTimes | None]:
-    """The host's times of each step; None where the device is its own host."""
+) -> tuple[list[HostTimes | None], list[str]]:
+    """The host's times of each step, None where the device is its own host, and why one could not
+    be told.
+    """
+    hosts: list[HostTimes | None] = [None] * len(steps)
+    reasons: list[str] = []
     if not has_host(conditions.device):
-        return [None] * len(steps)
+        return hosts, reasons
     conditions.tell("host")
-    for timer in timers:
-        timer.measure_row()
-    return [timer.host(step.captured) for timer, step in zip(timers, steps, strict=True)]
+    for i, (timer, step) in enumerate(zip(timers, steps, strict=True)):
+        try:
+            timer.measure_row()
+            hosts[i] = timer.host(step.captured)
+        except (RuntimeError, StopIteration) as error:
+            # A profiler that may not watch, memory that two steps in a row do not leave: the
+            # operators are still worth their rows.
+            lines = str(error).splitlines() or [type(error).__name__]
+            reasons.append(f"host of {step.captured.graph['name']}: {lines[0]}")
+    return hosts, reasons
 
 
 def has_host(device: str) -> bool:

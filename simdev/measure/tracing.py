@@ -65,7 +65,7 @@ def trace_step(
     that fails, and without ``real`` for one that asks for values.
     """
     step = _Step(module, loss)
-    with _refusing():
+    with refusing("captured"):
         if any(is_lazy(tensor) for tensor in step.state().values()):
             # A first call is what gives a lazy module its shapes.
             with torch.no_grad():
@@ -164,8 +164,10 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
-    """Turns whatever the code of a step raises into InputError, with its place."""
+def refusing(done: str) -> Iterator[None]:
+    """Turns whatever the code of a step raises into InputError, with its place; ``done`` says what
+    cannot be done to the step ("captured").
+    """
     try:
         yield
     except SimdevError:
@@ -174,7 +176,7 @@ def _refusing() -> Iterator[None]:
         # The code is the user's, and PyTorch's: it raises whatever it stumbles over.
         lines = str(error).strip().splitlines() or ["no reason told"]
         kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-        raise InputError(f"the step cannot be captured: {kind}{lines[0]}{_place(error)}") from error
+        raise InputError(f"the step cannot be {done}: {kind}{lines[0]}{_place(error)}") from error
 
 
 def _place(error: Exception) -> str:

@@ -180,6 +180,13 @@ def test_what_is_no_loss_is_refused(value: Any) -> None:
             "    return m, torch.ones(2, 2), lambda m, x: x.sum()",
             "depends on no parameter",
         ),
+        (
+            "def build():\n    m = torch.nn.Linear(2, 2)\n"
+            "    data = torch.ones(1, 2), torch.tensor([7])\n"
+            "    loss = torch.nn.functional.cross_entropy\n"
+            "    return m, data, lambda m, x, y: loss(m(x), y)",
+            r"cannot be run: IndexError: Target 7 is out of bounds. \(.*mine.py, line \d",
+        ),
     ],
 )
 def test_what_a_file_does_wrong_is_told_with_its_place(

@@ -183,6 +183,19 @@ def test_rows_and_header_tell_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sums / 1e9 == pytest.approx(told, rel=0.01)
 
 
+def test_a_host_that_cannot_be_timed_costs_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: StepTimer) -> None:
+        raise RuntimeError("no profiler here")
+
+    monkeypatch.setattr(StepTimer, "measure_row", refused)
+    monkeypatch.setattr("simdev.measure.steps.has_host", lambda _: True)
+    step = conv_net()
+    captured = capture(*step, name="net")
+    result = measure(captured, *step, "sgd-momentum", Conditions("cpu", "test-1core", 0.1))
+    assert len(result.rows) == len(captured.calls)
+    assert result.unmeasured == ["host of net: no profiler here"]
+
+
 def test_a_cpu_tells_what_stands_between_its_operators() -> None:
     step = conv_net()
     result = measure(capture(*step), *step, "sgd-momentum", Conditions("cpu", "test-1core", 0.1))
