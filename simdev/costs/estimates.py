@@ -8,6 +8,7 @@ the op class and dtype; an efficiency that was fitted in one dtype is not used f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from .roofline import (
     Load,
     ideal_seconds,
     is_covered,
+    least_seconds,
     load_of,
     pace_of,
     peak_name,
@@ -100,7 +102,11 @@ class Estimates:
         if not is_covered(load, self.specs.get(device_kind)):
             return None
         near = next(self.estimates(load, device_kind), None)
-        return near or self.scaled(key, load, device_kind) or self.roofline(load, device_kind)
+        answer = near or self.scaled(key, load, device_kind) or self.roofline(load, device_kind)
+        least = least_seconds(self.specs.get(device_kind))
+        if answer is None or answer.seconds >= least:
+            return answer
+        return replace(answer, seconds=least, basis=f"{answer.basis}; no less than a launch")
 
     def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
         """What the rungs "interpolated" and "fitted" say, as far as the rows suffice, each with its

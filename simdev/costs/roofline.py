@@ -150,8 +150,17 @@ class Pace(NamedTuple):
     clock: Fraction = Fraction(1)
 
 
+# The shortest kernels of an H100 (profiles/h100): what a launch takes that moves next to nothing.
+KERNEL = Fraction(115, 10**8)
 PACE = Pace()
 """That of kernels on a device of which nothing is told."""
+
+
+def least_seconds(spec: DeviceSpec | None) -> Fraction:
+    """What no op that computes or moves something is below: a kernel and the gap behind it, where
+    the datasheet tells the gap; else 0.
+    """
+    return Fraction(0) if spec is None or spec.launch_gap is None else KERNEL + spec.launch_gap
 
 
 def pace_of(spec: DeviceSpec | None) -> Pace:

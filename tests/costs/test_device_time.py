@@ -60,6 +60,19 @@ def test_the_gap_is_that_of_the_datasheet() -> None:
         assert (found.seconds, found.rung) == (Fraction(expected) * US, "measured")
 
 
+def test_no_estimate_is_below_a_kernel_and_its_gap() -> None:
+    sheet = replace(SPEC, launch=Fraction(0), launch_gap=Fraction(8, 10) * US)
+    tiny, large = (key([(size,)], (size,), "relu") for size in (1, 10**9))
+    for spec, expected in ((sheet, Fraction("1.95") * US), (replace(sheet, launch_gap=None), None)):
+        costs = CostModel((), (spec,))
+        least, most = (costs.cost_of_key(text, "relu", "fast") for text in (tiny, large))
+        assert least is not None
+        assert most is not None
+        assert (least.seconds == expected) == (expected is not None)
+        assert ("no less than a launch" in least.basis) == (expected is not None)
+        assert most.seconds > 1000 * US
+
+
 def test_products_near_the_peak_do_not_keep_the_rate_of_one_call() -> None:
     sheet = replace(SPEC, flops={"bfloat16": Fraction(10**15)}, sustained_clock=Fraction(9, 10))
     cool, hot = (row(9, kernel_ns=90, launches=1, flops=rate * 90) for rate in (599_999, 600_001))
