@@ -275,7 +275,9 @@ def test_experts_exchange_no_faster_than_what_all_groups_share(cluster: Cluster,
     p = Parallelism(dp=devices // tp, tp=tp, ep=devices // tp)
     kind = next(device.kind for device in cluster.devices if device.runs_ops)
     size = 2**26
-    durations = Durations(p, collective_model(cluster), {kind: replace(SPEC, kind=kind)})
+    durations = Durations(
+        p, collective_model(cluster), CostModel(specs=(replace(SPEC, kind=kind),))
+    )
     grid, column = (
         durations.grid,
         durations.columns[durations.collective(EXPERT, 0, "all_to_all", size)],

@@ -185,7 +185,9 @@ def of_a_large_model(cluster: Cluster, ranks: Sequence[int]) -> int:
     p = Parallelism(
         dp=len(usable) if used == set(usable) else len(ranks), pp=len(usable) // len(ranks)
     )
-    durations = Durations(p, collective_model(cluster), {kind: replace(SPEC, kind=kind)})
+    durations = Durations(
+        p, collective_model(cluster), CostModel(specs=(replace(SPEC, kind=kind),))
+    )
     return int(durations.columns[durations.collective(DATA, 0, "all_reduce", SIZE)][0])
 
 
