@@ -10,12 +10,11 @@ none of which belongs to a step.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -23,14 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import PEER_FILES, machine, print_table
+from benchmarks import simumax, vtrain
+from benchmarks.accuracy import PROFILES
+from benchmarks.common import machine, print_table
 from simdev.cluster import Cluster
-from simdev.costs import CostModel, DeviceSpec, Efficiency
+from simdev.costs import CostModel, DeviceSpec, Efficiency, Profile
 from simdev.engine import simulate
-from simdev.files import collective_model, read_cluster, read_device, read_preset
+from simdev.files import collective_model, read_cluster, read_preset, read_profile
 from simdev.files.scenario import datasheets
 from simdev.lowering.hybrid import lower_hybrid
-from simdev.models.large import Transformer, large_model
+from simdev.models.large import large_model
 from simdev.report import Report, run
 from simdev.report.measures.training import Training
 from simdev.scenario import Scenario
@@ -68,7 +69,9 @@ class Published:
 
 
 def _b200(tp: int, pp: int, dp: int, ms: float, gib: float) -> Published:
+    # Nothing overlaps: the source's launchers leave it switched off.
     p = {"tp": tp, "pp": pp, "dp": dp, "microbatches": 4, "zero": 1, "sequence_parallel": tp > 1}
+    p |= {"overlap": False}
     model = {"name": "llama3-70b", "layers": 12, "length": 4096}
     return Published(
         f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}",
@@ -139,32 +142,33 @@ B200 = (
 )
 
 
+H100 = tuple(
+    PROFILES / "h100" / "grids" / f"{name}.h100-sxm.jsonl"
+    for name in (
+        "linears", "grid-gemm-bfloat16", "grid-attention-bfloat16",
+        "grid-norm-softmax-elementwise-bfloat16",
+    )
+)  # fmt: skip
+COSTS = ("preset", "own operators", "carried over")
+"""Whence the costs of layers: the datasheet, the source's own operators (B200), H100's grids."""
+
+
 @cache
-def slow_b200() -> DeviceSpec:
-    """The B200 of SimuMax's machine by its own operators: their defaults in
-    configs/system/b200_bf16_ceperm.json.
-
-    Products reach 0.488 of 2,250 TFLOP/s (514 shapes), attention 0.70, passes over memory 0.666 of
-    8 TB/s, those of the loss 0.325 (fractions of 7.7 TB/s here). Its clocks are lower than those
-    behind the preset's 0.69.
-    """
-    memory, overhead = Fraction("0.69"), Fraction(27, 10**7)
-    told = {
-        "default": Efficiency(Fraction("0.488"), memory, overhead),
-        "attention": Efficiency(Fraction("0.70"), memory, overhead),
-        "softmax": Efficiency(Fraction("0.488"), Fraction("0.337"), overhead),
-    }
-    return replace(read_device("b200"), efficiency=told)
+def _grids() -> tuple[Profile, ...]:
+    return tuple(map(read_profile, H100))
 
 
-def step(published: Published, spec: DeviceSpec | None = None) -> Report:
-    """The simulated step of a published one."""
+def step(published: Published, costs: str = COSTS[0]) -> Report:
+    """The simulated step of a published one, with one of COSTS."""
     cluster = read_preset(
         published.cluster[0], published.cluster[1] if published.cluster[1] > 1 else None
     )
     sizes = dict(published.model)
     model = large_model(sizes.pop("name"), **sizes)
-    return report_of(cluster, model, Parallelism(**published.parallelism), spec)
+    p = Parallelism(**published.parallelism)
+    if costs == COSTS[1]:
+        return report_of(cluster, model, p, simumax.device(), (simumax.profile(model, p),))
+    return report_of(cluster, model, p, profiles=_grids() if costs == COSTS[2] else ())
 
 
 def report_of(
@@ -172,11 +176,13 @@ def report_of(
     model: Any,
     parallelism: Parallelism,
     spec: DeviceSpec | None = None,
+    profiles: tuple[Profile, ...] = (),
     engine: str = "auto",
 ) -> Report:
     """A step on a cluster; ``spec`` instead of the datasheets shipped."""
     told = () if spec is None else (spec,)
-    costs = CostModel(specs=datasheets(told, [device.kind for device in cluster.devices], ()))
+    kinds = [device.kind for device in cluster.devices]
+    costs = CostModel(profiles, datasheets(told, kinds, profiles))
     return run(Scenario(model, cluster, costs, Strategy(pipeline=parallelism), engine))
 
 
@@ -186,9 +192,9 @@ def training_of(report: Report) -> Training:
     return report.training
 
 
-def errors(published: Published, spec: DeviceSpec | None = None) -> dict[str, Any]:
+def errors(published: Published, costs: str = COSTS[0]) -> dict[str, Any]:
     """Seconds and GiB beside the published ones, with signed relative errors."""
-    report = step(published, spec)
+    report = step(published, costs)
     gib = max(stage.memory.peak for stage in training_of(report).stages) / GIB
     found: dict[str, Any] = {
         "step": published.name,
@@ -251,58 +257,9 @@ def calculon_terms() -> list[tuple[str, float, float]]:
     return [(term, told, terms[term] / 1e12) for term, told in CALCULON.items()]
 
 
-# vTrain's measured steps (MICRO 2024): Megatron-DeepSpeed on A100, 1F1B, full recomputation, no
-# ZeRO.
-
-
-def vtrain_steps(name: str) -> list[tuple[dict[str, int | float], float]]:
-    """Rows of ``ground_truth_{name}_sample.csv`` with the simulated milliseconds."""
-    path = PEER_FILES / "vtrain" / f"ground_truth_{name}_sample.csv"
-    with path.open(newline="") as file:
-        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    return [
-        (dict(row), _vtrain_ms({key: int(value) for key, value in row.items()})) for row in rows
-    ]
-
-
-def _vtrain_ms(row: dict[str, int]) -> float:
-    hidden, samples, dp = row["hidden size"], row["micro batch"], row["data parallelism"]
-    model = Transformer(
-        "gpt",
-        row["# layers"],
-        hidden,
-        row["attention heads"],
-        4 * hidden,
-        50_257,
-        row["sequence length"],
-    )
-    p = Parallelism(
-        dp=dp, tp=row["tensor parallelism"], pp=row["pipeline parallelism"], microbatch=samples,
-        microbatches=row["global batch"] // (dp * samples), recompute="full", flash=False,
-        sequence_parallel=False,
-        zero=0, overlap=False,
-    )  # fmt: skip
-    return report_of(_a100s(row["# GPUs"]), model, p).seconds * 1e3
-
-
-@cache
-def _a100s(count: int) -> Cluster:
-    """So many A100: whole machines, or a part of one."""
-    if count > 8:
-        return read_preset("dgx-a100-80", count // 8)
-    whole = read_preset("dgx-a100-80")
-    kept = {*(f"gpu:{i}" for i in range(count)), "nvswitch:0"}
-    devices = tuple(device for device in whole.devices if device.name in kept)
-    return replace(
-        whole,
-        devices=devices,
-        links=tuple(link for link in whole.links if kept.issuperset(link.ends)),
-    )
-
-
 def vtrain_errors(name: str) -> NDArray[np.float64]:
-    """Signed relative errors of ``vtrain_steps``."""
-    return np.array([ours / row["iteration time (ms)"] - 1 for row, ours in vtrain_steps(name)])
+    """Signed relative errors of vTrain's given steps, "single" or "multi" machine, with hosts."""
+    return vtrain.errors(vtrain.given(name))
 
 
 # Speed.
@@ -363,13 +320,14 @@ def main(arguments: list[str] | None = None) -> int:
         print("the steps with and without symmetry differ", file=sys.stderr)
         return 1
     rows = [errors(row) for row in A100]
-    preset, own = [errors(row) for row in B200], [errors(row, slow_b200()) for row in B200]
+    b200 = {costs: [errors(row, costs) for row in B200] for costs in COSTS}
+    carried = [errors(row, COSTS[2]) for row in A100]
     terms = calculon_terms()
     if options.json:
         speeds = {"all": every, "one of each rank": one}
         found = {
-            "machine": machine(), "step_s": one.step_ps / 1e12, "a100": rows, "b200": preset,
-            "b200_own_operators": own,
+            "machine": machine(), "step_s": one.step_ps / 1e12, "a100": rows,
+            "a100_carried_over": carried, "b200": b200,
             "speed": {name: {field: getattr(s, field) for field in s.__slots__} for name,
             s in speeds.items()},
             "vtrain": {name: vtrain_errors(name).tolist() for name in ("multi", "single")},
@@ -381,14 +339,14 @@ def main(arguments: list[str] | None = None) -> int:
     _print_speed(every, one)
     for title, some in (
         ("A100", rows),
-        ("B200, the preset", preset),
-        ("B200, SimuMax's operators", own),
+        ("A100, carried over from the H100", carried),
+        *((f"B200, {costs}", some) for costs, some in b200.items()),
     ):
         _titled(f"{title}: simulated beside published")
         print_table(("step", "s", "published", "error", "GiB", "published", "error"), _cells(some))
     for name in ("multi", "single"):
         signed = vtrain_errors(name)
-        _titled(f"vTrain, {name} node: {len(signed)} steps, {_summary(signed)}")
+        _titled(f"vTrain, {name} node: {len(signed)} steps, {vtrain.summary(signed)}")
     body = [
         (term, f"{told:.3f}", f"{ours:.3f}", f"{ours - told:+.3f}") for term, told, ours in terms
     ]
@@ -424,14 +382,6 @@ def _print_speed(every: Speed, one: Speed) -> None:
             "million tasks/s",
         ),
         body,
-    )
-
-
-def _summary(found: NDArray[np.float64]) -> str:
-    size = np.abs(found)
-    return (
-        f"MAPE {size.mean():.1%}, median {np.median(size):.1%}, signed "
-        f"{found.mean():+.1%}, worst {size.max():.1%}"
     )
 
 

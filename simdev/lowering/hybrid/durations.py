@@ -96,7 +96,8 @@ class Durations:
         if self.costs.profiles and load.key:
             key = device_prefix(kind) + load.key[len(device_prefix("")) :]
             cost = self.costs.cost_of_key(key, load.like, kind)
-            if cost is not None:
+            # A datasheet says more of the kernel itself than of an op that is like it.
+            if cost is not None and cost.rung != "roofline":
                 return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
         ideal = ideal_seconds(load, self.specs[kind])
         return Part(self._scalars(kind, load.op_class, load.dtype).seconds(ideal), "roofline", None)

@@ -1,0 +1,95 @@
+"""SimuMax's B200 by its own measured operators: what its layers' kernels take, as a profile.
+
+The numbers are those of configs/system/b200_bf16_ceperm.json (Apache-2.0): products and attention
+by shape (``tests/peers/simumax``), and for passes over memory one bandwidth and 30 us each. None of
+them belongs to a step.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+
+from benchmarks.common import PEER_FILES
+from simdev.costs import DeviceSpec, Efficiency, Profile, Row
+from simdev.costs.groups import device_prefix
+from simdev.costs.rows import PHASE_CODES
+from simdev.files import read_device
+from simdev.models.large import Transformer, classifier, layer, shard_of
+from simdev.models.large.likes import Kernel
+from simdev.strategy import Parallelism
+
+B200 = "b200"
+PEAK = 2250e12  # FLOP/s: what the efficiencies are shares of
+BANDWIDTH, LATENCY = 8000 * 2**30, Fraction(30, 10**6)  # bytes/s, and seconds a pass
+PASSES, LOSS = 0.666, 0.3246  # shares of the bandwidth
+PRODUCTS, ATTENTION = Fraction("0.488"), Fraction("0.70")  # of the peak, where a shape is not told
+Shares = tuple[float, ...]
+
+
+@cache
+def device() -> DeviceSpec:
+    """The datasheet of the B200 with what SimuMax's operators reach on average."""
+    spec, nothing = read_device(B200), Fraction(0)
+    memory, loss = (
+        Fraction(f"{share * BANDWIDTH / float(spec.memory_bandwidth):.3f}")
+        for share in (PASSES, LOSS)
+    )
+    told = {
+        "default": Efficiency(PRODUCTS, memory, LATENCY),
+        "gemm": Efficiency(PRODUCTS, memory, nothing),
+        "attention": Efficiency(ATTENTION, memory, nothing),
+        "softmax": Efficiency(PRODUCTS, loss, LATENCY),
+    }
+    return replace(spec, efficiency=told)
+
+
+@cache
+def _operators() -> dict[tuple[int, ...], Shares]:
+    """Shares of the peak, forward, backward and of weights: by (m, k, n), or by (heads,)."""
+    table = {}
+    with (PEER_FILES / "simumax" / "operators.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            names = ("m", "k", "n") if row["op"] == "matmul" else ("heads",)
+            shares = (float(row[name] or 1) for name in ("forward", "backward", "weight"))
+            table[tuple(int(row[name]) for name in names)] = tuple(shares)
+    return table
+
+
+def profile(model: Transformer, p: Parallelism) -> Profile:
+    """Measured rows for the products and attention of a model's shard, as far as they are told."""
+    shard = shard_of(model, p)
+    kernels = (
+        kernel
+        for block in (layer(shard, 0), classifier(shard))
+        for kernel in (*block.forward, *block.backward, *block.weight)
+    )
+    rows = {row.key: row for row in _rows(kernels)}
+    return Profile.of_rows({}, list(rows.values()))
+
+
+def _rows(kernels: Iterator[Kernel]) -> Iterator[Row]:
+    for kernel in kernels:
+        if kernel.op_class not in ("gemm", "attention"):
+            continue
+        shape, which = _asked(kernel)
+        if shape in _operators():
+            seconds = kernel.flops / PEAK / _operators()[shape][which]
+            key = device_prefix(B200) + kernel.key.removeprefix(device_prefix(""))
+            yield Row(key, Fraction(f"{seconds:.6e}"))
+
+
+def _asked(kernel: Kernel) -> tuple[tuple[int, ...], int]:
+    """The table's shape of a kernel, and its column."""
+    _, _, phase, attrs, operands, _, _ = json.loads(kernel.key)
+    backward = int(phase == PHASE_CODES["backward"])
+    if kernel.op_class == "attention":
+        return (operands[0][1],), backward
+    (m, a), (b, c) = operands
+    if attrs.get("transpose_a"):
+        return (m, c, a), 2
+    return ((m, a, b), 0) if attrs.get("transpose_b") else ((m, c, b), 1)
