@@ -1,9 +1,10 @@
-"""Steps of vTrain's measurements beside simulated ones: ``python -m benchmarks.vtrain [FILE ...]``.
+"""Steps of vTrain's measurements beside simulated ones: ``python -m benchmarks.vtrain [FILE]``.
 
-vTrain (MICRO 2024) measured GPT models with Megatron-DeepSpeed on A100: 1F1B, full recomputation, no
-ZeRO, 16-bit gradients that are reduced after the backward. Layers cost what the datasheet says, and
-where they are small the hosts hold them up: three host times, fitted to the given steps on one
-machine by ``simdev calibrate``. ``--calibrate`` fits them again; FILE is a table like the given.
+vTrain (MICRO 2024) measured GPT models with Megatron-DeepSpeed on A100: 1F1B, full recomputation,
+no ZeRO, 16-bit gradients that are reduced after the backward. Layers cost what the datasheet says,
+and where they are small the hosts hold them up: three host times, fitted to the given steps on one
+machine as ``simdev calibrate`` does. ``--calibrate`` fits them again; FILE is a table like the
+given.
 """
 
 from __future__ import annotations

@@ -13,11 +13,13 @@ import pytest
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import hybrid
+from benchmarks import hybrid, vtrain
 from simdev import models
+from simdev.calibrate import calibrate_steps
 from simdev.files import read_preset
 from simdev.models.large import LARGE, footprint, large_model, shard_of
 from simdev.strategy.parallelism import Parallelism
+from simdev.units import parse_time
 
 PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
 
@@ -112,19 +114,18 @@ def test_steps_on_a100(row: hybrid.Published) -> None:
 
 @pytest.mark.parametrize("row", hybrid.B200, ids=lambda row: row.name)
 def test_steps_on_b200(row: hybrid.Published) -> None:
-    """Measured peaks within 2 %; times too short, by the operators of that very machine less so."""
-    preset, own = hybrid.errors(row), hybrid.errors(row, hybrid.slow_b200())
+    """Measured peaks within 2 %; times by the operators of that very machine within 6.1 % up to
+    tp 4, by other machines' much too short.
+    """
+    preset, own, carried = (hybrid.errors(row, costs) for costs in hybrid.COSTS)
     assert abs(own["memory_error"]) < 0.02
-    assert preset["time_error"] < own["time_error"] < 0
-    told = f"| {row.name.removeprefix('Llama-3 70B of 12 layers, ')} | {row.seconds * 1e3:.1f} |"
-    told += (
-        f" {own['seconds'] * 1e3:.1f} ({own['time_error']:+.1%}) | {preset['seconds'] * 1e3:.1f}"
-    )
-    told += (
-        f" ({preset['time_error']:+.1%}) | {row.gib:.2f} | {own['gib']:.2f} "
-        f"({own['memory_error']:+.1%}) |"
-    )
-    assert told in PAGE
+    assert max(preset["time_error"], carried["time_error"]) < own["time_error"]
+    assert abs(own["time_error"]) < (0.061 if row.parallelism["tp"] <= 4 else 0.19)
+    line = f"| {row.name.removeprefix('Llama-3 70B of 12 layers, ')} | {row.seconds * 1e3:.1f} |"
+    for answer in (own, preset, carried):
+        line += f" {answer['seconds'] * 1e3:.1f} ({answer['time_error']:+.1%}) |"
+    line += f" {row.gib:.2f} | {own['gib']:.2f} ({own['memory_error']:+.1%}) |"
+    assert line in PAGE
 
 
 def _line(found: dict[str, object]) -> str:
@@ -177,13 +178,19 @@ def test_the_large_step_has_so_many_tasks() -> None:
     assert f"{plan.counted:,}" in PAGE
 
 
-@pytest.mark.parametrize(("name", "bound"), [("multi", 0.10), ("single", 0.35)])
+@pytest.mark.parametrize(("name", "bound"), [("multi", 0.10), ("single", 0.08)])
 def test_measured_steps_of_vtrain(name: str, bound: float) -> None:
-    """Roofline only.
+    """With hosts: nearer than vTrain's own 14.7 and 8.4 %."""
+    signed = hybrid.vtrain_errors(name)
+    assert abs(signed).mean() < bound
+    assert vtrain.summary(signed) in PAGE
+    assert vtrain.summary(vtrain.errors(vtrain.given(name), {})) in PAGE
 
-    Many nodes: nearer than vTrain's own 14.7 %; one node: small layers that the host holds up.
-    """
-    found = hybrid.vtrain_errors(name)
-    size = abs(found)
-    assert size.mean() < bound
-    assert f"MAPE {size.mean():.1%}" in PAGE
+
+@pytest.mark.slow
+def test_vtrains_host_times_are_the_fit() -> None:
+    fit = calibrate_steps(vtrain.measured_steps(vtrain.given("single"), {}))
+    for phase, time in vtrain.HOST_TIME.items():
+        assert float(fit.host_time[phase]) == pytest.approx(float(parse_time(time)), rel=0.1)
+        assert f"{time}" in PAGE
+    assert fit.mean_error("left_out") < 0.08
