@@ -184,10 +184,12 @@ class Training:
                 "scores."
             )
         yield from self._host_notes()
-        yield (
-            "Times of layers are the datasheet's roofline with its stated efficiencies; "
-            "collectives are modelled."
+        layers = (
+            "are the datasheet's roofline with its stated efficiencies"
+            if set(self.large.rungs) <= {"roofline"}
+            else "are those of the measured ops that their kernels are like"
         )
+        yield f"Times of layers {layers}; collectives are modelled."
 
     def _host_notes(self) -> Iterator[str]:
         """What is not known of the hosts, where that may matter."""
