@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import print_table
+from benchmarks.measured import with_optimizer
 from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel, Profile, op_key
 from simdev.costs.dispatch import Weight, weights
@@ -44,7 +45,6 @@ from simdev.units import PS_PER_SECOND
 
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
 KIND, AHEAD = "h100-sxm", 1024
-UPDATES = {"sgd-momentum": "sgd_momentum_update", "adam": "adam_update"}
 TARGETS = {
     "device-bound, fitted": (0.02, 0.04),
     "host-bound, fitted": (0.10, 0.25),
@@ -119,13 +119,6 @@ def costs_for(name: str) -> CostModel:
     others = [profile for other, profile in profiles().items() if other != name]
     first = [profiles()[name]] if name else []
     return CostModel((*first, *others), device_presets())
-
-
-def with_optimizer(graph: Graph, optimizer: str) -> Graph:
-    """The step with the updates of another optimizer: one op a parameter, as before."""
-    kinds = set(UPDATES.values())
-    ops = (replace(op, kind=UPDATES[optimizer]) if op.kind in kinds else op for op in graph.ops)
-    return replace(graph, ops=tuple(ops))
 
 
 def step_of(line: Mapping[str, Any]) -> Step:

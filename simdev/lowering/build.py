@@ -92,6 +92,7 @@ class _Tasks:
     def __init__(self, prepared: Prepared, placement: Sequence[int]) -> None:
         self.prepared, self.placement, self.rings = prepared, placement, prepared.rings
         self.columns = Columns(prepared.memory, resources(prepared.fabric))
+        self.holders = prepared.holders
         self.consumers: dict[int, tuple[int, ...]] = {}
         self.buffer_of: dict[TensorOf, int] = {}
         self.expanded: dict[int, list[tuple[int, list[int]]]] = {
@@ -210,8 +211,8 @@ class _Tasks:
                 row = self.buffer_of[i, tensor.view_of]
             self.buffer_of[i, output] = row
             self.columns.read(row, readers.get((i, output), ()))
-            if (i, output) in readers and (i, output) in self.prepared.holders:
-                self.columns.read(row, (self.prepared.holders[i, output],))
+            if (i, output) in self.holders and (i, output) in readers:
+                self.columns.read(row, (self.holders[i, output],))
 
     # What is sent
 
