@@ -76,8 +76,9 @@ def host_lines(origins: HostOrigins | None, held: float) -> Iterator[str]:
         mean = format_seconds(origins.short_ps / PS_PER_SECOND)
         yield (
             f"NO HOST IS MODELLED: ops take {mean} on average, and an eager host may need longer "
-            'to dispatch one; write "host": {"mode": "eager"} in the cluster.'
+            "to dispatch one;"
         )
+        yield 'write "host": {"mode": "eager"} in the cluster.'
 
 
 def host_notes(origins: HostOrigins | None) -> Iterator[str]:
