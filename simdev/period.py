@@ -32,6 +32,9 @@ STEPS = ("once", "repeated")
 COUNTS = (4, 8, 16, 32, 52)
 """How many steps to simulate, until they repeat; the last leaves 50 periods."""
 
+# Steps whose hosts get further ahead are followed to so many, or so many tasks: for seconds.
+MOST_AHEAD, WORTH_FOLLOWING = 1664, 200_000
+
 SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
 PERIODS_SHOWN = 8
 
@@ -64,7 +67,7 @@ def simulate_lowered(
         return simulate(iterated(step, 1), engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
     # Doubling: what repeats early costs little, and of the rest at most half was in vain.
-    for count in [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]:
+    for count in _counts(step):
         graph = iterated(step, count)
         if step.pushes and sync:
             trace = _under_credit(step, graph, sync, engine)
@@ -74,6 +77,18 @@ def simulate_lowered(
         if steady is not None and steady.repeats:
             break
     return trace
+
+
+def _counts(step: LoweredStep) -> Iterator[int]:
+    """How many steps to simulate, one number after the other, until they repeat."""
+    yield from [count for count in COUNTS if count <= most_steps(step)] or COUNTS[:1]
+    if step.dispatches is None:
+        return
+    # A host that is faster than its device is further ahead with every step, until it may not be.
+    each, count = len(step.task_graph.tasks) + len(step.dispatches.task), 2 * COUNTS[-1]
+    while count <= MOST_AHEAD and count * each <= WORTH_FOLLOWING:
+        yield count
+        count *= 2
 
 
 def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:

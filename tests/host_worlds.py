@@ -56,17 +56,17 @@ def finishes(world: HostWorld, task_graph: TaskGraph, finish: list[int]) -> dict
     }
 
 
-def host(tape: Tape) -> Host:
+def host(tape: Tape, far: int) -> Host:
     mode = tape.pick("eager", "eager", "eager", "graph", "none")
-    ahead = tape.pick(1, 2, 3, 5, 1024)
+    ahead = tape.pick(1, 2, 3, 5, far)
     return Host(mode, ahead, tape.pick("device", "node"), tape.number(4) * PS)
 
 
-def host_world(tape: Tape) -> HostWorld:
-    """Up to three devices and ten ops, under every order."""
+def host_world(tape: Tape, far: int = 1024) -> HostWorld:
+    """Up to three devices and ten ops, under every order; hosts are at most ``far`` ahead."""
     policy = tape.pick("fifo", "program", "priority", "fixed")
     count = 1 + tape.number(3)
-    cluster = _cluster(tape, count, every=policy in ("fifo", "priority"))
+    cluster = _cluster(tape, count, policy in ("fifo", "priority"), far)
     pieces: list[Piece] = []
     replays = {d for d in range(count) if (h := cluster.host_of(d)) and h.mode == "graph"}
     for _ in range(1 + tape.number(5)):
@@ -93,15 +93,15 @@ def host_world(tape: Tape) -> HostWorld:
     return HostWorld(prepared, Strategy(placement, order), model)
 
 
-def _cluster(tape: Tape, count: int, every: bool) -> Cluster:
+def _cluster(tape: Tape, count: int, every: bool, far: int) -> Cluster:
     """With ``every`` all devices have a host: else a queue would serve who comes first."""
     devices = []
     for d in range(count):
-        given = host(tape) if tape.number(2) else None
+        given = host(tape, far) if tape.number(2) else None
         if every and given is not None and given.mode == "none":
             given = None
         devices.append(Device(f"gpu:{d}", node=tape.number(2), host=given))
-    common = host(tape)
+    common = host(tape, far)
     if every and common.mode == "none":
         common = Host("eager", common.ahead, common.threads)
     cluster = Cluster.all_to_all("world", devices, "parallel", bandwidth=UNIT)

@@ -249,14 +249,9 @@ class _Writer:
         }
         none = np.zeros(count, np.int64)
         before, after = self._edges()
-        kinds: Sequence[str] = (*tasks.kind, *[DISPATCH] * count)
-        if isinstance(tasks.kind, Coded):
-            labels = tasks.kind.labels
-            codes = np.append(tasks.kind.codes, np.full(count, len(labels), np.uint8))
-            kinds = Coded(codes, (*labels, DISPATCH))
         return Tasks(
             name=self._names(tasks.name),
-            kind=kinds,
+            kind=_kinds(tasks.kind, count),
             flow=np.concatenate((tasks.flow, none > 0)),
             resources=_appended(tasks.resources, Rows(np.arange(count + 1), held)),
             links=_appended(tasks.links, _empty(count)),
@@ -333,6 +328,14 @@ class _Writer:
         ends = taken(self.entries.ends, entries[place])
         owner = ends.owners()
         return ends.ids + step[owner] * self._rows, after[owner]
+
+
+def _kinds(kind: Sequence[str], count: int) -> Sequence[str]:
+    """The kinds of all tasks, of which the last ``count`` are dispatches."""
+    if not isinstance(kind, Coded):
+        return (*kind, *[DISPATCH] * count)
+    codes = np.append(kind.codes, np.full(count, len(kind.labels), np.uint8))
+    return Coded(codes, (*kind.labels, DISPATCH))
 
 
 def _with_edges(successors: Rows, before: Ints, after: Ints, count: int) -> Rows:

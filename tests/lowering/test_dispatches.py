@@ -15,8 +15,9 @@ from simdev.engine import ENGINES, simulate
 from simdev.errors import DeadlockError
 from simdev.graph import Graph, Op
 from simdev.lowering import Prepared
-from simdev.period import simulate_strategy, step_time_ps
+from simdev.period import Steady, simulate_strategy, steady_state, step_time_ps
 from simdev.strategy import Strategy
+from simdev.trace import Trace
 from strategies import drawn
 
 
@@ -55,13 +56,24 @@ def alone(count: int, host: int, device: int, steps: str = "once", **fields: obj
     return step_ps(ops, Host(**fields), steps)
 
 
+def steady_of(ops: list[Op], host: Host) -> Steady:
+    """How steps of ops on one device follow one another."""
+    steady = steady_state(trace_of(ops, host, "repeated"))
+    assert steady is not None
+    return steady
+
+
 def step_ps(ops: list[Op], host: Host, steps: str = "once") -> int:
+    return step_time_ps(trace_of(ops, host, steps))
+
+
+def trace_of(ops: list[Op], host: Host, steps: str) -> Trace:
     cluster = Cluster("alone", (Device("gpu:0"),), host=host)
     prepared = Prepared(Graph("alone", tuple(ops)), cluster, CostModel())
     strategy = Strategy({op.name: "gpu:0" for op in ops})
     traces = [simulate_strategy(prepared, strategy, engine, steps)[0] for engine in ENGINES]
     assert (traces[0].finish == traces[1].finish).all()
-    return step_time_ps(traces[0])
+    return traces[0]
 
 
 @pytest.mark.parametrize(("n", "h", "d"), [(1, 3, 2), (5, 2, 7), (5, 7, 2), (4, 3, 3), (3, 0, 4)])
@@ -77,6 +89,35 @@ def two_halves() -> list[Op]:
     """Ten ops of host 10 and device 2, then ten of host 2 and device 10."""
     slow = [Op(f"slow{i}", time=2 * PS, host_time=10 * PS) for i in range(10)]
     return slow + [Op(f"fast{i}", time=10 * PS, host_time=2 * PS) for i in range(10)]
+
+
+def test_a_host_that_gets_further_ahead_is_followed_until_it_may_not() -> None:
+    """By a unit each step, until it is 60 launches ahead: what holds then is the period."""
+    ops = [Op(f"op{i}", time=4 * PS, host_time=(9 if i == 3 else 2) * PS) for i in range(4)]
+    steady = steady_of(ops, Host(ahead=60))
+    assert steady.repeats
+    assert (steady.step_ps, steady.first_ps) == (16, 19)
+    assert steady.steps > 52
+    # The long dispatch waits for op1: from its end it is 9 to op3, and 4 each for op3, op0, op1.
+    assert steady_of(ops, Host(ahead=2)).step_ps == 9 + 3 * 4
+
+
+@settings(max_examples=20)
+@given(drawn(host_world, 9))
+def test_periods_are_those_of_many_steps_of_the_contract(world: HostWorld) -> None:
+    try:
+        trace, _ = simulate_strategy(world.prepared, world.strategy, "compiled", "repeated")
+    except DeadlockError:
+        return
+    steady = steady_state(trace)
+    assert steady is not None
+    # What repeats is the period for ever, whatever came before; else it is a mean.
+    if steady.repeats:
+        q, count = steady.cycle, max(steady.steps, 40)
+        ends = [0] * (count + q)
+        for node, finish in world.steps(count + q)[1].finishes().items():
+            ends[node[1]] = max(ends[node[1]], finish)
+        assert ends[-1] - ends[-1 - q] == steady.period_ps * q
 
 
 def test_rule_10s_example() -> None:
