@@ -342,3 +342,17 @@ def test_the_expert_keeps_the_groups_of_a_preparation():
     oracle = Oracle(training(), two())
     found = search(oracle, "expert", prepare=["coplace"])
     assert confirm(oracle, found) == ()
+
+
+def test_a_fused_op_is_dispatched_as_long_as_its_members_together():
+    def fused(*second: object, **first: object) -> Op:
+        a = replace(op("a", 1, size=1), colocate="g", **first)
+        b = replace(op("b", 1, "a"), colocate="g", **(second[0] if second else {}))
+        (both,) = fuse(Graph("g", (a, b))).graph.ops
+        return both
+
+    both = fused({"host_time": "3 us", "launches": 2}, host_time="2 us", blocks_host=True)
+    assert (both.host_seconds_on("gpu"), both.launches) == (Fraction(5, 10**6), 3)
+    assert both.blocks_host
+    # What one of them does not tell is not known of both.
+    assert (fused(host_time=1).host_time, fused().launches) == (None, None)

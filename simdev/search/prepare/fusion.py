@@ -97,17 +97,31 @@ def _fused_op(graph: Graph, ops: tuple[int, ...], lead: Op, crossing: set[tuple[
         state_bytes=sum(op.state_bytes for op in members),
         workspace_bytes=inner_peak(graph, ops, crossing),
         colocate=lead.colocate,
-        time=_time(members),
+        time=_sum_of(members, "time"),
+        host_time=_sum_of(members, "host_time"),
+        launches=sum(counts) if (counts := _launches(members)) else None,
+        blocks_host=any(op.blocks_host for op in members),
     )
 
 
-def _time(members: Sequence[Op]) -> Fraction | Mapping[str, Fraction] | None:
-    """The sum of the times that all of them tell, by kind of device where one tells it so."""
-    if any(op.time is None for op in members):
+def _launches(members: Sequence[Op]) -> list[int]:
+    """The kernels that each launches, one where it does not say; empty where none says."""
+    if all(op.launches is None for op in members):
+        return []
+    return [1 if op.launches is None else op.launches for op in members]
+
+
+def _sum_of(members: Sequence[Op], name: str) -> Fraction | Mapping[str, Fraction] | None:
+    """The sum of the times of this name that all of them tell, by kind of device where one tells it
+    so.
+    """
+    times = [getattr(op, name) for op in members]
+    if any(time is None for time in times):
         return None
-    kinds = [set(op.time) for op in members if isinstance(op.time, Mapping)]
+    on = Op.seconds_on if name == "time" else Op.host_seconds_on
+    kinds = [set(time) for time in times if isinstance(time, Mapping)]
     sums = {
-        kind: sum((op.seconds_on(kind) or Fraction(0) for op in members), Fraction(0))
+        kind: sum((on(op, kind) or Fraction(0) for op in members), Fraction(0))
         for kind in sorted(set.intersection(*kinds) if kinds else {""})
     }
     return sums if kinds else sums[""]
