@@ -134,7 +134,7 @@ class Blocks:
 
     def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
         """Where geometry and devices of a split op are; the latter as devices, then what each takes
-        (column by column), by part.
+        (column by column), by part, and last whether devices ascend.
         """
         if split.words is None:
             if len(split.placed) >= MOST_PARTS:
@@ -147,6 +147,7 @@ class Blocks:
                     known[kind] = self._takes(op, kind)
                 takes.append(known[kind])
             columns = [*devices, *chain.from_iterable(zip(*takes, strict=True))]
+            columns.append(int(devices == sorted(devices)))
             split.words = self._geometry(program, split), self.arena.put(columns)
         return split.words
 

@@ -97,23 +97,28 @@ def dispatches_of(hosts: Hosts) -> int:
 
 
 @jitable
-def place_rows(t: Columns, w: Work, h: Hosts) -> None:
-    """The rows as hosts dispatch them: the sums before an op's pieces, then these by device."""
-    for slot in range(t.ops):
-        begin, end = w.base[slot], w.cell[ROWS]
-        if slot + 1 < t.ops:
-            end = w.base[slot + 1]
-        first = begin
-        if w.extra[slot] != NONE:
-            for row in range(begin, end):
-                if w.of[row] >> PART_BITS >= t.ops:
-                    h.turn[first] = row
-                    first += 1
-        turn = first
+def last_row(t: Columns, w: Work, slot: int) -> int:
+    """The row after those of an op and of the sums before its pieces."""
+    return w.base[slot + 1] if slot + 1 < t.ops else w.cell[ROWS]
+
+
+@jitable
+def place_rows(t: Columns, w: Work, h: Hosts, slot: int) -> None:
+    """The rows of an op as hosts dispatch them: the sums before its pieces, then these by
+    device.
+    """
+    begin, end = w.base[slot], last_row(t, w, slot)
+    first = begin
+    if w.extra[slot] != NONE:
         for row in range(begin, end):
-            if first == begin or w.of[row] >> PART_BITS == slot:
-                insert(t, w, h, slot, row, first, turn)
-                turn += 1
+            if w.of[row] >> PART_BITS >= t.ops:
+                h.turn[first] = row
+                first += 1
+    turn = first
+    for row in range(begin, end):
+        if first == begin or w.of[row] >> PART_BITS == slot:
+            insert(t, w, h, slot, row, first, turn)
+            turn += 1
 
 
 @jitable
@@ -140,22 +145,55 @@ def stand_behind(w: Work, h: Hosts, row: int, device: int) -> None:
 
 
 @jitable
-def dispatch_at_once(w: Work, h: Hosts, row: int, device: int, length: int, launches: int) -> None:
-    """A dispatch that waits for no op ends after the one before it on its thread."""
+def dispatch_at_once(w: Work, h: Hosts, row: int, device: int, length: int, launches: int) -> int:
+    """A dispatch that waits for no op ends after the one before it on its thread.
+
+    Returns how many dispatches the row has for itself there.
+    """
     thread = h.thread[device]
     if thread == NONE:
-        return
+        return 0
     if h.captured[device] == NONE:
-        h.cell[ENTRIES] += 1
         h.launched[device] += launches
         clock = after(w, h.clock[thread], length)
         h.clock[thread] = clock
         w.when[row] = max(w.when[row], clock)
-        return
+        return 1
     if h.whole[device] == NONE:
         h.clock[thread] = after(w, h.clock[thread], h.captured[device])
         h.whole[device] = h.clock[thread]
     w.when[row] = max(w.when[row], h.whole[device])
+    return 0
+
+
+@jitable
+def line_up_piece(t: Columns, w: Work, h: Hosts, slot: int, part: int, row: int) -> int:
+    """A piece waits for its dispatch, and for the row before it on its device; see
+    ``dispatch_at_once``.
+    """
+    at, count = t.devices_of[slot] + part, t.parts[slot]
+    device = t.arena[at]
+    if not h.mixed:
+        h.behind[row] = NONE
+    if h.in_order[device] == BY_PLACE:
+        stand_behind(w, h, row, device)
+    length, launches = t.arena[at + 2 * count], t.arena[at + 3 * count]
+    return dispatch_at_once(w, h, row, device, length, launches)
+
+
+@jitable
+def line_up_sum(t: Columns, w: Work, h: Hosts, row: int) -> int:
+    """The same of a sum; a collective has a dispatch on every rank."""
+    arena, entries = t.arena, 0
+    where = arena[t.block[w.of[row] >> PART_BITS] + ROW + (w.of[row] & PART_MASK)]
+    device, at = arena[where + DEVICES], where + DEVICES + arena[where + BASES]
+    if not h.mixed:
+        h.behind[row] = NONE
+    if arena[where + WHAT] != COLLECTIVE and h.in_order[device] == BY_PLACE:
+        stand_behind(w, h, row, device)
+    for k in range(at + 1, at + 1 + 3 * arena[at], 3):
+        entries += dispatch_at_once(w, h, row, arena[k], arena[k + 1], arena[k + 2])
+    return entries
 
 
 @jitable
@@ -163,25 +201,22 @@ def line_up(t: Columns, w: Work, h: Hosts) -> None:
     """Every row waits for its dispatches, and in program order for the one before it on its
     device.
     """
-    arena = t.arena
-    for turn in range(w.cell[ROWS]):
-        row = h.turn[turn]
-        slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
-        if not h.mixed:
-            h.behind[row] = NONE
-        if slot < t.ops:
-            at, count = t.devices_of[slot] + part, t.parts[slot]
-            device = arena[at]
-            if h.in_order[device] == BY_PLACE:
-                stand_behind(w, h, row, device)
-            dispatch_at_once(w, h, row, device, arena[at + 2 * count], arena[at + 3 * count])
+    entries = 0
+    for slot in range(t.ops):
+        begin, count = w.base[slot], t.parts[slot]
+        # Mostly an op has no sums before it, and its pieces stand in the order of their devices.
+        if w.extra[slot] == NONE and t.arena[t.devices_of[slot] + 4 * count]:
+            for part in range(count):
+                entries += line_up_piece(t, w, h, slot, part, begin + part)
             continue
-        where = arena[t.block[slot] + ROW + part]
-        device, at = arena[where + DEVICES], where + DEVICES + arena[where + BASES]
-        if arena[where + WHAT] != COLLECTIVE and h.in_order[device] == BY_PLACE:
-            stand_behind(w, h, row, device)
-        for k in range(at + 1, at + 1 + 3 * arena[at], 3):
-            dispatch_at_once(w, h, row, arena[k], arena[k + 1], arena[k + 2])
+        place_rows(t, w, h, slot)
+        for turn in range(begin, last_row(t, w, slot)):
+            row = h.turn[turn]
+            if w.of[row] >> PART_BITS < t.ops:
+                entries += line_up_piece(t, w, h, slot, w.of[row] & PART_MASK, row)
+            else:
+                entries += line_up_sum(t, w, h, row)
+    h.cell[ENTRIES] = entries
 
 
 @jitable
@@ -243,6 +278,8 @@ def line_up_dispatches(t: Columns, w: Work, h: Hosts, devices: int) -> None:
         h.launched[device], h.passed[device] = 0, 0
         h.newest[device], h.oldest[device] = NONE, NONE
     h.cell[ENTRIES] = 0
+    for slot in range(t.ops):
+        place_rows(t, w, h, slot)
     for turn in range(w.cell[ROWS]):
         row = h.turn[turn]
         slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
@@ -353,7 +390,6 @@ def begin(t: Columns, w: Work, h: Hosts, devices: int) -> None:
     if h.mixed:
         line_up_as_numbered(t, w, h)
     if h.threads:
-        place_rows(t, w, h)
         line_up(t, w, h)
     for device in range(devices):
         w.line_end[device] = NONE
