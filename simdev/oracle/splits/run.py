@@ -30,8 +30,9 @@ from .columns import (
     open_rules,
     open_work,
 )
-from .hosts import ENTRIES, Hosts, begin, check_end, go_on, open_hosts
+from .hosts import ENTRIES, Hosts, open_hosts
 from .instants import FULL, LATEST, LONG, after, later, ps_of
+from .waiting import begin, check_end, go_on
 
 MOST_TASKS = 1 << 20
 
