@@ -217,7 +217,8 @@ class _StepTimes:
 
     ``begins``, ``ends`` and ``frees`` are by step the first start, the last release, and when the
     last task has left its queues too; ``works`` is the first start of what is no dispatch.
-    ``slack`` is the part of a shift that may be rounding.
+    ``launched`` is when replayed graphs are dispatched, ``slack`` the part of a shift that may be
+    rounding.
     """
 
     ready: Ints
@@ -227,6 +228,7 @@ class _StepTimes:
     ends: Ints
     frees: Ints
     works: Ints
+    launched: Ints
     slack: float
 
     @classmethod
@@ -240,13 +242,17 @@ class _StepTimes:
         # that later ones do. (No trace lets a host be further ahead than it may, and what repeats
         # is as far ahead as it was.)
         ready[graph.first_dispatch :] = trace.start[graph.first_dispatch :]
-        times = ready, trace.start, trace.finish, release, free
+        replays, start, finish = _replays(graph), trace.start, trace.finish
+        if len(replays):
+            ready, start, finish, free = _without(trace, replays, ready, free)
+        times = ready, start, finish, release, free
         ready, start, finish, release, free = map(graph.by_step, times)
         begins = start.min(axis=1, initial=trace.end_ps)
         ends, frees = (column.max(axis=1, initial=0) for column in (release, free))
         works = start[:, : graph.first_dispatch // graph.steps].min(axis=1, initial=trace.end_ps)
         slack = SLACK if tasks.flow.any() else 0.0
-        return cls(ready, start, finish, begins, ends, frees, works, slack)
+        launched = trace.finish[replays].reshape(graph.steps, -1)
+        return cls(ready, start, finish, begins, ends, frees, works, launched, slack)
 
     def repeat(self, cycle: int) -> bool:
         """Whether the state in which the last step begins is that of ``cycle`` steps before.
@@ -255,6 +261,9 @@ class _StepTimes:
         """
         last = len(self.ends) - 2
         now, shift = int(self.begins[last + 1]), int(self.ends[last] - self.ends[last - cycle])
+        # A graph dispatched ever longer before its step holds nothing up, ever later it will.
+        if (self.launched[last] - self.launched[last - cycle] > shift).any():
+            return False
         under_way = np.flatnonzero(self.frees[: last + 1] > now)
         first = min(last - cycle, *under_way[:1].tolist(), last)
         if first < cycle:
@@ -281,3 +290,30 @@ class _StepTimes:
         whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
         whole[:cycle] = False
         return int(np.flatnonzero(whole)[-1]) if whole.any() else last
+
+
+def _replays(graph: TaskGraph) -> Ints:
+    """The rows of dispatches of whole steps, which wait for nothing but their thread, however far
+    they are ahead.
+    """
+    tasks, first = graph.tasks, graph.first_dispatch
+    rows = range(first, first + (len(tasks) - first) // graph.steps)
+    names = (f"dispatch graph@{graph.devices[int(tasks.source[row])]}" for row in rows)
+    replays = [row for row, name in zip(rows, names, strict=True) if tasks.name[row] == name]
+    steps = np.arange(graph.steps)[:, None] * len(rows)
+    return (np.array(replays, np.int64) + steps).ravel()
+
+
+def _without(trace: Trace, replays: Ints, ready: Ints, free: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Ready, start, finish and end of gaps (ps), replays at the first start of what they dispatch,
+    as if it had not waited for them.
+    """
+    graph, (start, finish) = trace.task_graph, (trace.start.copy(), trace.finish.copy())
+    ready, free, successors = ready.copy(), free.copy(), graph.tasks.successors
+    for row in replays.tolist():
+        ops = successors[row]
+        # In a fixed queue: what counts is its turn, and when its inputs end.
+        ready[ops] = start[ops]
+        for column in (ready, start, finish, free):
+            column[row] = trace.start[ops].min()
+    return ready, start, finish, free

@@ -120,6 +120,13 @@ def test_periods_are_those_of_many_steps_of_the_contract(world: HostWorld) -> No
         assert ends[-1] - ends[-1 - q] == steady.period_ps * q
 
 
+def test_replayed_steps_repeat_however_far_ahead_their_host_is() -> None:
+    ops = [Op(f"op{i}", time=4 * PS) for i in range(4)]
+    for launch, period in ((1, 16), (16, 16), (20, 20)):
+        steady = steady_of(ops, Host("graph", launch=launch * PS))
+        assert (steady.cycle, steady.step_ps, steady.first_ps) == (1, period, launch + 16)
+
+
 def test_rule_10s_example() -> None:
     assert step_ps(two_halves(), Host()) == 202
     assert step_ps(two_halves(), Host(), "repeated") == 120
