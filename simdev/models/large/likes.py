@@ -8,7 +8,7 @@ that both move. Measured attention is causal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...costs import profile_key
@@ -19,21 +19,6 @@ from .shard import Shard
 DTYPE = "bfloat16"
 FORWARD, BACKWARD = "fwd", "bwd"
 Shape = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel(Load):
-    """The work of a kernel, and the kind and the profile key (of no device) of the op like it.
-
-    It takes ``share`` of that op's time; where no op is like it, both are "".
-    """
-
-    like: str = ""
-    key: str = ""
-    share: float = 1.0
-
-
-Loads = tuple[Kernel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +45,31 @@ class Like:
         return profile_key(self.kind, attrs, operands, dtypes, self.outputs, self.phase, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Kernel(Load):
+    """The work of a kernel, and the measured op that it is like (None: there is none).
+
+    It takes ``share`` of that op's time.
+    """
+
+    # What it is like follows from what it is: kernels are compared by their work.
+    op: Like | None = field(default=None, compare=False, repr=False)
+    share: float = 1.0
+
+    @property
+    def like(self) -> str:
+        """The kind of the op that it is like, "" where there is none."""
+        return "" if self.op is None else self.op.kind
+
+    @property
+    def key(self) -> str:
+        """The profile key, of no device, of the op that it is like; "" where there is none."""
+        return "" if self.op is None else self.op.key()
+
+
+Loads = tuple[Kernel, ...]
+
+
 def kernel(
     name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None
 ) -> Kernel:
@@ -67,9 +77,7 @@ def kernel(
     if like is None:
         return Kernel(name, op_class, DTYPE, flops, read, written, "")
     share = (read + written) / like.moved if like.moved else 1.0
-    return Kernel(
-        name, op_class, DTYPE, flops, read, written, "", like=like.kind, key=like.key(), share=share
-    )
+    return Kernel(name, op_class, DTYPE, flops, read, written, "", op=like, share=share)
 
 
 def products(m: int, k: int, n: int) -> tuple[Like, Like, Like]:
