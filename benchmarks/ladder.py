@@ -174,13 +174,13 @@ def shipped(files: Sequence[str] | None = None, seed: int = 0) -> list[Errors]:
     )
 
 
-def update(page: Path, lines: Sequence[Sequence[str]]) -> None:
+def update(page: Path, lines: Sequence[Sequence[str]], mark: str = BEGIN) -> None:
     """Puts the table between the marks of a page. Raises InputError where it has none."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    before, begin, rest = page.read_text(encoding="utf-8").partition(mark)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise InputError(
-            f"has no place for the table between {BEGIN.strip()} and {END.strip()}", str(page)
+            f"has no place for the table between {mark.strip()} and {END.strip()}", str(page)
         )
     page.write_text(before + begin + markdown(lines) + end + after, encoding="utf-8")
 

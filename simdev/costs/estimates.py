@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property, partial
 from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
 
+from ..semantics.dtype import bits_of
 from .groups import (
     FEWEST_NEAR,
     Group,
@@ -198,19 +200,19 @@ class Estimates:
         return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 
     def _recast(self, load: Load, device_kind: str) -> OpCost | None:
-        """From the rows of other dtypes on the same kind of device."""
-        groups, count = self.groups(device_kind, load.op_class), len(load.extents)
-        if self.specs.get(device_kind) is None:
-            return None
-        rows = {
-            dtype: sum(len(other.extents) == count for other in group.loads)
-            for dtype, group in groups.items()
-        }
-        if sum(rows.values()) < FEWEST_NEAR:
-            return None
-        seconds, error, _ = self._surface(device_kind, load).answer(load)
-        names = " and ".join(dtype for dtype in rows if rows[dtype])
-        return estimate(seconds, "scaled", error + CARRIED_ERROR, f"from {names}")
+        """From the same op in another dtype on the same kind of device, the best known."""
+        known = []
+        if device_kind in self.specs:
+            here = self.group(device_kind, load.op_class, load.dtype)
+            for dtype, group in self.groups(device_kind, load.op_class).items():
+                other = _in_dtype(load, dtype)
+                near = next(self.estimates(other, device_kind), None) if other != load else None
+                if near is not None and near.rel_err is not None:
+                    ratio = _datasheet_seconds(load, here) / _datasheet_seconds(other, group)
+                    error = near.rel_err + CARRIED_ERROR
+                    seconds = float(near.seconds) * ratio
+                    known.append(estimate(seconds, "scaled", error, f"from {dtype}, {near.rung}"))
+        return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 
     def _carried(self, load: Load, source: str, target: str) -> OpCost | None:
         """From an estimate of another kind of device, where both have a datasheet and neither or
@@ -311,6 +313,14 @@ def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[s
     known = group.spec.efficiency.get(load.op_class)
     if isinstance(known, Mapping) and group.spec.efficiency_of(load.op_class, load.dtype) is None:
         yield f"class default, its efficiency is of {' and '.join(known)}"
+
+
+def _in_dtype(load: Load, dtype: str) -> Load:
+    """The same op in another dtype: as many operations on elements of other sizes."""
+    share = Fraction(bits_of(dtype), bits_of(load.dtype))
+    return replace(
+        load, dtype=dtype, read=int(load.read * share), written=int(load.written * share)
+    )
 
 
 def _datasheet_seconds(load: Load, group: Group) -> float:
