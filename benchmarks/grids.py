@@ -22,11 +22,11 @@ from benchmarks.ladder import text, update
 from simdev.costs import OpCost, Profile, Row
 from simdev.costs.estimates import Estimates
 from simdev.costs.groups import measured_rows
-from simdev.costs.roofline import Load, launch_gap, load_of
+from simdev.costs.roofline import Load, load_of, pace_of
 from simdev.files import read_profile
 from simdev.files.device import device_presets
 
-KIND, PARTS, SEEDS = "h100-sxm", 3, 8
+KIND, PARTS, SEEDS = "h100-sxm", 3, 4
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
 RUNGS = ("interpolated", "fitted", "other dtype", "roofline", "ladder", "told", "with hints")
 BEGIN = "<!-- python -m benchmarks.grids --update docs/profiles.md -->\n\n"
@@ -87,7 +87,7 @@ def _answers(
         dtype: _model([pair for pair in rest if pair[1].dtype != dtype])
         for dtype in {load.dtype for _, load in pairs}
     }
-    gap = launch_gap(model.specs[KIND])
+    pace = pace_of(model.specs[KIND])
     for (row, load), place in zip(pairs, part, strict=True):
         if place == 0:
             costs = {cost.rung: cost for cost in model.estimates(load, KIND)}
@@ -95,7 +95,7 @@ def _answers(
             costs["other dtype"] = without[load.dtype].scaled(row.key, load, KIND)
             costs["ladder"] = model.cost(row.key, load, KIND)
             costs["with hints"] = hinted.cost(row.key, load, KIND)
-            yield load.dtype, float(row.device_seconds(gap)), costs
+            yield load.dtype, float(row.device_seconds(pace)), costs
 
 
 def _model(pairs: Sequence[Pair]) -> Estimates:

@@ -23,6 +23,7 @@ from .roofline import Load
 
 NEAREST = 64  # rows that answer together: more of them change nothing
 RANGE = 3.0  # distance at which the correlation has fallen to 1/e: a factor of e^3 in size
+RANGE_OF_BYTES = 1.0  # the same of ops that have none: a cache ends within a factor of e
 OTHER_ALIGNMENT = 3.0  # distance of rows that no vector divides from those that whole ones do
 OTHER_KIND, OTHER_DTYPE, OTHER_VARIANT = 0.5, 0.5, 0.8  # factors of the correlation
 NUGGET = 0.002  # variance of a row beside the field's: how unlike calls of one op are
@@ -126,8 +127,9 @@ def thinned(count: int) -> NDArray[np.int64]:
 def place(load: Load) -> tuple[float, ...]:
     """Where an op lies: logarithms of its extents, else of its bytes, in units of RANGE."""
     sizes = load.extents or (max(load.read, 1), max(load.written, 1))
+    reach = RANGE if load.extents else RANGE_OF_BYTES
     # math.log, one at a time: numpy's vector form may differ in its last bit between processors.
-    return (*(log(size) / RANGE for size in sizes), load.aligned * OTHER_ALIGNMENT / RANGE)
+    return (*(log(size) / reach for size in sizes), load.aligned * OTHER_ALIGNMENT / RANGE)
 
 
 def _names(load: Load) -> tuple[str, str, str]:

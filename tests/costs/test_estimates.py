@@ -31,7 +31,7 @@ from devices import (
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Row
 from simdev.costs.fit import Fit, Points, fit_scalars, predicted
-from simdev.costs.neighbours import NUGGET, OTHER_VARIANT, RANGE, Neighbours
+from simdev.costs.neighbours import NUGGET, OTHER_VARIANT, RANGE, RANGE_OF_BYTES, Neighbours
 from simdev.costs.roofline import (
     CLASS_DEFAULT,
     Scalars,
@@ -324,7 +324,7 @@ def test_near_rows_count_as_in_simple_kriging() -> None:
     """One row: its ratio falls with the distance. Two, one by the other: solved by hand."""
     first, second, between = (load(relu(2**i)) for i in (10, 13, 12))
     # Bytes read and written both grow by the factor.
-    octave = math.log(2) * math.sqrt(2) / RANGE
+    octave = math.log(2) * math.sqrt(2) / RANGE_OF_BYTES
     found = Neighbours([second], np.array([1.0])).find(between)
     alone = math.exp(-octave) / (1 + NUGGET)
     assert found.log_ratio == pytest.approx(alone)
