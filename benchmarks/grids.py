@@ -3,8 +3,8 @@ third of the rows is asked of a model that holds the others, ``python -m benchma
 --update PAGE]``.
 
 The error of a class is sum |estimated - measured| / sum measured, the mean over some seeds. With
-hints the model holds the rows of the sixteen models of profiles/h100 too. ``other dtype`` is asked
-of the rows of the other dtypes alone; ``told`` is the error that the ladder told of its answers.
+hints the model holds the rows of the sixteen models of profiles/h100 too; ``told`` is the error
+that the ladder told of its answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simdev.files.device import device_presets
 
 KIND, PARTS, SEEDS = "h100-sxm", 3, 4
 H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
-RUNGS = ("interpolated", "fitted", "other dtype", "roofline", "ladder", "told", "with hints")
+RUNGS = ("interpolated", "fitted", "roofline", "ladder", "told", "with hints")
 BEGIN = "<!-- python -m benchmarks.grids --update docs/profiles.md -->\n\n"
 Pair = tuple[Row, Load]
 
@@ -83,16 +83,11 @@ def _answers(
     part = np.random.default_rng(seed).permutation(len(pairs)) % PARTS
     rest = [pair for pair, place in zip(pairs, part, strict=True) if place]
     model, hinted = _model(rest), _model([*rest, *hints])
-    without = {
-        dtype: _model([pair for pair in rest if pair[1].dtype != dtype])
-        for dtype in {load.dtype for _, load in pairs}
-    }
     pace = pace_of(model.specs[KIND])
     for (row, load), place in zip(pairs, part, strict=True):
         if place == 0:
             costs = {cost.rung: cost for cost in model.estimates(load, KIND)}
             costs["roofline"] = model.roofline(load, KIND)
-            costs["other dtype"] = without[load.dtype].scaled(row.key, load, KIND)
             costs["ladder"] = model.cost(row.key, load, KIND)
             costs["with hints"] = hinted.cost(row.key, load, KIND)
             yield load.dtype, float(row.device_seconds(pace)), costs

@@ -206,7 +206,7 @@ class Estimates:
             here = self.group(device_kind, load.op_class, load.dtype)
             for dtype, group in self.groups(device_kind, load.op_class).items():
                 other = _in_dtype(load, dtype)
-                near = next(self.estimates(other, device_kind), None) if other != load else None
+                near = group.fitted(other) if other != load else None
                 if near is not None and near.rel_err is not None:
                     ratio = _datasheet_seconds(load, here) / _datasheet_seconds(other, group)
                     error = near.rel_err + CARRIED_ERROR
@@ -316,7 +316,7 @@ def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[s
 
 
 def _in_dtype(load: Load, dtype: str) -> Load:
-    """The same op in another dtype: as many operations on elements of other sizes."""
+    """An op in another dtype: as many operations on elements of other sizes."""
     share = Fraction(bits_of(dtype), bits_of(load.dtype))
     return replace(
         load, dtype=dtype, read=int(load.read * share), written=int(load.written * share)

@@ -67,7 +67,7 @@ def test_rows_of_another_dtype_answer_by_the_ratio_of_rooflines() -> None:
     for size in sizes(5):
         text = product(*size, "float32")
         found = answer(costs, text)
-        assert (found.rung, found.basis) == ("scaled", "from bfloat16, interpolated")
+        assert (found.rung, found.basis) == ("scaled", "from bfloat16, fitted")
         truth = lasting(text, spec, scalars["float32"]).seconds
         assert float(found.seconds) == pytest.approx(float(truth), rel=0.03)
         assert (found.rel_err or 0) >= 0.12
