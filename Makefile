@@ -1,8 +1,8 @@
 # `make run` needs Python 3.11 or newer and nothing else; `make test` adds the development tools to the same .venv.
 
 PYTHON ?= python3
-SCENARIO ?= scenarios/inception-v3-4x-cpu.json
-GANTT ?= inception-v3.png
+SCENARIO ?= scenarios/gpt2-medium-4x-h100-pipeline.json
+GANTT ?= gpt2-medium.png
 
 VENV := .venv
 BIN := $(VENV)/bin

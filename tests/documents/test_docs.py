@@ -53,7 +53,7 @@ def test_figures_of_the_readme_are_those_of_the_shipped_scenario():
     import simdev
 
     report = simdev.run(
-        simdev.load_scenario(README.parent / "scenarios" / "inception-v3-4x-cpu.json")
+        simdev.load_scenario(README.parent / "scenarios" / "gpt2-medium-4x-h100-pipeline.json")
     )
     assert f"({report.step_ps:,} ps, engine simpy)" in README.read_text()
 

@@ -62,6 +62,7 @@ class Footprint:
                 use.reserved + use.outside, use.flushes,
             )
             for use in self.allocators
+            if use.reserved
         )  # fmt: skip
         sizes = dict.fromkeys(("requested", "allocated", "reserved", "outside", "in all"), BYTES)
         title = f"PyTorch's caching allocator, peaks (outside it: {', '.join(OUTSIDE)})"
