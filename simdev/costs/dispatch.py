@@ -85,7 +85,8 @@ class Dispatches:
 
     def launches(self, graph: Graph, device_kind: str) -> Sequence[int]:
         """How many kernels each op of a graph launches: as it says, else its row or the row of its
-        kind that is nearest in size, else one. Leaves and views launch none.
+        kind that is nearest in size, else one. Leaves and views of graphs that were measured launch
+        none.
         """
         return self._of(graph, device_kind)[1]
 
@@ -139,9 +140,11 @@ class Dispatches:
             return op.launches
         if row is not None and row[1].launches is not None:
             return row[1].launches
-        if _launches_nothing(op.kind):
+        device_kind = json.loads(key)[0] if self.profiles else ""
+        # Without a measured row of the kind of device the default of rule 9 holds: one.
+        if _launches_nothing(op.kind) and any(device_kind in p.device_kinds for p in self.profiles):
             return 0
-        of_kind = self._of_kind(json.loads(key)[0], op.kind) if self.profiles else []
+        of_kind = self._of_kind(device_kind, op.kind) if self.profiles else []
         load = load_of(key) if of_kind else None
         if load is None:
             return 1
