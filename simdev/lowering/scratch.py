@@ -142,8 +142,8 @@ def workspaces(
         return (nothing,) * len(cluster.devices)
     products = [op for op in graph.ops if op_class(op.kind) == "gemm"]
     phases = {op.phase for op in products}
-    # A bias is the third operand.
-    with_bias = any(op.kind == "linear" and len(op.inputs) > 2 for op in products)
+    # Of a forward product a bias is the third operand: cuBLASLt adds it on.
+    with_bias = any(op.phase == "forward" and len(op.inputs) > 2 for op in products)
     called = ("forward" in phases, "backward" in phases, with_bias)
     sizes = {spec.kind: spec.blas_workspace for spec in costs.specs}
 
