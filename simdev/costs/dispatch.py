@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from ..graph import Graph, Op
 from ..semantics import op_class, traits_of
 from .groups import device_prefix, measured_rows
+from .header import fields_of, object_at
 from .held import held_factors
-from .host import HostCost, between_cost, given_cost
+from .host import HostCost, between_cost, given_cost, is_own_host, phase_share
 from .roofline import DeviceSpec, Load, load_of, pace_of, rounded
 from .rows import Profile, Row, op_key
 
@@ -189,7 +190,7 @@ class Dispatches:
         phases = [graph.ops[i].phase for i in whole]
         host = [float(seconds[i] or 0) for i in whole]
         device = [float(row[1].device_seconds(pace)) for row in rows if row is not None]
-        factors = held_factors(phases, host, device, step.get("phases", {}))
+        factors = held_factors(phases, host, device, object_at(step, "phases"))
         return [
             None if time is None else rounded(float(time) * factors.get(op.phase, 1.0))
             for op, time in zip(graph.ops, seconds, strict=True)
@@ -263,25 +264,14 @@ def _in_a_step(profile: Profile, row: Row, phase: str) -> HostCost | None:
     measured = row.details.get("host_step_ns")
     if measured is not None:
         return HostCost(Fraction(measured) / 10**9, 1, "measured")
-    host = _object(header_of(profile).get("host"))
-    part = _object(_object(host.get("phases")).get(phase))
-    seconds, ops = part.get("host_s"), part.get("ops")
-    # One that runs ahead of nothing is the device: what it tells stands between ops.
-    if seconds is None or not ops or "ahead" in host:
+    host = object_at(fields_of(profile.header), "host")
+    share = None if is_own_host(host) else phase_share(host, phase)
+    if share is None:
         return None
-    mean = rounded(float(seconds) / float(ops))
+    mean = rounded(float(share))
     return HostCost(mean, 1, "estimated", ESTIMATED_ERROR, "the phase of a measured step")
-
-
-def header_of(profile: Profile) -> Mapping[str, Any]:
-    """What a profile's header line tells."""
-    return _object(profile.header.get("header", profile.header))
 
 
 def step_of(profile: Profile) -> Mapping[str, Any]:
     """The whole step that was measured with the rows of a profile; empty where none was."""
-    return _object(header_of(profile).get("step"))
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return object_at(fields_of(profile.header), "step")

@@ -9,7 +9,7 @@ took.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import copysign, exp, log
+from math import copysign, exp, isfinite, log
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,12 @@ def held_factors(
 
 
 def _seconds(phase: Any) -> float | None:
-    seconds = phase.get("measured_step_s") if isinstance(phase, Mapping) else None
-    return None if seconds is None else float(seconds)
+    """The seconds that a phase was measured at; None where a header tells no number."""
+    try:
+        seconds = float(phase["measured_step_s"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return seconds if isfinite(seconds) else None
 
 
 def _end(dispatch: Floats, work: Floats, begun: float, busy: float) -> float:

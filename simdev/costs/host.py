@@ -17,6 +17,7 @@ from typing import Any
 
 from ..graph import Op
 from ..semantics import traits_of
+from .header import fields_of, object_at
 
 HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
 """The rungs of the host's ladder, from the surest down."""
@@ -57,8 +58,9 @@ def between_cost(headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str)
     ``headers`` are those of the profiles. None where none of the kind tells it.
     """
     for header in headers:
-        seconds = _seconds_between(header.get("header", {}), op.phase, device_kind)
-        if seconds is not None:
+        device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
+        seconds = phase_share(host, op.phase) if is_own_host(host) else None
+        if seconds is not None and device.get("kind") == device_kind:
             leaf = traits_of(op.kind).leaf is not None
             basis = "the time between the ops of its phase, measured with them"
             return HostCost(
@@ -67,16 +69,20 @@ def between_cost(headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str)
     return None
 
 
-def _seconds_between(header: Any, phase: str, device_kind: str) -> Fraction | None:
-    """The time of one op's share in a header (``host.phases``, with ``host.ahead``: the host runs
-    ahead of nothing, for it is the device); None where that is not told.
+def is_own_host(host: Mapping[str, Any]) -> bool:
+    """Whether what a profile's header tells of a ``host`` is of a device that is its own (a CPU):
+    one that runs ahead of nothing.
     """
+    return "ahead" in host
+
+
+def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
+    """The seconds that a ``host`` takes for one op of a phase as a profile's header tells it; None
+    where it does not, or tells no numbers.
+    """
+    part = object_at(host, "phases", phase)
     try:
-        host = header["host"]
-        if header["device"]["kind"] != device_kind or "ahead" not in host:
-            return None
-        part: Mapping[str, Any] = host["phases"][phase]
         ops, seconds = int(part["ops"]), Fraction(str(part["host_s"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
-    return seconds / ops if ops > 0 and seconds >= 0 else Fraction(0)
+    return seconds / ops if ops > 0 and seconds >= 0 else None

@@ -144,6 +144,14 @@ class Profile:
             raise InputError(problems)
         return cls(header, {row.key: row for row in rows})
 
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The fields of its header, which may stand under ``header`` or bare; empty without
+        one.
+        """
+        fields = self.header.get("header", self.header)
+        return fields if isinstance(fields, Mapping) else {}
+
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:
         """The kinds of device that its rows were measured on, in the order of their first rows."""

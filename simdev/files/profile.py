@@ -48,6 +48,12 @@ def _error(value: Any) -> float:
     return error
 
 
+def _number(value: Any) -> Any:
+    if isinstance(value, (bool, str)) or exact(value) < 0:
+        raise ValueError(f"must be a number >= 0, got {shown(value)}")
+    return value
+
+
 def _count(value: Any) -> int:
     count = exact(value) if not isinstance(value, (bool, str)) else None
     if count is None or count.denominator != 1 or not 0 <= count <= MAX_PS:
@@ -80,12 +86,12 @@ class _RowShape(TypedDict, total=False):
     host_ns: _Time | None
     host_step_ns: _Time | None
     kernel_ns: _Time | None
-    flops: Any
+    flops: Annotated[Any, PlainValidator(_number)] | None
     br: Any
     bw: Any
     out_bytes: Any
     saved: Any
-    ws: Any
+    ws: Annotated[int, PlainValidator(_count)] | None
     launches: Annotated[int, PlainValidator(_count)] | None
     batch: Any
     note: Any

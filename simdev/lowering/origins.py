@@ -103,9 +103,10 @@ def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
 class HostOrigins:
     """What is known of the hosts of a step.
 
-    ``dispatches`` counts what they dispatch, ``unknown`` how much of it takes a time that nobody
-    knows (it counts 0), ``rungs`` is the share of their time by the rung that told it. ``short_ps``
-    is the mean time of the ops on accelerators without a host (0: there are none).
+    ``dispatches`` counts what they dispatch (a replayed graph once a device), ``unknown`` how much
+    of it takes a time that nobody knows (it counts 0), ``rungs`` is the share of their time by the
+    rung that told it. ``short_ps`` is the mean time of the ops on accelerators without a host (0:
+    there are none).
     """
 
     dispatches: int
@@ -122,16 +123,19 @@ def host_origins(prepared: Prepared, devices: Ints, dispatches: Dispatches | Non
     cluster, totals = prepared.cluster, Counter[str]()
     unknown = count = 0
     if dispatches is not None:
-        count = len(dispatches.task)
+        replayed = set[int]()
         pairs = Counter(zip(dispatches.op.tolist(), dispatches.device.tolist(), strict=True))
         for (op, device), number in pairs.items():
             host = cluster.host_of(device)
             if host is None or host.mode != "eager":
+                replayed.add(device)
                 continue
+            count += number
             cost = dispatches.prepared.costed.host_cost(op, cluster.devices[device].kind)
             unknown += number * (cost is None)
             if cost is not None:
                 totals[cost.rung] += int(dispatches.prepared.host_ps[op, device]) * number
+        count += len(replayed)
     total = sum(totals.values())
     rungs = {rung: ps / total for rung, ps in totals.items() if ps}
     return HostOrigins(count, unknown, rungs, _mean_ps(prepared, devices))

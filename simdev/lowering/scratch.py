@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from ..cluster import Cluster
 from ..costs import CostModel, op_key
+from ..costs.header import fields_of, object_at
 from ..graph import Graph
 from ..memory import MemoryModel
 from ..semantics import op_class
@@ -42,9 +43,8 @@ def cuda_kinds(costs: CostModel) -> frozenset[str]:
     """The kinds of device that PyTorch measured by CUDA, as headers of profiles tell."""
     kinds = set[str]()
     for profile in costs.profiles:
-        header = profile.header.get("header", profile.header)
-        device = header.get("device") if isinstance(header, Mapping) else None
-        if isinstance(device, Mapping) and device.get("cuda") and device.get("torch"):
+        device = object_at(fields_of(profile.header), "device")
+        if device.get("cuda") and device.get("torch"):
             kinds.update(profile.device_kinds)
     return frozenset(kinds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -121,7 +121,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, (tuple, list)):
         return [(str(i), part) for i, part in enumerate(value)]
     if is_dataclass(value) and not isinstance(value, type):
-        return list(vars(value).items())
+        names = [field.name for field in fields(value)]
+        return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     return []
 
 

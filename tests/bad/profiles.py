@@ -84,6 +84,12 @@ PROFILES = (
         'line 2: launches: must be a whole number >= 0, got "2"',
     ),
     bad(
+        "work_that_is_no_number",
+        row(flops="many", ws=-5),
+        'line 1: flops: must be a number >= 0, got "many"',
+        "line 1: ws: must be a whole number >= 0, got -5",
+    ),
+    bad(
         "negative_extent",
         row(out=[[2, -4]]),
         "line 1: out[0][1]: must be a whole number from 0 to 2^60, got -4",

@@ -102,6 +102,25 @@ def test_times_of_a_real_step_go_first() -> None:
     assert (found.seconds, found.rung) == (200 * US, "estimated")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *({"host": {"phases": {"forward": part}}} for part in (
+            {"host_s": "soon", "ops": 3}, {"host_s": 1, "ops": [3]}, {"host_s": -1, "ops": 3},
+            {"host_s": float("nan"), "ops": 3}, {"host_s": 1, "ops": 0}, 7,
+        )),
+        {"host": {"phases": [1]}},
+        *({"step": {"ops": 2, "phases": part}} for part in (
+            [1], {"forward": {"measured_step_s": "soon"}}, {"forward": {"measured_step_s": [1]}},
+        )),
+    ],
+)  # fmt: skip
+def test_headers_that_tell_no_numbers_tell_nothing(header: dict[str, Any]) -> None:
+    calls = {"host_ns": 10_000, "kernel_ns": 1000, "launches": 1}
+    rows = [row(GRAPH, 1, **calls), row(GRAPH, 5, **calls)]
+    assert of(costs(rows, **header), "relu") == of(costs(rows), "relu")
+
+
 def test_halves_of_a_convolution_s_backward_are_one_call() -> None:
     image, weight = Tensor(64, (1, 1, 4, 4), "float32"), Tensor(4, (1, 1, 1, 1), "float32")
     ops = [Op("x", "input", outputs=(image,)), Op("w", "parameter", outputs=(weight,))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,18 @@ def test_a_batch_keeps_its_own_type_and_what_is_no_tensor() -> None:
     assert float(flat(torch.nn.Identity(), tensors[0] * 2)) == 4.0
     assert (type(seen[0]), seen[0].kind, seen[0]["scale"]) == (Batch, "mine", 3.0)
     assert torch.equal(batch["x"], torch.ones(2))  # the user's own stays
+
+
+def test_a_batch_may_be_a_dataclass_with_slots() -> None:
+    @dataclass(slots=True)
+    class Batch:
+        x: Any
+        scale: float
+
+    tensors, flat = flat_step(
+        torch.nn.Identity(), Batch(torch.ones(2), 3.0), lambda m, b: b.x.sum() * b.scale
+    )
+    assert float(flat(torch.nn.Identity(), tensors[0] * 2)) == 12.0
 
 
 @pytest.mark.parametrize("value", [None, {"logits": 1}, torch.ones(2), torch.tensor(1), "loss"])

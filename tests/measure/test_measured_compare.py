@@ -99,6 +99,19 @@ def test_a_scenario_of_the_step_is_written_beside_the_profile(tmp_path: Path) ->
     assert run(load_scenario(write_scenario(files(tmp_path)))).step_ps == 8_000_000
 
 
+def test_kernels_follow_one_another_as_in_the_scenario(tmp_path: Path) -> None:
+    """Products near the peak of a kind with a datasheet run at the clock that the power leaves."""
+    profile = files(tmp_path, device={"kind": "h100-sxm"})
+    header, *lines = map(json.loads, profile.read_text().splitlines())
+    hot = {"dev": "h100-sxm", "kernel_ns": 10_000, "launches": 1, "flops": 8 * 10**9}
+    rows = [header, *(line | hot for line in lines)]
+    profile.write_text("".join(json.dumps(line) + "\n" for line in rows))
+    result = compare(profile)
+    assert result.simulated_s == pytest.approx(2 * (10e-6 / 0.92 + 0.8e-6), rel=1e-6)
+    report = run(load_scenario(write_scenario(profile)))
+    assert report.step_ps == round(result.simulated_s * 1e12)
+
+
 def test_a_run_of_several_batches_is_compared_by_its_graph(tmp_path: Path) -> None:
     runs = [
         {"graph": "graphs/net.json", "batch": 2, "step": {"measured_step_s": 20e-6}},

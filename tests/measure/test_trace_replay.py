@@ -129,6 +129,40 @@ def test_a_loop_of_updates_tells_whose_they_are():
     assert {(row["host_ns"], row["launches"]) for row in found} == {(166_666, 2)}
 
 
+def test_few_kernels_over_lists_of_all_parameters_are_no_launch_of_each():
+    """Two kernels update ten parameters: with a gap a row the update would take 8 us more."""
+    shapes = [("TensorList", [[100 + i] for i in range(10)], "")] * 2
+    events = [span("Optimizer.step#SGD.step", 0, 500, "user_annotation")]
+    for number, name in enumerate(("_foreach_mul_", "_foreach_add_")):
+        events += [
+            operator(f"aten::{name}", 1 + 50 * number, 20, shapes, number),
+            launch(5 + 50 * number, number),
+            kernel(100 + 50 * number, 20, number),
+        ]
+    found = rows(*events)
+    assert len(found) == 10
+    assert not any("launches" in row or "kernel_ns" in row for row in found)
+    assert sum(row["t_ns"]["p50"] for row in found) == pytest.approx(40_000, abs=10)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_operators_of_an_optimizer_that_is_not_known_launch_what_they_did(gpu):
+    """On a CPU nothing is launched: a gap would be added to its rows."""
+    events = [
+        span("Optimizer.step#Adadelta.step", 0, 500, "user_annotation"),
+        operator("aten::sqrt", 10, 20, [("float", [8, 8], "")], 1),
+    ]
+    if gpu:
+        events += [launch(15, 1), launch(20, 2), kernel(40, 4, 1), kernel(45, 3, 2)]
+    found = trace_profile(trace(*events), device="some-kind").profile
+    (row,) = (row.details for row in found.rows.values())
+    assert row["phase"] == "opt"
+    if gpu:
+        assert (row["launches"], row["kernel_ns"], "host_step_ns" in row) == (2, 7000, True)
+    else:
+        assert (row["t_ns"]["p50"], "launches" in row, "kernel_ns" in row) == (20_000, False, False)
+
+
 def test_what_the_host_takes_in_a_step_is_more_than_the_operator_itself():
     events = [
         event

@@ -63,6 +63,11 @@ def test_what_a_host_holds_is_blamed_on_launches() -> None:
     assert (figures["dispatches"], figures["unknown"]) == (10, 0)
 
 
+def test_a_replayed_graph_is_one_dispatch() -> None:
+    figures = report_of(chain(10, 2), Host("graph")).to_json()["host"]
+    assert figures["dispatches"] == figures["threads"]["thread gpu:0"]["dispatches"] == 1
+
+
 def test_a_host_that_keeps_ahead_is_blamed_for_its_first_launch_alone() -> None:
     report = report_of(chain(2, 10))
     assert report.blame["launch"] == 2 * US

@@ -200,9 +200,11 @@ class _Reading:
         self.totals: defaultdict[int, float] = defaultdict(float)
         self.unclaimed: list[Event] = []
         self.fused, self.calls = [0, 0], 0
+        # By optimizer's step: its span, the number of the step, its operators with their times.
         self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
+        # Of the operators of optimizers: kernels, and the host's ns.
         self._launches: Counter[int] = Counter()
-        self._update_hosts: Counter[int] = Counter()
+        self._in_step: Counter[int] = Counter()
         self._replay = Replay(self.types, self.parameters)
         calls = calls_of(events, steps)
         # A CPU is its own host.
@@ -225,8 +227,8 @@ class _Reading:
         for span in event.above():
             if span.name.startswith(OPTIMIZER):
                 self._updates.setdefault(id(span), (span, call.step, []))[2].append((event, time))
-                self._launches[id(span)] += len(kernels)
-                self._update_hosts[id(span)] += self._hosts.get(id(call), 0)
+                self._launches[id(event)] += len(kernels)
+                self._in_step[id(event)] += self._hosts.get(id(call), 0)
                 return
         parts = self._replay.of(event)
         if isinstance(parts, str):
@@ -257,17 +259,20 @@ class _Reading:
         for step, number, operators in updates:
             rows = update_rows(step, operators, present, self.types, self.parameters)
             time = sum(duration for _, duration in operators)
-            kernels = self._launches[id(step)]
             if not rows:
                 self._add_unknown(step, number, operators)
                 continue
             self.totals[number] += time
-            host, launches = step.duration // len(rows), -(-kernels // len(rows))
+            kernels, in_step = (
+                sum(counts[id(event)] for event, _ in operators)
+                for counts in (self._launches, self._in_step)
+            )
+            # Few kernels over lists of all parameters are none of each: no gap a row.
+            host, launches = step.duration // len(rows), round(kernels / len(rows))
             for row, share in rows:
                 self._add(row, time * share, host, launches, note)
                 if self._hosts:
-                    in_step = self._update_hosts[id(step)] / len(rows)
-                    self.rows[row_key(row)].in_step.append(in_step)
+                    self.rows[row_key(row)].in_step.append(in_step / len(rows))
 
     def _add_unknown(self, step: Event, number: int, operators: Sequence[Timed]) -> None:
         """Makes rows of the operators of an optimizer that simdev has no update of."""
@@ -277,7 +282,10 @@ class _Reading:
                 reason = "an optimizer whose updates simdev does not know"
                 self._leave_out(step.name, reason, time)
                 continue
-            self._add(parts[0].row | {"phase": "opt"}, time, event.duration, 1, "")
+            row = parts[0].row | {"phase": "opt"}
+            self._add(row, time, event.duration, self._launches[id(event)], "")
+            if self._hosts:
+                self.rows[row_key(row)].in_step.append(self._in_step[id(event)])
             self.totals[number] += time
 
     def _leave_out(self, name: str, reason: str, time: int) -> None:
