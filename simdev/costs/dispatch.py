@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from ..graph import Graph, Op
 from ..semantics import op_class, traits_of
+from ..structure.names import part_of
 from .groups import device_prefix, measured_rows
 from .header import fields_of, object_at
 from .held import held_factors
@@ -243,14 +244,19 @@ def _place(load: Load) -> Place:
 
 
 def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Iterator[Weight]:
-    """What dispatching each op of a graph takes; ``keys`` and ``launches`` are those of its ops."""
-    seen: set[str] = set()
-    before = ""
+    """What dispatching each op of a graph takes; ``keys`` and ``launches`` are those of its ops.
+
+    The parts of split ops are dispatched by a host each: each has its own first op of a key.
+    """
+    seen: set[tuple[str, str]] = set()
+    before: dict[str, str] = {}
     for op, key, count in zip(graph.ops, keys, launches, strict=True):
-        first = int(key not in seen)
-        seen.add(key)
-        half = op.kind.endswith(WEIGHT) and before == op.kind.removesuffix(WEIGHT) + INPUT
-        before = op.kind
+        part = part_of(op.name)
+        first = int((part, key) not in seen)
+        seen.add((part, key))
+        input_kind = op.kind.removesuffix(WEIGHT) + INPUT
+        half = op.kind.endswith(WEIGHT) and before.get(part) == input_kind
+        before[part] = op.kind
         if op_class(op.kind) == "optimizer":
             yield Weight(count, 0, first)
         elif half or op_class(op.kind) == "elementwise":

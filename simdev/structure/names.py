@@ -28,6 +28,11 @@ def scope_of(name: str) -> str:
     return forward_name(name).rpartition("/")[0]
 
 
+def part_of(name: str) -> str:
+    """Which part of a split op it is: "2" of "conv/conv2d#2", "" of an op that is whole."""
+    return name.rpartition("#")[2] if "#" in name else ""
+
+
 def unrolled(name: str) -> str:
     """The name without the steps of unrolled ops: "lstm/matmul" of "lstm@3/matmul"."""
     return _STEP.sub("", name) if "@" in name else name

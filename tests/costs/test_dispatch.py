@@ -162,3 +162,14 @@ def test_a_step_that_the_host_held_up_tells_its_phases() -> None:
     assert 0.8 < float(held.seconds / plain.seconds * forward) / 0.001 < 1.0
     other = {**step, "ops": 6}  # of another graph
     assert of(costs(rows, step=other), "relu_1") == plain
+
+
+def test_parts_of_a_split_op_have_a_first_dispatch_each() -> None:
+    ops = tuple(
+        Op(f"relu{i}#{part}", "relu", inputs=("x",), outputs=OUT) for i in range(2) for part in "01"
+    )
+    graph = Graph("split", (Op("x", "input", outputs=OUT), *ops))
+    model = costs([row(GRAPH, 1, host_ns=10_000, kernel_ns=1000, launches=1)])
+    found = [of(model, op.name, graph) for op in ops]
+    first, light = 10 * US * (LIGHT + FIRST), 10 * US * LIGHT
+    assert [cost and cost.seconds for cost in found] == [first, first, light, light]

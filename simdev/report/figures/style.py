@@ -5,6 +5,7 @@ no global state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -135,8 +136,10 @@ def _columns(labels: Sequence[str], room: float) -> int:
     for.
     """
     for columns in range(len(labels), 1, -1):
-        rows = -(-len(labels) // columns)
-        stacks = (labels[i : i + rows] for i in range(0, len(labels), rows))
+        # matplotlib gives the first columns one entry more where they do not come out even.
+        rows, longer = divmod(len(labels), columns)
+        ends = [rows * c + min(c, longer) for c in range(columns + 1)]
+        stacks = (labels[a:b] for a, b in pairwise(ends))
         # Each entry takes its label and a handle of about five characters.
         if sum(max(map(len, stack)) + 5 for stack in stacks) <= room:
             return columns
