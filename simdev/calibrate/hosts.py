@@ -26,6 +26,9 @@ _LEAST, _MOST, _HALVINGS = 1 / 64, 64.0, 24
 _CLOSE = 1e-4  # relative: of step times
 
 
+_NO_HOST = 'tells no host: neither "host_ms", "host_s" or "wall_s", nor spans "dispatch OP"'
+
+
 class HostTimes(NamedTuple):
     """What was measured of a host: seconds by phase, or of the whole step, or of ops by name."""
 
@@ -63,6 +66,9 @@ def read_host_times(path: PathLike) -> HostTimes:
     """
     value = read_json(path)
     if not isinstance(value, dict) or not {"host_ms", "host_s", "wall_s"} & set(value):
+        # What is no trace either was meant to tell the host's times.
+        if isinstance(value, dict) and not {"spans", "traceEvents"} & set(value):
+            raise InputError(_NO_HOST, label(path))
         spans = read_measured(path).spans
         ops = {
             name.removeprefix(_DISPATCH): Fraction(
@@ -72,10 +78,7 @@ def read_host_times(path: PathLike) -> HostTimes:
             if name.startswith(_DISPATCH)
         }
         if not ops:
-            raise InputError(
-                'tells no host: neither "host_ms", "host_s" or "wall_s", nor spans "dispatch OP"',
-                label(path),
-            )
+            raise InputError(_NO_HOST, label(path))
         return HostTimes({}, None, ops, label(path))
     try:
         unit, table = (1000, value["host_ms"]) if "host_ms" in value else (1, value.get("host_s"))

@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
     if args.fit == HOST:
         return _fit_host(args)
+    if args.fit is not None and HOST in str(args.fit).split(","):
+        raise InputError("--fit: host stands alone, for it is fitted to other measurements")
     return _fit_steps(args) if args.trace.endswith(STEPS) else _fit_trace(args)
 
 
