@@ -23,17 +23,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks.common import print_table
-from benchmarks.measured import with_optimizer
+from benchmarks.measured import H100, KIND, MeasuredStep, graph_of, with_optimizer
 from simdev.cluster import Cluster, Device, Host
 from simdev.costs import CostModel, Profile, op_key
 from simdev.costs.dispatch import Weight, weights
+from simdev.costs.header import fields_of
 from simdev.files import read_graph, read_profile
 from simdev.files.device import device_presets
 from simdev.graph import PHASES, Graph
@@ -43,8 +43,7 @@ from simdev.scenario import Scenario, execute
 from simdev.strategy import Strategy
 from simdev.units import PS_PER_SECOND
 
-H100 = Path(__file__).resolve().parents[1] / "profiles" / "h100"
-KIND, AHEAD = "h100-sxm", 1024
+AHEAD = Host().ahead
 TARGETS = {
     "device-bound, fitted": (0.02, 0.04),
     "host-bound, fitted": (0.10, 0.25),
@@ -108,11 +107,6 @@ def profiles() -> dict[str, Profile]:
     return {path.name.removesuffix(f".{KIND}.jsonl"): read_profile(path) for path in files}
 
 
-def header_of(profile: Profile) -> Mapping[str, Any]:
-    """The fields of a header."""
-    return profile.header["header"]  # type: ignore[no-any-return]
-
-
 @cache
 def costs_for(name: str) -> CostModel:
     """The ladder that asks a profile first, then all others ("" for none first)."""
@@ -125,18 +119,19 @@ def step_of(line: Mapping[str, Any]) -> Step:
     """The step of a line of ``steps.jsonl`` or ``graphs.jsonl``."""
     name, sizes = str(line["model"]).replace("_", "-"), line["sizes"]
     profile = profiles()[name]
-    mine = header_of(profile)["sizes"]
+    header = fields_of(profile.header)
+    mine = header["sizes"]
     if any(mine.get(size) != value for size, value in sizes.items()):
         return Step(line, _graph_of(name, sizes, line["optimizer"]), costs_for(""), False)
-    graph = with_optimizer(read_graph(H100 / header_of(profile)["graph"]), line["optimizer"])
+    graph = with_optimizer(read_graph(H100 / header["graph"]), line["optimizer"])
     return Step(line, graph, costs_for(name), True)
 
 
 def _graph_of(name: str, sizes: Mapping[str, int], optimizer: str) -> Graph:
     """The step of a size that no profile has: as captured where it was, else simdev's own."""
-    captured = H100 / "graphs" / f"{name}-b{sizes['batch']}.json.gz"
-    if captured.is_file():
-        return with_optimizer(read_graph(captured), optimizer)
+    captured = graph_of(MeasuredStep(name, sizes, optimizer, {}))
+    if captured is not None:
+        return captured
     mine = {key: sizes[key] for key in ("batch", "length") if key in sizes}
     return build(name, **mine, optimizer=optimizer.removeprefix("sgd-"))
 

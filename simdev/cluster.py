@@ -269,6 +269,23 @@ class Cluster:
             yield f'transfer: must be one of {", ".join(TRANSFERS)}, got "{self.transfer}"'
         if self.host is not None:
             yield from (f"host.{problem}" for problem in self.host.problems())
+        yield from self._thread_problems()
+
+    def _thread_problems(self) -> Iterator[str]:
+        """Devices whose thread would have the name of that of a node, and so be the same."""
+        hosts = (self.host, *(device.host for device in self.devices))
+        if not any(host is not None and host.threads == "node" for host in hosts):
+            return
+        names: dict[str, list[tuple[int, str]]] = {"device": [], "node": []}
+        for i in self.hosted:
+            host, device = self.host_of(i), self.devices[i]
+            if host is not None and host.threads in names:
+                name = f"node {device.node}" if host.threads == "node" else device.name
+                names[host.threads].append((i, name))
+        nodes = {name for _, name in names["node"]}
+        for i, name in names["device"]:
+            if name in nodes:
+                yield f'devices[{i}].name: "{name}" reads as the thread of that node'
 
     def _oriented(self, link: Link) -> Link:
         first, second = (self.index[end] for end in link.ends)

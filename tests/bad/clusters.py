@@ -96,6 +96,14 @@ CLUSTERS = (
         "channel , link , lane , thread ",
     ),
     bad(
+        "device_named_like_the_thread_of_a_node",
+        cluster(
+            '{"name": "node 0", "host": {}}, {"name": "a", "host": {"threads": "node"}}, '
+            '{"name": "node 1", "host": {}}, {"name": "node 0 ", "host": {"threads": "node"}}'
+        ),
+        'devices[0].name: "node 0" reads as the thread of that node',
+    ),
+    bad(
         "preset_with_a_host_of_no_mode",
         '{"preset": "dgx-h100", "host": {"mode": "lazy"}, "version": 1}',
         'host.mode: must be one of eager, graph, none, got "lazy"',
