@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import dist, log
 from statistics import median
@@ -123,12 +122,12 @@ class Dispatches:
             if bare.rung == "estimated":
                 seconds = self._as_held(graph, device_kind, rows, seconds)
         for op, row, count, estimate in zip(graph.ops, rows, launches, seconds, strict=True):
-            known = given_cost(op, device_kind)
+            known = given_cost(op, device_kind, count)
             if known is None and row is not None:
-                known = _in_a_step(*row, op.phase)
-            known = known or between_cost(headers, op, device_kind)
+                known = _in_a_step(*row, op.phase, count)
+            known = known or between_cost(headers, op, device_kind, count)
             if known is not None:
-                yield replace(known, launches=count)
+                yield known
             elif _launches_nothing(op.kind):
                 # Calls of views are among what other ops take.
                 yield HostCost(Fraction(0), count, "given")
@@ -160,7 +159,7 @@ class Dispatches:
             rows = [
                 row
                 for row in measured_rows(self.profiles, device_kind)
-                if row.key.startswith(start) and row.details.get("kernel_ns") is not None
+                if row.key.startswith(start) and row.tells_kernels
             ]
             loads = [(load_of(row.key), row.launches) for row in rows]
             self._sizes[device_kind, kind] = [
@@ -229,7 +228,7 @@ def _tells_a_bare_call(row: Row) -> bool:
     for.
     """
     get = row.details.get
-    if get("host_ns") is None or get("kernel_ns") is None or row.launches != 1:
+    if get("host_ns") is None or not row.tells_kernels or row.launches != 1:
         return False
     return op_class(str(get("op"))) == "elementwise"
 
@@ -265,17 +264,22 @@ def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Itera
             yield Weight(0, 1, first)
 
 
-def _in_a_step(profile: Profile, row: Row, phase: str) -> HostCost | None:
+def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCost | None:
     """What a row or the header of its profile tells of an op's host time in a real step."""
     measured = row.details.get("host_step_ns")
     if measured is not None:
-        return HostCost(Fraction(measured) / 10**9, 1, "measured")
+        seconds = Fraction(measured) / 10**9
+        if row.source == "measured":
+            return HostCost(seconds, launches, "measured")
+        # A share of what was measured (an optimizer's step, in a trace) is an estimate of its op.
+        note = str(row.details.get("note") or "a row that was not measured")
+        return HostCost(seconds, launches, "estimated", ESTIMATED_ERROR, note)
     host = object_at(fields_of(profile.header), "host")
     share = None if is_own_host(host) else phase_share(host, phase)
     if share is None:
         return None
     mean = rounded(float(share))
-    return HostCost(mean, 1, "estimated", ESTIMATED_ERROR, "the phase of a measured step")
+    return HostCost(mean, launches, "estimated", ESTIMATED_ERROR, "the phase of a measured step")
 
 
 def step_of(profile: Profile) -> Mapping[str, Any]:

@@ -38,20 +38,15 @@ class HostCost:
     basis: str = ""
 
 
-def given_cost(op: Op, device_kind: str) -> HostCost | None:
+def given_cost(op: Op, device_kind: str, launches: int = 1) -> HostCost | None:
     """What the graph says of dispatching an op on a kind of device."""
     seconds = op.host_seconds_on(device_kind)
-    return None if seconds is None else HostCost(seconds, launches_of(op), "given")
+    return None if seconds is None else HostCost(seconds, launches, "given")
 
 
-def launches_of(op: Op, measured: int | None = None) -> int:
-    """The kernels that an op launches: as the graph says, else as its row, else one."""
-    if op.launches is not None:
-        return op.launches
-    return 1 if measured is None else measured
-
-
-def between_cost(headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str) -> HostCost | None:
+def between_cost(
+    headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str, launches: int = 1
+) -> HostCost | None:
     """What a kind of device that is its own host (a CPU) does between ops, as the step tells that
     was measured with a profile: what a phase took beside its ops, the same for each of them.
 
@@ -61,11 +56,10 @@ def between_cost(headers: Iterable[Mapping[str, Any]], op: Op, device_kind: str)
         device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
         seconds = phase_share(host, op.phase) if is_own_host(host) else None
         if seconds is not None and device.get("kind") == device_kind:
-            leaf = traits_of(op.kind).leaf is not None
+            if traits_of(op.kind).leaf is not None:
+                seconds = Fraction(0)
             basis = "the time between the ops of its phase, measured with them"
-            return HostCost(
-                Fraction(0) if leaf else seconds, launches_of(op), "estimated", None, basis
-            )
+            return HostCost(seconds, launches, "estimated", None, basis)
     return None
 
 

@@ -105,6 +105,11 @@ class Row:
         count = self.details.get("launches")
         return None if count is None else int(count)
 
+    @property
+    def tells_kernels(self) -> bool:
+        """Whether it tells how many kernels a call launches and what they take."""
+        return self.details.get("kernel_ns") is not None and bool(self.launches)
+
     def device_seconds(self, pace: Pace = PACE) -> Fraction:
         """Seconds that the op takes of its device.
 
@@ -112,13 +117,12 @@ class Row:
         ``launches``), else the median of the calls. Kernels that draw more power than the device
         keeps up, which one call alone does not show, take as much longer as the ``pace`` tells.
         """
-        kernels, launches = self.details.get("kernel_ns"), self.launches
-        if kernels is None or not launches:
+        if not self.tells_kernels:
             return self.seconds
-        seconds, flops = Fraction(kernels) / 10**9, self.details.get("flops") or 0
+        seconds, flops = Fraction(self.details["kernel_ns"]) / 10**9, self.details.get("flops") or 0
         if pace.hot is not None and flops > pace.hot * seconds:
             seconds /= pace.clock
-        return seconds + pace.gap * launches
+        return seconds + pace.gap * (self.launches or 0)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,10 @@ def test_times_of_a_real_step_go_first() -> None:
     found = of(model, "softmax")
     assert found is not None
     assert (found.seconds, found.rung) == (200 * US, "estimated")
+    # A trace's row of one of many updates has a share of the optimizer's step.
+    share = replace(rows[0], source="fitted", details={**rows[0].details, "note": "its share"})
+    found = of(costs([share]), "relu")
+    assert found == HostCost(Fraction("21.5") * US, 2, "estimated", 0.2, "its share")
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,16 @@ class Sample:
         """What the op takes of its device: its kernels and their launch gaps where the row tells
         them, else the median.
         """
-        row = Row(self.key, Fraction(self.p50) / 10**9, details=self.details)
-        return float(row.device_seconds(pace_of(self.spec)) * 10**9)
+        return float(self._row.device_seconds(pace_of(self.spec)) * 10**9)
+
+    @cached_property
+    def _row(self) -> Row:
+        return Row(self.key, Fraction(self.p50) / 10**9, details=self.details)
 
     @property
     def tells_kernels(self) -> bool:
         """Whether the row tells the time of its kernels, which were run with warm caches."""
-        return self.details.get("kernel_ns") is not None and bool(self.details.get("launches"))
+        return self._row.tells_kernels
 
     def time(self, name: str) -> float | None:
         """A number of ``t_ns`` beside the median; None where it is missing or no number."""
