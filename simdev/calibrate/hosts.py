@@ -176,6 +176,10 @@ def _to_step(
     low, high = _LEAST, _MOST
     if _step_s(at(low)) > target:
         raise InputError("wall_s: the devices alone need longer, so it tells nothing of the host")
+    if _step_s(at(high)) < target * (1 - _CLOSE):
+        raise InputError(
+            f"wall_s: even hosts that are {_MOST:g} times slower take less: another step, or unit"
+        )
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
         lasts = _step_s(at(middle))

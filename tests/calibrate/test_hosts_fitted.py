@@ -96,6 +96,7 @@ def test_what_tells_nothing_of_the_host_is_refused(tmp_path: Path) -> None:
     given = load_scenario(scenario(tmp_path))
     for value, message in (
         ({"wall_s": 5e-6}, "the devices alone need longer"),
+        ({"wall_s": 75}, "64 times slower take less"),
         ({"host_ms": {"update": 1}}, "host.update: no op of this phase"),
     ):
         with pytest.raises(InputError, match=message):
