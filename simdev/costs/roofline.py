@@ -31,6 +31,9 @@ seven steps on an H100 add up to what the steps take as replayed CUDA graphs, wi
 HOT = Fraction(6, 10)
 # FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten.
 LEAST_RATE = 10**6
+# Vector units share what they reach, and so do tensor cores of 16 bits; neither says anything of
+# the other.
+KIN = {"float64": "float32", "float16": "bfloat16", "bfloat16": "float16"}
 ANY = "any"
 """In place of a dtype: an efficiency that holds whatever the dtype."""
 
@@ -130,13 +133,15 @@ class DeviceSpec:
             yield f"sustained_clock: must be a share in (0, 1], got {float(clock):g}"
 
     def efficiency_of(self, op_class: str, dtype: str) -> Efficiency | None:
-        """What is known of a class (or "default") in a dtype, or in what computes that dtype here;
-        None where it is known of other dtypes at best: theirs say nothing of this one.
+        """What is known of a class (or "default") in a dtype, in what computes that dtype here, or
+        in a dtype of the same units (KIN); None where it is known of other dtypes at best: theirs
+        say nothing of this one.
         """
         known = self.efficiency.get(op_class)
         if known is None or isinstance(known, Efficiency):
             return known
-        names = (canonical(dtype), peak_name(self, dtype) or ANY, ANY)
+        name = canonical(dtype)
+        names = (name, peak_name(self, dtype) or ANY, ANY, KIN.get(name, ANY))
         return next((known[name] for name in names if name in known), None)
 
 

@@ -101,7 +101,7 @@ BAD = [
     (
         "strategy.pipeline.dp,step\n8,1 s\n",
         [],
-        "s.json: steps.csv: needs 6 measured steps at least, got 1",
+        "steps.csv: needs 6 measured steps at least, got 1",
     ),
     (
         "strategy.pipeline.dp,step\n8,1 s\n",
@@ -134,7 +134,12 @@ def test_bad_tables_exit_2(
 def test_graphs_of_ops_are_refused() -> None:
     graph = {"version": 1, "ops": [{"name": "a", "time": 1}]}
     cluster = {"devices": [{"name": "gpu:0"}], "host": {}}
-    scenario = {"version": 1, "graph": graph, "cluster": cluster, "strategy": "single-device"}
+    scenario = {
+        "version": 1,
+        "graph": graph,
+        "cluster": cluster,
+        "strategy": {"placement": {"a": "gpu:0"}},
+    }
     Path("g.json").write_text(json.dumps(scenario))
     Path("steps.csv").write_text("options.engine,step\n" + "simpy,1 s\n" * 6)
     with pytest.raises(InputError, match="is fitted to steps of large models; this graph has ops"):

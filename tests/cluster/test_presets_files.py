@@ -378,7 +378,7 @@ def test_what_the_page_of_clusters_shows_works(capsys: pytest.CaptureFixture[str
     counts = [
         sum(d.runs_ops for d in read_cluster(one.get("cluster", one)).devices) for one in blocks[1:]
     ]
-    assert counts == [64, 8]
+    assert counts == [64, 8, 8]
     assert blocks[0]["cluster"] in preset_names()
     for source in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile(source, "clusters.md", "exec"), {})
