@@ -6,10 +6,12 @@ alike in each of their extents: tiles that are cut off, threads without work, su
 the latency. So
 
     time = overhead + max(F / (e1 x peak) x slow, B / (e2 x bandwidth))
-    slow = prod(1 + h_j / x_j)
+    slow = 1 + w (prod(1 + h_j / x_j) - 1)
 
-with x_j the extents and h_j their half lengths. Kinds that compute (a trait)
-are slowed there, the others, which pass over memory, where they read. Parameters are fitted by
+with x_j the extents and h_j their half lengths. Kinds that compute (a trait) are slowed there and
+have w = 1. The others, which pass over memory, are slowed where they read: threads without work
+cost by the element, however few bytes it has, so that w is 4 bytes over those of an element.
+Parameters are fitted by
 least sum of weighted |log error| and a normal prior on their logarithms, so that few rows keep to
 it: Levenberg's and Marquardt's steps on squares that are weighted anew in each.
 """
@@ -25,8 +27,9 @@ from .fit import Floats
 
 HALF = 4.0  # prior of a half length; a factor of e^2 beside it is one standard deviation
 SPREAD_OF_CLASS = (1.0, 2.0)  # of rates and overhead, and of half lengths, as logarithms
-SPREAD_OF_KIND = (0.7, 1.5)
-SPREAD_OF_DTYPE = (0.2, 0.3)
+SPREAD_OF_FORWARD = (0.7, 1.5)
+SPREAD_OF_KIND = (0.3, 0.3)
+SPREAD_OF_DTYPE = (0.1, 0.15)
 _LONGER_COUNT_MORE = 0.3  # weight of a row: its time to this power
 _SMALL, _SCALE = 0.02, 0.2  # |log error| below which squares count; one that costs 1
 _STEPS, _DAMPINGS, _LONGEST, _ENOUGH = 30, 8, 1.0, 1e-7
@@ -35,18 +38,23 @@ _STEPS, _DAMPINGS, _LONGEST, _ENOUGH = 30, 8, 1.0, 1e-7
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
     """What ops ask for: ``compute`` and ``memory`` seconds [n] at the rates that are reached where
-    nothing slows, logarithms of ``extents`` [n, q].
+    nothing slows, logarithms of ``extents`` [n, q], ``weight`` [n] of what they slow by.
     """
 
     compute: Floats
     memory: Floats
     extents: Floats
+    weight: Floats
     slows_compute: bool
 
     def take(self, rows: NDArray[np.bool_]) -> Demands:
         """Some of the ops."""
         return Demands(
-            self.compute[rows], self.memory[rows], self.extents[rows], self.slows_compute
+            self.compute[rows],
+            self.memory[rows],
+            self.extents[rows],
+            self.weight[rows],
+            self.slows_compute,
         )
 
 
@@ -114,7 +122,8 @@ def _model(parameters: Floats, demands: Demands) -> tuple[Floats, Floats]:
     """Logarithms of the seconds [n], and their slopes along the parameters [n, 3 + q]."""
     (compute, memory, overhead), halves = np.exp(parameters[:3]), np.exp(parameters[3:])
     shares = halves / np.exp(demands.extents)
-    slow = np.prod(1 + shares, axis=1)
+    grown = demands.weight * np.prod(1 + shares, axis=1)
+    slow = 1 - demands.weight + grown
     by_compute, by_memory = demands.compute / compute, demands.memory / memory
     if demands.slows_compute:
         by_compute = by_compute * slow
@@ -124,7 +133,7 @@ def _model(parameters: Floats, demands: Demands) -> tuple[Floats, Floats]:
     bound = np.where(computes, by_compute, by_memory)
     seconds = overhead + bound
     share = bound / seconds
-    slowed = share * (computes == demands.slows_compute)
+    slowed = share * (computes == demands.slows_compute) * grown / slow
     slopes = np.column_stack(
         [-share * computes, -share * ~computes, overhead / seconds]
         + [slowed * (column / (1 + column)) for column in shares.T]

@@ -3,14 +3,14 @@
 ln(measured / roofline) is taken as a random field over the logarithms of an op's extents (of its
 bytes where it has none), whose correlation falls as exp(-distance), and by fixed factors where the
 kind, the dtype or the variant (attributes, ranks) differ. The answer for an op is the field's
-expectation given the nearest rows (simple kriging with a nugget: Rasmussen, Williams, "Gaussian
-Processes for Machine Learning", 2006, equation 2.25); at a measured point the rows that lie there
-answer alone. Far from all rows it is 0: the roofline.
+expectation given the nearest rows (simple kriging with a nugget, which the rows tell: Rasmussen,
+Williams, "Gaussian Processes for Machine Learning", 2006, equation 2.25); at a measured point the
+rows that lie there answer alone. Far from all rows it is 0: the roofline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import log
 from typing import NamedTuple
@@ -26,7 +26,9 @@ RANGE = 3.0  # distance at which the correlation has fallen to 1/e: a factor of 
 RANGE_OF_BYTES = 1.0  # the same of ops that have none: a cache ends within a factor of e
 OTHER_ALIGNMENT = 3.0  # distance of rows that no vector divides from those that whole ones do
 OTHER_KIND, OTHER_DTYPE, OTHER_VARIANT = 0.5, 0.5, 0.8  # factors of the correlation
-NUGGET = 0.002  # variance of a row beside the field's: how unlike calls of one op are
+# Variance of a row beside the field's: how unlike calls of one op are, and kernels that a library
+# chooses for sizes nearly alike. Of ops that have extents the one that tells rows left out best.
+NUGGETS = (0.002, 0.03, 0.3, 1.0)
 # Correlations that differ by less are equal: the order of rows decides, not the last bit of a
 # logarithm.
 _GRAIN = 1e-9
@@ -72,7 +74,7 @@ class Neighbours:
         if len(there):
             return Interpolation(float(self.log_ratios[there].mean()), 0.0, 0.0)
         among, _ = self._compared(self._places[near], self._codes[near], near)
-        weights = np.linalg.solve(among + NUGGET * np.eye(len(near)), likeness[near])
+        weights = np.linalg.solve(among + self.nugget * np.eye(len(near)), likeness[near])
         same = distances[self._codes[:, 0] == codes[0, 0]]
         return Interpolation(
             float(weights @ self.log_ratios[near]),
@@ -81,16 +83,33 @@ class Neighbours:
         )
 
     @cached_property
-    def left_out(self) -> tuple[Floats, Floats]:
-        """Variances and errors of the log ratios of rows, each answered from the others.
+    def nugget(self) -> float:
+        """The one of NUGGETS that errs least on rows left out, the least of equal ones."""
+        if not self.loads[0].extents:
+            # A pass over bytes has one kernel.
+            return NUGGETS[0]
+        errors = [round(float(np.abs(left[1]).mean()), 9) for left in self._left_out.values()]
+        return NUGGETS[errors.index(min(errors))]
 
-        All at once from the inverse of their correlations (Rasmussen, Williams, equation 5.12).
+    @property
+    def left_out(self) -> tuple[Floats, Floats]:
+        """Variances and errors of the log ratios of rows, each answered from the others."""
+        return self._left_out[self.nugget]
+
+    @cached_property
+    def _left_out(self) -> Mapping[float, tuple[Floats, Floats]]:
+        """Those by nugget, each of all rows at once from the inverse of their correlations
+        (Rasmussen, Williams, equation 5.12).
         """
         rows = thinned(len(self.loads))
         among, _ = self._compared(self._places[rows], self._codes[rows], rows)
-        inverse = np.linalg.inv(among + NUGGET * np.eye(len(rows)))
-        spread: Floats = 1 / np.diag(inverse)
-        return np.maximum(spread - NUGGET, 0.0), -(inverse @ self.log_ratios[rows]) * spread
+        known = {}
+        for nugget in NUGGETS:
+            inverse = np.linalg.inv(among + nugget * np.eye(len(rows)))
+            spread: Floats = 1 / np.diag(inverse)
+            errors = -(inverse @ self.log_ratios[rows]) * spread
+            known[nugget] = np.maximum(spread - nugget, 0.0), errors
+        return known
 
     def expected(self, loads: Sequence[Load]) -> tuple[Floats, Floats]:
         """Variances and log ratios of several ops, from all rows together."""
@@ -98,7 +117,7 @@ class Neighbours:
         places = np.array([place(load) for load in loads])
         likeness, _ = self._compared(places, codes, slice(None))
         among, _ = self._compared(self._places, self._codes, slice(None))
-        weights = np.linalg.solve(among + NUGGET * np.eye(len(self.loads)), likeness.T)
+        weights = np.linalg.solve(among + self.nugget * np.eye(len(self.loads)), likeness.T)
         variances = 1 - np.einsum("pr,rp->p", likeness, weights)
         return np.maximum(variances, 0.0), self.log_ratios @ weights
 

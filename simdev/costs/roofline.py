@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
-from ..semantics import OP_CLASSES, op_class, semantics_of, work
+from ..semantics import OP_CLASSES, backward_of, op_class, semantics_of, work
 from ..semantics.dtype import ALIASES, PEAKS, STAND_INS, bits_of, canonical
 from ..semantics.lengths import Extents, Operands, extents_of
 from ..units import name_problems
@@ -232,6 +232,12 @@ class Load:
     def family(self) -> str:
         """Its kind, with its mark: what has kernels of its own."""
         return f"{self.kind} {self.mark}" if self.mark else self.kind
+
+    @property
+    def forward(self) -> str:
+        """The family of its forward: an op and its gradients have grids of blocks alike."""
+        kind = backward_of(self.kind) or self.kind
+        return f"{kind} {self.mark}" if self.mark else kind
 
     @property
     def is_free(self) -> bool:

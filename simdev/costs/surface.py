@@ -4,8 +4,9 @@ of the class has a place on.
 An op's time is its roofline, times what the nearest rows say that rooflines are off
 (``Neighbours``). Rows of another dtype take part by the ratio of the two dtypes' rooflines: an op's
 demands are reckoned in seconds at what the datasheet says is reached in its dtype. The roofline is
-one whose rates grow with the extents (``halves``), fitted to the class, then to the kind, then to
-the kind in its dtype, each with the one before as its prior; where three scalars by kind and dtype
+one whose rates grow with the extents (``halves``), fitted to the class, then to the forward of a
+kind with its gradients, whose blocks lie alike, then to the kind, then to the kind in its dtype,
+each with the one before as its prior; where three scalars by kind and dtype
 (``Group``) err clearly less on rows left out, it is theirs.
 """
 
@@ -20,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..semantics import traits_of
+from ..semantics.dtype import bits_of
 from .fit import Floats
 from .groups import Group
 from .halves import (
     HALF,
     SPREAD_OF_CLASS,
     SPREAD_OF_DTYPE,
+    SPREAD_OF_FORWARD,
     SPREAD_OF_KIND,
     Demands,
     Prior,
@@ -37,6 +40,7 @@ from .roofline import Load, Scalars, ideal_seconds
 
 _CLEARLY = 0.5  # a plainer roofline has to err by so much less: most kernels do slow down
 _CLOSE = 0.05  # mean error of rows that may keep to it
+_WIDE = 32  # bits of the elements by which what slows a pass over memory is reckoned
 _FOLDS, _WINDOW = 5, 16  # parts of the rows left out; rows that are about as unsure
 
 
@@ -62,6 +66,7 @@ class Surface:
     ) -> None:
         self.loads, self.log_measured, self.group_of = loads, log_measured, group_of
         self._families = np.array([load.family for load in loads])
+        self._forwards = np.array([load.forward for load in loads])
         self._dtypes = np.array([load.dtype for load in loads])
         self._fitted: dict[tuple[str, ...], Floats] = {}
 
@@ -132,27 +137,28 @@ class Surface:
 
     def _growing(self, load: Load) -> float:
         """Logarithm of the seconds where rates grow with the extents."""
-        return float(
-            log_seconds(self._parameters(load.family, load.dtype), self._demanded([load]))[0]
-        )
+        return float(log_seconds(self._parameters(load), self._demanded([load]))[0])
 
     def _growing_rows(self) -> Floats:
         """Those of every row."""
         known = np.empty(len(self.loads))
-        for family, dtype in dict.fromkeys(zip(self._families, self._dtypes, strict=True)):
-            rows = (self._families == family) & (self._dtypes == dtype)
-            known[rows] = log_seconds(self._parameters(family, dtype), self._demands.take(rows))
+        for load in {(load.family, load.dtype): load for load in self.loads}.values():
+            rows = (self._families == load.family) & (self._dtypes == load.dtype)
+            known[rows] = log_seconds(self._parameters(load), self._demands.take(rows))
         return known
 
-    def _parameters(self, family: str, dtype: str) -> Floats:
+    def _parameters(self, load: Load) -> Floats:
         """Of a kind in a dtype; by what is known of its like where it has no rows."""
-        of_class = self._fit((), np.ones(len(self.loads), bool), self._prior)
-        rows = self._families == family
-        of_kind = self._fit((family,), rows, Prior.around(of_class, SPREAD_OF_KIND))
+        known = self._fit((), np.ones(len(self.loads), bool), self._prior)
+        rows = self._forwards == load.forward
+        known = self._fit((load.forward,), rows, Prior.around(known, SPREAD_OF_FORWARD))
+        rows = self._families == load.family
+        known = self._fit((load.forward, load.family), rows, Prior.around(known, SPREAD_OF_KIND))
         if len(set(self._dtypes)) < 2:
-            return of_kind
-        rows = rows & (self._dtypes == dtype)
-        return self._fit((family, dtype), rows, Prior.around(of_kind, SPREAD_OF_DTYPE))
+            return known
+        key = (load.forward, load.family, load.dtype)
+        rows = rows & (self._dtypes == load.dtype)
+        return self._fit(key, rows, Prior.around(known, SPREAD_OF_DTYPE))
 
     def _fit(self, key: tuple[str, ...], rows: NDArray[np.bool_], prior: Prior) -> Floats:
         if key not in self._fitted:
@@ -173,7 +179,9 @@ class Surface:
             times.append((compute / reached.compute, memory / reached.memory))
         compute, memory = np.array(times).T
         extents = np.log(np.array([load.extents for load in loads], np.float64))
-        return Demands(compute, memory, extents, bool(traits_of(loads[0].kind).computes))
+        computes = bool(traits_of(loads[0].kind).computes)
+        weight = [1.0 if computes else _WIDE / bits_of(load.dtype) for load in loads]
+        return Demands(compute, memory, extents, np.array(weight), computes)
 
     @property
     def _prior(self) -> Prior:

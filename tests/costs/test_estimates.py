@@ -31,7 +31,7 @@ from devices import (
 from simdev import CostModel, Graph, Op
 from simdev.costs import DeviceSpec, Efficiency, OpCost, Row
 from simdev.costs.fit import Fit, Points, fit_scalars, predicted
-from simdev.costs.neighbours import NUGGET, OTHER_VARIANT, RANGE, RANGE_OF_BYTES, Neighbours
+from simdev.costs.neighbours import NUGGETS, OTHER_VARIANT, RANGE, RANGE_OF_BYTES, Neighbours
 from simdev.costs.roofline import (
     CLASS_DEFAULT,
     Scalars,
@@ -326,12 +326,13 @@ def test_near_rows_count_as_in_simple_kriging() -> None:
     # Bytes read and written both grow by the factor.
     octave = math.log(2) * math.sqrt(2) / RANGE_OF_BYTES
     found = Neighbours([second], np.array([1.0])).find(between)
-    alone = math.exp(-octave) / (1 + NUGGET)
+    nugget = NUGGETS[0]
+    alone = math.exp(-octave) / (1 + nugget)
     assert found.log_ratio == pytest.approx(alone)
     assert found.distance == pytest.approx(octave * RANGE)
     likeness = np.exp([-2 * octave, -octave])
     across = math.exp(-3 * octave)
-    weights = np.linalg.solve([[1 + NUGGET, across], [across, 1 + NUGGET]], likeness)
+    weights = np.linalg.solve([[1 + nugget, across], [across, 1 + nugget]], likeness)
     both = Neighbours([first, second], np.array([2.0, 1.0])).find(between)
     assert both.log_ratio == pytest.approx(weights @ [2.0, 1.0])
     assert both.variance == pytest.approx(1 - weights @ likeness)

@@ -4,6 +4,7 @@ and kinds of device.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,10 +14,12 @@ import pytest
 from devices import SLOW, SPEC, US, answer, lasting, load, products, profile
 from simdev import CostModel
 from simdev.costs import DeviceSpec, Efficiency, Row, profile_key
+from simdev.costs.neighbours import NUGGETS, Neighbours
 from simdev.costs.roofline import Scalars, datasheet_scalars, ideal_seconds, rounded
 from simdev.semantics import work
 
 BOTH = {"float32": Fraction(10**13), "bfloat16": Fraction(10**14)}
+POWERS = [2**i for i in range(3, 11)]
 SHEET = DeviceSpec("fast", BOTH, Fraction(10**12), family="hbm")
 
 
@@ -112,6 +115,68 @@ def test_rates_that_grow_with_an_extent_are_learnt() -> None:
         for cost in estimates.estimates(load(row.key), "fast"):
             errors.setdefault(cost.rung, []).append(abs(float(cost.seconds / row.seconds) - 1))
     assert np.mean(errors["interpolated"]) < 0.03 < 0.1 < np.mean(errors["fitted"])
+
+
+def norm(kind: str, channels: int, values: int, dtype: str = "float32") -> str:
+    shape, row, name = (values // 64, channels, 8, 8), (channels,), f"batch_norm{kind}"
+    operands, made = [shape, row, row], [shape, row, row]
+    if kind:
+        operands = [shape, shape, row, row, row]
+    return profile_key(name, {}, operands, [dtype] * len(operands), made, "fwd", "fast")
+
+
+def few_channels(text: str) -> Row:
+    """A block a channel: 64 of them reach half of the bandwidth that floats of 4 bytes reach."""
+    asked = load(text)
+    _, memory = ideal_seconds(asked, SHEET)
+    excess = 64 / asked.extents[0] * (2 if asked.dtype == "bfloat16" else 1)
+    return Row(text, Fraction(4e-6 + memory / 0.75 * (1 + excess)))
+
+
+def erred(rows: list[Row], row: Row) -> float:
+    estimates = CostModel((profile(rows),), (SHEET,)).estimates
+    found = next(estimates.estimates(load(row.key), "fast"))
+    assert found.rung == "interpolated"
+    return float(found.seconds / row.seconds) - 1
+
+
+def norms(kind: str, channels: Iterable[int], dtype: str = "float32") -> list[Row]:
+    values = [2**i for i in range(10, 18)]
+    return [few_channels(norm(kind, count, size, dtype)) for count in channels for size in values]
+
+
+def steady_norm(rows: int, size: int) -> Row:
+    """Norms of rows that reach their bandwidth however few there are."""
+    shapes, made = [(rows, size), (size,), (size,)], [(rows, size), (rows, 1), (rows, 1)]
+    attrs = {"normalized_shape": [size]}
+    text = profile_key("layer_norm", attrs, shapes, ["float32"] * 3, made, "fwd", "fast")
+    return Row(text, Fraction(4e-6 + ideal_seconds(load(text), SHEET)[1] / 0.75))
+
+
+def test_a_gradient_slows_as_its_forward_does() -> None:
+    """No row tells how the backward goes with few channels; those of its forward do, not those of
+    another norm.
+    """
+    rows = norms("_backward", [1024])
+    rows += [steady_norm(2**i, 2**k) for i in range(3, 11) for k in range(10, 18)]
+    asked = few_channels(norm("_backward", 8, 2**16))
+    assert erred(rows, asked) < -0.5
+    assert erred([*rows, *norms("", POWERS)], asked) == pytest.approx(0, abs=0.2)
+
+
+def test_what_lacks_blocks_costs_by_the_element_in_any_dtype() -> None:
+    rows = [*norms("", POWERS), *norms("", POWERS[5:], "bfloat16")]
+    asked = few_channels(norm("", 8, 2**16, "bfloat16"))
+    assert erred(rows, asked) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize(("noise", "nuggets"), [(0.0, NUGGETS[:1]), (1.0, NUGGETS[2:])])
+def test_rows_that_are_unlike_count_together(noise: float, nuggets: tuple[float, ...]) -> None:
+    """A smooth field is followed; of one that jumps from size to size the mean is."""
+    loads = [load(product(*size, "float32")) for size in sizes(60)]
+    jumps = np.random.default_rng(2).normal(size=len(loads))
+    smooth = np.array([sum(np.log(each.extents)) for each in loads]) / 10
+    assert Neighbours(loads, noise * jumps + (1 - noise) * smooth).nugget in nuggets
 
 
 def test_the_attention_of_cudnn_has_its_work() -> None:
