@@ -330,7 +330,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.fit:
         light, heavy, first = (1e3 * ms for ms in fit(measured_steps()))
+        sheet = next(sheet for sheet in device_presets() if sheet.kind == KIND)
+        bare = float(sheet.dispatch or 1) * 1e6
         print(f"light {light:.2f} us, heavy {heavy:.2f} us, first {first:.2f} us")
+        ratios = ", ".join(f"{us / bare:.2f}" for us in (light, heavy, first))
+        print(f"in bare dispatches of {bare:.1f} us: {ratios}")
         return 0
     found = figures()
     print(json.dumps(found, indent=1)) if args.json else print_figures(found)

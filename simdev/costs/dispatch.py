@@ -31,13 +31,13 @@ from .host import HostCost, between_cost, given_cost, is_own_host, phase_share
 from .roofline import DeviceSpec, Load, load_of, pace_of, rounded
 from .rows import Profile, Row, op_key
 
-LIGHT = Fraction(87, 100)
+LIGHT = Fraction(93, 100)
 """Bare dispatches of an elementwise op, of a launch of an optimizer's loop, and of the second half
 of a convolution's backward, which is one call with the first.
 """
-HEAVY = Fraction(466, 100)
+HEAVY = Fraction(472, 100)
 """Those of any other op: it stands in a module, among views, and autograd notes it."""
-FIRST = Fraction(280, 100)
+FIRST = Fraction(272, 100)
 """Those that the first op of its profile key in a step takes more: the host's caches are cold."""
 
 WEIGHT, INPUT = "_backward_weight", "_backward_input"
