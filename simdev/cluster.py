@@ -125,6 +125,8 @@ class Device:
             yield "chunk: must be > 0, got 0"
         if self.chunk is not None and not self.staging:
             yield "chunk: only a staging device cuts transfers into chunks"
+        if self.beside_copies != 1 and not self.runs_ops:
+            yield "beside_copies: a switch computes nothing beside its copies"
         if not is_count(self.node):
             yield f"node: must be a whole number, got {self.node!r}"
         if self.host is not None:

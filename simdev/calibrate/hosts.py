@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ..errors import InputError
+from ..files.paths import shown
 from ..files.reading import PathLike, label, read_json
 from ..graph import PHASES, Graph
 from ..lowering import Prepared
@@ -17,13 +18,14 @@ from ..period import step_time_ps
 from ..report.table import NUMBER, TEXT, Table, table_text
 from ..scenario import Scenario, execute, graph_of
 from ..strategy import resolve_placement
-from ..units import PS_PER_SECOND, exact, format_seconds
+from ..units import MAX_PS, PS_PER_SECOND, exact, format_seconds
 from .measured import read_measured
 
 _DISPATCH = "dispatch "
 # Factors outside are no host: the step, the graph or a unit is another.
 _LEAST, _MOST, _HALVINGS = 1 / 64, 64.0, 24
 _CLOSE = 1e-4  # relative: of step times
+_UNITS = {"host_ms": 1000, "host_s": 1}  # of a second, by the key of times by phase
 
 
 _NO_HOST = 'tells no host: neither "host_ms", "host_s" or "wall_s", nor spans "dispatch OP"'
@@ -36,6 +38,7 @@ class HostTimes(NamedTuple):
     step_s: float | None
     ops: Mapping[str, Fraction]
     source: str = ""
+    field: str = "host_s"  # of the file: where its phases stand
 
 
 @dataclass(frozen=True)
@@ -81,44 +84,54 @@ def read_host_times(path: PathLike) -> HostTimes:
             raise InputError(_NO_HOST, label(path))
         return HostTimes({}, None, ops, label(path))
     try:
-        unit, table = (1000, value["host_ms"]) if "host_ms" in value else (1, value.get("host_s"))
-        phases = dict(_phases(table, unit)) if table is not None else {}
+        keys = [key for key in _UNITS if key in value]
+        if len(keys) > 1:
+            raise InputError(f"{', '.join(keys)}: the same times twice; leave one of them out")
+        phases = dict(_phases(value[keys[0]], keys[0])) if keys else {}
         step = None if "wall_s" not in value else _seconds(value["wall_s"], "wall_s")
     except InputError as error:
         raise error.within(label(path)) from None
-    return HostTimes(phases, step, {}, label(path))
+    return HostTimes(phases, step, {}, label(path), *keys)
 
 
-def _phases(table: Any, unit: int) -> Iterator[tuple[str, float]]:
+def _phases(table: Any, key: str) -> Iterator[tuple[str, float]]:
     if not isinstance(table, dict) or not set(table) <= set(PHASES):
-        raise InputError(f"host: must be an object of times by phase ({', '.join(PHASES)})")
+        wanted = f"must be an object of times by phase ({', '.join(PHASES)})"
+        raise InputError(f"{key}: {wanted}, got {shown(table)}")
+    if not table:
+        raise InputError(f"{key}: tells the time of no phase ({', '.join(PHASES)})")
     for phase, time in table.items():
-        yield phase, _seconds(time, f"host.{phase}") / unit
+        yield phase, _seconds(time, f"{key}.{phase}", _UNITS[key])
 
 
-def _seconds(value: Any, path: str) -> float:
+def _seconds(value: Any, path: str, unit: int = 1) -> float:
+    """The seconds of a time in the file, of which ``unit`` are a second."""
     try:
-        seconds = float(exact(value))
+        seconds = exact(value) / unit
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     if isinstance(value, str) or seconds <= 0:
-        raise InputError(f"{path}: must be a number above 0, got {value!r}")
-    return seconds
+        raise InputError(f"{path}: must be a number above 0, got {shown(value)}")
+    if seconds * PS_PER_SECOND > MAX_PS:
+        raise InputError(f"{path}: is larger than 53 days: {shown(value)}")
+    return float(seconds)
 
 
 def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
     """Fit what dispatching costs. Phases go before the whole step; a trace tells ops by name.
 
-    Raises InputError where the scenario has no host or knows nothing of it, and where the host
-    never holds up the step, whose time then tells nothing of it.
+    Raises InputError where the scenario has no host that dispatches ops or knows nothing of it,
+    where the host never holds up the step, whose time then tells nothing of it, and where no host
+    holds it up so long or no op is one of the trace.
     """
     known = _host_seconds(scenario)
     before = _step_s(scenario)
     if measured.ops:
+        _require_some(measured, known)
         times = {op: measured.ops.get(name, time) for (op, name), time in known.items()}
         fitted = _with_hosts(scenario, times)
     elif measured.phases:
-        factors = _factors(scenario, known, measured.phases)
+        factors = _factors(scenario, known, measured)
         fitted = _scaled(scenario, known, lambda phase: factors.get(phase, Fraction(1)))
     else:
         fitted = _to_step(scenario, known, float(measured.step_s or 0), before)
@@ -136,11 +149,17 @@ def _host_seconds(scenario: Scenario) -> dict[tuple[int, str], Fraction]:
     known = {}
     for i, op in enumerate(graph.ops):
         device = placement[i]
-        if cluster.host_of(device) is not None:
+        host = cluster.host_of(device)
+        if host is not None and host.mode == "eager":
             cost = prepared.costed.host_cost(i, cluster.devices[device].kind)
             if cost is not None:
                 known[i, op.name] = cost.seconds
     if not any(known.values()):
+        modes = {host.mode for host in map(cluster.host_of, cluster.hosted) if host is not None}
+        if modes == {"graph"}:
+            raise InputError(
+                "cluster: hosts that replay graphs dispatch no ops; there is nothing to fit"
+            )
         raise InputError("cluster: no device has a host of which anything is known, to be fitted")
     return known
 
@@ -154,15 +173,26 @@ def _by_phase(scenario: Scenario, known: Mapping[tuple[int, str], Fraction]) -> 
 
 
 def _factors(
-    scenario: Scenario, known: Mapping[tuple[int, str], Fraction], phases: Mapping[str, float]
+    scenario: Scenario, known: Mapping[tuple[int, str], Fraction], measured: HostTimes
 ) -> dict[str, Fraction]:
     sums = _by_phase(scenario, known)
-    absent = [phase for phase in phases if not sums.get(phase)]
+    absent = [phase for phase in measured.phases if not sums.get(phase)]
     if absent:
+        reason = "no op of this phase is known to take time"
+        problems = [f"{measured.field}.{phase}: {reason}" for phase in absent]
+        raise InputError(problems, measured.source or None)
+    return {phase: Fraction(time / sums[phase]) for phase, time in measured.phases.items()}
+
+
+def _require_some(measured: HostTimes, known: Mapping[tuple[int, str], Fraction]) -> None:
+    """Raises InputError where no dispatch of a trace is that of an op."""
+    names = [name for _, name in known]
+    if not any(name in measured.ops for name in names):
         raise InputError(
-            f"host.{phase}: no op of this phase is known to take time" for phase in absent
+            f'no span "dispatch OP" bears the name of an op: the trace has '
+            f'"{_DISPATCH}{next(iter(measured.ops))}", the scenario the op "{names[0]}"',
+            measured.source or None,
         )
-    return {phase: Fraction(time / sums[phase]) for phase, time in phases.items()}
 
 
 def _to_step(

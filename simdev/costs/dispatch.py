@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from ..graph import Graph, Op
 from ..semantics import op_class, traits_of
 from ..structure.names import part_of
+from ..units import MAX_PS, picoseconds
 from .groups import device_prefix, measured_rows
 from .header import fields_of, object_at
 from .held import held_factors
@@ -131,7 +132,7 @@ class Dispatches:
             elif _launches_nothing(op.kind):
                 # Calls of views are among what other ops take.
                 yield HostCost(Fraction(0), count, "given")
-            elif bare is None or estimate is None:
+            elif bare is None or estimate is None or picoseconds(estimate) > MAX_PS:
                 yield None
             else:
                 yield HostCost(estimate, count, *bare[1:])

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..graph import Op
 from ..semantics import traits_of
+from ..units import MAX_PS, PS_PER_SECOND
 from .header import fields_of, object_at
 
 HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
@@ -72,11 +73,11 @@ def is_own_host(host: Mapping[str, Any]) -> bool:
 
 def phase_share(host: Mapping[str, Any], phase: str) -> Fraction | None:
     """The seconds that a ``host`` takes for one op of a phase as a profile's header tells it; None
-    where it does not, or tells no numbers.
+    where it does not, or tells no numbers that times can be.
     """
     part = object_at(host, "phases", phase)
     try:
         ops, seconds = int(part["ops"]), Fraction(str(part["host_s"]))
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return None
-    return seconds / ops if ops > 0 and seconds >= 0 else None
+    return seconds / ops if ops > 0 and 0 <= seconds * PS_PER_SECOND <= MAX_PS else None

@@ -5,7 +5,7 @@ several nodes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Required
@@ -14,11 +14,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from ..cluster import Cluster, Device, Host, Link
-from ..errors import InputError
+from ..errors import InputError, collecting, refuse
 from ..units import Number, is_count, parse_bandwidth
 from .collectives import require_collectives
 from .nodes import Network, network_problems, repeated, require_joinable
-from .paths import PRESETS, meant, shipped
+from .paths import PRESETS, meant, path_text, shipped
 from .reading import PathLike
 from .shape import (
     VERSION,
@@ -34,6 +34,7 @@ from .shape import (
 from .writing import changed_fields, rate_text, write_text
 
 CLUSTERS = PRESETS / "clusters"
+_DEFAULT_KIND = Device("any").kind
 
 
 class _HostShape(TypedDict, total=False):
@@ -181,16 +182,43 @@ def _cluster(fields: dict[str, Any]) -> Cluster:
 
 def _node(fields: dict[str, Any]) -> Cluster:
     """One node: the devices and links as they are written, with what their kinds say of them."""
+    problems = list(_kind_problems(fields))
+    with collecting(problems):
+        node = _written(fields)
+    refuse(problems)
+    return node
+
+
+def _written(fields: dict[str, Any]) -> Cluster:
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
     devices = tuple(
-        Device(**_with_host({**kinds.get(device.get("kind"), {}), **device}))
+        Device(**_with_host({**kinds.get(device.get("kind", _DEFAULT_KIND), {}), **device}))
         for device in fields["devices"]
     )
     if isinstance(links, dict):
         return _all_to_all(name, devices, options, links["all_to_all"])
     return Cluster(name, devices, _links(links, fields.get("link_kinds", {})), **options)
+
+
+def _kind_problems(fields: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with kinds that nothing of the node is of; of the others it is told there."""
+    used = {device.get("kind", _DEFAULT_KIND) for device in fields["devices"]}
+    for kind, said in fields.get("device_kinds", {}).items():
+        if kind not in used:
+            unused = Device("any", **_with_host({"kind": kind, **said}))
+            path = path_text(["device_kinds", kind])
+            yield from (f"{path}.{problem}" for problem in unused.problems())
+    links = fields.get("links", ())
+    # All to all, links take nothing from kinds.
+    joined = set() if isinstance(links, dict) else {link.get("kind", "") for link in links}
+    for kind, said in fields.get("link_kinds", {}).items():
+        if kind not in joined:
+            ends = ("a", "b")
+            link = Link(**{"ends": ends, "bandwidth": 1, "kind": kind, **said})
+            path = path_text(["link_kinds", kind])
+            yield from (f"{path}.{problem}" for problem in link.problems(ends))
 
 
 def _with_host(fields: dict[str, Any]) -> dict[str, Any]:

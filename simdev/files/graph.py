@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..graph import Graph, Op, Tensor
 from ..semantics.dtype import known, no_dtype
 from .reading import PathLike
-from .shape import Bytes, Dtype, Format, Time, plain
+from .shape import Bytes, Dtype, Format, GivenTime, Time, plain
 from .writing import changed_fields, time_text, write_text
 
 
@@ -37,7 +37,7 @@ class _OpShape(TypedDict, total=False):
     workspace_bytes: Bytes
     colocate: str | None
     time: Time
-    host_time: Time
+    host_time: GivenTime
     launches: int
     blocks_host: bool
     releases: list[str]

@@ -19,14 +19,17 @@ from pydantic import ConfigDict, PlainValidator, with_config
 from typing_extensions import TypedDict
 
 from ..costs import Profile, Row, profile_key
+from ..costs.header import fields_of, object_at
+from ..costs.roofline import LAUNCH_GAP
 from ..errors import InputError
-from ..units import MAX_PS, exact
+from ..units import MAX_PS, PS_PER_SECOND, exact, parse_time
 from .paths import shown
 from .reading import PathLike, label, read_json_lines
 from .shape import VERSION, Extent, Format, plain
 from .writing import decimal_text, write_text
 
 NS_PER_SECOND = 10**9
+MOST_LAUNCHES = int(MAX_PS / (LAUNCH_GAP * PS_PER_SECOND))
 _Phase = Literal["fwd", "bwd", "bwd_input", "bwd_weight", "opt"]
 
 
@@ -61,6 +64,18 @@ def _count(value: Any) -> int:
     return int(count)
 
 
+def _launches(value: Any) -> int:
+    count = _count(value)
+    # Each has a gap behind it, and together they may take no longer than any op.
+    if count > MOST_LAUNCHES:
+        raise ValueError(f"must be at most {MOST_LAUNCHES}, 53 days of gaps; got {shown(value)}")
+    return count
+
+
+def _seconds(value: Any) -> Fraction:
+    return parse_time(_number(value))
+
+
 _Time = Annotated[Fraction, PlainValidator(_nanoseconds)]
 
 
@@ -92,7 +107,7 @@ class _RowShape(TypedDict, total=False):
     out_bytes: Any
     saved: Any
     ws: Annotated[int, PlainValidator(_count)] | None
-    launches: Annotated[int, PlainValidator(_count)] | None
+    launches: Annotated[int, PlainValidator(_launches)] | None
     batch: Any
     note: Any
 
@@ -105,7 +120,20 @@ class _WholeRow(_RowShape, _InShape, total=False):
     """A row with its operands."""
 
 
+@with_config(ConfigDict(strict=True, extra="allow"))
+class _PhaseShape(TypedDict):
+    """The host's time of a phase in a measured step, and the ops that share it (perhaps none)."""
+
+    host_s: Annotated[Fraction, PlainValidator(_seconds)]
+    ops: Annotated[int, PlainValidator(_count)]
+
+
+class _HostShape(TypedDict, total=False):
+    phases: dict[str, _PhaseShape]
+
+
 ROW = Format(_WholeRow)
+_HOST = Format(_HostShape, prefix="host.")
 
 
 def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
@@ -160,7 +188,17 @@ def _is_header(value: Any) -> bool:
     _require_version(value, required=False)
     if not isinstance(value.get("header", {}), dict):
         raise InputError(f"header: must be an object, got {shown(value['header'])}")
+    _require_host_times(value)
     return True
+
+
+def _require_host_times(header: dict[str, Any]) -> None:
+    """Refuses what a header tells of its host's times and cannot be; all else of it is carried
+    along.
+    """
+    phases = object_at(fields_of(header), "host").get("phases")
+    if phases is not None:
+        _HOST.validated({"phases": phases})
 
 
 def _require_version(value: dict[str, Any], required: bool) -> None:
@@ -194,7 +232,10 @@ def _row(value: Any) -> Row | None:
         fields["dev"],
     )
     seconds = fields["t_ns"]["p50"] / NS_PER_SECOND
-    return Row(key, seconds, fields.get("src", "measured"), fields.get("rel_err"), value)
+    row = Row(key, seconds, fields.get("src", "measured"), fields.get("rel_err"), value)
+    if row.device_seconds() * PS_PER_SECOND > MAX_PS:
+        raise InputError("kernel_ns: with a gap for each of the launches it is more than 53 days")
+    return row
 
 
 def write_profile(profile: Profile, path: PathLike) -> None:

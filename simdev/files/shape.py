@@ -124,7 +124,8 @@ Flops = Annotated[Fraction, _quantity(parse_flops)]
 Share = Annotated[Fraction, PlainValidator(_share)]
 Slowdown = Annotated[Fraction, _quantity(parse_slowdown)]
 Dtype = Annotated[str, PlainValidator(_dtype)] | None
-Time = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)] | None
+GivenTime = Annotated[Fraction | dict[str, Fraction], PlainValidator(_time)]
+Time = GivenTime | None
 Priority = Annotated[int, PlainValidator(_priority)]
 
 

@@ -200,4 +200,10 @@ CLUSTERS = (
         short(", ".join(f'{{"name": "d{i}"}}' for i in range(1500)), '{"bandwidth": 1}'),
         "links.all_to_all: joins 1500 devices by 1124250 links; at most 1000000 are allowed",
     ),
+    bad(
+        "switch_that_computes_beside_copies",
+        '{"version": 1, "devices": [{"name": "a"}, {"name": "s", "kind": "switch", '
+        '"beside_copies": 1.1}]}',
+        "devices[1].beside_copies: a switch computes nothing beside its copies",
+    ),
 )

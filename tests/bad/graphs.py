@@ -64,6 +64,13 @@ GRAPHS = (
         "ops[0].blocks_host: must be true or false, got 1",
     ),
     bad(
+        "host_fields_null",
+        graph('{"name": "a", "host_time": null, "blocks_host": null, "launches": null}'),
+        "ops[0].host_time: must be a number or a text with a unit, got null",
+        "ops[0].launches: must be a whole number, got null",
+        "ops[0].blocks_host: must be true or false, got null",
+    ),
+    bad(
         "launches_negative",
         graph('{"name": "a", "launches": -1}'),
         "ops[0].launches: must be a whole number, got -1",

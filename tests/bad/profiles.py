@@ -29,7 +29,51 @@ def row(**changes: Any) -> str:
     return json.dumps({key: value for key, value in (ROW | changes).items() if value is not None})
 
 
+def phases(**changes: Any) -> str:
+    """A header whose host tells its forward phase, and a valid row."""
+    host = {"phases": {"forward": {"host_s": 0.001, "ops": 10} | changes}}
+    return json.dumps({"v": 1, "header": {"host": host}}) + "\n" + row()
+
+
+HOST_TIMES = (
+    ("host_s", 1e30, "is larger than 53 days: 1E+30"),
+    ("host_s", 9.3e7, "is larger than 53 days: 93000000.0"),
+    ("host_s", True, "must be a number >= 0, got true"),
+    ("host_s", "x", 'must be a number >= 0, got "x"'),
+    ("host_s", -1, "must be a number >= 0, got -1"),
+    ("ops", 1.5, "must be a whole number >= 0, got 1.5"),
+    ("ops", True, "must be a whole number >= 0, got true"),
+    ("ops", "x", 'must be a whole number >= 0, got "x"'),
+    ("ops", -1, "must be a whole number >= 0, got -1"),
+)
+
 PROFILES = (
+    *(
+        bad(
+            f"host_of_a_step_{field}_{value}",
+            phases(**{field: value}),
+            f"line 1: host.phases.forward.{field}: {reason}",
+        )
+        for field, value, reason in HOST_TIMES
+    ),
+    bad(
+        "host_of_a_step_without_times",
+        '{"host": {"phases": {"forward": {}, "backward": 7}}}\n' + row(),
+        "line 1: host.phases.forward.host_s: missing",
+        "line 1: host.phases.forward.ops: missing",
+        "line 1: host.phases.backward: must be an object, got 7",
+    ),
+    bad(
+        "launches_beyond_all_time",
+        row(launches=2**53, kernel_ns=1) + "\n" + row(op="mul", launches=2**53),
+        "line 1: launches: must be at most 5764607523034, 53 days of gaps; got 9007199254740992",
+        "line 2: launches: must be at most 5764607523034, 53 days of gaps; got 9007199254740992",
+    ),
+    bad(
+        "kernels_and_gaps_beyond_all_time",
+        row(launches=5 * 10**12, kernel_ns=4 * 10**15),
+        "line 1: kernel_ns: with a gap for each of the launches it is more than 53 days",
+    ),
     bad("not_json_on_line_2", row() + "\nx\n", "line 2: column 1: not JSON: expecting value"),
     bad("a_list", "[]", "line 1: must be an object, got a list"),
     bad("no_version", row(v=None), 'line 1: v: missing; write "v": 1'),

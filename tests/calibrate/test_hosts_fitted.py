@@ -82,8 +82,16 @@ def test_dispatches_of_a_trace_tell_their_ops(tmp_path: Path) -> None:
     ("value", "message"),
     [
         ({"host_ms": {"forwards": 1}}, "must be an object of times by phase"),
-        ({"host_s": {"forward": -1}}, "host.forward: must be a number above 0"),
+        ({"host_s": {"forward": -1}}, r"host_s\.forward: must be a number above 0"),
         ({"wall_s": "7 ms"}, "wall_s: "),
+        ({"wall_s": 1e30}, "wall_s: is larger than 53 days"),
+        ({"wall_s": 5e6}, "wall_s: is larger than 53 days"),
+        ({"host_ms": {"forward": 5e9}}, r"host_ms\.forward: is larger than 53 days"),
+        ({"host_ms": {"forward": True}}, r"host_ms\.forward: must be a number, got True"),
+        ({"host_ms": {}}, "host_ms: tells the time of no phase"),
+        ({"host_s": {}, "wall_s": 1}, "host_s: tells the time of no phase"),
+        ({"host_ms": None}, "host_ms: must be an object of times by phase .*, got null"),
+        ({"host_ms": {"forward": 1}, "host_s": {"forward": 1}}, "host_ms, host_s: the same times"),
         ({"traceEvents": [{"name": "a", "ph": "X", "ts": 0, "dur": 1}]}, "tells no host"),
     ],
 )
@@ -97,13 +105,32 @@ def test_what_tells_nothing_of_the_host_is_refused(tmp_path: Path) -> None:
     for value, message in (
         ({"wall_s": 5e-6}, "the devices alone need longer"),
         ({"wall_s": 75}, "64 times slower take less"),
-        ({"host_ms": {"update": 1}}, "host.update: no op of this phase"),
+        ({"host_ms": {"update": 1}}, r"measured\.json: host_ms\.update: no op of this phase"),
+        (
+            {"traceEvents": [{"name": "dispatch z", "ph": "X", "ts": 0, "dur": 1}]},
+            'measured.json: no span "dispatch OP" bears the name of an op: the trace has '
+            '"dispatch z", the scenario the op "a"',
+        ),
     ):
         with pytest.raises(InputError, match=message):
             calibrate_host(given, read_host_times(written(tmp_path, value)))
     bare = load_scenario(scenario(tmp_path, host_us=0))
     with pytest.raises(InputError, match="no device has a host of which anything is known"):
         calibrate_host(bare, read_host_times(written(tmp_path, {"wall_s": 1})))
+
+
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [("graph", "hosts that replay graphs dispatch no ops"), ("none", "no device has a host")],
+)
+@pytest.mark.parametrize("value", [{"wall_s": 75e-6}, {"host_s": {"forward": 1e-4}}])
+def test_hosts_that_dispatch_no_ops_are_refused(
+    tmp_path: Path, mode: str, message: str, value: Any
+) -> None:
+    path = scenario(tmp_path)
+    path.write_text(path.read_text().replace('"eager"', f'"{mode}"'))
+    with pytest.raises(InputError, match=message):
+        calibrate_host(load_scenario(path), read_host_times(written(tmp_path, value)))
 
 
 def test_the_command_writes_a_scenario_that_lasts_as_measured(

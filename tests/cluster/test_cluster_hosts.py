@@ -77,12 +77,38 @@ def test_a_kind_of_device_may_have_a_host() -> None:
         "devices": [{"name": "a"}, {"name": "b", "kind": "gpu"}, {"name": "c", "kind": "tpu"}],
         "host": {"mode": "graph"},
     }
-    # A kind counts where it is written, as for the other quantities of kinds.
+    # Where a device leaves out its kind it is of the default one, like any other.
     assert [read_cluster(fields).host_of(i) for i in range(3)] == [
-        Host("graph"),
+        Host(ahead=2),
         Host(ahead=2),
         Host("graph"),
     ]
+
+
+def test_a_kind_counts_for_devices_that_leave_theirs_out() -> None:
+    kinds = {"gpu": {"memory": "4 B", "gap": "1 us"}}
+    cluster = read_cluster({"device_kinds": kinds, "devices": [{"name": "g0"}]})
+    assert cluster.devices == (Device("g0", memory=4, gap="1 us"),)
+
+
+def test_kinds_that_nothing_is_of_are_checked_all_the_same() -> None:
+    devices = [{"name": "a"}, {"name": "b", "kind": "cpu"}]
+    kinds = {
+        "gpu": {"host": {"mode": "soon"}},
+        "tpu": {"host": {"ahead": 0}, "chunk": "4 B"},
+        "switch": {"beside_copies": "1.1"},
+    }
+    links = {"nvlink": {"lanes": 0}, "pcie 5": {"both_ways": "1.2", "duplex": "half"}}
+    with pytest.raises(InputError) as error:
+        read_cluster({"devices": devices, "device_kinds": kinds, "link_kinds": links})
+    assert error.value.problems == (
+        "device_kinds.tpu.chunk: only a staging device cuts transfers into chunks",
+        "device_kinds.tpu.host.ahead: must be a whole number > 0, got 0",
+        "device_kinds.switch.beside_copies: a switch computes nothing beside its copies",
+        "link_kinds.nvlink.lanes: must be a whole number > 0, got 0",
+        'link_kinds["pcie 5"].both_ways: only a full-duplex link has two ways, this one is half',
+        'devices[0].host.mode: must be one of eager, graph, none, got "soon"',
+    )
 
 
 def test_a_host_is_a_setting_of_presets_and_no_preset_has_one_by_itself() -> None:
