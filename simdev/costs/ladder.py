@@ -102,7 +102,7 @@ class CostModel:
             rung = row.source if row.source in RUNGS else "fitted"
             allowed = rung in KNOWN or not self.strict
             seconds = row.device_seconds(pace_of(self.estimates.specs.get(device_kind)))
-            # The door bounds rows at the usual gap: that of a datasheet may be any time.
+            # The door bounds rows at the usual gap: a datasheet's may be a million times longer.
             allowed = allowed and picoseconds(seconds) <= MAX_PS
             return OpCost(seconds, rung, row.rel_err) if allowed else None
         load = load_of(key)

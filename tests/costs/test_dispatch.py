@@ -112,6 +112,7 @@ def test_times_of_a_real_step_go_first() -> None:
         *({"host": {"phases": {"forward": part}}} for part in (
             {"host_s": "soon", "ops": 3}, {"host_s": 1, "ops": [3]}, {"host_s": -1, "ops": 3},
             {"host_s": float("nan"), "ops": 3}, {"host_s": 1, "ops": 0}, 7,
+            {"host_s": 1e30, "ops": 3},
         )),
         {"host": {"phases": [1]}},
         *({"step": {"ops": 2, "phases": part}} for part in (
@@ -123,6 +124,16 @@ def test_headers_that_tell_no_numbers_tell_nothing(header: dict[str, Any]) -> No
     calls = {"host_ns": 10_000, "kernel_ns": 1000, "launches": 1}
     rows = [row(GRAPH, 1, **calls), row(GRAPH, 5, **calls)]
     assert of(costs(rows, **header), "relu") == of(costs(rows), "relu")
+
+
+def test_what_would_take_longer_than_any_time_is_unknown() -> None:
+    """A bare call of 50 days may be: several of them are not."""
+    model = costs([row(GRAPH, 1, host_ns=43 * 10**14, kernel_ns=1000, launches=1)])
+    assert of(model, "softmax") is None
+    rows = profile([row(GRAPH, 1, kernel_ns=1000, launches=5 * 10**6)])
+    for gap, known in ((Fraction(1, 2), True), (Fraction(1), False)):
+        slow = CostModel((rows,), (replace(SPEC, launch_gap=gap),))
+        assert (slow.cost(GRAPH, 1, "fast") is not None) == known
 
 
 def test_halves_of_a_convolution_s_backward_are_one_call() -> None:
