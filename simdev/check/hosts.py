@@ -81,7 +81,7 @@ class _Judge:
         rows = list(zip(tasks.op.tolist(), tasks.kind, tasks.source.tolist(), strict=True))
         ranks = {i: op.attrs["ranks"] for i, op in enumerate(self.graph.ops) if "ranks" in op.attrs}
         # What runs as its messages has a task of its own beside them, of another kind.
-        cut = {op for op, kind, _ in rows if op in ranks and kind not in (COLLECTIVE, DISPATCH)}
+        cut = {op for op, kind, _ in rows if op in ranks and kind not in (COLLECTIVE, *ELSEWHERE)}
         for row, (op, kind, source) in enumerate(rows):
             if kind == COLLECTIVE and op in cut:
                 messages.setdefault(op, []).append(row)

@@ -15,6 +15,8 @@ from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.graph import Graph, Op
 from simdev.lowering import lower
+from simdev.report import run
+from simdev.scenario import load_scenario
 from simdev.strategy import Order, Strategy
 from simdev.taskgraph import TaskGraph
 from simdev.trace import Trace
@@ -106,3 +108,31 @@ def test_breaches_are_also_those_of_the_task_graph() -> None:
     early = moved(trace, {"dispatch d": -3})
     faults: tuple[Violation, ...] = check(trace.task_graph, early)
     assert {fault.rule for fault in faults} >= {"precedence"}
+
+
+@pytest.mark.parametrize("host", [None, {}])
+def test_a_collective_s_output_may_be_read_elsewhere(host: dict[str, object] | None) -> None:
+    """What carries it there is a transfer, and no message of the collective."""
+    ops = [
+        {"name": "a", "time": "1 ps", "outputs": [{"bytes": 4}]},
+        {"name": "b", "time": "1 ps", "outputs": [{"bytes": 4}]},
+        {
+            "name": "ar",
+            "kind": "all_reduce",
+            "inputs": ["a", "b"],
+            "outputs": [{"bytes": 4}, {"bytes": 4}],
+            "attrs": {"ranks": ["g0", "g1"]},
+        },
+        {"name": "c", "time": "1 ps", "inputs": ["ar:0"]},
+    ]
+    cluster = {
+        "devices": [{"name": "g0"}, {"name": "g1"}],
+        "links": {"all_to_all": {"bandwidth": 1e12}},
+    } | ({} if host is None else {"host": host})
+    places = {"a": "g0", "b": "g1", "ar": "g0", "c": "g1"}
+    scenario = load_scenario(
+        {"version": 1, "graph": {"version": 1, "ops": ops}, "cluster": cluster}
+        | {"strategy": {"placement": places}}
+    )
+    trace = run(scenario).trace
+    assert host_faults(scenario.graph, scenario.cluster, scenario.costs, trace, Order()) == ()
