@@ -115,10 +115,10 @@ def _add(
                 errors.by_rung.setdefault(rung, []).append(apart / whole)
 
 
-def table(found: Sequence[Errors]) -> list[list[str]]:
+def table(results: Sequence[Errors]) -> list[list[str]]:
     """Header and a line a class and dtype: errors in percent, "-" for no answer."""
     lines = [["op class", "dtype", "rows", *RUNGS]]
-    for errors in found:
+    for errors in results:
         means = [errors.mean(rung) for rung in RUNGS]
         cells = ["-" if mean is None else f"{100 * mean:.1f}" for mean in means]
         lines.append([errors.op_class, errors.dtype, str(errors.rows), *cells])
@@ -139,13 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     form.add_argument("--json", action="store_true")
     form.add_argument("--update", metavar="PAGE", type=Path, help="write the table into a page")
     options = parser.parse_args(arguments)
-    found = shipped(options.seeds)
+    results = shipped(options.seeds)
     if options.json:
-        print(json.dumps([errors.to_json() for errors in found], indent=1))
+        print(json.dumps([errors.to_json() for errors in results], indent=1))
     elif options.update:
-        update(options.update, table(found), BEGIN)
+        update(options.update, table(results), BEGIN)
     else:
-        print("error weighted by time, in percent", text(table(found)), sep="\n\n")
+        print("error weighted by time, in percent", text(table(results)), sep="\n\n")
     return 0
 
 

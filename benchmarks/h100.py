@@ -144,15 +144,15 @@ def waited(step: Step) -> dict[str, bool]:
     more launches than it can, so that its time is not all its own work.
     """
     host, device = step.line["host_ms"], step.line["device_ms"]
-    told, queued, behind = {}, 0.0, 0.0
+    waits, queued, behind = {}, 0.0, 0.0
     for phase in PHASES:
         pairs = zip(step.graph.ops, step.launches, strict=True)
         launches = sum(count for op, count in pairs if op.phase == phase)
         issued = min(launches, behind * launches / host[phase])
-        told[phase] = queued + issued > AHEAD
+        waits[phase] = queued + issued > AHEAD
         behind = max(0.0, behind + device[phase] - host[phase])
         queued = min(AHEAD, launches * behind / device[phase])
-    return told
+    return waits
 
 
 def fit(steps: Iterable[Step]) -> Any:
@@ -285,20 +285,20 @@ def _summary(errors: Sequence[float]) -> dict[str, float]:
     return {"median": median(sizes), "worst": max(sizes), "count": len(sizes)}
 
 
-def print_figures(found: Mapping[str, Any]) -> None:
+def print_figures(results: Mapping[str, Any]) -> None:
     """The tables."""
     head = ("step", "profile", "bound by", "device ms", "wall ms", "rows", "fitted", "phases")
-    print_table(head, [_cells(step) for step in found["steps"]])
+    print_table(head, [_cells(step) for step in results["steps"]])
     print()
     rows = [
         (_name(step), "yes" if step["profiled"] else "no", f"{step['graph_ms']:.2f}", _signed(step))
-        for step in found["graphs"]
+        for step in results["graphs"]
     ]
     print_table(("replayed graph", "profile", "ms", "error"), rows)
     print()
     body = [
         (name, f"{group['count']}", f"{group['median']:.1%}", f"{group['worst']:.1%}", _most(name))
-        for name, group in found["groups"].items()
+        for name, group in results["groups"].items()
     ]
     print_table(("group", "steps", "median", "worst", "at most"), body)
 
@@ -336,8 +336,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ratios = ", ".join(f"{us / bare:.2f}" for us in (light, heavy, first))
         print(f"in bare dispatches of {bare:.1f} us: {ratios}")
         return 0
-    found = figures()
-    print(json.dumps(found, indent=1)) if args.json else print_figures(found)
+    results = figures()
+    print(json.dumps(results, indent=1)) if args.json else print_figures(results)
     return 0
 
 

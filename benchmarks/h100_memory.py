@@ -61,7 +61,7 @@ def peaks_of(step: MeasuredStep, graph: Graph) -> Peaks:
     sizes = use.between or 0, use.allocated, use.reserved, report.devices[0].memory.peak
     name = step.name + (f"-l{step.sizes['length']}" if "length" in step.sizes else "")
     simulated = dict(zip(NAMES, sizes, strict=True))
-    return Peaks(name, is_measured(step, graph), simulated, step.told["memory"])
+    return Peaks(name, is_measured(step, graph), simulated, step.figures["memory"])
 
 
 def all_peaks(steps: Sequence[MeasuredStep], captured: bool) -> Iterator[Peaks]:
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             for p in sorted(peaks, key=lambda p: not p.has_rows)
         ],
     )
-    for name, found in summary(peaks).items():
-        print(f"{name}: median {found['median']:.2%}, worst {found['worst']:.2%}")
+    for name, errors in summary(peaks).items():
+        print(f"{name}: median {errors['median']:.2%}, worst {errors['worst']:.2%}")
     print(f"targets: peak_allocated {MEDIAN:.1%}, {WORST:.0%}; peak_reserved {RESERVED:.0%}")
 
 

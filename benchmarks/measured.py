@@ -34,7 +34,7 @@ class MeasuredStep:
     model: str
     sizes: Mapping[str, int]
     optimizer: str
-    told: Mapping[str, Any]
+    figures: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -65,9 +65,9 @@ def _captured_sizes(path: Path) -> Mapping[str, int]:
 def measured_steps(path: Path = H100 / "measured" / "steps.jsonl") -> Iterator[MeasuredStep]:
     """Every step of a file, in its order."""
     for line in path.read_text().splitlines():
-        told = json.loads(line)
-        name = told["model"].replace("_", "-")
-        yield MeasuredStep(name, told["sizes"], told["optimizer"], told)
+        figures = json.loads(line)
+        name = figures["model"].replace("_", "-")
+        yield MeasuredStep(name, figures["sizes"], figures["optimizer"], figures)
 
 
 def with_optimizer(graph: Graph, optimizer: str) -> Graph:

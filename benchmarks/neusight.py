@@ -95,28 +95,30 @@ def predicted(step: Step, with_grids: bool) -> tuple[float, float]:
 
 def rows(steps: Sequence[Step] = STEPS) -> list[dict[str, Any]]:
     """A row a step, with signed errors."""
-    found = []
+    results = []
     for step in steps:
-        (ladder, told), (datasheet, _) = predicted(step, True), predicted(step, False)
-        found.append(
+        (ladder, expected), (datasheet, _) = predicted(step, True), predicted(step, False)
+        results.append(
             {
                 "model": step.model, "batch": step.batch, "device": step.where[0],
                 "phases": "forward" if step.where[1] else "both",
-                "measured_ms": step.measured, "ladder_ms": ladder, "told": told,
+                "measured_ms": step.measured, "ladder_ms": ladder, "told": expected,
                 "ladder": ladder / step.measured - 1, "datasheet": datasheet / step.measured - 1,
             }
         )  # fmt: skip
-    return found
+    return results
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Header, a line a step, and the mean of the errors' magnitudes."""
     lines = [["device", "step", "measured ms", "ladder", "told", "datasheets alone"]]
-    for row in found:
+    for row in results:
         name = f"{row['model']} b{row['batch']}" + ", forward" * (row["phases"] == "forward")
         errors = f"{row['ladder']:+.1%}", f"{row['told']:.0%}", f"{row['datasheet']:+.1%}"
         lines.append([row["device"], name, f"{row['measured_ms']:.1f}", *errors])
-    means = [sum(abs(row[key]) for row in found) / len(found) for key in ("ladder", "datasheet")]
+    means = [
+        sum(abs(row[key]) for row in results) / len(results) for key in ("ladder", "datasheet")
+    ]
     lines.append(["", "mean", "", f"{means[0]:.1%}", "", f"{means[1]:.1%}"])
     return lines
 
@@ -127,13 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     form.add_argument("--json", action="store_true")
     form.add_argument("--update", metavar="PAGE", type=Path, help="write the table into a page")
     options = parser.parse_args(arguments)
-    found = rows()
+    results = rows()
     if options.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(results, indent=1))
     elif options.update:
-        update(options.update, table(found), BEGIN)
+        update(options.update, table(results), BEGIN)
     else:
-        print(text(table(found)))
+        print(text(table(results)))
     return 0
 
 

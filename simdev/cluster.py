@@ -280,10 +280,9 @@ class Cluster:
             return
         names: dict[str, list[tuple[int, str]]] = {"device": [], "node": []}
         for i in self.hosted:
-            host, device = self.host_of(i), self.devices[i]
+            host = self.host_of(i)
             if host is not None and host.threads in names:
-                name = f"node {device.node}" if host.threads == "node" else device.name
-                names[host.threads].append((i, name))
+                names[host.threads].append((i, self.thread_of(i)))
         nodes = {name for _, name in names["node"]}
         for i, name in names["device"]:
             if name in nodes:
@@ -337,6 +336,12 @@ class Cluster:
         inherits = device.runs_ops and not device.is_host
         host = device.host or (self.host if inherits else None)
         return None if host is None or host.mode == "none" else host
+
+    def thread_of(self, index: int) -> str:
+        """Whose thread dispatches for a hosted device: "node 0", or the device's own name."""
+        host, device = self.host_of(index), self.devices[index]
+        serves_node = host is not None and host.threads == "node"
+        return f"node {device.node}" if serves_node else device.name
 
     @cached_property
     def hosted(self) -> tuple[int, ...]:

@@ -336,7 +336,7 @@ WAITING = ("device", "half-duplex", "link", "egress", "parallel")
 
 
 def timed(tape: Tape, case: Case) -> Case:
-    """The same with ties: given times of configured ops, 0 or the ladder's for others; links as
+    """The case with ties: given times of configured ops, 0 or the ladder's for others; links as
     fast as these.
     """
     ops = []

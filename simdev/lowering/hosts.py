@@ -20,6 +20,7 @@ from ..taskgraph import (
     DISPATCH,
     MAX_TASKS,
     NUMBERS,
+    THREAD_PREFIX,
     Coded,
     Ints,
     Lazy,
@@ -69,13 +70,8 @@ class Dispatches:
     @cached_property
     def threads(self) -> Mapping[int, str]:
         """The name of the thread that dispatches for each hosted device."""
-        devices = self.prepared.cluster.devices
-        return {
-            d: f"thread node {devices[d].node}"
-            if host.threads == "node"
-            else f"thread {devices[d].name}"
-            for d, host in self.hosts.items()
-        }
+        cluster = self.prepared.cluster
+        return {device: THREAD_PREFIX + cluster.thread_of(device) for device in self.hosts}
 
 
 def ends_in_copies(

@@ -137,7 +137,7 @@ def test_a_cuda_graph_is_launched_once() -> None:
 
 @pytest.mark.parametrize("host", [None, Host(mode="none"), Host()])
 def test_without_times_or_a_host_nothing_changes(host: Host | None) -> None:
-    """The same tasks: no thread is there where it has nothing to do."""
+    """No thread is there where it has nothing to do: the tasks are those without hosts."""
     p = Parallelism(pp=2, microbatches=4)
     model = DENSE if host and host.mode == "eager" else told(DENSE, **TIMES)
     plain, _ = lowered(DENSE, p)

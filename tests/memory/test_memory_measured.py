@@ -38,12 +38,12 @@ def scenario(step: MeasuredStep, devices: int = 1):  # type: ignore[no-untyped-d
 def test_allocated_and_reserved_are_those_of_pytorch(name: str) -> None:
     step = STEPS[name]
     report = analyze(execute(scenario(step)))
-    (use,), told = report.footprint.allocators, step.told["memory"]
-    assert use.allocated == pytest.approx(told["peak_allocated"], rel=0.001)
-    assert use.between == pytest.approx(told["allocated_before"], rel=0.001)
-    assert use.reserved == pytest.approx(told["peak_reserved"], rel=0.1)
+    (use,), counters = report.footprint.allocators, step.figures["memory"]
+    assert use.allocated == pytest.approx(counters["peak_allocated"], rel=0.001)
+    assert use.between == pytest.approx(counters["allocated_before"], rel=0.001)
+    assert use.reserved == pytest.approx(counters["peak_reserved"], rel=0.1)
     # What is judged against the capacity leaves out the rests of blocks.
-    assert report.devices[0].memory.peak == pytest.approx(told["peak_allocated"], rel=0.005)
+    assert report.devices[0].memory.peak == pytest.approx(counters["peak_allocated"], rel=0.005)
 
 
 @pytest.mark.parametrize("steps", ["once", "repeated"])
