@@ -12,8 +12,9 @@ import numpy as np
 
 from ..errors import InputError
 from ..oracle import Oracle
-from ..taskgraph import Floats, Ints
+from ..taskgraph import Ints
 from .fitting import repair
+from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
 from .space import Rank, energy, rank_of
 from .trial import Trial, Walk, alone, best_start
 
@@ -25,9 +26,6 @@ NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
 COLDEST = 1e-6
 
 SAMPLES = 50
-ELITE = 5  # of the samples, which the distribution follows: a tenth
-EXPLORE = 0.1  # first share of the uniform distribution mixed in; it falls to 0 over the budget
-PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn
 
 
 def single(trial: Trial) -> None:
@@ -164,32 +162,19 @@ def cross_entropy(trial: Trial) -> None:
     Each round samples placements and ranks them (what does not fit comes last). The frequencies
     among the best tenth replace the probabilities, as in the paper's closed form; then a share of
     the uniform distribution is mixed in. Samples seen before are not evaluated again; stops where
-    all are.
+    all are. The starts of local search are asked first, and kept; the samples know nothing of them.
     """
-    choices = trial.problem.choices
-    uniform = np.zeros((len(choices), len(trial.problem.oracle.cluster.devices)))
-    for group, devices in enumerate(choices):
-        uniform[group, devices] = 1.0 / len(devices)
-    chance, ranks, idle = uniform, dict[bytes, Rank](), 0
+    choices, devices = trial.problem.choices, len(trial.problem.oracle.cluster.devices)
+    best_start(trial)
+    even = uniform(choices, devices)
+    chance, ranks, idle = even, dict[bytes, Rank](), 0
     while idle < PATIENCE:
         before = len(ranks)
-        rows = [_sample(trial, chance) for _ in range(SAMPLES)]
-        keys = [_rank(trial, row, ranks) for row in rows]
-        counts = np.zeros_like(chance)
-        for i in sorted(range(SAMPLES), key=lambda i: keys[i])[:ELITE]:
-            counts[np.arange(len(counts)), rows[i]] += 1.0 / ELITE
+        rows = sampled(chance, trial.budget.random.random((SAMPLES, len(choices))))
+        best = best_of(rows, [_rank(trial, row, ranks) for row in rows])
         explore = EXPLORE * (1.0 - trial.budget.share)
-        chance = (1.0 - explore) * counts + explore * uniform
+        chance = mixed(frequencies(best, devices), even, explore)
         idle = 0 if len(ranks) > before else idle + 1
-
-
-def _sample(trial: Trial, chance: Floats) -> Ints:
-    """A device for each group, by its probabilities [group, device]."""
-    ends = np.cumsum(chance, axis=1)
-    # The last sum may be under 1 by rounding.
-    luck = trial.budget.random.random((len(chance), 1)) * ends[:, -1:]
-    devices: Ints = (luck >= ends).sum(axis=1)
-    return devices
 
 
 def _rank(trial: Trial, row: Ints, ranks: dict[bytes, Rank]) -> Rank:

@@ -16,7 +16,7 @@ from simdev.graph import Graph
 from simdev.oracle import Cost
 from simdev.scenario import Scenario
 from simdev.search import blackbox, confirm, search
-from simdev.search.trial import Trial
+from simdev.search.sampling import sampled
 from simdev.strategy import Strategy
 from strategies import UNIT, op
 
@@ -128,16 +128,15 @@ def test_cross_entropy_replaces_its_distribution_by_the_frequencies_among_the_be
     are followed.
     """
     chances: list[np.ndarray] = []
-    sample = blackbox._sample
 
-    def watched(trial: Trial, chance: np.ndarray) -> np.ndarray:
+    def watched(chance: np.ndarray, lucks: np.ndarray) -> np.ndarray:
         chances.append(chance)
-        return sample(trial, chance)
+        return sampled(chance, lucks)
 
-    monkeypatch.setattr(blackbox, "_sample", watched)
+    monkeypatch.setattr(blackbox, "sampled", watched)
     monkeypatch.setattr(blackbox, "EXPLORE", 0.0)
     search(forks(), "cross-entropy", 60, seed=1)
-    fifths = chances[50] * 5
+    fifths = chances[1] * 5
     assert fifths.sum(axis=1) == pytest.approx(5)
     assert fifths == pytest.approx(fifths.round())
 

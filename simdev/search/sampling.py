@@ -1,0 +1,83 @@
+"""Placements as samples: for each group, whatever the others do, a distribution over the devices.
+
+A distribution is an array of chances [group, device]: rows add up to 1, a device that is not
+allowed has 0. Placements are devices by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..taskgraph import Floats, Ints
+from .space import Rank
+
+ELITE = 0.1  # share of the samples that a distribution follows
+EXPLORE = 0.1  # first share of the uniform distribution mixed in; it falls to 0 over the budget
+PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn
+
+
+def uniform(choices: Sequence[Ints], devices: int) -> Floats:
+    """Equal chances of all devices on which each group may stand, as ``space.choices`` has them."""
+    chance = np.zeros((len(choices), devices))
+    for group, allowed in enumerate(choices):
+        chance[group, allowed] = 1.0 / len(allowed)
+    return chance
+
+
+def sampled(chance: Floats, lucks: Floats) -> Ints:
+    """A placement for each row of ``lucks`` [..., group], uniform in [0, 1): [..., group]."""
+    ends = np.cumsum(chance, axis=1)
+    # The last sum may be under 1 by rounding.
+    reached = (lucks * ends[:, -1])[..., None] >= ends
+    placements: Ints = reached.sum(axis=-1)
+    return placements
+
+
+def likeliest(chance: Floats) -> Ints:
+    """Each group on the device of the largest chance (of equal ones, the first)."""
+    placement: Ints = chance.argmax(axis=1)
+    return placement
+
+
+def best_of(placements: Ints, ranks: Sequence[Rank], share: float = ELITE) -> Ints:
+    """The placements of least rank, the earlier of equal ones: this share of all, at least one."""
+    order = sorted(range(len(ranks)), key=lambda i: ranks[i])
+    best: Ints = placements[order[: max(round(share * len(ranks)), 1)]]
+    return best
+
+
+def frequencies(placements: Ints, devices: int) -> Floats:
+    """The distribution that is likeliest to give just these placements [n, group]: how often each
+    group stands on each device.
+
+    It minimises the cross-entropy to them (Rubinstein; Gao, Chen, Li, NeurIPS 2018, section 3.2).
+    """
+    is_on: NDArray[np.bool_] = placements[..., None] == np.arange(devices)
+    chance: Floats = is_on.mean(axis=0)
+    return chance
+
+
+def mixed(chance: Floats, other: Floats, share: float) -> Floats:
+    """One distribution with a share of another mixed in."""
+    return (1.0 - share) * chance + share * other
+
+
+def share_of_moves(groups: float, even: Floats) -> float:
+    """The share of the uniform distribution ``even`` by which a placement has so many groups
+    elsewhere, on average; at most 1.
+    """
+    movable = float((1.0 - (even**2).sum(axis=1)).sum())
+    return min(groups / movable, 1.0) if movable > 0 else 1.0
+
+
+def around(placement: Ints, even: Floats, groups: float) -> Floats:
+    """The distribution whose samples have so many groups elsewhere than ``placement``, on average.
+
+    ``even`` is the uniform distribution. However many groups there are: a share of each would move
+    many of many.
+    """
+    there = frequencies(placement[None], even.shape[1])
+    return mixed(there, even, share_of_moves(groups, even))
