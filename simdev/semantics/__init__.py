@@ -51,9 +51,14 @@ from .work import (
     work,
 )
 
+# Taken before anybody can register kinds of their own.
+SHIPPED = tuple(kinds())
+"""The kinds that are there without registering any, sorted."""
+
 __all__ = [
     "ALL",
     "OP_CLASSES",
+    "SHIPPED",
     "Access",
     "Axis",
     "Box",

@@ -1,0 +1,216 @@
+"""GraphFeatures: what a learner sees of a question, as arrays, by op and by group.
+
+The published systems describe an op or a group by its type, its cost, its output sizes and shapes
+and the edges to others (ColocRL, ICML 2017, section 3; HDP, ICLR 2018, section 3; Placeto, NeurIPS
+2019, section 3). Nothing here knows how many nodes there are, so that a policy may be carried to
+another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..graph import PHASES, Op
+from ..oracle import Oracle
+from ..semantics import SHIPPED, backward_of
+from ..structure import components, order_of, unit_of
+from ..taskgraph import Floats, Ints
+from .holding import persistent_bytes
+from .space import able
+
+VERSION = 1
+"""Changes with the columns, and with what they mean: a policy fits the version that it was trained
+on.
+"""
+
+# Kinds of one's own are "other", for a policy must find the same columns wherever it is loaded.
+# Backward ops count as their forward kind (ours): their phase tells them apart.
+KINDS = (*sorted({backward_of(kind) or kind for kind in SHIPPED}), "other")
+EXTENTS = 4  # of a shape: the last holds the product of all further ones (ours)
+_KIND = {kind: column for column, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The n nodes of a graph, which are its ops or groups of them, for D devices: a row each.
+
+    ``kind`` [n, K] and ``phase`` [n, 3] count ops by KINDS and PHASES. ``seconds`` [n, D] is the
+    time of all ops of a node on each device, 0 where it may not stand; ``able`` [n, D] where it
+    may. Bytes [n]: ``output_bytes`` of all that is computed (views take none),
+    ``persistent_bytes`` of parameters, gradients and states, ``workspace_bytes`` the most that an
+    op works with. ``shape`` [n, 4] sums the extents of each op's largest output, 0 where there are
+    none. ``source`` and ``target`` [e] are the edges between different nodes, each once, sorted;
+    ``edge_bytes`` [e] counts a tensor once, however many ops of the target read it (0: control
+    inputs alone).
+
+    ``order`` [n] is the topological number. Groups may form cycles: those of a cycle follow each
+    other in the order of their first ops (for that is how ``Oracle.groups`` is sorted, and a group
+    on no cycle still comes after all that it reads).
+    """
+
+    names: tuple[str, ...]
+    kind: Floats
+    phase: Floats
+    seconds: Floats
+    able: NDArray[np.bool_]
+    output_bytes: Floats
+    shape: Floats
+    persistent_bytes: Floats
+    workspace_bytes: Floats
+    source: Ints
+    target: Ints
+    edge_bytes: Floats
+    order: Ints
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of ``scaled``, which depend on the number of devices alone."""
+        devices = range(self.seconds.shape[1])
+        return (
+            *(f"kind {name}" for name in KINDS),
+            *(f"phase {name}" for name in PHASES),
+            *(f"seconds {device}" for device in devices),
+            *(f"able {device}" for device in devices),
+            "output bytes",
+            *(f"extent {axis}" for axis in range(EXTENTS)),
+            "persistent bytes",
+            "workspace bytes",
+            "bytes read",
+            "bytes sent",
+            "order",
+        )
+
+    def scaled(self) -> NDArray[np.float32]:
+        """The table [n, F] of ``columns``, from 0 to 1: each is divided by its maximum, where that
+        is not 0; times by that of all devices together, so that slower devices still show (ours).
+        """
+        longest = self.seconds.max(initial=0.0)
+        table = np.column_stack(
+            [
+                *(self.kind, self.phase),
+                self.seconds / (longest or 1.0),
+                *(self.able, self.output_bytes, self.shape),
+                *(self.persistent_bytes, self.workspace_bytes),
+                np.bincount(self.target, self.edge_bytes, len(self)),
+                np.bincount(self.source, self.edge_bytes, len(self)),
+                self.order,
+            ]
+        ).astype(np.float64)
+        most = table.max(axis=0, initial=0.0)
+        begin = len(KINDS) + len(PHASES)
+        most[begin : begin + self.seconds.shape[1]] = 1.0
+        scaled: NDArray[np.float32] = (table / np.where(most > 0, most, 1.0)).astype(np.float32)
+        return scaled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphFeatures:
+    """A question as arrays: ``ops``, and ``groups`` in the order of ``Oracle.groups``.
+
+    ``kinds`` names the columns of ``Nodes.kind``, ``devices`` is their number D.
+    """
+
+    version: int
+    kinds: tuple[str, ...]
+    devices: int
+    ops: Nodes
+    groups: Nodes
+
+
+def features_of(oracle: Oracle) -> GraphFeatures:
+    """The features of an oracle's graph on its cluster, with the training state that is counted.
+
+    Where a node can stand nowhere its row of ``able`` is False throughout. Raises InputError where
+    costs cannot be told.
+    """
+    graph, group_of = oracle.prepared.graph, np.array(unit_of(oracle.graph), np.int64)
+    names = [graph.ops[members[0]].colocate for members in oracle.groups]
+    first = [graph.ops[members[0]].name for members in oracle.groups]
+    labels = [name or op for name, op in zip(names, first, strict=True)]
+    alone = np.arange(len(graph.ops), dtype=np.int64)
+    # Program order decides where the edges do not, as it does in a step.
+    ops = _nodes(oracle, [op.name for op in graph.ops], alone, order_of(graph, alone.tolist()))
+    edges = _edges(oracle, group_of, len(labels))
+    cycles = components(len(labels), zip(edges[0].tolist(), edges[1].tolist(), strict=True))
+    order = np.argsort(cycles, kind="stable")
+    groups = _nodes(oracle, labels, group_of, order)
+    return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
+
+
+def _nodes(
+    oracle: Oracle, names: Sequence[str], node_of: Ints, sequence: Sequence[int] | Ints
+) -> Nodes:
+    """The nodes to which the ops belong (``node_of``), of which ``sequence`` is an order."""
+    prepared, count = oracle.prepared, len(names)
+    ops, duration = prepared.graph.ops, prepared.duration
+    may = _sums(~able(prepared), node_of, count) == 0
+    source, target, edge_bytes = _edges(oracle, node_of, count)
+    workspace, order = np.zeros(count), np.empty(count, np.int64)
+    np.maximum.at(workspace, node_of, np.array([op.workspace_bytes for op in ops], np.float64))
+    order[np.array(sequence, np.int64)] = np.arange(count)
+    return Nodes(
+        names=tuple(names),
+        kind=_counts([_column(op.kind) for op in ops], len(KINDS), node_of, count),
+        phase=_counts([PHASES.index(op.phase) for op in ops], len(PHASES), node_of, count),
+        seconds=_sums(np.maximum(duration, 0) / 1e12, node_of, count) * may,
+        able=may,
+        output_bytes=_sums([sum(tensor.bytes for tensor in op.made) for op in ops], node_of, count),
+        shape=_sums(np.array(list(map(_extents, ops))).reshape(-1, EXTENTS), node_of, count),
+        persistent_bytes=_sums(list(map(persistent_bytes, ops)), node_of, count),
+        workspace_bytes=workspace,
+        source=source,
+        target=target,
+        edge_bytes=edge_bytes,
+        order=order,
+    )
+
+
+def _column(kind: str) -> int:
+    return _KIND.get(backward_of(kind) or kind, _KIND["other"])
+
+
+def _extents(op: Op) -> tuple[int, ...]:
+    """The extents of the largest output that an op computes, the last of them taken together."""
+    largest = max(op.made, key=lambda tensor: tensor.bytes, default=None)
+    shape = () if largest is None or largest.shape is None else largest.shape
+    front, rest = shape[: EXTENTS - 1], shape[EXTENTS - 1 :]
+    padding = (0,) * (EXTENTS - len(front) - bool(rest))
+    return (*front, *((prod(rest),) if rest else ()), *padding)
+
+
+def _counts(columns: Sequence[int], width: int, node_of: Ints, count: int) -> Floats:
+    """How many ops of each node are of each of ``width`` columns."""
+    cells = node_of * width + np.array(columns, np.int64)
+    return np.bincount(cells, minlength=count * width).reshape(count, width).astype(np.float64)
+
+
+def _sums(values: ArrayLike, node_of: Ints, count: int) -> Floats:
+    """Values by op (any further axes), summed by node."""
+    column = np.asarray(values, np.float64)
+    sums = np.zeros((count, *column.shape[1:]))
+    np.add.at(sums, node_of, column)
+    return sums
+
+
+def _edges(oracle: Oracle, node_of: Ints, count: int) -> tuple[Ints, Ints, Floats]:
+    """Source, target and bytes of the edges between different nodes, sorted by source, then
+    target.
+    """
+    reads = oracle.prepared.reads
+    tensor, target = reads.consumers.owners(), node_of[reads.consumers.ids]
+    tensor, target = np.divmod(np.unique(tensor * count + target), max(count, 1))
+    source = node_of[reads.producer[tensor]]
+    away = source != target
+    pairs, where = np.unique(source[away] * count + target[away], return_inverse=True)
+    size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
+    source, target = np.divmod(pairs, max(count, 1))
+    return source, target, size
