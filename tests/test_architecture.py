@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ MAX_MODULE_LINES = 400
 MIN_COMMENT_SHARE = 0.02
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 HEAVY = ("matplotlib", "numba", "pandas", "pydantic", "simpy", "torch")
+Documented = ast.Module | ast.ClassDef | Function
 VAGUE = {"found", "one", "own", "told", "asked"}
 """Words that say nothing of what a name stands for."""
 REFERRING = ("The same", "As ")
@@ -33,6 +36,17 @@ LONG_MODULES: set[str] = set()
 LONG_TESTS: set[str] = set()
 VAGUE_MODULES: set[str] = set()
 REFERRING_MODULES: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Of a module: the lines of its functions, its docstrings, and every name that it gives or
+    uses.
+    """
+
+    functions: tuple[tuple[str, int], ...]
+    docstrings: tuple[str, ...]
+    names: frozenset[str]
 
 
 def test_import_contracts_hold() -> None:
@@ -54,10 +68,10 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 def test_functions_are_short() -> None:
     offenders = {
-        f"{_name(path)} {node.name}"
+        f"{_name(path)} {name}"
         for path in MODULES
-        for node in _nodes(path)
-        if isinstance(node, Function) and _body_lines(node) > MAX_FUNCTION_LINES
+        for name, lines in _contents(path).functions
+        if lines > MAX_FUNCTION_LINES
     }
     title = f"functions over {MAX_FUNCTION_LINES} lines without the docstring"
     _require_known(title, offenders, LONG_FUNCTIONS)
@@ -82,7 +96,11 @@ def test_comments_are_a_share_of_the_lines() -> None:
 
 
 def test_docstrings_stand_by_themselves() -> None:
-    offenders = {_name(path) for path in MODULES if any(_refers(node) for node in _nodes(path))}
+    offenders = {
+        _name(path)
+        for path in MODULES
+        if any(text.startswith(REFERRING) for text in _contents(path).docstrings)
+    }
     _require_known(f"docstrings that begin with {REFERRING}", offenders, REFERRING_MODULES)
 
 
@@ -90,7 +108,7 @@ def test_names_say_what_a_thing_is() -> None:
     offenders = {
         _name(path)
         for path in MODULES
-        if any(name.strip("_") in VAGUE for node in _nodes(path) for name in _names(node))
+        if any(name.strip("_") in VAGUE for name in _contents(path).names)
     }
     _require_known(f"modules with a name of {sorted(VAGUE)}", offenders, VAGUE_MODULES)
 
@@ -137,23 +155,20 @@ def _names(node: ast.AST) -> Iterator[str]:
         yield node.id
 
 
-def _refers(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Module | ast.ClassDef | Function):
-        return False
-    return (ast.get_docstring(node) or "").startswith(REFERRING)
-
-
 def _require_known(title: str, offenders: set[str], known: set[str]) -> None:
     unknown = sorted(offenders - known)
     assert not unknown, _listing(title, unknown)
 
 
-def _nodes(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(_tree(path))
-
-
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(_source(path), str(path))
+@cache
+def _contents(path: Path) -> Contents:
+    """Kept, since to walk a tree takes longer than all that is asked of it; the tree is not."""
+    nodes = list(ast.walk(ast.parse(_source(path), str(path))))
+    return Contents(
+        tuple((node.name, _body_lines(node)) for node in nodes if isinstance(node, Function)),
+        tuple(ast.get_docstring(node) or "" for node in nodes if isinstance(node, Documented)),
+        frozenset(name for node in nodes for name in _names(node)),
+    )
 
 
 def _name(path: Path) -> str:
