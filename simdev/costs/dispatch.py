@@ -28,7 +28,7 @@ from ..units import MAX_PS, picoseconds
 from .groups import device_prefix, measured_rows
 from .header import fields_of, object_at
 from .held import held_factors
-from .host import HostCost, between_cost, given_cost, is_own_host, phase_share
+from .host import HostCost, between_cost, given_cost, is_own_host, phase_share, tells_own_host
 from .roofline import DeviceSpec, Load, load_of, pace_of, rounded
 from .rows import Profile, Row, op_key
 
@@ -114,7 +114,8 @@ class Dispatches:
         rows: Sequence[tuple[Profile, Row] | None],
         launches: Sequence[int],
     ) -> Iterator[HostCost | None]:
-        headers = [profile.header for profile in self.profiles]
+        # Few profiles are of such a device, and every op would ask them all.
+        headers = [p.header for p in self.profiles if tells_own_host(p.header, device_kind)]
         bare = self.bare(device_kind)
         seconds: list[Fraction | None] = [None] * len(keys)
         if bare is not None:

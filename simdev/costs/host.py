@@ -54,14 +54,21 @@ def between_cost(
     ``headers`` are those of the profiles. None where none of the kind tells it.
     """
     for header in headers:
-        device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
-        seconds = phase_share(host, op.phase) if is_own_host(host) else None
-        if seconds is not None and device.get("kind") == device_kind:
+        if not tells_own_host(header, device_kind):
+            continue
+        seconds = phase_share(object_at(fields_of(header), "host"), op.phase)
+        if seconds is not None:
             if traits_of(op.kind).leaf is not None:
                 seconds = Fraction(0)
             basis = "the time between the ops of its phase, measured with them"
             return HostCost(seconds, launches, "estimated", None, basis)
     return None
+
+
+def tells_own_host(header: Mapping[str, Any], device_kind: str) -> bool:
+    """Whether a profile's header tells of a kind of device that is its own host."""
+    device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
+    return is_own_host(host) and device.get("kind") == device_kind
 
 
 def is_own_host(host: Mapping[str, Any]) -> bool:
