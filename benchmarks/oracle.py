@@ -23,9 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.anneal import grouped_gnmt
 from benchmarks.common import (
+    PLACEMENTS,
     anneal,
     gnmt,
+    gnmt_graph,
     in_turns,
     kahn_seconds,
     layered,
@@ -149,6 +152,26 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
         False),
         Figure(part, "oracle.trace (lower + simulate) / step time only", trace / bare, "x"),
     ]  # fmt: skip
+
+
+def starts(queues: str, size: Size) -> list[Figure]:
+    """What all starts cost beside an evaluation, of single ops and in Baechi's groups;
+    nothing is remembered, so that every call evaluates.
+    """
+    found = []
+    for oracle in (Oracle(gnmt_graph(), gnmt(queues).cluster), grouped_gnmt(queues)):
+        oracle = oracle.on(oracle.graph, cache=0)
+        rng, count = np.random.default_rng(0), len(oracle.groups)
+        devices = len(oracle.cluster.devices)
+        placements = [rng.integers(0, devices, count) for _ in range(PLACEMENTS)]
+        for column in placements[:2]:
+            whole = oracle.trace(column).start[: len(oracle.graph.ops)]
+            assert oracle.starts(column).op_ps.tolist() == whole.tolist()
+        evaluation, with_starts = in_turns((oracle, oracle.starts), placements, 3 * size.passes)
+        part = f"GNMT, {count:,} units, {devices} devices, {queues}"
+        name = "oracle.starts(): starts of ops and groups / oracle()"
+        found.append(Figure(part, name, with_starts / evaluation, "x", 1.2, False))
+    return found
 
 
 def batches(prepared: Prepared, size: Size) -> list[Figure]:
@@ -437,7 +460,8 @@ def run(size: Size, say: Callable[[str], None]) -> list[Figure]:
     for queues in ("half-duplex", "parallel"):
         say(f"GNMT, {queues} ...")
         prepared = gnmt(queues)
-        found += speeds(prepared, size) + batches(prepared, size) + moves(prepared, size)
+        found += speeds(prepared, size) + starts(queues, size)
+        found += batches(prepared, size) + moves(prepared, size)
         found += against(prepared, size, peers=queues == "parallel")
         found += hosts(prepared, 5 * size.passes)
     return found + growth(size, say) + modes(size, say) + startup()

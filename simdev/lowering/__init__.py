@@ -28,7 +28,7 @@ from .partition import (
 )
 from .prepare import Prepared
 from .sharing import refuse_slowing, slows, with_sharing
-from .splitting import Split, split, split_gated
+from .splitting import Split, rows_of, split, split_gated
 from .stages import staged
 from .steps import LoweredStep, following, iterated, last_ops, most_steps
 from .sync import credited, synchronised
@@ -47,6 +47,7 @@ __all__ = [
     "lower_step",
     "most_steps",
     "partition",
+    "rows_of",
     "short_form",
     "slows",
     "split",

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from ..cluster import Device
 from ..strategy import SYNCS, Order, Origin, Strategy, Sync
+from ..taskgraph import Rows
 from .partition import Partitioned, partition, sharded_order
 from .prepare import CostedGraph, Prepared
 from .sync.weights import Weight, gated
@@ -60,6 +61,19 @@ def split_gated(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[We
     if last is None or last[0] is not strategy:
         last = _LAST[prepared] = strategy, *_split(prepared, strategy)
     return last[1:]
+
+
+def rows_of(prepared: Prepared, strategy: Strategy) -> Rows:
+    """By op of the graph the tasks of a step in which it first runs; for a strategy that splits no
+    op.
+
+    Ops are the first tasks of a step. What a policy of synchronisation takes out is there as its
+    gates.
+    """
+    (there, _, _), weights = split_gated(prepared, strategy)
+    places = {name: [row] for name, row in there.graph.index.items()}
+    places |= {weight.name: list(weight.gates) for weight in weights}
+    return Rows.of(places[op.name] for op in prepared.graph.ops)
 
 
 def _split(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[Weight, ...]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..cluster import Cluster
+from ..taskgraph import Ints, Rows
 from ..trace import Trace
 
 # What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
@@ -37,6 +40,38 @@ class Cost:
         for device, limit in limits:
             excess = max(excess, peaks[device] - limit)
         return cls(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Starts:
+    """When a step begins what, in ps from its own beginning, beside its cost.
+
+    ``op_ps`` is by op when it first runs: in the first microbatch, and of steps that follow one
+    another in the first. ``group_ps`` is by group of ``Oracle.groups`` the least of its ops'.
+    """
+
+    cost: Cost
+    op_ps: Ints
+    group_ps: Ints
+
+
+class Members:
+    """The ops of each group, for the least of each group: much faster than numpy's ``reduceat``
+    where most groups are single ops.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+        members = Rows.of(groups)
+        self._first = members.ids[members.ptr[:-1]]
+        others = np.ones(len(members.ids), np.bool_)
+        others[members.ptr[:-1]] = False
+        self._other, self._group = members.ids[others], members.owners()[others]
+
+    def least(self, column: Ints) -> Ints:
+        """The least of a column by op, by group."""
+        least = column[self._first]
+        np.minimum.at(least, self._group, column[self._other])
+        return least
 
 
 def limits_of(cluster: Cluster) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from ..cluster import Cluster
 from ..costs import CostModel
 from ..errors import InputError
 from ..graph import Graph
-from ..lowering import Prepared, expanded, slows
+from ..lowering import Prepared, expanded, rows_of, slows
 from ..memory import MemoryModel
 from ..period import STEPS, follow_one_another, simulate_strategy
 from ..scenario import Scenario, graph_of
@@ -37,7 +37,7 @@ from ..strategy import (
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
-from .cost import Cost, cost_of, limits_of
+from .cost import Cost, Members, Starts, cost_of, limits_of
 from .placements import PlacementSession
 from .splits import SplitSession
 
@@ -132,6 +132,10 @@ class Oracle:
         return units(self.graph)
 
     @cached_property
+    def _members(self) -> Members:
+        return Members(self.groups)
+
+    @cached_property
     def _group_of(self) -> Ints:
         return np.array(unit_of(self.graph), np.int64)
 
@@ -213,6 +217,33 @@ class Oracle:
         step_ps = None if compiled is None else compiled.step_ps(column)
         return self.in_full(self.strategy(column)).step_ps if step_ps is None else step_ps
 
+    def starts(self, placement: Placement) -> Starts:
+        """The cost of a placement with the start of every op and group; counted as an evaluation.
+
+        A compiled path notes starts anyway: with it this takes as long as ``__call__`` does for a
+        placement that it does not know. Where there is none (priorities and fixed sequences, steps
+        that are repeated or synchronised by a policy, microbatches, collectives, shared links,
+        memory that is not counted in full, a step too long for the kernels, no numba) the starts
+        are read off ``trace``: hundreds of times longer. Costs are remembered, starts are not:
+        every call evaluates. Raises as ``__call__`` does.
+        """
+        started = time.thread_time()
+        column, order = self.placement(placement), self.under.order
+        compiled = self.evaluator(order.policy) if self._plain else None
+        answer = None if compiled is None else compiled.cost_with_starts(column)
+        cost, op_ps = answer or self._traced_starts(self.strategy(column))
+        if self._plain and self._cache_size:
+            self._remember(_key(column, order), cost)
+        with self._lock:
+            self.evaluations += 1
+            self.cpu_seconds += time.thread_time() - started
+        return Starts(cost, op_ps, self._members.least(op_ps))
+
+    def _traced_starts(self, strategy: Strategy) -> tuple[Cost, Ints]:
+        trace = self._trace(strategy)
+        rows = rows_of(self.prepared, strategy)
+        return cost_of(trace), np.minimum.reduceat(trace.start[rows.ids], rows.ptr[:-1])
+
     def _of_strategy(self, strategy: Strategy) -> Cost:
         cost = None
         if not self._runs_once(strategy):
@@ -237,18 +268,21 @@ class Oracle:
         """
         if self._cache_size == 0:
             return self._answer(column, order)
-        key = order.policy.encode() + column.tobytes()
+        key = _key(column, order)
         with self._lock:
             known = self._cache.get(key)
             if known is not None:
                 self._cache.move_to_end(key)
                 return known
         cost = self._answer(column, order)
+        self._remember(key, cost)
+        return cost
+
+    def _remember(self, key: bytes, cost: Cost) -> None:
         with self._lock:
             self._cache[key] = cost
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        return cost
 
     def _answer(self, column: Ints, order: Order) -> Cost:
         compiled = self.evaluator(order.policy)
@@ -335,6 +369,11 @@ class Oracle:
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
+
+
+def _key(column: Ints, order: Order) -> bytes:
+    """What the cache knows a placement by."""
+    return order.policy.encode() + column.tobytes()
 
 
 def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:

@@ -70,6 +70,11 @@ class PlacementEvaluator:
         step_ps = self._cost(*words, *room.hosts, room.events.words, placement, room.peaks)
         return Cost.of(step_ps, room.peaks.tolist(), self.limits) if step_ps >= 0 else None
 
+    def cost_with_starts(self, placement: Ints) -> tuple[Cost, Ints] | None:
+        """``cost``, and the start of every op in ps, which it has noted anyway."""
+        cost = self.cost(placement)
+        return None if cost is None else (cost, self._room.record.columns.start.copy())
+
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
         """Start and finish of every op in ps."""
         room = self._room
