@@ -10,6 +10,7 @@ registered when it is imported).
 from __future__ import annotations
 
 from .methods import METHODS
+from .policy import SavedPolicy, load_policy
 from .prepare import PREPARATIONS, Grouped, prepare
 from .result import Result, confirm, present_cost
 from .run import AskTell, compare, search
@@ -20,8 +21,10 @@ __all__ = [
     "AskTell",
     "Grouped",
     "Result",
+    "SavedPolicy",
     "compare",
     "confirm",
+    "load_policy",
     "prepare",
     "present_cost",
     "search",

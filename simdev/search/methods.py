@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import Any
 
 from .trial import Trial
 
@@ -16,6 +17,7 @@ class Method:
     ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
     use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
+    ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
     """
 
     path: str
@@ -23,12 +25,19 @@ class Method:
     budget: int | None = None
     splits: bool = False
     ranks: bool = True
+    learner: str | None = None
 
     @property
     def run(self) -> Callable[[Trial], None]:
         """The function, which is handed a Trial."""
         function: Callable[[Trial], None] = resolve_name(f"{__package__}.{self.path}")
         return function
+
+    @property
+    def settings(self) -> type[Any]:
+        """The class of a learner's settings."""
+        kind: type[Any] = resolve_name(f"{__package__}.{self.learner}")
+        return kind
 
 
 BAECHI = ("forward", "coplace", "fuse")  # as in its documented runs

@@ -10,6 +10,7 @@ from ..check import Violation, check
 from ..oracle import Cost, Oracle, cost_of
 from ..period import simulate_strategy
 from ..strategy import Strategy
+from .policy import SavedPolicy
 from .trial import REFUSED, Point
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Result:
       and why it ended.
     - ``details``: what else the method has to say, by name.
     - ``obstacles``: where nothing fits, one line for each thing that does not.
+    - ``policy``: what a learner learned by the end.
     """
 
     strategy: Strategy
@@ -35,6 +37,7 @@ class Result:
     provenance: Mapping[str, Any]
     details: Mapping[str, Any]
     obstacles: tuple[str, ...] = ()
+    policy: SavedPolicy | None = None
 
     @property
     def curve(self) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,13 +18,15 @@ from ..scenario import Scenario
 from ..strategy import Strategy
 from ..taskgraph import Ints
 from ..version import __version__
+from .budget import Budget, SpentError
 from .holding import obstacles
+from .learners import EVALUATED, LearnerOptions, Request, beginning, requested
+from .learning.settings import Settings
 from .methods import METHODS, Method
-from .prepare import Adjusted
-from .prepare import prepare as make_smaller
+from .policy import SavedPolicy
 from .result import Result
-from .space import mean_ps
-from .trial import REFUSED, Budget, SearchProblem, SpentError, Trial, best_start
+from .running import fall_back, problem_of
+from .trial import REFUSED, Trial
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +56,11 @@ def search(
     seconds: float | None = None,
     prepare: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None,
+    settings: Settings | object | None = None,
+    warm: str | None = None,
+    policy: SavedPolicy | str | os.PathLike[str] | None = None,
+    train: bool = True,
+    n_jobs: int | None = None,
 ) -> Result:
     """Run a method: a name of METHODS, or an object with ``ask`` and ``tell``.
 
@@ -64,13 +72,20 @@ def search(
     search, whatever the preparation. Where what a method plans cannot be (between devices without a
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
+    Options of learners (docs/learning.md): ``settings`` by name, or as a text like
+    "published,hidden=128"; ``warm`` is what they imitate first: "auto", "random" or a method's
+    name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
+    how many processes work (``simdev.jobs``), which changes no answer.
+
     Raises InputError for a method or preparation that is not there, limits that are none, a group
     that can stand nowhere, where no placement can be, and for a malformed one that an object
     proposes.
     """
     _check(method, budget, seed, seconds, prepare)
+    options = LearnerOptions(settings, warm, policy, train, n_jobs)
+    request = requested(method, options)
     limits = Budget(budget, seconds, seed, progress)  # its clock runs: preparing an oracle counts
-    return _search(*_oracle_and_strategy(question), method, limits, prepare)
+    return _search(*_oracle_and_strategy(question), method, limits, prepare, request)
 
 
 def _oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
@@ -119,52 +134,29 @@ def _search(
     method: str | AskTell,
     budget: Budget,
     prepare: Sequence[str] | None,
+    learner: Request | None,
 ) -> Result:
     """Run a method on a prepared oracle, within checked limits."""
     name = method if isinstance(method, str) else type(method).__name__
     chosen = METHODS[method] if isinstance(method, str) else Method("", budget=1000)
     names = chosen.prepare if prepare is None else tuple(prepare)
     if budget.limit is None and budget.seconds is None:
-        budget.limit = chosen.budget
+        evaluates = learner is not None and not learner.learning.train
+        budget.limit = EVALUATED if evaluates else chosen.budget
     request = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
-    trial = Trial(_problem(oracle, given, name, chosen, names), budget)
-    ended = _run(trial, method)
-    if not trial.best.points:  # no plan was ready in time, or none can be: at any price
-        trial.best.details["planned"] = False
-        budget.limit = budget.seconds = None
-        best_start(trial)
+    request |= {} if learner is None else learner.provenance()
+    trial = Trial(problem_of(oracle, given, name, chosen, names), budget)
+    ended = _run(trial, method, learner)
+    fall_back(trial)
     return _result(trial, {**request, "ended": ended})
 
 
-def _problem(
-    oracle: Oracle, given: Strategy, name: str, method: Method, preparations: Sequence[str]
-) -> SearchProblem:
-    """The problem of a method after preparations. Raises InputError where it cannot be planned."""
-    if preparations and method.splits:
-        raise InputError(
-            f"prepare: {name} splits the ops of the graph as it is; it takes no preparation"
-        )
-    if not oracle.graph.ops:
-        raise InputError("graph: there is nothing to place")
-    ranked = [oracle.graph.ops[i].name for i in oracle.prepared.rings]
-    if ranked and not method.ranks:
-        raise InputError(
-            f'{name}: "{ranked[0]}" runs on several devices at once, which this method cannot plan'
-        )
-    times = mean_ps(oracle.prepared.duration).tolist()
-    grouped = make_smaller(oracle.graph, preparations, times)
-    # Where ops are placed freely first, groups hold when a placement is judged.
-    together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
-    inner = oracle if together == oracle.graph else oracle.on(together)
-    problem = SearchProblem(inner, grouped, oracle, given)
-    _ = problem.choices  # raises for a group that can stand nowhere, whatever the method
-    return problem
-
-
-def _run(trial: Trial, method: str | AskTell) -> str:
+def _run(trial: Trial, method: str | AskTell, learner: Request | None) -> str:
     """Run a method; why it ended."""
     budget = trial.budget
     try:
+        if learner is not None:
+            trial.learning = beginning(trial, learner)
         if isinstance(method, str):
             METHODS[method].run(trial)
             return "done"
@@ -202,6 +194,7 @@ def _result(trial: Trial, provenance: Mapping[str, Any]) -> Result:
         {**provenance, **used},
         best.details,
         obstacles(trial.problem.oracle, cost),
+        None if trial.policy is None else trial.policy.saved(),
     )
 
 
@@ -270,7 +263,8 @@ def _rows(
         alone = nan
     for method in methods:
         try:
-            result = _search(oracle, given, method, limits(), prepare)
+            learner = requested(method, LearnerOptions())
+            result = _search(oracle, given, method, limits(), prepare, learner)
         except REFUSED as error:
             yield _unanswered(method, error)
         else:

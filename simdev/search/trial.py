@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -15,78 +14,15 @@ from ..errors import DeadlockError, InputError
 from ..oracle import Cost, Oracle
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import Ints
+from .budget import Budget
 from .instance import Instance
+from .policy import Learned, SavedPolicy
 from .prepare import Grouped
 from .space import IMPOSSIBLE, WORST, Rank, choices, rank_of
 
 REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
 TRIES = 64  # random placements to begin with, where no other start can be
 NAMED = 3  # ops that a message names
-
-
-class SpentError(Exception):
-    """The budget is spent: methods let it pass, and ``search`` ends."""
-
-
-class Budget:
-    """What a search may use: so many evaluations and seconds (None: any number), and random
-    numbers.
-
-    Its clock starts when it is made. ``progress`` is called with the evaluations so far.
-    """
-
-    def __init__(
-        self,
-        limit: int | None = None,
-        seconds: float | None = None,
-        seed: int = 0,
-        progress: Callable[[int], object] | None = None,
-    ) -> None:
-        self.limit = None if limit is None else int(limit)  # a NumPy number is no JSON
-        self.seconds, self.seed, self.evaluations = seconds, int(seed), 0
-        self.random = np.random.default_rng(self.seed)
-        self._progress = progress
-        self._began = time.perf_counter(), time.process_time()
-
-    @property
-    def wall_seconds(self) -> float:
-        """Seconds since the search began."""
-        return time.perf_counter() - self._began[0]
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU seconds since the search began."""
-        return time.process_time() - self._began[1]
-
-    @property
-    def share(self) -> float:
-        """The share of the budget used so far, from 0 to 1 (0 where there is no limit)."""
-        evaluated = 0.0 if self.limit is None else self.evaluations / self.limit
-        passed = 0.0 if self.seconds is None else self.wall_seconds / self.seconds
-        return min(max(evaluated, passed), 1.0)
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the limit in time, 0 where it is over; inf where there is none."""
-        return inf if self.seconds is None else max(self.seconds - self.wall_seconds, 0.0)
-
-    def require_time(self) -> None:
-        """Raises SpentError where the time is over: what plans call between their steps."""
-        if not self.seconds_left:
-            raise SpentError
-
-    def require(self) -> None:
-        """Raises SpentError where nothing may be evaluated any more; the first always may."""
-        if self.evaluations:
-            if self.limit is not None and self.evaluations >= self.limit:
-                raise SpentError
-            self.require_time()
-
-    def count(self) -> None:
-        """One more evaluation."""
-        self.evaluations += 1
-        if self._progress is not None:
-            self._progress(self.evaluations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,16 +96,39 @@ class Best:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Trial:
-    """What a method is handed. It evaluates by ``score``, ``walk`` or ``try_strategy``, which
-    count, keep the best, and raise SpentError where the budget is used up.
+@dataclass(frozen=True, slots=True, eq=False)
+class Learning:
+    """What a learner is asked for, and how it begins.
 
-    Placements are devices by group of the problem's oracle, or by op. One that cannot be costs
-    IMPOSSIBLE.
+    - ``settings``: an instance of its class of settings.
+    - ``warm``: the placement to imitate first (devices by group of the problem's oracle; it was
+      scored), None to begin at random or with a policy; ``beginning``: what that is called.
+    - ``policy``: to begin with. ``train``: whether it learns, or is evaluated only.
+    - ``n_jobs``: how many processes may work (learning/workers.py).
     """
 
-    def __init__(self, problem: SearchProblem, budget: Budget) -> None:
-        self.problem, self.budget, self.best = problem, budget, Best()
+    settings: Any = None
+    warm: Ints | None = None
+    beginning: str = "random"
+    policy: SavedPolicy | None = None
+    train: bool = True
+    n_jobs: int | None = 1
+
+
+class Trial:
+    """What a method is handed. It evaluates by ``score``, ``score_once``, ``walk`` or
+    ``try_strategy``, which count, keep the best, and raise SpentError where the budget is used up.
+
+    Placements are devices by group of the problem's oracle, or by op. One that cannot be costs
+    IMPOSSIBLE. ``outer`` is the trial of which this one is a part: what is best here is kept there
+    too. A learner reads ``learning``, and sets ``policy`` once it has begun.
+    """
+
+    def __init__(self, problem: SearchProblem, budget: Budget, outer: Trial | None = None) -> None:
+        self.problem, self.budget, self.best, self._outer = problem, budget, Best(), outer
+        self.learning = Learning()
+        self.policy: Learned | None = None
+        self._known: dict[bytes, Cost] = {}
 
     def score(self, placement: Ints) -> Cost:
         """The cost of a placement, IMPOSSIBLE where it cannot be.
@@ -189,6 +148,34 @@ class Trial:
             return self.refuse(error)
         self.note(cost, lambda: oracle.placement(placement))
         return cost
+
+    def score_once(self, placement: Ints) -> Cost:
+        """The cost of a placement that may have been asked before: then it is remembered, and
+        counts as no evaluation.
+
+        Raises SpentError where the budget is used up, also for one that is remembered: there is
+        nothing left to find.
+        """
+        self.budget.require()
+        column = self.problem.oracle.placement(placement)
+        name = _digest(column)
+        if name not in self._known:
+            self._known[name] = self.score(column)
+        return self._known[name]
+
+    @property
+    def distinct(self) -> int:
+        """How many different placements ``score_once`` has been asked for."""
+        return len(self._known)
+
+    def adopt(self, column: Ints, cost: Cost) -> None:
+        """Take over a placement (devices by op, no group split) that an inner trial evaluated, as
+        if it had been scored here; it is not counted again.
+        """
+        self._known[_digest(column)] = cost
+        rank = rank_of(self.problem.oracle, cost)
+        if rank < self.best.base_rank:
+            self.best.base, self.best.base_rank = (column.copy(), cost), rank
 
     def score_start(self) -> None:
         """Score the given placement, where there is one; also where it splits groups of the
@@ -255,6 +242,8 @@ class Trial:
 
     def _keep(self, rank: Rank, cost: Cost, answer: Ints | Strategy) -> None:
         """Keep an answer where it is the best of all."""
+        if self._outer is not None:
+            self._outer._keep(rank, cost, answer)
         best, budget = self.best, self.budget
         if rank >= best.rank:
             return
@@ -275,6 +264,11 @@ class Trial:
         SpentError, and InputError or DeadlockError for a placement that cannot be.
         """
         return Walk(self, placement, oracle or self.problem.oracle)
+
+
+def _digest(column: Ints) -> bytes:
+    """What a placement is remembered by: it may be long."""
+    return blake2b(column.tobytes(), digest_size=16).digest()
 
 
 class Walk:

@@ -1,8 +1,5 @@
 """``sweep``: many scenarios, one table; answered here, one after another, or wherever joblib's
-backend takes them.
-
-joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one
-of an enclosing ``joblib.parallel_config``, else processes of this machine.
+backend takes them (``simdev.jobs``).
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SimdevError
+from ..jobs import is_serial, require_joblib
 from .answer import Answer, Memo, answer, failed
 from .grid import Grid, points
 from .journal import Journal
@@ -106,7 +104,7 @@ def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator
     enclosing ``joblib.parallel_config`` says, else one. Where a worker dies, every scenario then
     under way is tried once more, alone; a serial run tries nothing twice. Raises InputError.
     """
-    if _is_serial(n_jobs):
+    if is_serial(n_jobs):
         memo = Memo()
         yield from (answer(point, memo) for point in points)
         return
@@ -128,29 +126,13 @@ def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator
                 yield _alone(left.pop(point.key), n_jobs)
 
 
-def _is_serial(n_jobs: int | None) -> bool:
-    if n_jobs is not None:
-        if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
-            raise InputError(f"n_jobs: must be a whole number, not 0, got {n_jobs!r}")
-        return n_jobs == 1
-    # Where nobody has imported joblib, nobody has configured it either.
-    if sys.modules.get("joblib") is None:
-        return True
-    from joblib.parallel import get_active_backend
-
-    backend, jobs = get_active_backend()
-    return jobs in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
-
-
 def _pool(
     points: Iterable[SweepPoint], n_jobs: int | None, sent: list[SweepPoint]
 ) -> Iterator[Answer]:
     """The answers of a pool of workers; ``sent`` gets the points that left."""
-    try:
-        from joblib import Parallel, delayed, effective_n_jobs
-        from joblib.parallel import get_active_backend
-    except ImportError:
-        raise InputError("n_jobs: more than one needs joblib; install simdev[parallel]") from None
+    require_joblib()
+    from joblib import Parallel, delayed, effective_n_jobs
+    from joblib.parallel import get_active_backend
 
     def calls() -> Iterator[Any]:
         # A copy: the caller takes points from its list while they are answered.

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from simdev import Oracle
+from simdev.search.budget import Budget
 from simdev.search.prepare import Grouped
-from simdev.search.trial import Budget, SearchProblem, Trial
+from simdev.search.trial import SearchProblem, Trial
 from simdev.strategy import Strategy
 
 

@@ -17,12 +17,12 @@ from simdev.errors import InputError
 from simdev.graph import Graph
 from simdev.search import pipedream as pipelines
 from simdev.search import search
+from simdev.search.budget import SpentError
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
 from simdev.search.maxload.contiguous import blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem
 from simdev.search.pipedream import Level, Profile, partition
-from simdev.search.trial import SpentError
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import best_split, problem
@@ -85,7 +85,7 @@ def test_without_time_for_its_integer_program_dnn_latency_is_the_greedy_filling(
 def test_the_best_split_so_far_is_the_answer(name, monkeypatch):
     pytest.importorskip("scipy")
     due = out_of_time(2)  # enough for the linear order of so small a graph
-    monkeypatch.setattr("simdev.search.trial.Budget.require_time", lambda budget: due())
+    monkeypatch.setattr("simdev.search.budget.Budget.require_time", lambda budget: due())
     found = search(ring(), name, seconds=100)
     assert found.provenance["ended"] != "done"
     assert found.objectives["max_load_ms"] == pytest.approx((16 + 2) / 1e9)

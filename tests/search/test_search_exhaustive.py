@@ -13,12 +13,13 @@ import pytest
 
 from simdev import Oracle, Scenario, load_scenario
 from simdev.search import confirm, search
+from simdev.search.budget import SpentError
 from simdev.search.layers import Layers
 from simdev.search.soap.exhaustive import Bounds, branch_and_bound
 from simdev.search.soap.flexflow import Space, space_of, walks
 from simdev.search.soap.parts import PartTimes, Scopes, covering
 from simdev.search.soap.spread import entries
-from simdev.search.trial import SpentError, Trial
+from simdev.search.trial import Trial
 from simdev.strategy import Configuration, Strategy
 
 P100 = {"preset": "flexflow-p100", "nodes": 1}

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, SimdevError
-from ..trial import SpentError, Trial
+from ..budget import SpentError
+from ..trial import Trial
 from .contiguous import blocks_of, splits
 from .latency import filled, latency, least
 from .problem import MaxLoadProblem, problem_of

@@ -1,0 +1,1 @@
+"""What learners share: their settings, how they begin, processes that work for them."""

@@ -1,0 +1,108 @@
+"""Workers: a learner's calls on one task, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from ...errors import InputError
+from ...jobs import is_serial, require_joblib
+from ..budget import Budget
+
+KEPT = 4  # tasks that a process keeps
+_tasks = OrderedDict[bytes, Any]()
+
+
+class Workers:
+    """Calls methods of a task, ``n_jobs`` at once (``simdev.jobs``; None: as an enclosing
+    ``parallel_config`` says).
+
+    The task is pickled once, and goes to a process once. What its methods answer may depend on
+    their arguments and on how the task was made, but on nothing that another call left behind: any
+    process may be asked. CPU seconds of other processes are counted by ``budget``.
+    """
+
+    def __init__(self, task: object, n_jobs: int | None = None, budget: Budget | None = None):
+        self._task, self._jobs, self._budget = task, n_jobs, budget
+        self.serial = is_serial(n_jobs)
+        self._data = b"" if self.serial else pickle.dumps(task)
+        self._name = blake2b(self._data, digest_size=16).digest()
+        self._sent = False
+
+    def run(self, method: str, arguments: Iterable[Sequence[Any]]) -> list[Any]:
+        """``task.method(*args)`` for each of ``arguments``, in this order.
+
+        Raises what a call raises (the first of them), and InputError where a worker dies.
+        """
+        calls = list(arguments)
+        if self.serial:
+            return [getattr(self._task, method)(*call) for call in calls]
+        answers = self._answers(method, dict(enumerate(calls)), b"" if self._sent else self._data)
+        # A process that joined later does not know the task yet.
+        missing = {i: calls[i] for i, answer in answers.items() if answer.missing}
+        if missing:
+            answers |= self._answers(method, missing, self._data)
+        self._sent = True
+        ordered = [answers[i] for i in range(len(calls))]
+        for answer in ordered:
+            if answer.error is not None:
+                raise answer.error
+        return [answer.value for answer in ordered]
+
+    def _answers(
+        self, method: str, calls: dict[int, Sequence[Any]], data: bytes
+    ) -> dict[int, _Answer]:
+        """The answers of a pool by the same keys."""
+        joblib = require_joblib()
+        sent = [joblib.delayed(_call)(self._name, data, method, call) for call in calls.values()]
+        try:
+            # Arrays are sent, not mapped from files: a mapped one cannot be written to. Calls are
+            # few and long, so each is sent alone, and all at once.
+            pool = joblib.Parallel(self._jobs, max_nbytes=None, batch_size=1, pre_dispatch="all")
+            answers: list[_Answer] = pool(sent)
+        except Exception as error:
+            # Workers tell what goes wrong in a call, so this is the death of a worker.
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"n_jobs: {reason}") from None
+        if self._budget is not None:
+            elsewhere = [answer for answer in answers if answer.process != _this_process()]
+            self._budget.add_cpu_seconds(sum(answer.seconds for answer in elsewhere))
+        return dict(zip(calls, answers, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a call came to, the process that answered, and its CPU seconds."""
+
+    process: tuple[str, int]
+    seconds: float = 0.0
+    value: Any = None
+    error: Exception | None = None
+    missing: bool = False
+
+
+def _this_process() -> tuple[str, int]:
+    return platform.node(), os.getpid()
+
+
+def _call(name: bytes, data: bytes, method: str, arguments: Sequence[Any]) -> _Answer:
+    """A call in a worker; ``missing`` where it does not know the task and was not sent it."""
+    began, here = time.thread_time(), _this_process()
+    if name not in _tasks:
+        if not data:
+            return _Answer(here, missing=True)
+        _tasks[name] = pickle.loads(data)
+        while len(_tasks) > KEPT:
+            _tasks.popitem(last=False)
+    try:
+        value = getattr(_tasks[name], method)(*arguments)
+    except Exception as error:
+        return _Answer(here, time.thread_time() - began, error=error)
+    return _Answer(here, time.thread_time() - began, value)
