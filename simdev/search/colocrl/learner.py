@@ -1,0 +1,30 @@
+"""The learner: REINFORCE over a sequence-to-sequence policy (section 3)."""
+
+from __future__ import annotations
+
+from ..features import features_of
+from ..learning.needs import require_torch
+from ..trial import Trial
+from .settings import Settings
+
+
+def colocrl(trial: Trial) -> None:
+    """Train a policy for this graph on these devices; as in the paper it can place no other.
+
+    Raises SpentError, and InputError where PyTorch is missing.
+    """
+    require_torch("colocrl")
+    from ..learning.keeping import keep
+    from ..learning.policy import allowed_on
+    from ..learning.rules import Reinforce
+    from ..learning.seq2seq import Seq2Seq, inputs_of
+    from ..learning.training import train
+
+    oracle, settings = trial.problem.oracle, trial.learning.settings
+    assert isinstance(settings, Settings)
+    allowed = allowed_on(trial.problem.choices, len(oracle.cluster.devices))
+    inputs = inputs_of(features_of(oracle).groups)
+    policy = Seq2Seq(inputs, allowed, settings.network, trial.budget.seed)
+    keep("colocrl", trial, policy)
+    rule = Reinforce(settings.decay, settings.entropy, settings.failing_updates)
+    train(trial, policy, rule, settings.training)

@@ -1,0 +1,92 @@
+"""Controllers: they sample placements of a policy and differentiate a rule's loss, in this process
+or in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...taskgraph import Floats, Ints
+from .policy import Policy, chosen, entropies
+from .rules import Rule
+
+Weights = NDArray[np.float32]
+
+
+class Controller:
+    """A policy and a rule. Its weights come with each call, so that any process may be asked."""
+
+    def __init__(self, policy: Policy, rule: Rule) -> None:
+        self._policy, self._rule = policy, rule
+
+    def sample(self, weights: Weights, uniforms: Floats) -> Ints:
+        """Placements [n, G] at ``uniforms`` [n, G]."""
+        with one_thread():
+            set_weights(self._policy, weights)
+            placements: Ints = self._policy.sample(torch.from_numpy(uniforms)).numpy()
+            return placements
+
+    def gradient(
+        self, weights: Weights, placements: Ints, old: Weights | None, advantages: Floats
+    ) -> tuple[Weights, Weights]:
+        """The gradient of the loss by weight, and the log-probabilities [n, G] of what was chosen
+        when it was sampled: ``old``, or where that is None those of now.
+        """
+        with one_thread():
+            set_weights(self._policy, weights)
+            rows = torch.from_numpy(placements)
+            log_chances = self._policy(rows)
+            log_chosen = chosen(log_chances, rows)
+            before = log_chosen.detach() if old is None else torch.from_numpy(old)
+            gains = torch.from_numpy(advantages).to(log_chosen.dtype)
+            loss = self._rule.loss(log_chosen, before, entropies(log_chances), gains)
+            gradients = torch.autograd.grad(loss, list(self._policy.parameters()))
+            return _flat(gradients), before.numpy()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch uses a single thread, so that sums are added in one order."""
+    threads = torch.get_num_threads()
+    if threads != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads != 1:
+            torch.set_num_threads(threads)
+
+
+def weights_of(module: nn.Module) -> Weights:
+    """All weights of a module, one after another."""
+    return _flat([parameter.detach() for parameter in module.parameters()])
+
+
+def set_weights(module: nn.Module, weights: Weights) -> None:
+    """Give a module the weights that ``weights_of`` told."""
+    begin = 0
+    with torch.no_grad():
+        for parameter in module.parameters():
+            end = begin + parameter.numel()
+            parameter.copy_(torch.from_numpy(weights[begin:end]).view_as(parameter))
+            begin = end
+
+
+def set_gradient(module: nn.Module, gradient: Weights) -> None:
+    """Give a module the gradient that a controller told."""
+    begin = 0
+    for parameter in module.parameters():
+        end = begin + parameter.numel()
+        parameter.grad = torch.from_numpy(gradient[begin:end]).view_as(parameter)
+        begin = end
+
+
+def _flat(tensors: Sequence[Tensor]) -> Weights:
+    flat: Weights = torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy()
+    return flat

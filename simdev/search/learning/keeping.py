@@ -1,0 +1,66 @@
+"""Policies to and from files: weights by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+
+from ...errors import InputError
+from ..features import VERSION
+from ..policy import SavedPolicy, tied_to
+from ..trial import Trial
+from .policy import Policy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A policy at work in a trial, as ``trial.policy`` keeps it. ``method`` is the learner's name;
+    ``any_graph``: the policy can place other graphs too.
+    """
+
+    method: str
+    trial: Trial
+    policy: Policy
+    any_graph: bool = False
+
+    def saved(self) -> SavedPolicy:
+        """The policy as it is now."""
+        weights = {
+            name: parameter.detach().numpy().copy()
+            for name, parameter in self.policy.named_parameters()
+        }
+        return SavedPolicy(
+            method=self.method,
+            features=VERSION,
+            devices=self.policy.devices,
+            groups=self.policy.groups,
+            graph="" if self.any_graph else tied_to(self.trial.problem.oracle),
+            settings=asdict(self.trial.learning.settings),
+            weights=weights,
+        )
+
+
+def keep(method: str, trial: Trial, policy: Policy, any_graph: bool = False) -> None:
+    """Make a policy the trial's, with the weights of the saved one that it begins with, if any.
+
+    Raises InputError where these are of other sizes.
+    """
+    if trial.learning.policy is not None:
+        _restore(policy, trial.learning.policy)
+    trial.policy = Kept(method, trial, policy, any_graph)
+
+
+def _restore(policy: Policy, saved: SavedPolicy) -> None:
+    weights = saved.weights
+    parameters = dict(policy.named_parameters())
+    for name in [*parameters, *weights]:
+        here = tuple(parameters[name].shape) if name in parameters else None
+        there = weights[name].shape if name in weights else None
+        if here != there:
+            raise InputError(
+                f"policy: {name} has the shape {there}, where the settings want {here}"
+            )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(weights[name].copy()))

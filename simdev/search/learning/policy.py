@@ -1,0 +1,114 @@
+"""Policies: distributions over placements, a device for each group, stage after stage."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...taskgraph import Ints
+
+BARRED = -1e9  # logit of a device on which a group may not stand; finite, so 0 x it is no NaN
+TIE = 1e-9  # logits as near as this are equal: other machines round sums otherwise
+
+
+class Policy(nn.Module):
+    """A distribution over placements of G groups on D devices.
+
+    ``allowed`` [G, D] says where each group may stand. Placements are device indices by group.
+    """
+
+    allowed: Tensor
+
+    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+        super().__init__()
+        self.register_buffer("allowed", torch.from_numpy(allowed.copy()), persistent=False)
+        self.groups, self.devices = allowed.shape
+
+    @abstractmethod
+    def forward(self, placements: Tensor) -> Tensor:
+        """Log-probabilities [n, G, D] of each stage, given the devices that ``placements`` [n, G]
+        chose in the stages before it; about -1e9 where a group may not stand.
+        """
+
+    @torch.no_grad()
+    def sample(self, uniforms: Tensor) -> Tensor:
+        """Placements [n, G], a stage after the other, by the inverse distribution function at
+        ``uniforms`` [n, G] (float64, in [0, 1)). No gradient.
+        """
+        return self._sampled(uniforms)
+
+    @torch.no_grad()
+    def decode(self) -> Tensor:
+        """The placement [G] of the likeliest device at each stage, in float64 (of equal ones, the
+        first): alike on every machine.
+        """
+        return deepcopy(self).double()._decoded()
+
+    @abstractmethod
+    def _sampled(self, uniforms: Tensor) -> Tensor:
+        """What ``sample`` promises."""
+
+    @abstractmethod
+    def _decoded(self) -> Tensor:
+        """What ``decode`` promises, in the precision that the policy has."""
+
+
+def allowed_on(choices: Sequence[Ints], devices: int) -> NDArray[np.bool_]:
+    """Where each group may stand [G, D], from the device indices of each."""
+    allowed = np.zeros((len(choices), devices), np.bool_)
+    for group, able in enumerate(choices):
+        allowed[group, able] = True
+    return allowed
+
+
+def inverse(chances: Tensor, uniforms: Tensor) -> Tensor:
+    """The devices [...] at ``uniforms`` [...] of distributions [..., D] (their sums need not be
+    1).
+    """
+    ends = chances.double().cumsum(-1)
+    return (uniforms.unsqueeze(-1) * ends[..., -1:] >= ends).sum(-1)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """The first device [...] whose logit [..., D] is the largest, or equal to it but for
+    rounding.
+    """
+    return (logits >= logits.amax(-1, keepdim=True) - TIE).to(torch.int8).argmax(-1)
+
+
+def chosen(log_chances: Tensor, placements: Tensor) -> Tensor:
+    """Log-probabilities [n, G] of the devices that were chosen, of all of them [n, G, D]."""
+    return log_chances.gather(-1, placements.unsqueeze(-1)).squeeze(-1)
+
+
+def entropies(log_chances: Tensor) -> Tensor:
+    """The entropy [n, G] of each stage, in nats."""
+    return -(log_chances.exp() * log_chances).sum(-1)
+
+
+class Tabular(Policy):
+    """Independent choices: a softmax over logits u [G, D] for each group, all 0 at first."""
+
+    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+        super().__init__(allowed)
+        self.logits = nn.Parameter(torch.zeros(self.groups, self.devices))
+
+    def _masked(self) -> Tensor:
+        return self.logits.masked_fill(~self.allowed, BARRED)
+
+    def forward(self, placements: Tensor) -> Tensor:
+        """Log-probabilities [n, G, D], the same for all n placements."""
+        return self._masked().log_softmax(-1).expand(len(placements), -1, -1)
+
+    def _sampled(self, uniforms: Tensor) -> Tensor:
+        chances = self._masked().softmax(-1).expand(len(uniforms), -1, -1)
+        return inverse(chances, uniforms)
+
+    def _decoded(self) -> Tensor:
+        return likeliest(self._masked())
