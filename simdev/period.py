@@ -265,7 +265,9 @@ class _StepTimes:
         if (self.launched[last] - self.launched[last - cycle] > shift).any():
             return False
         under_way = np.flatnonzero(self.frees[: last + 1] > now)
-        first = min(last - cycle, *under_way[:1].tolist(), last)
+        # What was under way then has a like that must have ended, or not, as much later.
+        before = np.flatnonzero(self.frees[: last + 1 - cycle] > now - shift) + cycle
+        first = min(last - cycle, *under_way[:1].tolist(), *before[:1].tolist(), last)
         if first < cycle:
             return False
         # Of the step that begins, only what waits for its queue by now is part of the state.
@@ -290,6 +292,77 @@ class _StepTimes:
         whole[cycle:] &= self.ends[cycle : last + 1] - self.ends[: last + 1 - cycle] == shift
         whole[:cycle] = False
         return int(np.flatnonzero(whole)[-1]) if whole.any() else last
+
+
+def steady_rounds(trace: Trace, rows: Ints) -> Steady | None:
+    """How rounds of a trace repeat whose tasks are ``rows``, in one order; None for fewer than
+    three. Periods are from begin to begin.
+
+    For graphs of fixed queues in which nothing of a round begins before the round before it does.
+    Then all that is to come follows from what runs and waits just before a round begins; of what is
+    over by then no time counts, so rounds may repeat while the first are still under way.
+    """
+    if len(rows) < 3:
+        return None
+    times = _RoundTimes.of(trace, rows)
+    last, begins = len(rows) - 1, times.begins
+    here = times.state(last)
+    cycle = int(not trace.end_ps)  # what takes no time repeats at once
+    for before in range(last - 1, -1, -1):
+        slack = times.slack * int(begins[last] - begins[before])
+        pairs = zip(here, times.state(before), strict=True)
+        if all(a.shape == b.shape and (np.abs(a - b) <= slack).all() for a, b in pairs):
+            cycle = last - before
+            break
+    periods, first = tuple(np.diff(begins).tolist()), int(times.release[0].max())
+    return Steady(first, periods, len(rows), cycle, trace.end_ps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RoundTimes:
+    """A trace with a row a round, in ps: of each task when it was ready, started, finished,
+    released others and left its queues; and when each round began.
+    """
+
+    ready: Ints
+    start: Ints
+    finish: Ints
+    release: Ints
+    free: Ints
+    begins: Ints
+    slack: float
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Ints) -> _RoundTimes:
+        graph, tasks = trace.task_graph, trace.task_graph.tasks
+        release = trace.finish + tasks.lag
+        ready = ready_ps(graph, release)
+        # In a fixed queue it is the turn that counts, however early the first in it are ready.
+        fixed = np.array([queue.policy == "fixed" for queue in graph.resources])
+        turned = tasks.resources.owners()[fixed[tasks.resources.ids]]
+        ready[turned] = trace.start[turned]
+        free = np.maximum(release, trace.finish + tasks.gap)
+        ready, start, finish, release, free = (
+            column[rows] for column in (ready, trace.start, trace.finish, release, free)
+        )
+        slack = SLACK if tasks.flow.any() else 0.0
+        return cls(ready, start, finish, release, free, start.min(axis=1), slack)
+
+    def state(self, number: int) -> tuple[Ints, Ints, Ints]:
+        """Just before a round begins, of what is not over then, by round: since when it is ready,
+        since when it runs, and until when.
+        """
+        now = self.begins[number]
+        alive = self.free[:number] >= now
+        alive = alive[int(alive.any(axis=1).argmax()) if alive.any() else number :]
+        there = slice(number - len(alive), number)
+        ready, start, until = (
+            column[there] - now for column in (self.ready, self.start, self.finish)
+        )
+        until = np.where(start < 0, until, 0)
+        # Over is what no other time can be: 1 ps later than now.
+        ready, start = (np.where(alive, np.minimum(times, 0), 1) for times in (ready, start))
+        return ready, start, np.where(alive, until, 0)
 
 
 def _replays(graph: TaskGraph) -> Ints:

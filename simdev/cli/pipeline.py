@@ -21,20 +21,23 @@ HELP = (
 )
 DESCRIPTION = (
     "Simulate a pipeline from what a rank needs for one microbatch. A single time or size is that "
-    "of a rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage. "
+    "of a rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage, or "
+    "for each replica. "
     "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, or "
     "your own (--csv)."
 )
 OPTIONS = (
-    ("--stages", "P", "ranks (devices), each with a stage, or with --chunks"),
+    ("--stages", "P", "ranks (devices), each with a stage, or with --chunks; see --replicas"),
     ("--microbatches", "M", "microbatches in a step"),
     ("--schedule", "NAME", "default: 1F1B"),
     ("--chunks", "V", "stages a rank, of interleaved schedules"),
+    ("--replicas", "LIST", "ranks of each stage of PipeDream, in turn for microbatches, like 3,1"),
     ("--csv", "FILE", "a table of your own, a line a rank, as PyTorch writes it"),
     ("--forward", "TIME", "of a forward, like 18.5ms", {"required": True}),
     ("--backward", "TIME", "of the gradient of the input", {"required": True}),
     ("--weight", "TIME", "of the gradient of the weights (default 0)", {"default": "0"}),
     ("--comm", "TIME", "latency between neighbouring stages (default 0)", {"default": "0"}),
+    ("--sync", "TIME", "of replicas' gradients, once each went backward", {"default": "0"}),
     ("--activation", "SIZE", "bytes a microbatch leaves on a rank, like 2GB", {"default": "0"}),
     ("--kept", "SIZE", "what of it the gradient of the weights needs (default: all)"),
     ("--parameters", "SIZE", "bytes of the weights of a rank", {"default": "0"}),
@@ -92,7 +95,20 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         raise InputError(absent)
     chunks = 1 if args.chunks is None else args.chunks
     with prefixed("--"):
-        return named_schedule(args.schedule or "1F1B", args.stages, args.microbatches, chunks)
+        return named_schedule(
+            args.schedule or "1F1B", args.stages, args.microbatches, chunks, _replicas(args)
+        )
+
+
+def _replicas(args: argparse.Namespace) -> list[int]:
+    if args.replicas is None:
+        return []
+    try:
+        return [int(text) for text in args.replicas.split(",")]
+    except ValueError:
+        raise InputError(
+            f'replicas: must be whole numbers with commas between, got "{args.replicas}"'
+        ) from None
 
 
 def _csv_schedule(args: argparse.Namespace) -> Schedule:
@@ -101,6 +117,8 @@ def _csv_schedule(args: argparse.Namespace) -> Schedule:
 
     if args.schedule is not None:
         raise InputError("--schedule: the table of --csv is the schedule; give one of them")
+    if args.replicas is not None:
+        raise InputError("--replicas: a table of --csv has none; --schedule PipeDream may")
     name = os.path.splitext(os.path.basename(args.csv))[0] if args.csv != "-" else "custom"
     with within(label(args.csv)):
         schedule = read_csv(read_text(args.csv), name)
@@ -130,6 +148,7 @@ def _times(args: argparse.Namespace, schedule: Schedule) -> StageTimes:
             activation=_listed(args.activation),
             kept=None if args.kept is None else _listed(args.kept),
             parameters=_listed(args.parameters),
+            sync=_listed(args.sync),
         )
 
 

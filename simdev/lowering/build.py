@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import InputError
-from ..fabric import Fabric, Segment, transfer_ps
 from ..graph import Op
 from ..structure import TensorOf, hands_out_parameters
 from ..taskgraph import (
     COLLECTIVE,
-    OUTSIDE,
     PERSISTENT,
     TRANSFER,
-    Resource,
     Rows,
     Sharing,
     TaskGraph,
@@ -24,8 +22,8 @@ from ..taskgraph import (
 )
 from .collective import Ring, add_steps
 from .columns import NONE, Columns
+from .machine import add_hops, add_reserves, on_cluster, resources
 from .prepare import Prepared
-from .scratch import WORKSPACES
 from .sharing import computing
 from .transfer import Transfer, chunks_of, transfers
 
@@ -44,19 +42,12 @@ class Built(NamedTuple):
     ends: Mapping[int, tuple[int, ...]]
 
 
-def resources(fabric: Fabric) -> list[Resource]:
-    """Every queue of the cluster, all fifo: compute by device, then what transfers hold."""
-    # Device d computes in queue d: engines and reports find a device by its number.
-    compute = [Resource(device.name, device=d) for d, device in enumerate(fabric.cluster.devices)]
-    return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
-
-
 def build(prepared: Prepared, placement: list[int]) -> Built:
     """The task graph of a placement. Raises InputError, MissingCostError."""
     prepared.require_costs(placement)
     _require_ranks(prepared, placement)
     tasks = _Tasks(prepared, placement)
-    tasks.add_reserves()
+    add_reserves(tasks.columns, prepared)
     tasks.add_ops()
     for transfer in transfers(prepared, placement):
         tasks.add_transfer(transfer)
@@ -104,19 +95,7 @@ class _Tasks:
         reads = prepared.reads
         numbers = (reads.producer, reads.output, reads.bytes)
         self._producer, self._output, self._bytes = (column.tolist() for column in numbers)
-        self._shares_rates = prepared.fabric.shares_rates
         self._by_consumer = prepared.cluster.transfer == "per-consumer"
-
-    def add_reserves(self) -> None:
-        """What the framework and the communication library hold on each device, whatever runs
-        there.
-        """
-        names = (*OUTSIDE, *WORKSPACES)
-        kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
-        for device, sizes in enumerate(self.prepared.reserves):
-            for reserve, kind, size in zip(names, kinds, sizes, strict=True):
-                name = f"{reserve} of {self._names[device]}"
-                self.columns.buffer(name, device, size, kind, PERSISTENT)
 
     def add_ops(self) -> None:
         """Every op, in rows as its position, with the edges that cross no device."""
@@ -283,79 +262,20 @@ class _Tasks:
     def _add_hops(
         self, transfer: Transfer, sent: tuple[int, int, str], label: str
     ) -> tuple[list[int], list[int]]:
-        """Piece by piece of the route; ``sent`` are op, output and kind. Returns the tasks of the
-        first and of the last piece.
+        """The tasks of a transfer, of which ``sent`` are op, output and kind. Returns those of the
+        first and of the last piece of its route.
         """
-        begins, tasks = list[int](), list[int]()
-        for hop, segment in enumerate(transfer.segments, 1):
-            stage, last = segment.route.destination, hop == len(transfer.segments)
-            name = label if last else f"{label}@{self._names[stage]}"
-            names = [name]
-            if len(transfer.chunks) > 1:
-                names = [f"{name}#{c}" for c in range(len(transfer.chunks))]
-            tasks = self._add_hop(transfer, segment, name, names, sent)
-            begins = begins or tasks
-            if last:
-                break
-            for task, chunk, size in zip(tasks, names, transfer.chunks, strict=True):
-                # The tasks of the next hop follow these, chunk by chunk.
-                onward = [task + len(tasks)]
-                self.columns.release(task, onward)
-                self.columns.buffer(chunk, stage, size, "staging", task, onward)
-        return begins, tasks
-
-    def _add_hop(
-        self,
-        transfer: Transfer,
-        segment: Segment,
-        name: str,
-        names: Sequence[str],
-        sent: tuple[int, int, str],
-    ) -> list[int]:
-        """A task a chunk over one segment. Returns their rows."""
-        op, output, kind = sent
-        flow, held, tasks = bool(segment.flow_links), segment.resources, list[int]()
-        if len(names) > 1 and not segment.waits:
-            # Chunks follow one another even where transfers never wait: a queue for them alone.
-            held = (self.columns.queue(f"lane {name}"),)
-        for chunk, size in zip(names, transfer.chunks, strict=True):
-            task = self.columns.task(
-                chunk,
-                kind,
-                (segment.route.source, segment.route.destination),
-                op=op,
-                output=output,
-                duration=segment.held_ps if flow else transfer_ps(size, segment),
-                lag=segment.lag_ps,
-                gap=segment.gap_ps,
-                size=size,
-                held=held,
-                links=segment.flow_links,
-                flow=self._shares_rates,
-            )
+        first, fabric = self.columns.next_task, self.prepared.fabric
+        ends = add_hops(self.columns, fabric, transfer.segments, transfer.chunks, sent, label)
+        for task in range(first, self.columns.next_task):
             self.consumers[task] = transfer.consumers
-            tasks.append(task)
-        if flow:
-            # Flows of one transfer share a link and would end together: they too follow one
-            # another.
-            self.columns.chain(tasks)
-        return tasks
+        return ends
 
     def task_graph(self) -> TaskGraph:
         """What was written."""
-        tasks, cluster = self.columns.task_columns(), self.prepared.cluster
-        half_links = self.prepared.fabric.flow_links
-        capacity = [NONE if d.memory is None else d.memory for d in cluster.devices]
-        return TaskGraph(
-            tasks,
-            tuple(self.columns.resources),
-            self.columns.buffer_columns(),
-            tuple(self._names),
-            np.array(capacity, np.int64),
-            tuple(half_link.name for half_link in half_links),
-            np.array([float(half_link.link.bandwidth) for half_link in half_links], np.float64),
-            self._sharing(tasks),
-        )
+        task_graph = on_cluster(self.columns, self.prepared)
+        sharing = self._sharing(task_graph.tasks)
+        return replace(task_graph, sharing=sharing) if sharing else task_graph
 
     def _sharing(self, tasks: Tasks) -> tuple[Sharing, ...]:
         """On which devices each task computes, and on which it is a collective (all ranks of an op,

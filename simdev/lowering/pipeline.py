@@ -2,14 +2,14 @@
 stages into tasks.
 
 Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that
-goes to a stage of another rank is a transfer that takes the latency between the two and holds
-nothing: transfers never wait.
+goes to a stage of another rank is a transfer. From times alone it takes the latency between the two
+and holds nothing: transfers never wait. On a cluster (Site) it is bytes on their way there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,12 +28,17 @@ from ..schedules import (
     weight_versions,
 )
 from ..strategy.parallelism import Parallelism
-from ..taskgraph import PERSISTENT, TRANSFER, Resource, TaskGraph
+from ..taskgraph import PERSISTENT, SYNC, TRANSFER, TaskGraph
 from ..units import picoseconds
 from .columns import Columns
+from .machine import add_hops, add_reserves, on_cluster, resources
+from .prepare import Prepared
+from .sharing import with_sharing
+from .transfer import chunks_of
 
 # By kind of action; a whole backward is a backward too.
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
+UPDATING = (BACKWARD, WEIGHT)  # the kinds after which an asynchronous schedule updates weights
 # The actions that wait for one of a kind: how many stages on, and of which kind.
 WAITING = {
     FORWARD: ((1, FORWARD), (0, BACKWARD), (0, INPUT)),
@@ -77,93 +82,213 @@ def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
             yield f"table: stage {stage} does some backwards whole and some in two; do all alike"
 
 
-def pipeline_task_graph(schedule: Schedule, times: StageTimes) -> TaskGraph:
-    """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order,
-    then the transfers.
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The cluster on which a pipeline runs: the device (index) of each rank, and bytes.
 
-    Raises InputError where the times together exceed what a task graph may hold.
+    ``forth[s]`` goes from stage s to stage s + 1 for each microbatch, ``back[s]`` comes from there.
+    By stage ``states`` are held throughout beside the weights, ``gradients`` from a backward to its
+    update, and ``workspace`` throughout, once.
     """
-    if len(times.forward) != schedule.stages:
+
+    prepared: Prepared
+    devices: tuple[int, ...]
+    forth: tuple[int, ...]
+    back: tuple[int, ...]
+    states: tuple[int, ...]
+    gradients: tuple[int, ...]
+    workspace: tuple[int, ...]
+
+
+def pipeline_task_graph(
+    schedule: Schedule, times: StageTimes, site: Site | None = None
+) -> TaskGraph:
+    """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order,
+    then for each round of a stage with replicas their synchronisation, then the transfers.
+
+    A synchronisation holds the replicas' queues together: it begins when the last of them has gone
+    backward, and none goes on before it ends. Without a ``site`` each rank is a device, and
+    transfers take the latencies of ``times``; on a site they take the cluster's routes in its queue
+    mode. Raises InputError where times together exceed what a task graph may hold, where they are
+    of another schedule, or no route joins two devices.
+    """
+    if len(times.forward) != len(schedule.home):
         raise InputError(
-            f"times: are of {len(times.forward)} stages, the schedule has {schedule.stages}"
+            f"times: are of {len(times.forward)} stages, the schedule has {len(schedule.home)}"
         )
-    names = tuple(f"rank {rank}" for rank in range(schedule.ranks))
-    starts = [0, *accumulate(sum(action is not None for action in row) for row in schedule.rows)]
-    resources = [
-        Resource(name, "fixed", tuple(range(starts[rank], starts[rank + 1])), rank)
-        for rank, name in enumerate(names)
-    ]
-    columns = Columns(MemoryModel(), resources)
-    rows = {action: row for row, action in enumerate(schedule.actions)}
-    durations = _durations(times)
-    for action, row in rows.items():
-        rank, duration = schedule.rank_of[action.stage], durations[action.kind][action.stage]
-        kind = KINDS[action.kind]
-        columns.task(str(action), kind, (rank, rank), op=row, duration=duration, held=(rank,))
-    comm = [picoseconds(seconds) for seconds in times.comm]
-    for action in rows:
-        _connect(columns, schedule, rows, comm, action)
-    _add_parameters(columns, schedule, times)
-    for action in rows:
-        if action.kind == FORWARD:
-            _add_activations(columns, schedule.rank_of[action.stage], rows, times, action)
-    # Unlimited: a schedule and its times tell of no devices.
-    capacity = np.full(schedule.ranks, -1, np.int64)
-    tasks, buffers = columns.task_columns(), columns.buffer_columns()
-    return TaskGraph(tasks, tuple(resources), buffers, names, capacity)
+    return _Pipeline(schedule, times, site).task_graph()
+
+
+class _Pipeline:
+    """The columns of a pipeline while they grow; ``rows`` are the tasks of its actions."""
+
+    def __init__(self, schedule: Schedule, times: StageTimes, site: Site | None) -> None:
+        self.schedule, self.times, self.site = schedule, times, site
+        if site is None:
+            self.devices: Sequence[int] = range(schedule.ranks)
+            self.names = tuple(f"rank {rank}" for rank in self.devices)
+            self.columns = Columns(MemoryModel())
+            for rank, name in enumerate(self.names):
+                self.columns.queue(name, device=rank)
+        else:
+            self.devices = site.devices
+            self.names = tuple(device.name for device in site.prepared.cluster.devices)
+            self.columns = Columns(site.prepared.memory, resources(site.prepared.fabric))
+        self.rows = {action: row for row, action in enumerate(schedule.actions)}
+        self.comm = list(map(picoseconds, times.comm))
+        self.updates: dict[Action, int] = {}  # the synchronisation that a backward waits for
+
+    def task_graph(self) -> TaskGraph:
+        """All of it."""
+        self._add_actions()
+        self._add_synchronisations()
+        for action in self.rows:
+            self._connect(action)
+        self._add_weights()
+        for action in self.rows:
+            if action.kind == FORWARD:
+                self._add_activations(action)
+        self._fix_order()
+        if self.site is not None:
+            add_reserves(self.columns, self.site.prepared)
+            graph = on_cluster(self.columns, self.site.prepared)
+            return with_sharing(graph, self.site.prepared.fabric)
+        # Unlimited: a schedule and its times tell of no devices.
+        capacity = np.full(self.schedule.ranks, -1, np.int64)
+        tasks, buffers = self.columns.task_columns(), self.columns.buffer_columns()
+        return TaskGraph(tasks, tuple(self.columns.resources), buffers, self.names, capacity)
+
+    def _device(self, action: Action) -> int:
+        return self.devices[self.schedule.home[self.schedule.replica(action)]]
+
+    def _add_actions(self) -> None:
+        durations = _durations(self.times)
+        for action, row in self.rows.items():
+            device, replica = self._device(action), self.schedule.replica(action)
+            self.columns.task(
+                str(action),
+                KINDS[action.kind],
+                (device, device),
+                op=row,
+                duration=durations[action.kind][replica],
+                held=(device,),
+            )
+
+    def _add_synchronisations(self) -> None:
+        """What the replicas of a stage do together after a backward of each."""
+        if self.times.sync is None:
+            return
+        rounds: dict[tuple[int, int], list[Action]] = {}
+        for action in self.rows:
+            count = self.schedule.replicas[action.stage]
+            if count > 1 and action.kind in UPDATING:
+                rounds.setdefault((action.stage, action.microbatch // count), []).append(action)
+        for (stage, number), together in sorted(rounds.items()):
+            devices = [self._device(action) for action in together]
+            row = self.columns.task(
+                f"sync {stage}:{number}",
+                SYNC,
+                (devices[0], devices[-1]),
+                op=self.rows[together[0]],
+                duration=picoseconds(self.times.sync[stage]),
+                held=devices,
+            )
+            self.updates |= dict.fromkeys(together, row)
+
+    def _fix_order(self) -> None:
+        """The queue of each rank, as its row of the table stands."""
+        queues = self.columns.resources
+        for device, actions in zip(self.devices, self.schedule.rows, strict=True):
+            order = list[int]()
+            for action in filter(None, actions):
+                order.append(self.rows[action])
+                if action in self.updates:
+                    order.append(self.updates[action])
+            queues[device] = replace(queues[device], policy="fixed", sequence=tuple(order))
+
+    def _connect(self, action: Action) -> None:
+        """What waits for this action: on the same rank directly, on another one behind a
+        transfer.
+        """
+        before, source = self.rows[action], self._device(action)
+        for step, kind in WAITING[action.kind]:
+            waiting = Action(action.stage + step, kind, action.microbatch)
+            if waiting not in self.rows:
+                continue
+            after, destination = self.rows[waiting], self._device(waiting)
+            if destination == source:
+                self.columns.release(before, [after])
+                continue
+            label = f"{action}:0>{self.names[destination]}"
+            if self.site is not None:
+                self._send(action, waiting, label, self.site)
+                continue
+            # A link is told by the stage before it, whichever way it is crossed.
+            latency = self.comm[min(action.stage, waiting.stage)]
+            ends = source, destination
+            send = self.columns.task(label, TRANSFER, ends, op=before, output=0, duration=latency)
+            self.columns.chain((before, send, after))
+
+    def _send(self, action: Action, waiting: Action, label: str, site: Site) -> None:
+        """What an action makes, over the links; it is kept as long as the stage may need it."""
+        columns, prepared, before = self.columns, site.prepared, self.rows[action]
+        forth = action.kind == FORWARD
+        size = site.forth[action.stage] if forth else site.back[waiting.stage]
+        destination = self._device(waiting)
+        segments = prepared.segments(self._device(action), destination)
+        chunks, sent = chunks_of(prepared, size, segments), (before, 0, TRANSFER)
+        begins, arrives = add_hops(columns, prepared.fabric, segments, chunks, sent, label)
+        columns.release(before, begins)
+        for task in arrives:
+            columns.release(task, [self.rows[waiting]])
+        # A stage goes backward through what it read.
+        ends = (FORWARD, *UPDATING) if forth else (BACKWARD, INPUT)
+        readers = [self.rows.get(waiting._replace(kind=kind)) for kind in ends]
+        here = [row for row in readers if row is not None]
+        columns.buffer(label, destination, size, "received copies", arrives[0], here)
+
+    def _add_weights(self) -> None:
+        """The weights of every replica, of which asynchronous schedules stash several versions, and
+        what is held beside them.
+        """
+        versions, buffer = weight_versions(self.schedule), self.columns.buffer
+        for stage, count in enumerate(self.schedule.replicas):
+            for number in range(count):
+                replica = self.schedule.first_replica[stage] + number
+                device, size = self.devices[self.schedule.home[replica]], self.times.parameters
+                stash = size[replica] * (versions[stage] - 1)
+                owner = f"stage {stage}" if count == 1 else f"stage {stage}, replica {number}"
+                buffer(f"weights of {owner}", device, size[replica], "parameters", PERSISTENT)
+                buffer(f"stash of {owner}", device, stash, "parameters", PERSISTENT)
+                if self.site is not None:
+                    space, states = self.site.workspace[stage], self.site.states[stage]
+                    buffer(f"workspace of {owner}", device, space, "workspace", PERSISTENT)
+                    buffer(f"states of {owner}", device, states, "optimizer state", PERSISTENT)
+
+    def _add_activations(self, action: Action) -> None:
+        """What a forward leaves behind: until the whole backward, or one part until each half of
+        it.
+        """
+        replica, device = self.schedule.replica(action), self._device(action)
+        filler, buffer = self.rows[action], self.columns.buffer
+        size, kept = self.times.activation[replica], self.times.kept[replica]
+        whole, half, rest = (
+            self.rows.get(action._replace(kind=kind)) for kind in (BACKWARD, INPUT, WEIGHT)
+        )
+        if whole is not None:
+            buffer(f"{action}:0", device, size, "activations", filler, [whole])
+        elif half is not None and rest is not None:
+            buffer(f"{action}:0", device, size - kept, "activations", filler, [half])
+            buffer(f"{action}:1", device, kept, "activations", filler, [half, rest])
+        if self.site is not None:
+            last = action._replace(kind=WEIGHT if whole is None else BACKWARD)
+            update = [self.updates[last]] if last in self.updates else []
+            name, size = f"gradients of {last}", self.site.gradients[action.stage]
+            buffer(name, device, size, "gradients", self.rows[last], update)
 
 
 def _durations(times: StageTimes) -> dict[str, list[int]]:
-    """Ps by kind of action and stage."""
+    """Ps by kind of action and replica."""
     whole = [b + w for b, w in zip(times.backward, times.weight, strict=True)]
     seconds = {FORWARD: times.forward, BACKWARD: whole, INPUT: times.backward, WEIGHT: times.weight}
     return {kind: list(map(picoseconds, column)) for kind, column in seconds.items()}
-
-
-def _connect(
-    columns: Columns,
-    schedule: Schedule,
-    rows: Mapping[Action, int],
-    comm: Sequence[int],
-    action: Action,
-) -> None:
-    """What waits for this action: on the same rank directly, on another one behind a transfer."""
-    source, before = schedule.rank_of[action.stage], rows[action]
-    for step, kind in WAITING[action.kind]:
-        waiting = Action(action.stage + step, kind, action.microbatch)
-        if waiting not in rows:
-            continue
-        after, destination = rows[waiting], schedule.rank_of[waiting.stage]
-        if destination == source:
-            columns.release(before, [after])
-            continue
-        # A link is told by the stage before it, whichever way it is crossed.
-        latency = comm[min(action.stage, waiting.stage)]
-        name, ends = f"{action}:0>rank {destination}", (source, destination)
-        send = columns.task(name, TRANSFER, ends, op=before, output=0, duration=latency)
-        columns.chain((before, send, after))
-
-
-def _add_parameters(columns: Columns, schedule: Schedule, times: StageTimes) -> None:
-    """The weights of every stage; asynchronous schedules stash several versions of them."""
-    for stage, versions in enumerate(weight_versions(schedule)):
-        rank, size = schedule.rank_of[stage], times.parameters[stage]
-        stash = size * (versions - 1)
-        columns.buffer(f"weights of stage {stage}", rank, size, "parameters", PERSISTENT)
-        columns.buffer(f"stash of stage {stage}", rank, stash, "parameters", PERSISTENT)
-
-
-def _add_activations(
-    columns: Columns, rank: int, rows: Mapping[Action, int], times: StageTimes, action: Action
-) -> None:
-    """What a forward leaves behind: until the whole backward, or one part until each half of it."""
-    size, kept, filler = times.activation[action.stage], times.kept[action.stage], rows[action]
-    whole, half, rest = (
-        rows.get(Action(action.stage, kind, action.microbatch))
-        for kind in (BACKWARD, INPUT, WEIGHT)
-    )
-    if whole is not None:
-        columns.buffer(f"{action}:0", rank, size, "activations", filler, [whole])
-    elif half is not None and rest is not None:
-        columns.buffer(f"{action}:0", rank, size - kept, "activations", filler, [half])
-        columns.buffer(f"{action}:1", rank, kept, "activations", filler, [half, rest])

@@ -9,7 +9,7 @@ follows from the times of the stages.
 from __future__ import annotations
 
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .generate import SCHEDULES, gpipe, named_schedule, one_forward_one_backward
+from .generate import SCHEDULES, gpipe, named_schedule, one_forward_one_backward, round_robin
 from .table import Schedule, aligned, weight_versions
 from .text import read_csv, schedule_csv
 from .times import StageTimes, stage_times
@@ -28,6 +28,7 @@ __all__ = [
     "named_schedule",
     "one_forward_one_backward",
     "read_csv",
+    "round_robin",
     "schedule_csv",
     "stage_times",
     "weight_versions",

@@ -56,13 +56,17 @@ def needs(action: Action, known: Container[Action]) -> tuple[Action, ...]:
     return tuple([needed for needed in wanted if needed in known])
 
 
-def problems(rows: Rows) -> Iterator[str]:
-    """What is wrong with a table, by rank and slot; what follows from a fault is left out."""
+def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
+    """What is wrong with a table, by rank and slot; what follows from a fault is left out.
+
+    ``replicas`` by stage, where stages have several.
+    """
     if not any(action is not None for row in rows for action in row):
         yield "the schedule holds no action"
         return
     places: dict[Action, Place] = {}
-    faults = [*_idle_ranks(rows), *_twice(rows, places), *_two_ranks(places), *_gaps(places)]
+    faults = [*_idle_ranks(rows), *_twice(rows, places), *_gaps(places)]
+    faults = faults or list(_replica_faults(places, replicas)) or list(_two_ranks(places, replicas))
     # The later checks rest on the earlier ones.
     yield from (
         faults or list(_incomplete(places)) or list(_disorder(places)) or _waiting(rows, places)
@@ -117,14 +121,35 @@ def _twice(rows: Rows, places: dict[Action, Place]) -> Iterator[str]:
                 yield f"{_at((rank, slot))}: {action} stands at {_at(first)} already"
 
 
-def _two_ranks(places: Mapping[Action, Place]) -> Iterator[str]:
-    home: dict[int, int] = {}
+def _two_ranks(places: Mapping[Action, Place], replicas: Sequence[int]) -> Iterator[str]:
+    home: dict[tuple[int, int], int] = {}
     reported = set()
     for action, place in places.items():
-        first, key = home.setdefault(action.stage, place[0]), (action.stage, place[0])
+        count = replicas[action.stage] if replicas else 1
+        replica = action.stage, action.microbatch % count
+        first, key = home.setdefault(replica, place[0]), (*replica, place[0])
         if first != place[0] and key not in reported:
             reported.add(key)
-            yield f"{_at(place)}: {action} belongs to stage {key[0]}, which runs on rank {first}"
+            owner = f"replica {replica[1]} of " * (count > 1) + f"stage {action.stage}"
+            yield f"{_at(place)}: {action} belongs to {owner}, which runs on rank {first}"
+    if reported:
+        return
+    ranks: dict[tuple[int, int], int] = {}
+    for (stage, number), rank in home.items():
+        first = ranks.setdefault((stage, rank), number)
+        if first != number:
+            yield f"rank {rank}: runs the replicas {first} and {number} of stage {stage}"
+
+
+def _replica_faults(places: Iterable[Action], replicas: Sequence[int]) -> Iterator[str]:
+    if not replicas:
+        return
+    stages = len({action.stage for action in places})
+    if len(replicas) != stages or any(count < 1 for count in replicas):
+        yield (
+            f"replicas: must hold {stages} numbers of at least 1, one for each stage, "
+            f"got {list(replicas)}"
+        )
 
 
 def _gaps(places: Iterable[Action]) -> Iterator[str]:

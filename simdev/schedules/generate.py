@@ -8,6 +8,7 @@ handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import InputError, refuse
@@ -73,6 +74,13 @@ def _rank_row(
     forward = [Action(chunk * ranks + rank, FORWARD, i) for chunk, i in order]
     whole = BACKWARD if delay is None else INPUT
     backward = [Action((chunks - 1 - chunk) * ranks + rank, whole, i) for chunk, i in order]
+    return _in_turn(forward, backward, warmup, delay)
+
+
+def _in_turn(
+    forward: list[Action], backward: list[Action], warmup: int, delay: int | None = None
+) -> Row:
+    """``warmup`` forwards, then one backward after each forward."""
     row = forward[:warmup]
     weights = [] if delay is None else [action._replace(kind=WEIGHT) for action in backward]
     for turn, action in enumerate(backward):
@@ -82,6 +90,37 @@ def _rank_row(
     if delay is not None:
         row += weights[max(len(weights) - delay, 0) :]
     return tuple(row)
+
+
+def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
+    """PipeDream's 1F1B-RR: asynchronous, stage s on ``replicas[s]`` ranks in a row, to which its
+    microbatches go in turn.
+
+    With n ranks for stage s and those after it, each of its r replicas warms up with (n - 1) // r
+    forwards: it has ceil(n / r) microbatches in flight, which for stage 0 is NOAM (Narayanan et
+    al. 2019, section 3.2). A stage warms up with more microbatches than the next one, so no update
+    that replicas make together ever waits for a later one. Raises InputError.
+    """
+    problems = [
+        f"replicas[{stage}]: must be at least 1, got {count}"
+        for stage, count in enumerate(replicas)
+        if count < 1
+    ]
+    refuse(problems or ([] if replicas else ["replicas: must hold a number for each stage"]))
+    _check(len(replicas), microbatches, 1)
+    if microbatches < max(replicas):
+        raise InputError(
+            f"microbatches: must be at least {max(replicas)}, one for each replica, "
+            f"got {microbatches}"
+        )
+    rows, later = list[Row](), sum(replicas)
+    for stage, count in enumerate(replicas):
+        for first in range(count):
+            here = range(first, microbatches, count)
+            forward, backward = ([Action(stage, kind, i) for i in here] for kind in "FB")
+            rows.append(_in_turn(forward, backward, (later - 1) // count))
+        later -= count
+    return Schedule(tuple(rows), "PipeDream", True, tuple(replicas))
 
 
 class _Kind(NamedTuple):
@@ -106,10 +145,13 @@ _KINDS = {
 SCHEDULES = ("GPipe", *_KINDS)
 
 
-def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
+def named_schedule(
+    name: str, ranks: int, microbatches: int, chunks: int = 1, replicas: Sequence[int] = ()
+) -> Schedule:
     """One of SCHEDULES, whatever the case of its letters; ``chunks`` stages a rank.
 
-    1F1B of several chunks is Interleaved1F1B. Raises InputError for what it does not know or cannot
+    1F1B of several chunks is Interleaved1F1B. Stages of PipeDream may have ``replicas``; then
+    ``ranks`` is how many stages there are. Raises InputError for what it does not know or cannot
     build.
     """
     known = {each.lower(): each for each in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
@@ -122,8 +164,16 @@ def named_schedule(name: str, ranks: int, microbatches: int, chunks: int = 1) ->
     if chunks > 1 and not kind.chunked:
         several = " and ".join(name for name in _KINDS if _KINDS[name].chunked)
         raise InputError(f"chunks: {full} runs one stage a rank; {several} run several")
+    if replicas and not kind.asynchronous:
+        raise InputError(f"replicas: {full} has none; the stages of PipeDream may have several")
+    if replicas and len(replicas) != ranks:
+        raise InputError(
+            f"replicas: must hold {ranks} numbers, one for each stage, got {len(replicas)}"
+        )
     if full == "GPipe":
         return gpipe(ranks, microbatches)
+    if replicas:
+        return round_robin(replicas, microbatches)
     return one_forward_one_backward(
         ranks, microbatches, chunks,
         per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=full,

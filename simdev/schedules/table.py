@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, islice
+from math import lcm
 
-from ..errors import refuse
+from ..errors import InputError, refuse
 from ..frozen import freeze
 from .actions import BACKWARD, FORWARD, WEIGHT, Action, problems, slots
 
@@ -18,17 +20,25 @@ class Schedule:
     """A row of actions for each rank, None for an empty slot, which says nothing about time.
 
     ``asynchronous``: every backward is followed on the spot by an update of its stage's weights,
-    and no flush ends the step (PipeDream). Raises InputError for a table that no pipeline could
-    run, every problem with rank and slot.
+    and no flush ends the step (PipeDream). ``replicas`` says by stage on how many ranks it stands
+    (() for one each): microbatch i of a stage of r runs on its replica i mod r, forward and
+    backward (1F1B-RR, Narayanan et al. 2019, section 3.2). Raises InputError for a table that no
+    pipeline could run, every problem with rank and slot.
     """
 
     rows: tuple[Row, ...]
     name: str = "custom"
     asynchronous: bool = False
+    replicas: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        freeze(self, "rows")
-        refuse(problems(self.rows))
+        freeze(self, "rows", "replicas")
+        refuse(problems(self.rows, self.replicas))
+        if not self.replicas:
+            stages = len({action.stage for action in self.actions})
+            object.__setattr__(self, "replicas", (1,) * stages)
+        if max(self.replicas) > 1 and not self.asynchronous:
+            raise InputError("replicas: only an asynchronous schedule runs microbatches in turn")
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -36,10 +46,29 @@ class Schedule:
         return tuple(action for row in self.rows for action in row if action is not None)
 
     @cached_property
+    def first_replica(self) -> tuple[int, ...]:
+        """By stage the number of its first replica: all are numbered, stage by stage."""
+        return tuple(accumulate(self.replicas[:-1], initial=0))
+
+    def replica(self, action: Action) -> int:
+        """The number of the replica that an action runs on."""
+        return self.first_replica[action.stage] + action.microbatch % self.replicas[action.stage]
+
+    @cached_property
+    def home(self) -> tuple[int, ...]:
+        """The rank of each replica."""
+        homes = {
+            self.replica(action): rank
+            for rank, row in enumerate(self.rows)
+            for action in row
+            if action is not None
+        }
+        return tuple(homes[replica] for replica in range(len(homes)))
+
+    @cached_property
     def rank_of(self) -> tuple[int, ...]:
-        """The rank of each stage."""
-        ranks = {a.stage: rank for rank, row in enumerate(self.rows) for a in row if a is not None}
-        return tuple(ranks[stage] for stage in range(len(ranks)))
+        """The rank of each stage; of its first replica, where it has several."""
+        return tuple(self.home[replica] for replica in self.first_replica)
 
     @property
     def ranks(self) -> int:
@@ -49,7 +78,12 @@ class Schedule:
     @property
     def stages(self) -> int:
         """How many stages the model is cut into."""
-        return len(self.rank_of)
+        return len(self.replicas)
+
+    @cached_property
+    def round(self) -> int:
+        """After how many microbatches every stage begins anew with its first replica."""
+        return lcm(*self.replicas)
 
     @cached_property
     def microbatches(self) -> int:
@@ -59,7 +93,7 @@ class Schedule:
     @cached_property
     def chunks(self) -> tuple[int, ...]:
         """How many stages each rank runs."""
-        count = Counter(self.rank_of)
+        count = Counter(self.home)
         return tuple(count[rank] for rank in range(self.ranks))
 
     def __repr__(self) -> str:
@@ -90,13 +124,16 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
 
     Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward
     through the weights that it went forward through, while every backward makes a new version. In
-    1F1B stage s of p needs p - s.
+    1F1B stage s of p needs p - s. A replica updates once for its own backward, so in 1F1B-RR a
+    stage needs its workers and those of all stages after it, over its own, rounded up.
     """
     # A flush ends each step before the weights change.
     if not schedule.asynchronous:
         return (1,) * schedule.stages
+    homes = iter(schedule.home)
     return tuple(
-        _versions(schedule.rows[rank], stage) for stage, rank in enumerate(schedule.rank_of)
+        max(_versions(schedule.rows[rank], stage) for rank in islice(homes, count))
+        for stage, count in enumerate(schedule.replicas)
     )
 
 

@@ -20,13 +20,14 @@ _SINGLE = (int, float, str, Decimal, Fraction)
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """By stage: seconds of the ``forward``, of the gradient of its input (``backward``) and of its
-    ``weight``.
+    """By replica (one a stage, where stages have no more): seconds of the ``forward``, of the
+    gradient of its input (``backward``) and of its ``weight``.
 
     A whole backward takes backward + weight. ``comm[s]`` is the latency from stage s to stage s + 1
-    and back. ``activation`` are the bytes that a microbatch leaves on a stage from its forward on,
-    ``kept`` those of them that stay after the gradient of the input until that of the weights,
-    ``parameters`` the bytes of one version of weights.
+    and back, ``sync[s]`` what the replicas of stage s take together for the update of a round
+    (None: they do not wait for one another). ``activation`` are the bytes that a microbatch leaves
+    on a replica from its forward on, ``kept`` those of them that stay after the gradient of the
+    input until that of the weights, ``parameters`` the bytes of one version of weights.
     """
 
     forward: tuple[Fraction, ...]
@@ -36,6 +37,7 @@ class StageTimes:
     activation: tuple[int, ...]
     kept: tuple[int, ...]
     parameters: tuple[int, ...]
+    sync: tuple[Fraction, ...] | None = None
 
 
 def stage_times(
@@ -48,25 +50,31 @@ def stage_times(
     activation: Given = 0,
     kept: Given | None = None,
     parameters: Given = 0,
+    sync: Given | None = 0,
 ) -> StageTimes:
     """Times (seconds, or text with a unit) and bytes for a schedule.
 
     One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded
-    up); a sequence has one for each stage. ``comm`` is one latency for all neighbours, or one for
-    each pair; stages of one rank need none. ``kept`` is all of the activation where it is not
-    given. Raises InputError with every problem.
+    up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is one
+    latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is one
+    time for all stages, or one for each; None for replicas that do not wait for one another.
+    ``kept`` is all of the activation where it is not given. Raises InputError with every problem.
     """
     wrong: list[str] = []
     stages = schedule.stages
+    owner = "stage" if stages == len(schedule.home) else "stage or replica"
 
     def seconds(name: str, value: Given) -> tuple[Fraction, ...]:
-        return _shared_out(
-            value, schedule, _values(name, value, stages, "stage", parse_time, wrong)
-        )
+        return _shared_out(value, schedule, read(name, value, parse_time))
 
     def size(name: str, value: Given) -> tuple[int, ...]:
-        sizes = _values(name, value, stages, "stage", parse_bytes, wrong)
-        return tuple(map(ceil, _shared_out(value, schedule, sizes)))
+        return tuple(map(ceil, _shared_out(value, schedule, read(name, value, parse_bytes))))
+
+    def read(name: str, value: Given, parse: Callable[[Number], T]) -> tuple[T, ...]:
+        # One for each stage stands for all of its replicas.
+        if not isinstance(value, _SINGLE) and len(value) == stages:
+            value = [v for v, n in zip(value, schedule.replicas, strict=True) for _ in range(n)]
+        return _values(name, value, len(schedule.home), owner, parse, wrong)
 
     times = StageTimes(
         seconds("forward", forward),
@@ -76,22 +84,23 @@ def stage_times(
         size("activation", activation),
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
+        None if sync is None else _values("sync", sync, stages, "stage", parse_time, wrong),
     )
-    more = [stage for stage in range(stages) if times.kept[stage] > times.activation[stage]]
+    more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
     # Only where all sizes were read: zeros stand in for those that were not.
     if more and not wrong:
-        wrong = [
-            f"kept: {times.kept[more[0]]} bytes on stage {more[0]}, more than its whole activation"
-        ]
+        first = times.kept[more[0]]
+        owner = owner.removeprefix("stage or ")
+        wrong = [f"kept: {first} bytes on {owner} {more[0]}, more than its whole activation"]
     refuse(wrong)
     return times
 
 
 def _shared_out(value: Given, schedule: Schedule, values: Sequence[T]) -> tuple[Fraction, ...]:
-    """One value for each stage; a single one is shared out over the stages of a rank."""
+    """One value for each replica; a single one is shared out over the stages of a rank."""
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
     return tuple(
-        Fraction(each) / shares[rank] for each, rank in zip(values, schedule.rank_of, strict=True)
+        Fraction(each) / shares[rank] for each, rank in zip(values, schedule.home, strict=True)
     )
 
 

@@ -296,12 +296,14 @@ def test_python_of_the_document_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.strip() == re.findall(r"# ([0-9.]+)$", source, re.MULTILINE)[0]
 
 
-def test_command_and_table_of_the_document_run(
+def test_commands_and_table_of_the_document_run(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = DOCUMENT.read_text().replace("\\\n", " ")
-    (command,) = re.findall(r"^    simdev (pipeline .*)$", text, re.MULTILINE)
-    assert main(command.split()) == 0
+    commands = re.findall(r"^    simdev (pipeline .*)$", text, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert main(command.split()) == 0
     table = "\n".join(re.findall(r"^    ([0-9,].*)$", text, re.MULTILINE))
     assert table.count("\n") == 2
     Path("own.csv").write_text(table)

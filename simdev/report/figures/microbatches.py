@@ -18,7 +18,7 @@ from ...models.large.roles import BACKWARD as WHOLE
 from ...models.large.roles import COMPUTES, RECOMPUTE, ROLES, UPDATE, LargeStep
 from ...models.large.roles import FORWARD as AHEAD
 from ...models.large.roles import WEIGHT as WEIGHTS
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from ...taskgraph import Ints
 from ...trace import Trace
 from ...units import PS_PER_SECOND, format_seconds
@@ -43,6 +43,7 @@ EXPOSED_COLOURS = dict(
     zip(WAITED_FOR, ("#E69F00", "#CC79A7", "#000000", "#8C564B", "#56B4E9", "#7FB800"), strict=True)
 )
 UPDATE_COLOUR = "#B00020"
+SYNCHRONISING = Look("#000000", (-0.7, 0.7))
 ROWS = 64
 Legend = dict[str, Look | Sequence[Colour]]
 
@@ -73,7 +74,7 @@ def pipeline_chart(pipeline: PipelineUse, trace: Trace) -> Gantt:
     The right margin shows the activations that live at most at once on each rank. Labels are
     microbatches, whole actions where a rank runs several stages; actions of no length are left out.
     """
-    schedule, period = pipeline.schedule, pipeline.period
+    schedule, period = pipeline.schedule, pipeline.period_ps
     shared = 1
     if len(schedule.actions) > MANY:
         shared = -(-schedule.microbatches // (2 * len(HUES)))
@@ -84,33 +85,43 @@ def pipeline_chart(pipeline: PipelineUse, trace: Trace) -> Gantt:
         for hue in HUES
     ]
     hues = [action.microbatch // shared % len(HUES) for action in schedule.actions]
-    look = np.array(
-        [code[action.kind] + hue for action, hue in zip(schedule.actions, hues, strict=True)]
-    )
+    look = np.full(len(trace.start), len(looks))  # what is no action of one rank synchronises
+    look[: len(hues)] = [code[a.kind] + hue for a, hue in zip(schedule.actions, hues, strict=True)]
+    looks += [SYNCHRONISING, IDLE]
     rows, labels, first = [], list[Label](), 0
     for number, (rank, actions) in enumerate(zip(pipeline.ranks, schedule.rows, strict=True)):
         last = first + sum(action is not None for action in actions)
-        tasks = np.arange(first, last)[(trace.finish > trace.start)[first:last]]
+        queue = trace.task_graph.resources[int(trace.task_graph.tasks.source[first])]
+        tasks = np.array(queue.sequence, np.int64)
+        tasks = tasks[(trace.finish > trace.start)[tasks]]
         row = _row(rank.name, f"live {rank.live}", tasks, trace, look[tasks])
-        rows.append(_with_idle(row, trace.end_ps, len(looks)))
-        spans = zip(tasks.tolist(), row.start.tolist(), row.finish.tolist(), strict=True)
-        for task, start, finish in spans:
-            action = schedule.actions[task]
-            names = [str(action)] * (max(schedule.chunks) > 1) + [str(action.microbatch)]
-            labels.append(Label(number, start, finish, int(look[task]), tuple(names)))
+        rows.append(_with_idle(row, trace.end_ps, len(looks) - 1))
+        labels += _action_labels(schedule, number, row)
         first = last
     time = f"step {format_seconds(pipeline.step_ps / PS_PER_SECOND)}"
     if period is not None:
-        time += f", steady period {format_seconds(float(period.period_ps / PS_PER_SECOND))}"
+        time += f", steady period {format_seconds(float(period / PS_PER_SECOND))}"
     used = {action.kind for action in schedule.actions}
     kinds: Legend = {NAMES[kind]: Look(shade(GREY, kind)) for kind in NAMES if kind in used}
+    if any(rank.sync_ps for rank in pipeline.ranks):
+        kinds["synchronising"] = SYNCHRONISING
     return Gantt(
-        tuple(rows), (*looks, IDLE), trace.end_ps,
+        tuple(rows), tuple(looks), trace.end_ps,
         f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} microbatches, "
         f"{time}, bubble rate {float(pipeline.bubble_rate):.2%}",
         labels=tuple(labels), row_height=0.42,
         legend=kinds | {"idle": IDLE} | _microbatches(schedule.microbatches, shared),
     )  # fmt: skip
+
+
+def _action_labels(schedule: Schedule, number: int, row: GanttRow) -> Iterator[Label]:
+    """Which microbatch, or where a rank runs several stages which action, each span is of."""
+    columns = (row.tasks, row.start, row.finish, row.look)
+    for task, start, finish, look in zip(*(column.tolist() for column in columns), strict=True):
+        if task < len(schedule.actions):
+            action = schedule.actions[task]
+            names = [str(action)] * (max(schedule.chunks) > 1) + [str(action.microbatch)]
+            yield Label(number, start, finish, look, tuple(names))
 
 
 def _row(name: str, note: str, tasks: Ints, trace: Trace, look: Ints) -> GanttRow:

@@ -10,16 +10,16 @@ the step time, from the first start to the last finish, is the time of one step 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from ...period import Steady
-from ...schedules import BACKWARD, FORWARD, WEIGHT, Schedule, weight_versions
-from ...taskgraph import Ints
+from ...period import Steady, steady_rounds
+from ...schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
+from ...taskgraph import SYNC, Ints
 from ...trace import Trace
 from ...units import PS_PER_SECOND, format_seconds
 from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Table, table_text
@@ -30,7 +30,8 @@ class RankUse:
     """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
     once.
 
-    ``live`` counts activations (one a microbatch and stage), each from the start of its forward to
+    ``sync_ps`` is the time in which it does nothing but synchronise with other replicas. ``live``
+    counts activations (one a microbatch and stage), each from the start of its forward to
     the finish of its backward, that of the weights included. ``peak`` are bytes.
     """
 
@@ -41,6 +42,7 @@ class RankUse:
     finish_ps: int
     live: int
     peak: int
+    sync_ps: int
 
     @property
     def span_ps(self) -> int:
@@ -57,6 +59,7 @@ class RankUse:
             "finish_s": self.finish_ps / PS_PER_SECOND,
             "live_activations": self.live,
             "peak_bytes": self.peak,
+            "sync_s": self.sync_ps / PS_PER_SECOND,
         }
 
 
@@ -64,8 +67,9 @@ class RankUse:
 class PipelineUse:
     """What a pipeline's trace shows; times in ps.
 
-    ``period`` says how the microbatches of an asynchronous schedule follow one another once the
-    pipeline is fed; it is None for a synchronous schedule, or too short a run.
+    ``period`` says how rounds of an asynchronous schedule (``Schedule.round`` microbatches) follow
+    one another once the pipeline is fed; it is None for a synchronous schedule, or too short a run.
+    ``latency_ps`` is when the first microbatch is done.
     """
 
     schedule: Schedule
@@ -74,6 +78,12 @@ class PipelineUse:
     ranks: tuple[RankUse, ...]
     versions: tuple[int, ...]
     period: Steady | None
+    latency_ps: int
+
+    @property
+    def period_ps(self) -> Fraction | None:
+        """The steady period of a microbatch."""
+        return None if self.period is None else self.period.period_ps / self.schedule.round
 
     @property
     def cost_ps(self) -> int:
@@ -92,8 +102,8 @@ class PipelineUse:
         """
         ideal, cost = Fraction(self.ideal_ps), Fraction(self.cost_ps)
         # In a steady state a period holds one microbatch, and no rank waits for a first or last.
-        if self.period is not None:
-            ideal, cost = ideal / self.schedule.microbatches, self.period.period_ps
+        if self.period_ps is not None:
+            ideal, cost = ideal / self.schedule.microbatches, self.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
 
     def to_json(self) -> dict[str, Any]:
@@ -114,11 +124,14 @@ class PipelineUse:
             "weight_versions": list(self.versions),
             "ranks": [rank.to_json() for rank in self.ranks],
         }
-        if period is not None:
+        if schedule.asynchronous:
+            section["replicas"] = list(schedule.replicas)
+            section["first_s"] = self.latency_ps / PS_PER_SECOND
+        if period is not None and self.period_ps is not None:
             extremes = min(period.later_ps), max(period.later_ps)
-            section["period_s"] = float(period.period_ps / PS_PER_SECOND)
+            section["period_s"] = float(self.period_ps / PS_PER_SECOND)
             section["period_exact"] = period.repeats
-            section["period_range_s"] = [ps / PS_PER_SECOND for ps in extremes]
+            section["period_range_s"] = [ps / schedule.round / PS_PER_SECOND for ps in extremes]
         return section
 
     def lines(self) -> Iterator[str]:
@@ -129,11 +142,11 @@ class PipelineUse:
             f"{schedule.microbatches} microbatches"
         )
         yield f"Step time {_time(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
-        if period is not None:
+        if period is not None and self.period_ps is not None:
             how = "the mean, not yet steady"
             if period.repeats:
-                how = f"exact, repeats every {period.cycle}"
-            length = _time(period.period_ps)
+                how = f"exact, repeats every {period.cycle * schedule.round}"
+            length = _time(self.period_ps)
             yield f"Steady period {length} a microbatch ({how}); bubble rate {rate:.4f}"
             return
         work = f"cost {_time(self.cost_ps)} for {_time(self.ideal_ps)} of work"
@@ -147,12 +160,16 @@ class PipelineUse:
             "rank": TEXT, "stages": TEXT, "busy": TIME, "idle": SHARE, "live activations": COUNT,
         }  # fmt: skip
         stashes, holds = self.schedule.asynchronous, any(rank.peak for rank in self.ranks)
+        joins = any(rank.sync_ps for rank in self.ranks)
+        columns |= {"synchronising": TIME} if joins else {}
         columns |= {"weight versions": NUMBER} if stashes else {}
         columns |= {"peak memory": BYTES} if holds else {}
         rows = []
         for rank in self.ranks:
-            idle = 1 - rank.busy_ps / self.step_ps if self.step_ps else 0.0
+            used = rank.busy_ps + rank.sync_ps
+            idle = 1 - used / self.step_ps if self.step_ps else 0.0
             cells = [rank.name, ",".join(map(str, rank.stages)), rank.busy_ps, idle, rank.live]
+            cells += [rank.sync_ps] * joins
             if stashes:
                 cells.append(",".join(str(self.versions[stage]) for stage in rank.stages))
             rows.append((*cells, *[rank.peak] * holds))
@@ -171,17 +188,29 @@ def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:
         ranks.append(_rank_use(schedule, trace, rank, first, last))
         first = last
     period = _period(schedule, trace) if schedule.asynchronous else None
-    versions = weight_versions(schedule)
-    return PipelineUse(schedule, trace.engine, trace.end_ps, tuple(ranks), versions, period)
+    latency = _done(schedule, trace, 0)
+    return PipelineUse(
+        schedule, trace.engine, trace.end_ps, tuple(ranks), weight_versions(schedule), period,
+        latency,
+    )  # fmt: skip
+
+
+def _done(schedule: Schedule, trace: Trace, microbatch: int) -> int:
+    """When the last action of a microbatch ends."""
+    its = [row for row, action in enumerate(schedule.actions) if action.microbatch == microbatch]
+    return int(trace.finish[its].max())
 
 
 def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
     """Of the tasks ``first`` to ``last``, which are those of the rank."""
-    start, finish = trace.start[first:last], trace.finish[first:last]
-    stages = tuple(stage for stage, home in enumerate(schedule.rank_of) if home == rank)
-    live, memory = _live(schedule, first, start, finish), trace.memory[rank]
+    start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
+    stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))
+    device = int(graph.tasks.source[first])
+    live, memory = _live(schedule, first, start, finish), trace.memory[device]
+    joint = [task for task in graph.resources[device].sequence if graph.tasks.kind[task] == SYNC]
     times = int((finish - start).sum()), int(start.min()), int(finish.max())
-    return RankUse(memory.device, stages, *times, live, memory.peak)
+    synced = int((trace.finish - trace.start)[joint].sum())
+    return RankUse(memory.device, tuple(sorted(stages)), *times, live, memory.peak, synced)
 
 
 def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
@@ -199,41 +228,28 @@ def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
 
 
 def _period(schedule: Schedule, trace: Trace) -> Steady | None:
-    """The time between microbatches completed by stage 0, while the pipeline is still being fed.
-
-    In 1F1B what happens between two backwards of each stage follows from what happened between the
-    two before them. So the state repeats for ever once all its times differ by one constant from
-    those of an earlier microbatch.
+    """How rounds of microbatches, in which every stage takes its replicas in turn, follow one
+    another while the pipeline is still being fed.
     """
-    state = _states(schedule, trace)
-    if len(state) < 3:
+    tasks = trace.task_graph.tasks
+    microbatch = np.array([action.microbatch for action in schedule.actions], np.int64)
+    # What is sent or synchronised belongs to the action before it.
+    rounds = microbatch[tasks.op] // schedule.round
+    count = schedule.microbatches // schedule.round
+    # The last forward before the first backward of a replica says how far ahead a stage may be.
+    ahead = max(_ahead(row) for row in schedule.rows)
+    fed = (schedule.microbatches + 1 - ahead) // schedule.round
+    if fed < 3:
         return None
-    ends = state[:, 0].tolist()  # of the backwards of stage 0
-    shifts = state[-1] - state[:-1]
-    same = np.flatnonzero((shifts == shifts[:, :1]).all(axis=1))
-    cycle = len(state) - 1 - int(same[-1]) if len(same) else 0
-    return Steady(ends[0], tuple(np.diff(ends).tolist()), len(ends), cycle, trace.end_ps)
+    order = np.argsort(rounds, kind="stable")[: int((rounds < count).sum())]
+    return steady_rounds(trace, order.reshape(count, -1))
 
 
-def _states(schedule: Schedule, trace: Trace) -> Ints:
-    """A line a microbatch while all stages are fed: when each stage ended its backward, and the
-    forward before that.
-    """
-    ends: dict[tuple[int, bool], list[int]] = {}
-    ahead: dict[int, int] = {}  # forwards of a stage before its first backward
-    for action, finish in zip(schedule.actions, trace.finish.tolist(), strict=False):
-        forward = action.kind == FORWARD
-        if forward or action.kind in (BACKWARD, WEIGHT):
-            ends.setdefault((action.stage, forward), []).append(finish)
-        # Warm-up forwards have no backward before them to compare with.
-        if not forward:
-            ahead.setdefault(action.stage, len(ends[action.stage, True]))
-    count = schedule.microbatches + 1 - max(ahead.values())
-    columns = []
-    for stage, skipped in sorted(ahead.items()):
-        forwards = ends[stage, True][skipped - 1 :]
-        columns += [ends[stage, False][:count], forwards[:count]]
-    return np.array(columns, np.int64).T
+def _ahead(row: Sequence[Action | None]) -> int:
+    """The microbatches up to the last that a rank goes forward with before its first backward."""
+    actions = list(filter(None, row))
+    first = next(i for i, action in enumerate(actions) if action.kind != FORWARD)
+    return actions[first - 1].microbatch + 1
 
 
 def _time(ps: int | Fraction) -> str:
