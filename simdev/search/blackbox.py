@@ -5,7 +5,6 @@ random placements, greedy moves, simulated annealing and the cross-entropy metho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from math import inf
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..oracle import Oracle
 from ..taskgraph import Ints
 from .fitting import repair
 from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
-from .space import Rank, energy, rank_of
+from .space import energy, rank_of
 from .trial import Trial, Walk, alone, best_start
 
 PROBES = 64  # moves from the start that tell the first temperature
@@ -167,19 +166,11 @@ def cross_entropy(trial: Trial) -> None:
     choices, devices = trial.problem.choices, len(trial.problem.oracle.cluster.devices)
     best_start(trial)
     even = uniform(choices, devices)
-    chance, ranks, idle = even, dict[bytes, Rank](), 0
+    chance, idle = even, 0
     while idle < PATIENCE:
-        before = len(ranks)
+        before = trial.distinct
         rows = sampled(chance, trial.budget.random.random((SAMPLES, len(choices))))
-        best = best_of(rows, [_rank(trial, row, ranks) for row in rows])
+        ranks = [rank_of(trial.problem.oracle, trial.score_once(row)) for row in rows]
         explore = EXPLORE * (1.0 - trial.budget.share)
-        chance = mixed(frequencies(best, devices), even, explore)
-        idle = 0 if len(ranks) > before else idle + 1
-
-
-def _rank(trial: Trial, row: Ints, ranks: dict[bytes, Rank]) -> Rank:
-    """How good a sample is; it is remembered by its digest, for placements may be long."""
-    name = blake2b(row.tobytes(), digest_size=16).digest()
-    if name not in ranks:
-        ranks[name] = rank_of(trial.problem.oracle, trial.score(row))
-    return ranks[name]
+        chance = mixed(frequencies(best_of(rows, ranks), devices), even, explore)
+        idle = 0 if trial.distinct > before else idle + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import Any
 
@@ -163,6 +163,26 @@ class Trial:
             self._known[name] = self.score(column)
         return self._known[name]
 
+    def score_batch(self, placements: Ints, n_jobs: int = 1) -> list[Cost]:
+        """``score_once`` of each of ``placements`` [n, group] in turn, of which ``n_jobs`` threads
+        evaluate those that are new (-1: one a core): with the same answers.
+
+        Raises SpentError where the budget does not allow all of them; those that it does are kept.
+        """
+        oracle, budget = self.problem.oracle, self.budget
+        columns = {_digest(column): column for column in map(oracle.placement, placements)}
+        left = len(columns) if budget.limit is None else max(budget.limit - budget.evaluations, 0)
+        new = [name for name in columns if name not in self._known][:left]
+        try:
+            costs = oracle.batch([columns[name] for name in new], n_jobs) if n_jobs != 1 else []
+        except REFUSED:  # some cannot be; which, each tells when it is asked for
+            costs = []
+        for name, cost in zip(new, costs, strict=False):
+            budget.require()
+            self._known[name] = cost
+            self.note(cost, partial(columns.__getitem__, name))
+        return [self.score_once(placement) for placement in placements]
+
     @property
     def distinct(self) -> int:
         """How many different placements ``score_once`` has been asked for."""
@@ -188,7 +208,7 @@ class Trial:
             return
         split = self._split_group(start)
         if not split:
-            self.score(start)
+            self.score_once(start)
             return
         self.budget.require()
         try:
@@ -341,7 +361,7 @@ def best_start(trial: Trial) -> Ints | None:
     devices, random = trial.problem.choices, trial.budget.random
     trial.score_start()
     for placement in alone(trial.problem):
-        trial.score(placement)
+        trial.score_once(placement)
     if trial.best.base is None:
         trial.score(np.array([able[0] for able in devices], np.int64))
     for _ in range(TRIES):

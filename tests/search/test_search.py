@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 
@@ -16,6 +17,7 @@ from simdev.graph import Graph
 from simdev.oracle import Cost
 from simdev.scenario import Scenario
 from simdev.search import blackbox, confirm, search
+from simdev.search.budget import SpentError
 from simdev.search.sampling import sampled
 from simdev.strategy import Strategy
 from strategies import UNIT, op
@@ -284,11 +286,26 @@ def test_a_trial_counts_walks_and_scores(trial_of):
     assert trial.budget.share == 0.75
 
 
-def test_cross_entropy_remembers_samples_by_a_digest(trial_of):
-    """However many groups there are: what is known of a sample takes as much room."""
-    trial, known = trial_of(forks()), {}
-    row = np.zeros(7, np.int64)
-    assert blackbox._rank(trial, row, known) == blackbox._rank(trial, row.copy(), known)
-    assert blackbox._rank(trial, np.ones(7, np.int64), known) is not None
-    assert [len(name) for name in known] == [16, 16]
-    assert trial.budget.evaluations == 2
+def test_what_was_scored_once_is_remembered_by_a_digest(trial_of):
+    """However many groups there are: what is known of a placement takes as much room."""
+    trial, row = trial_of(forks()), np.zeros(7, np.int64)
+    assert trial.score_once(row) == trial.score_once(row.copy())
+    assert trial.score_once(np.ones(7, np.int64)) is not None
+    assert [len(name) for name in trial._known] == [16, 16]
+    assert (trial.distinct, trial.budget.evaluations) == (2, 2)
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_placements_scored_on_threads_are_counted_as_one_after_another(trial_of, limit):
+    rows = np.random.default_rng(3).integers(2, size=(40, 7))
+    different, ends = len(np.unique(rows, axis=0)), []
+    for n_jobs in (1, 3):
+        trial = trial_of(forks(5), limit=limit)
+        trial.score_once(rows[7])
+        costs = None
+        with suppress(SpentError):
+            costs = trial.score_batch(np.concatenate((rows, rows[:3])), n_jobs)
+        points = [(point.evaluation, point.step_ps) for point in trial.best.points]
+        ends.append((costs, points, trial.distinct, trial.budget.evaluations))
+    assert ends[0] == ends[1]
+    assert ends[0][2:] == ((limit or different,) * 2)

@@ -17,6 +17,7 @@ from simdev.graph import Graph, Op, Tensor
 from simdev.oracle import Cost, oracle_of
 from simdev.scenario import Scenario
 from simdev.search import METHODS, confirm, search
+from simdev.search.space import IMPOSSIBLE
 from simdev.strategy import Strategy
 from strategies import UNIT, op
 
@@ -78,6 +79,14 @@ def test_a_placement_that_cannot_be_is_no_end_of_a_search(method, duplex):
         assert found.cost.step_ps <= 104
         assert found.details["impossible"]["placements"] > 0
         assert "no route joins them" in found.details["impossible"]["last"]
+
+
+def test_placements_that_cannot_be_are_counted_on_threads_too(trial_of):
+    rows = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1], [0, 1, 0, 1]])
+    trial = trial_of(parted(None))
+    costs = trial.score_batch(rows, 2)
+    assert [cost is IMPOSSIBLE for cost in costs] == [False, True, False, True]
+    assert (trial.budget.evaluations, trial.best.refusals) == (3, 1)
 
 
 def test_the_own_placement_is_the_last_resort():
