@@ -8,6 +8,6 @@ memory.py); any other strategy is lowered and simulated. Both give the same inte
 from __future__ import annotations
 
 from .cost import Cost, Starts, cost_of
-from .oracle import Oracle, oracle_of
+from .oracle import Oracle, Placement, oracle_of
 
-__all__ = ["Cost", "Oracle", "Starts", "cost_of", "oracle_of"]
+__all__ = ["Cost", "Oracle", "Placement", "Starts", "cost_of", "oracle_of"]

@@ -3,8 +3,8 @@
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle, ``compare`` several on several; ``confirm`` judges a result by the reference engine and the
 checker, ``present_cost`` is what it has to beat. prepare/ makes graphs smaller before they are
-placed. env.py is the same problem as a Gymnasium environment (it needs simdev[rl], and is
-registered when it is imported).
+placed. env/ is the same problem as Gymnasium environments (they need simdev[rl], and are registered
+when it is imported); features.py tells learners a question as arrays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """GraphFeatures: what a learner sees of a question, as arrays, by op and by group.
 
 The published systems describe an op or a group by its type, its cost, its output sizes and shapes
-and the edges to others (ColocRL, ICML 2017, section 3; HDP, ICLR 2018, section 3; Placeto, NeurIPS
-2019, section 3). Nothing here knows how many nodes there are, so that a policy may be carried to
-another graph.
+and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here
+knows how many nodes there are, so that a policy may be carried to another graph.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..graph import PHASES, Op
 from ..oracle import Oracle
 from ..semantics import SHIPPED, backward_of
 from ..structure import components, order_of, unit_of
-from ..taskgraph import Floats, Ints
+from ..taskgraph import Floats, Ints, Rows
 from .holding import persistent_bytes
 from .space import able
 
@@ -144,6 +143,26 @@ def features_of(oracle: Oracle) -> GraphFeatures:
     order = np.argsort(cycles, kind="stable")
     groups = _nodes(oracle, labels, group_of, order)
     return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
+
+
+def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:
+    """By node and node [n, n], whether the second leads to the first: the transpose tells the
+    descendants.
+
+    No node is its own; two of one cycle are each other's. It takes n * n bytes.
+    """
+    before, count = Rows.of_pairs(nodes.target, nodes.source, len(nodes)), len(nodes)
+    leads = np.zeros((count, count), np.bool_)
+    leads[nodes.target, nodes.source] = True
+    sequence, changed = np.argsort(nodes.order).tolist(), True
+    while changed:  # a second time at least, and once more where cycles lead back
+        changed = False
+        for node in sequence:
+            row = leads[node] | leads[before[node]].any(axis=0)
+            changed |= bool((row != leads[node]).any())
+            leads[node] = row
+    np.fill_diagonal(leads, False)
+    return leads
 
 
 def _nodes(

@@ -165,6 +165,7 @@ def test_the_oracle_is_measured_part_by_part(
     prepared = common.layered(OPS, 4, queues)
     results = (
         oracle.speeds(prepared, TINY)
+        + oracle.starts(queues, TINY)
         + oracle.batches(prepared, TINY)
         + oracle.moves(prepared, TINY)
     )

@@ -12,7 +12,7 @@ from forks import forks
 from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.graph import Graph, Op, Tensor
-from simdev.search.features import KINDS, VERSION, Nodes, features_of
+from simdev.search.features import KINDS, VERSION, Nodes, ancestors_of, features_of
 from simdev.search.space import choices
 from simdev.semantics import kinds, register
 from strategies import UNIT, op, worlds
@@ -84,6 +84,17 @@ def test_a_group_whose_first_op_comes_early_still_follows_what_it_reads():
     devices = list(map(Device, "gh"))
     oracle = Oracle(Graph("late", ops), Cluster.all_to_all("two", devices, bandwidth=UNIT))
     assert features_of(oracle).groups.order.tolist() == [1, 0]
+
+
+def test_ancestors_lead_to_a_node_and_those_of_a_cycle_to_each_other():
+    """The pair of the small graph reads what reads it; the last op reads the pair alone."""
+    assert ancestors_of(features_of(small()).groups).astype(int).tolist() == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [1, 1, 0],
+    ]
+    leads = ancestors_of(features_of(forks()).ops)
+    assert leads.sum(axis=1).tolist() == [0, 1, 2, 3, 1, 2, 3, 7]
 
 
 def test_columns_depend_on_the_number_of_devices_alone():

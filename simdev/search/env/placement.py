@@ -1,7 +1,4 @@
-"""``simdev/Placement-v0``: placing a graph as a Gymnasium environment, one group after another.
-
-Importing this module registers it: ``gymnasium.make("simdev/Placement-v0", oracle=oracle)``.
-"""
+"""``simdev/Placement-v0``: placing a graph as a Gymnasium environment, one group after another."""
 
 from __future__ import annotations
 
@@ -12,16 +9,12 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from ..oracle import Oracle
-from ..structure import unit_of
-from ..taskgraph import Floats, Ints
-from .holding import persistent_bytes
-from .space import choices, relative_excess
-
-ID = "simdev/Placement-v0"
-MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
-LEAST = -1000.0  # no placement has a lower reward; one without a route has this
+from ...oracle import Oracle
+from ...structure import unit_of
+from ...taskgraph import Floats, Ints
+from ..holding import persistent_bytes
+from ..trial import REFUSED
+from .ground import WORST, Ground, outcome_of, share
 
 
 class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -35,13 +28,14 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     The reward comes with the last group: minus the step time relative to ``reference_ps``, the best
     step on a single device (where no device runs all: the sum of the longest times), minus
-    ``penalty`` times the relative excess over memory, and no less than LEAST, which is that of a
-    placement without a route.
+    ``penalty`` times the relative excess over memory, and no less than -1,000, which is that of a
+    placement that cannot be, as one without a route. The info of ``reset`` has the graph as arrays
+    too: ``nodes``, ``edges`` and ``edge_bytes`` (``Ground.arrays``).
 
     A group that is sent where it cannot stand (``info["action_mask"]`` is 0) goes to its fastest
-    device instead, at the reward MASKED, and the episode goes on. To name that device would have
-    led to the same at no cost: to quit never pays, however bad a placement is. ``info["error"]``
-    tells either.
+    device instead, at the reward -1, and the episode goes on. To name that device would have led to
+    the same at no cost: to quit never pays, however bad a placement is. ``info["error"]`` tells
+    either.
 
     Raises InputError for a graph without ops, and for a group that can stand nowhere.
     """
@@ -49,24 +43,17 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own name and type)
 
     def __init__(self, oracle: Oracle, penalty: float = 1.0) -> None:
-        if not oracle.groups:
-            raise InputError("graph: there is nothing to place")
         self.oracle, self.penalty = oracle, penalty
-        groups, devices = len(oracle.groups), len(oracle.cluster.devices)
-        self._mask = np.zeros((groups, devices), np.int8)
-        for row, allowed in enumerate(choices(oracle)):
-            self._mask[row, allowed] = 1
-        time, memory = _group_features(oracle, self._mask)
-        longest = float(time.max(axis=1).sum())
-        self._fastest = np.where(self._mask, time, np.inf).argmin(axis=1)
-        self._time, self._memory = _share(time, longest), _share(memory, memory.sum())
+        self._ground = Ground(oracle, penalty)
+        groups, devices = self._ground.groups, self._ground.devices
+        self.reference_ps = self._ground.reference_ps
+        memory = _held(oracle)
+        self._time = share(self._ground.seconds, self._ground.longest)
+        self._memory = share(memory, memory.sum())
         self._senders, self._sent = _sent(oracle)
         self._placement = np.full(groups, -1, np.int64)
         self._placed = np.zeros((2, devices))  # time and memory placed on each device so far
         self._next = groups  # until the first reset
-        alone = np.flatnonzero(self._mask.all(axis=0)).tolist()
-        steps = [oracle([device] * groups).step_ps for device in alone]
-        self.reference_ps = max(min(steps, default=round(longest)), 1)
         self.action_space = gymnasium.spaces.Discrete(devices)
         self.observation_space = gymnasium.spaces.Box(
             0.0, 1.0, (3 + 5 * devices + groups,), np.float32
@@ -78,7 +65,7 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         """Start again with nothing placed."""
         super().reset(seed=seed)
         self._placement[:], self._placed[:], self._next = -1, 0.0, 0
-        return self._observation(), self._info()
+        return self._observation(), self._info() | self._ground.arrays()
 
     def step(
         self, action: np.int64
@@ -87,23 +74,18 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
         Raises ResetNeeded after the last one, InputError for no device index.
         """
-        groups, devices = self._mask.shape
-        if self._next >= groups:
+        if self._next >= self._ground.groups:
             raise ResetNeeded("the episode is over")
-        if not 0 <= int(action) < devices:
-            raise InputError(f"action: device {action} is not in 0..{devices - 1}")
-        wrong, reason = self._put(int(action))
-        if self._next < groups:
+        wrong, reason = self._put(action)
+        if self._next < self._ground.groups:
             return self._observation(), wrong, False, False, self._info() | reason
         final, outcome = self._judged()
         return self._observation(), wrong + final, True, False, self._info() | reason | outcome
 
-    def _put(self, device: int) -> tuple[float, dict[str, Any]]:
+    def _put(self, action: np.int64) -> tuple[float, dict[str, Any]]:
         """Place the current group. The reward for that, and what is to be told."""
-        group, reward, reason = self._next, 0.0, {}
-        if not self._mask[group, device]:
-            reward, reason = MASKED, {"error": f"group {group} cannot stand on device {device}"}
-            device = int(self._fastest[group])
+        group = self._next
+        device, reward, reason = self._ground.legal(group, action)
         self._placement[group] = device
         self._placed[:, device] += self._time[group, device], self._memory[group]
         self._next += 1
@@ -112,25 +94,21 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def _judged(self) -> tuple[float, dict[str, Any]]:
         """The reward of the whole placement, and what is to be told."""
         try:
-            cost = self.oracle(self._placement)
-        except InputError as error:
-            return LEAST, {"error": str(error)}
-        excess = relative_excess(self.oracle, cost)
-        reward = -cost.step_ps / self.reference_ps - self.penalty * excess
-        outcome = {name: getattr(cost, name) for name in ("seconds", "feasible", "memory_excess")}
-        return max(reward, LEAST), outcome
+            cost = self._ground.oracle(self._placement)
+        except REFUSED as error:
+            return -WORST, {"error": str(error)}
+        return -self._ground.badness(cost), outcome_of(cost)
 
     def _info(self) -> dict[str, Any]:
-        groups, devices = self._mask.shape
-        mask = self._mask[self._next] if self._next < groups else np.zeros(devices, np.int8)
-        return {"action_mask": mask.copy(), "placement": self._placement.copy()}
+        group = self._next if self._next < self._ground.groups else None
+        return {"action_mask": self._ground.allowed(group), "placement": self._placement.copy()}
 
     def _observation(self) -> NDArray[np.float32]:
-        groups, devices = self._mask.shape
+        groups, devices = self._ground.groups, self._ground.devices
         by_device, shares = np.zeros((5, devices)), (0.0, 0.0)
         placed, now = self._placement, self._next
         if now < groups:
-            by_device[:2] = self._time[now], self._mask[now]
+            by_device[:2] = self._time[now], self._ground.mask[now]
             senders, size = self._senders[now]
             here = placed[senders] >= 0
             np.add.at(by_device[2], placed[senders[here]], size[here])
@@ -138,11 +116,6 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         by_device[3:] = self._placed
         row = np.concatenate(([now / groups], shares, by_device.ravel(), (placed + 1) / devices))
         return np.clip(row, 0.0, 1.0).astype(np.float32)  # sums of shares may round over 1
-
-
-def _share(part: Floats, whole: float) -> Floats:
-    """The part of a whole; 0 where there is nothing."""
-    return part / whole if whole > 0 else part * 0.0
 
 
 def _sent(oracle: Oracle) -> tuple[list[tuple[Ints, Floats]], Floats]:
@@ -155,22 +128,16 @@ def _sent(oracle: Oracle) -> tuple[list[tuple[Ints, Floats]], Floats]:
     away = source != target
     pairs, where = np.unique(target[away] * groups + source[away], return_inverse=True)
     size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
-    size, senders = _share(size, size.sum()), pairs % groups
+    size, senders = share(size, size.sum()), pairs % groups
     borders = np.searchsorted(pairs, np.arange(1, groups) * groups)
     into = zip(np.split(senders, borders), np.split(size, borders), strict=True)
     return list(into), np.bincount(senders, size, groups).astype(np.float64)
 
 
-def _group_features(oracle: Oracle, mask: NDArray[np.int8]) -> tuple[Floats, Floats]:
-    """Of each group: ps by device (0 where it may not stand), and the bytes that its ops hold."""
-    group_of = np.array(unit_of(oracle.graph), np.int64)
-    times, held = np.zeros(mask.shape), np.zeros(len(mask))
-    np.add.at(times, group_of, oracle.prepared.duration.astype(np.float64))
-    for op, group in zip(oracle.graph.ops, group_of, strict=True):
+def _held(oracle: Oracle) -> Floats:
+    """Of each group the bytes that its ops hold."""
+    held = np.zeros(len(oracle.groups))
+    for op, group in zip(oracle.graph.ops, unit_of(oracle.graph), strict=True):
         held[group] += persistent_bytes(op) + op.workspace_bytes
         held[group] += sum(tensor.bytes for tensor in op.outputs)
-    return times * mask, held
-
-
-if ID not in gymnasium.registry:
-    gymnasium.register(ID, entry_point=f"{__name__}:PlacementEnv")
+    return held
