@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
@@ -36,9 +37,23 @@ OPTIONS = (
     ),
     ("-o --output", "OUT", "write the best strategy (.json, .json.gz)"),
     ("--json", "", "print objectives, provenance and curve as JSON"),
+    ("--settings", "LIST", "of a learner: published, NAME=VALUE (comma-separated)"),
+    (
+        "--warm",
+        "NAME",
+        "what a learner imitates first: auto (default), random for nothing, or a method, as in "
+        "annealing or annealing:0.2 with a share of the budget",
+    ),
+    ("--policy", "FILE", "a saved policy that a learner begins with"),
+    ("--no-train", "", "evaluate the policy without learning"),
+    ("--save-policy", "OUT", "write what a learner learned (.safetensors)"),
+    ("-j --jobs", "N", "processes of a learner at once, -1 on all cores (default 1)"),
 )
-# Arguments of ``search`` that are options here, and so are the first words of its problems.
-QUESTION = ("method", "budget", "seconds", "seed", "prepare")
+# Arguments of ``search``, which are the first words of its problems, and the options that they are
+# here.
+FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare")}
+FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
+FLAGS |= {"train": "--no-train", "n_jobs": "--jobs"}
 DIGITS = 6  # of times: what a search gains is often in the last of them
 ENDS = {
     "done": "ended by itself",
@@ -50,25 +65,29 @@ ENDS = {
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    with output_files(args, {"output": JSON}, _inputs(args.file)) as out:
+    outputs = {"output": JSON, "save_policy": (".safetensors",)}
+    with output_files(args, outputs, _inputs(args)) as out:
         from ..oracle import oracle_of
         from ..scenario import load_scenario
         from ..search import confirm, present_cost
 
+        _check_learns(args)
         scenario = load_scenario(args.file)
         try:
             result = _searched(args, scenario)
             oracle = oracle_of(scenario)
             faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
         except InputError as error:
-            if error.problems[0].partition(":")[0] in QUESTION:
-                raise InputError([f"--{problem}" for problem in error.problems]) from None
+            if error.problems[0].partition(":")[0] in FLAGS:
+                raise InputError([_flagged(problem) for problem in error.problems]) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
         # Written also where the checker finds faults: the exit code tells of them.
         if "output" in out:
             from ..files import write_strategy
 
             write_strategy(result.strategy, out["output"])
+        if "save_policy" in out:
+            _save_policy(result, args.save_policy, out["save_policy"])
     for line in (*map(str, faults), *result.obstacles):
         print(line, file=sys.stderr)
     if args.json:
@@ -81,9 +100,35 @@ def run(args: argparse.Namespace) -> int:
     return DONE if result.cost.feasible else INFEASIBLE
 
 
-def _inputs(file: str) -> Iterator[tuple[str, str]]:
+def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    file = args.file
     yield file, f"the scenario {file}"
     yield from ((path, f"a file of {file}") for path in files_of(file))
+    if args.policy is not None:
+        yield args.policy, "the policy of --policy"
+
+
+def _check_learns(args: argparse.Namespace) -> None:
+    """Raises InputError for ``--save-policy`` with a method that learns nothing."""
+    from ..search import METHODS
+
+    method = METHODS.get(args.method)
+    if args.save_policy is not None and method is not None and method.learner is None:
+        raise InputError(f"--save-policy: {args.method} is no learner")
+
+
+def _flagged(problem: str) -> str:
+    """A problem of an argument of ``search`` as one of the option."""
+    name, colon, reason = problem.partition(":")
+    return f"{FLAGS.get(name, name)}{colon}{reason}"
+
+
+def _save_policy(result: Result, path: str, place: str) -> None:
+    if result.policy is not None:
+        result.policy.save(place)
+        return
+    Path(place).unlink(missing_ok=True)  # so that what is at ``path`` stays
+    print(f"--save-policy: nothing was learned yet; {path} is not written", file=sys.stderr)
 
 
 def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
@@ -96,7 +141,8 @@ def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
     with progress_bar("search", total=args.budget, unit="ev") as bar:
         return search(
             scenario, args.method, args.budget, args.seed, args.seconds, prepare,
-            lambda count: bar.update(count - bar.n),
+            lambda count: bar.update(count - bar.n), args.settings, args.warm, args.policy,
+            not args.no_train, args.jobs,
         )  # fmt: skip
 
 
@@ -110,6 +156,8 @@ def _text(result: Result, present: Cost | None, confirmed: bool) -> str:
     if present is not None:
         fits = "" if present.feasible else ", which does not fit"
         lines.append(f"the scenario's strategy: {format_seconds(present.seconds, DIGITS)}{fits}")
+    if "warm" in result.details:
+        lines += _beginning(result)
     lines += [
         f"{name}: {value:.6g}" for name, value in result.objectives.items() if name != "step_time_s"
     ]
@@ -134,6 +182,27 @@ def _fit(cost: Cost) -> str:
         return f"fits; the fullest device holds {peak} at its peak"
     over = cost.memory_excess
     return f"does not fit: {over:,} bytes ({format_bytes(over)}) over; nothing that fits was found"
+
+
+def _beginning(result: Result) -> Iterator[str]:
+    """The start that a learner was given, and whether it met anything better."""
+    from ..units import format_seconds
+
+    warm = result.details["warm"]
+    seconds, imitated = (
+        "-" if warm[name] is None else format_seconds(warm[name], DIGITS)
+        for name in ("step_time_s", "imitated_s")
+    )
+    if warm["name"] == "auto":
+        how = "at random; the best start" if warm["imitated_s"] is None else "at the best start"
+        yield f"began {how}: {seconds}"
+    elif warm["imitated_s"] is None:
+        yield f"{warm['name']}: {seconds}; groups that cannot stand so, so it was not imitated"
+    else:
+        together = f"; {imitated} with its groups together" if warm["split"] else ""
+        yield f"began at {warm['name']}: {seconds}{together}"
+    if result.points[-1].evaluation <= warm["evaluations"]:
+        yield "no sample was better than that start"
 
 
 def _proof(details: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from .reading import PathLike
 @contextmanager
 def replacing(path: PathLike) -> Iterator[str]:
     """The name of an empty file to fill, which becomes ``path`` when the block succeeds and
-    vanishes when it fails.
+    vanishes when it fails. A block that removes it has nothing to write: the place stays as it is.
 
     It exists from the start, so a place that cannot be written raises OSError before any work is
     done.
@@ -35,12 +35,13 @@ def replacing(path: PathLike) -> Iterator[str]:
         target = os.path.realpath(path)
         with _beside(target) as temporary:
             yield temporary
-            os.replace(temporary, target)
+            with suppress(FileNotFoundError):
+                os.replace(temporary, target)
         return
     with open(path, "wb") as special, tempfile.TemporaryDirectory() as folder:
         temporary = os.path.join(folder, "output")
         yield temporary
-        with open(temporary, "rb") as written:
+        with suppress(FileNotFoundError), open(temporary, "rb") as written:
             special.write(written.read())
 
 

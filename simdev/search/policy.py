@@ -22,7 +22,6 @@ from ..version import __version__
 
 FORMAT = 1  # of the files
 KEY = "simdev"  # under which a file says what its weights are of
-ENDING = ".safetensors"
 Setting = int | float | str
 # What a file says of its weights, as JSON.
 _NOTED: dict[str, type] = {

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from simdev.search import METHODS, SavedPolicy
+from simdev.search.learning.evaluation import evaluate
 from simdev.search.learning.workers import Workers
 from simdev.search.methods import Method
 from simdev.search.policy import tied_to
@@ -62,24 +63,28 @@ class Table:
 
 def tiny(trial: Trial) -> None:
     """Moves its chances towards the best of each batch."""
-    asked, oracle = trial.learning, trial.problem.oracle
+    learning, oracle = trial.learning, trial.problem.oracle
     even = uniform(trial.problem.choices, len(oracle.cluster.devices))
-    chance = even if asked.policy is None else asked.policy.weights["chance"].copy()
-    if asked.warm is not None:
+    chance = even if learning.policy is None else learning.policy.weights["chance"].copy()
+    if learning.warm is not None:
         chance = 0.5 * even
-        chance[np.arange(len(chance)), asked.warm] += 0.5
+        chance[np.arange(len(chance)), learning.warm] += 0.5
     trial.policy = table = Table(trial, chance)
-    workers = Workers(Sampler(even), asked.n_jobs, trial.budget)
-    if not asked.train:
-        trial.score_once(likeliest(chance))
-    for _ in range(50):
-        settings = asked.settings
+    workers = Workers(Sampler(even), learning.n_jobs, trial.budget)
+    settings = learning.settings
+
+    def sample() -> list[Ints]:
         lucks = trial.budget.random.random((settings.batch, len(even)))
-        calls = [(table.chance, settings.noise, row) for row in lucks]
-        rows = workers.run("sample", calls)
+        return workers.run("sample", [(table.chance, settings.noise, row) for row in lucks])
+
+    if not learning.train:
+        evaluate(trial, likeliest(chance), sample)
+        return
+    for _ in range(50):
+        rows = sample()
         costs = [trial.score_once(row) for row in rows]
         best = rows[min(range(len(rows)), key=lambda i: rank_of(oracle, costs[i]))]
-        if asked.train and settings.rule == "count":
+        if settings.rule == "count":
             table.chance = (1 - settings.rate) * table.chance
             table.chance[np.arange(len(best)), best] += settings.rate
 
