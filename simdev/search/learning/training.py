@@ -12,6 +12,7 @@ from ...taskgraph import Floats, Ints
 from ..sampling import PATIENCE
 from ..trial import Trial
 from .controllers import Controller, Weights, one_thread, set_gradient, weights_of
+from .evaluation import evaluate
 from .policy import Policy, chosen
 from .rules import Rule
 from .signals import reference_ps, signal
@@ -31,7 +32,7 @@ def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
     """
     with one_thread():
         if not trial.learning.train:
-            evaluate(trial, policy, training.samples)
+            evaluate(trial, policy.decode().numpy(), lambda: _sampled(trial, policy, training))
             return
         loop = Loop(trial, policy, rule, training)
         if trial.learning.warm is not None:
@@ -44,18 +45,11 @@ def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
             idle = 0 if trial.distinct > before else idle + 1
 
 
-def evaluate(trial: Trial, policy: Policy, samples: int) -> None:
-    """Score what a policy finds likeliest, then samples, until the budget is used up or no new
-    placement came for PATIENCE rounds. Raises SpentError.
-    """
-    idle = 0
-    trial.score_once(policy.decode().numpy())
-    while idle < PATIENCE:
-        before = trial.distinct
-        uniforms = trial.budget.random.random((samples, policy.groups))
-        for row in policy.sample(torch.from_numpy(uniforms)).numpy():
-            trial.score_once(row)
-        idle = 0 if trial.distinct > before else idle + 1
+def _sampled(trial: Trial, policy: Policy, training: Training) -> Ints:
+    """A batch of placements [sample, group]."""
+    uniforms = trial.budget.random.random((training.samples, policy.groups))
+    placements: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
+    return placements
 
 
 def imitate(policy: Policy, placement: Ints, training: Training) -> tuple[int, float]:
