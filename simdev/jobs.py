@@ -7,10 +7,24 @@ of an enclosing ``joblib.parallel_config``, else processes of this machine.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
-from .errors import InputError
+from .errors import InputError, SimdevError
+
+T = TypeVar("T")
+R = TypeVar("R")
+ROUND = 8  # calls for each worker of a backend that hands its answers back all at once
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The answer to a call during which its worker died, and died again when it was alone."""
+
+    reason: str
 
 
 def is_serial(n_jobs: int | None) -> bool:
@@ -38,3 +52,66 @@ def require_joblib() -> Any:
         return import_module("joblib")
     except ImportError:
         raise InputError("n_jobs: more than one needs joblib; install simdev[parallel]") from None
+
+
+def finished(
+    call: Callable[[T], R], items: Mapping[str, T], n_jobs: int | None
+) -> Iterator[tuple[str, R | Died]]:
+    """``call`` of every item in worker processes: (its key, the answer) as they are finished.
+
+    Where a worker dies, every item then under way is tried once more, alone. A call must raise
+    nothing but SimdevError, which ends all. Raises InputError.
+    """
+    left = dict(items)
+    while left:
+        sent: list[str] = []
+        try:
+            for key, answer in _pool(call, left, n_jobs, sent):
+                del left[key]
+                yield key, answer
+        except SimdevError:
+            raise
+        except Exception as error:
+            # Calls raise nothing else, so this is the death of a worker: at which item?
+            if not sent:
+                raise InputError(f"n_jobs: {error}") from None
+            for key in [key for key in sent if key in left]:
+                yield key, _alone(call, left.pop(key), n_jobs)
+
+
+def _pool(
+    call: Callable[[T], R], items: Mapping[str, T], n_jobs: int | None, sent: list[str]
+) -> Iterator[tuple[str, R]]:
+    """The answers of a pool of workers; ``sent`` gets the keys of the items that left."""
+    require_joblib()
+    from joblib import Parallel, delayed, effective_n_jobs
+    from joblib.parallel import get_active_backend
+
+    def calls() -> Iterator[Any]:
+        # A copy: the caller takes items away while they are answered.
+        for key, item in list(items.items()):
+            sent.append(key)
+            yield delayed(_keyed)(call, key, item)
+
+    if get_active_backend()[0].supports_return_generator:
+        yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(calls())
+        return
+    # Ray's backend hands its answers back all at once, so it gets a few for each worker at a time.
+    with Parallel(n_jobs=n_jobs) as parallel:
+        waiting = calls()
+        while some := list(islice(waiting, ROUND * effective_n_jobs(n_jobs))):
+            yield from parallel(some)
+
+
+def _keyed(call: Callable[[T], R], key: str, item: T) -> tuple[str, R]:
+    return key, call(item)
+
+
+def _alone(call: Callable[[T], R], item: T, n_jobs: int | None) -> R | Died:
+    """An item's second try."""
+    try:
+        return next(_pool(call, {"": item}, n_jobs, []))[1]
+    except SimdevError:
+        raise
+    except Exception as error:
+        return Died(f"its worker died, perhaps out of memory: {str(error).partition(chr(10))[0]}")

@@ -14,7 +14,7 @@ from .graph import read_graph, write_graph
 from .profile import read_profile, write_profile
 from .run import SavedRun, read_run, write_run
 from .scenario import ScenarioFiles, read_grid, read_scenario
-from .strategy import read_strategy, write_strategy
+from .strategy import read_strategy, strategy_object, write_strategy
 from .writing import replacing, write_text
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "read_scenario",
     "read_strategy",
     "replacing",
+    "strategy_object",
     "write_cluster",
     "write_graph",
     "write_profile",

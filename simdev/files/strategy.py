@@ -324,14 +324,21 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
 
 def write_strategy(strategy: Strategy, path: PathLike) -> None:
     """Write a strategy. Raises OSError where it cannot write, InputError for a pipeline's table."""
+    text = json.dumps(strategy_object(strategy), ensure_ascii=False, indent=1)
+    write_text(path, text + "\n")
+
+
+def strategy_object(strategy: Strategy) -> dict[str, Any]:
+    """A strategy as JSON, which ``read_strategy`` takes. Raises InputError for a pipeline's
+    table.
+    """
     order = strategy.order
     fields: dict[str, Any] = {
         "version": 1,
         "placement": dict(strategy.placement),
         "order": order.policy if order == Order(order.policy) else changed_fields(order, "policy"),
     }
-    fields |= _split_object(strategy)
-    write_text(path, json.dumps(fields, ensure_ascii=False, indent=1) + "\n")
+    return fields | _split_object(strategy)
 
 
 def _split_object(strategy: Strategy) -> dict[str, Any]:

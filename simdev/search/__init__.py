@@ -1,24 +1,27 @@
 """Searching for placements: the placers and partitioners of the papers, clients of the oracle.
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
-oracle, ``compare`` several on several; ``confirm`` judges a result by the reference engine and the
-checker, ``present_cost`` is what it has to beat. prepare/ makes graphs smaller before they are
-placed. env/ is the same problem as Gymnasium environments (they need simdev[rl], and are registered
-when it is imported); features.py tells learners a question as arrays.
+oracle, ``compare`` several on several (``run_comparison`` with their curves); ``confirm`` judges a
+result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
+makes graphs smaller before they are placed. env/ is the same problem as Gymnasium environments
+(they need simdev[rl], and are registered when it is imported); features.py tells learners a
+question as arrays.
 """
 
 from __future__ import annotations
 
+from .comparison import Comparison, compare, run_comparison
 from .methods import METHODS
 from .policy import SavedPolicy, load_policy
 from .prepare import PREPARATIONS, Grouped, prepare
 from .result import Result, confirm, present_cost
-from .run import AskTell, compare, search
+from .run import AskTell, search
 
 __all__ = [
     "METHODS",
     "PREPARATIONS",
     "AskTell",
+    "Comparison",
     "Grouped",
     "Result",
     "SavedPolicy",
@@ -27,5 +30,6 @@ __all__ = [
     "load_policy",
     "prepare",
     "present_cost",
+    "run_comparison",
     "search",
 ]

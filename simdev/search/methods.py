@@ -17,6 +17,7 @@ class Method:
     ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
     use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
+    ``random``: another seed may give another answer, as for every learner.
     ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
     """
 
@@ -26,12 +27,18 @@ class Method:
     splits: bool = False
     ranks: bool = True
     learner: str | None = None
+    random: bool = False
 
     @property
     def run(self) -> Callable[[Trial], None]:
         """The function, which is handed a Trial."""
         function: Callable[[Trial], None] = resolve_name(f"{__package__}.{self.path}")
         return function
+
+    @property
+    def draws(self) -> bool:
+        """Whether a seed matters."""
+        return self.random or self.learner is not None
 
     @property
     def settings(self) -> type[Any]:
@@ -46,10 +53,10 @@ METHODS: Mapping[str, Method] = {
     "single": Method("blackbox:single"),
     "round-robin": Method("blackbox:round_robin", budget=10_000),
     "expert": Method("expert:expert"),
-    "random": Method("blackbox:random", budget=1000),
-    "greedy": Method("blackbox:greedy", budget=100_000),
-    "annealing": Method("blackbox:annealing", budget=20_000),
-    "cross-entropy": Method("blackbox:cross_entropy", budget=5000),
+    "random": Method("blackbox:random", budget=1000, random=True),
+    "greedy": Method("blackbox:greedy", budget=100_000, random=True),
+    "annealing": Method("blackbox:annealing", budget=20_000, random=True),
+    "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
     "heft": Method("listing:heft", budget=10_000),
     "critical-path": Method("listing:critical_path", budget=10_000),
     "m-topo": Method("baechi.placers:m_topo", BAECHI, 10_000),
@@ -60,7 +67,9 @@ METHODS: Mapping[str, Method] = {
     "dnn-ip": Method("maxload.placers:dnn_ip", ranks=False),
     "dnn-latency": Method("maxload.placers:dnn_latency", ranks=False),
     "optcnn": Method("soap.optcnn:optcnn", splits=True, ranks=False),
-    "flexflow": Method("soap.flexflow:flexflow", budget=2000, splits=True, ranks=False),
+    "flexflow": Method(
+        "soap.flexflow:flexflow", budget=2000, splits=True, ranks=False, random=True
+    ),
     "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
     "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),
 }

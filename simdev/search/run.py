@@ -1,16 +1,14 @@
-"""``search`` runs one method on one scenario or oracle, ``compare`` several on several."""
+"""``search`` runs one method on one scenario or oracle."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from math import nan
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..errors import InputError
 from ..oracle import Cost, Oracle, oracle_of
@@ -26,15 +24,8 @@ from .methods import METHODS, Method
 from .policy import SavedPolicy
 from .result import Result
 from .running import fall_back, problem_of
-from .trial import REFUSED, Trial
+from .trial import Trial
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-COLUMNS = [
-    "question", "method", "step_ms", "against_single", "fits", "peak_bytes", "placing_s",
-    "evaluations", "reason",
-]  # fmt: skip
 MATTERS = ("numpy", "numba", "scipy")  # packages whose version may change an answer
 
 
@@ -81,14 +72,14 @@ def search(
     that can stand nowhere, where no placement can be, and for a malformed one that an object
     proposes.
     """
-    _check(method, budget, seed, seconds, prepare)
+    check_limits(method, budget, seed, seconds, prepare)
     options = LearnerOptions(settings, warm, policy, train, n_jobs)
     request = requested(method, options)
     limits = Budget(budget, seconds, seed, progress)  # its clock runs: preparing an oracle counts
-    return _search(*_oracle_and_strategy(question), method, limits, prepare, request)
+    return search_oracle(*oracle_and_strategy(question), method, limits, prepare, request)
 
 
-def _oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
+def oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
     """The oracle of what is searched, and the strategy that it has by now.
 
     Raises InputError where it is neither a scenario nor an oracle, or under a fixed order.
@@ -107,7 +98,9 @@ def _oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]
     return oracle, oracle.under if isinstance(question, Oracle) else question.strategy
 
 
-def _check(method: object, budget: object, seed: object, seconds: object, prepare: object) -> None:
+def check_limits(
+    method: object, budget: object, seed: object, seconds: object, prepare: object
+) -> None:
     """Raises InputError for what goes with no scenario at all."""
     if isinstance(method, str):
         if method not in METHODS:
@@ -128,7 +121,7 @@ def _check(method: object, budget: object, seed: object, seconds: object, prepar
         raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
 
 
-def _search(
+def search_oracle(
     oracle: Oracle,
     given: Strategy,
     method: str | AskTell,
@@ -136,7 +129,9 @@ def _search(
     prepare: Sequence[str] | None,
     learner: Request | None,
 ) -> Result:
-    """Run a method on a prepared oracle, within checked limits."""
+    """Run a method on a prepared oracle, of which ``given`` is the own strategy, within checked
+    limits.
+    """
     name = method if isinstance(method, str) else type(method).__name__
     chosen = METHODS[method] if isinstance(method, str) else Method("", budget=1000)
     names = chosen.prepare if prepare is None else tuple(prepare)
@@ -211,82 +206,3 @@ def _answer(trial: Trial) -> tuple[Strategy, Cost]:
     else:
         raise best.refused or InputError("search: no placement was found that can be")
     return strategy, cost if cost.peaks else oracle(strategy)
-
-
-def compare(
-    methods: Iterable[str],
-    questions: Mapping[str, Scenario | Oracle],
-    budget: int | None = None,
-    seed: int = 0,
-    seconds: float | None = None,
-    prepare: Sequence[str] | None = None,
-) -> pd.DataFrame:
-    """The table that papers print: every method on every scenario or oracle, a row each, in this
-    order.
-
-    Columns: question (its name), method, step_ms, against_single (the best single device's step /
-    this one's; NaN where no device can run everything), fits, peak_bytes (of the fullest device),
-    placing_s (CPU seconds; costs are known by then), evaluations, reason (why a method has no
-    answer: then the numbers are NaN), and further objectives of methods. Each oracle is prepared
-    once, for all methods. Raises InputError for a method that is not there and for limits that are
-    none.
-    """
-    import pandas as pd
-
-    methods, rows = list(methods), list[dict[str, Any]]()
-    for method in methods:
-        _check(method, budget, seed, seconds, prepare)
-    if not isinstance(questions, Mapping):
-        raise InputError(f"questions: must be Scenarios or Oracles by name, got {questions!r}")
-    limits = partial(Budget, budget, seconds, seed)
-    for name, question in questions.items():
-        rows += [{"question": name, **row} for row in _rows(question, methods, limits, prepare)]
-    further = [name for row in rows for name in row if name not in COLUMNS]
-    return pd.DataFrame(rows, columns=[*COLUMNS, *dict.fromkeys(further)])
-
-
-def _rows(
-    question: Scenario | Oracle,
-    methods: Sequence[str],
-    limits: Callable[[], Budget],
-    prepare: Sequence[str] | None,
-) -> Iterator[dict[str, Any]]:
-    """The rows of one scenario or oracle, each method within new ``limits``."""
-    try:
-        oracle, given = _oracle_and_strategy(question)
-    except InputError as error:
-        yield from (_unanswered(method, error) for method in methods)
-        return
-    try:
-        alone = float(search(oracle, "single").cost.step_ps)
-    except REFUSED:
-        alone = nan
-    for method in methods:
-        try:
-            learner = requested(method, LearnerOptions())
-            result = _search(oracle, given, method, limits(), prepare, learner)
-        except REFUSED as error:
-            yield _unanswered(method, error)
-        else:
-            yield _row(method, result, alone)
-
-
-def _unanswered(method: str, error: Exception) -> dict[str, Any]:
-    numbers = dict.fromkeys(("step_ms", "against_single", "peak_bytes", "placing_s"), nan)
-    return {"method": method, **numbers, "fits": False, "evaluations": 0, "reason": str(error)}
-
-
-def _row(method: str, result: Result, alone_ps: float) -> dict[str, Any]:
-    cost, further = result.cost, dict(result.objectives)
-    del further["step_time_s"]
-    return {
-        "method": method,
-        "step_ms": cost.step_ps / 1e9,
-        "against_single": alone_ps / cost.step_ps if cost.step_ps else nan,
-        "fits": cost.feasible,
-        "peak_bytes": max(cost.peaks, default=0),
-        "placing_s": result.provenance["cpu_seconds"],
-        "evaluations": result.provenance["evaluations"],
-        "reason": "",
-        **further,
-    }

@@ -84,8 +84,12 @@ def answer(point: SweepPoint, memo: Memo) -> Answer:
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         return Answer(point.key, failed(reason), lasting=False)
     except Exception as error:
-        reason = f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
-        return Answer(point.key, failed(reason), lasting=False)
+        return Answer(point.key, failed(bug(error)), lasting=False)
+
+
+def bug(error: Exception) -> str:
+    """What an error says that simdev did not raise on purpose."""
+    return f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
 
 
 def _scenario(point: SweepPoint, memo: Memo) -> Scenario:

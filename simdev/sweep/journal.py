@@ -1,9 +1,9 @@
-"""The journal of a sweep: one finished result a line, appended and never rewritten.
+"""The journal of a sweep, or of another ``kind`` of work: one finished result a line, appended and
+never rewritten.
 
 A line is a JSON object, a tab and the CRC-32 of the object's bytes. Whoever opens a journal holds a
 lock on it, which the system gives back when the process ends, however it ends. A line that a crash
-cut short is cut off; one that is damaged elsewhere is passed over, and its scenario simulated
-again.
+cut short is cut off; one that is damaged elsewhere is passed over, and its result made again.
 """
 
 from __future__ import annotations
@@ -43,19 +43,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-HEADER = _line({"simdev": "sweep journal", "version": 1})
+def _header(kind: str) -> bytes:
+    return _line({"simdev": f"{kind} journal", "version": 1})
+
+
+HEADER = _header("sweep")
 
 
 class Journal:
     """An open journal: ``rows`` holds the finished rows of the keys that are ``wanted`` (None: of
-    all).
+    all). ``kind`` is the verb whose results it keeps.
 
-    Raises InputError where the file cannot be opened or written, is no journal, or another sweep
-    holds it.
+    Raises InputError where the file cannot be opened or written, is no journal of this kind, or
+    another process holds it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], wanted: Collection[str] | None = None) -> None:
-        self.path = os.fspath(path)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        wanted: Collection[str] | None = None,
+        kind: str = "sweep",
+    ) -> None:
+        self.path, self.kind, self._header = os.fspath(path), kind, _header(kind)
         self.rows: dict[str, Mapping[str, Any]] = {}
         self._synced = 0.0
         try:
@@ -81,21 +90,21 @@ class Journal:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise InputError("is not a regular file", self.path)
         if not _locked(self._file):
-            raise InputError("another sweep is writing to this journal", self.path)
+            raise InputError(f"another {self.kind} is writing to this journal", self.path)
         end = self._read(wanted)
         if end != os.fstat(self._file).st_size:
             os.ftruncate(self._file, end)
         if end == 0:
-            self._write(HEADER)
+            self._write(self._header)
 
     def _read(self, wanted: Collection[str] | None) -> int:
         """Take over what is whole; the number of bytes up to the end of the last whole line."""
         with open(self._file, "rb", closefd=False) as file:
             head = file.readline()
-            if head != HEADER:
-                if not HEADER.startswith(head):
+            if head != self._header:
+                if not self._header.startswith(head):
                     raise InputError(
-                        "is not a journal of simdev sweep; name another file", self.path
+                        f"is not a journal of simdev {self.kind}; name another file", self.path
                     )
                 return 0
             end = len(head)

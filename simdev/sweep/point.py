@@ -111,10 +111,15 @@ def file_digest(path: str) -> str:
         return "unreadable"
 
 
-@cache
 def engine_version() -> str:
+    """The version of what simulates a scenario (``sources_version``)."""
+    return sources_version(APART)
+
+
+@cache
+def sources_version(apart: tuple[str, ...]) -> str:
     """The version of simdev and a hash of the sources and tables that make an answer:
-    ``0.1.0+1f0a9c3e``.
+    ``0.1.0+1f0a9c3e``; those whose paths begin as one of ``apart`` take no part in it.
 
     An edit to a source changes it, so that no result of the code before is taken for one of the
     code after.
@@ -122,7 +127,7 @@ def engine_version() -> str:
     digest = hashlib.sha256()
     for source in sorted([*PACKAGE.rglob("*.py"), *(PACKAGE / "presets").rglob("*.json")]):
         place = source.relative_to(PACKAGE)
-        if not f"{place.with_suffix('').as_posix()}/".startswith(APART):
+        if not f"{place.with_suffix('').as_posix()}/".startswith(apart):
             digest.update(f"{place.as_posix()}\0".encode() + source.read_bytes() + b"\0")
     return f"{__version__}+{digest.hexdigest()[:8]}"
 

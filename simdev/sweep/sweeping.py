@@ -8,11 +8,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, SimdevError
-from ..jobs import is_serial, require_joblib
+from ..jobs import Died, finished, is_serial
 from .answer import Answer, Memo, answer, failed
 from .grid import Grid, points
 from .journal import Journal
@@ -21,7 +19,6 @@ from .point import Source, SweepPoint, rows_of
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUND = 8
 _memo = Memo()
 
 
@@ -108,55 +105,5 @@ def answers(points: Iterable[SweepPoint], n_jobs: int | None = None) -> Iterator
         memo = Memo()
         yield from (answer(point, memo) for point in points)
         return
-    left = {point.key: point for point in points}
-    while left:
-        sent: list[SweepPoint] = []
-        try:
-            for result in _pool(left.values(), n_jobs, sent):
-                del left[result.key]
-                yield result
-        except SimdevError:
-            raise
-        except Exception as error:
-            # Workers tell what goes wrong in a scenario, so this is the death of a worker: which
-            # point was it?
-            if not sent:
-                raise InputError(f"n_jobs: {error}") from None
-            for point in [point for point in sent if point.key in left]:
-                yield _alone(left.pop(point.key), n_jobs)
-
-
-def _pool(
-    points: Iterable[SweepPoint], n_jobs: int | None, sent: list[SweepPoint]
-) -> Iterator[Answer]:
-    """The answers of a pool of workers; ``sent`` gets the points that left."""
-    require_joblib()
-    from joblib import Parallel, delayed, effective_n_jobs
-    from joblib.parallel import get_active_backend
-
-    def calls() -> Iterator[Any]:
-        # A copy: the caller takes points from its list while they are answered.
-        for point in list(points):
-            sent.append(point)
-            yield delayed(answer_here)(point)
-
-    if get_active_backend()[0].supports_return_generator:
-        yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(calls())
-        return
-    # Ray's backend hands its answers back all at once, so it gets a few for each worker at a time.
-    with Parallel(n_jobs=n_jobs) as parallel:
-        left = calls()
-        while some := list(islice(left, ROUND * effective_n_jobs(n_jobs))):
-            yield from parallel(some)
-
-
-def _alone(point: SweepPoint, n_jobs: int | None) -> Answer:
-    """A point's second try; the row of a failure where its worker dies again."""
-    try:
-        return next(_pool([point], n_jobs, []))
-    except SimdevError:
-        raise
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        row = failed(f"its worker died, perhaps out of memory: {reason}")
-        return Answer(point.key, row, lasting=False)
+    for key, result in finished(answer_here, {point.key: point for point in points}, n_jobs):
+        yield Answer(key, failed(result.reason), False) if isinstance(result, Died) else result

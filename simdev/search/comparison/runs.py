@@ -1,0 +1,111 @@
+"""Runs: one method with one seed on one question, as a value that JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...files import read_strategy, strategy_object
+from ...oracle import Cost, Oracle
+from ..result import Result
+from ..space import Rank, rank_of
+from ..trial import Point
+
+WARM = "+"  # between a learner and the method whose best it imitates: post+m-sct
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A method as a comparison lists it: ``annealing``, or a learner with its warm start,
+    ``post+m-sct``.
+    """
+
+    label: str
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.label.partition(WARM)[0]
+
+    @property
+    def warm(self) -> str | None:
+        """The method whose best is imitated; None where nothing is said."""
+        return self.label.partition(WARM)[2] or None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What a method (by its label) ended with on a question; where there is no result, the
+    ``reason``.
+
+    ``rank`` orders results, the best first (``space.rank_of``).
+    """
+
+    question: Hashable
+    method: str
+    seed: int
+    result: Result | None = None
+    rank: Rank | None = None
+    reason: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has a result, and nobody cut it short."""
+        return self.result is not None and self.result.provenance["ended"] != "interrupted"
+
+    def to_json(self) -> dict[str, Any]:
+        """Its seed with the whole result, or with the reason why there is none."""
+        result = {"reason": self.reason} if self.result is None else self.result.to_json()
+        return {"seed": self.seed, **result}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What stands beside all methods of a question: one device, or the scenario's own strategy."""
+
+    cost: Cost
+    rank: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The references of a question: None where no device can run everything, or where the own
+    strategy cannot be.
+    """
+
+    single: Reference | None = None
+    present: Reference | None = None
+
+
+def record_of(oracle: Oracle, result: Result) -> dict[str, Any]:
+    """A result as JSON, without the policy that a learner may have saved."""
+    cost = result.cost
+    return {
+        "strategy": strategy_object(result.strategy),
+        "step_ps": cost.step_ps,
+        "memory_excess": cost.memory_excess,
+        "peaks": list(cost.peaks),
+        "rank": list(rank_of(oracle, cost)),
+        "objectives": dict(result.objectives),
+        "points": [list(asdict(point).values()) for point in result.points],
+        "provenance": dict(result.provenance),
+        "details": dict(result.details),
+        "obstacles": list(result.obstacles),
+    }
+
+
+def run_of(question: Hashable, method: str, seed: int, record: Mapping[str, Any]) -> Run:
+    """The run of a record; what was never written down (a policy) is not there."""
+    excess, step_ps = record["memory_excess"], record["step_ps"]
+    result = Result(
+        read_strategy(record["strategy"]),
+        Cost(step_ps / 1e12, excess == 0, excess, step_ps, tuple(record["peaks"])),
+        record["objectives"],
+        tuple(Point(*point) for point in record["points"]),
+        record["provenance"],
+        record["details"],
+        tuple(record["obstacles"]),
+    )
+    over, total, ps = record["rank"]
+    return Run(question, method, seed, result, (over, total, ps))
