@@ -5,7 +5,7 @@ oracle, ``compare`` several on several (``run_comparison`` with their curves); `
 result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
 makes graphs smaller before they are placed. env/ is the same problem as Gymnasium environments
 (they need simdev[rl], and are registered when it is imported); features.py tells learners a
-question as arrays.
+question as arrays. Some methods learn: ``load_policy`` reads what they learned.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -166,6 +168,20 @@ def test_a_warm_start_is_the_answer_where_nothing_is_left_to_learn_with(budget):
     assert result.cost == search(toy(), "annealing", budget).cost
 
 
+def test_a_part_of_a_budget_has_limits_of_its_own_and_counts_in_the_whole():
+    counts: list[int] = []
+    whole = Budget(100, 50.0, 7, counts.append)
+    part = whole.part(0.2, most=1000)
+    assert (part.limit, part.seconds, part.seed) == (20, 10.0, 7)
+    assert whole.part(0.2, most=5).limit == 5
+    assert whole.part(0.001).limit == 1
+    assert (Budget().part(0.2).limit, Budget().part(0.2).seconds) == (None, None)
+    assert part.random.random() == np.random.default_rng(7).random()
+    whole.count()
+    part.count()
+    assert (part.evaluations, whole.evaluations, counts) == (1, 2, [1, 2])
+
+
 def test_an_interrupted_warm_start_keeps_its_best(monkeypatch):
     def interrupted(trial: Trial) -> None:
         trial.score(np.zeros(6, np.int64))
@@ -262,3 +278,10 @@ def test_a_policy_of_an_interrupted_search_is_kept(monkeypatch):
     assert result.provenance["ended"] == "interrupted"
     assert result.policy is not None
     assert result.policy.weights["chance"].shape == (6, 3)
+
+
+def test_importing_searches_loads_nothing_that_only_learners_need():
+    names = ("torch", "safetensors", "gymnasium", "matplotlib", "pandas", "joblib")
+    code = f"import sys, simdev.search; print(*(name for name in {names} if name in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
