@@ -172,7 +172,7 @@ def _result(trial: Trial, provenance: Mapping[str, Any]) -> Result:
     if best.refused is not None:
         best.details["impossible"] = {"placements": best.refusals, "last": str(best.refused)}
     versions = {"simdev": __version__, "python": platform.python_version()}
-    for name in MATTERS:
+    for name in (*MATTERS, "torch") if trial.policy is not None else MATTERS:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     used = {

@@ -280,6 +280,13 @@ def test_a_policy_of_an_interrupted_search_is_kept(monkeypatch):
     assert result.policy.weights["chance"].shape == (6, 3)
 
 
+def test_versions_of_what_learns_are_told():
+    """The same weights and random numbers may give other sums by another PyTorch."""
+    pytest.importorskip("torch")
+    assert "torch" in search(toy(), "tiny", 40).provenance["versions"]
+    assert "torch" not in search(toy(), "single").provenance["versions"]
+
+
 def test_importing_searches_loads_nothing_that_only_learners_need():
     names = ("torch", "safetensors", "gymnasium", "matplotlib", "pandas", "joblib")
     code = f"import sys, simdev.search; print(*(name for name in {names} if name in sys.modules))"
