@@ -55,6 +55,7 @@ FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "
 FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
 FLAGS |= {"train": "--no-train", "n_jobs": "--jobs"}
 DIGITS = 6  # of times: what a search gains is often in the last of them
+SHORT = 4  # of times that only explain others
 ENDS = {
     "done": "ended by itself",
     "budget": "budget spent",
@@ -158,9 +159,13 @@ def _text(result: Result, present: Cost | None, confirmed: bool) -> str:
         lines.append(f"the scenario's strategy: {format_seconds(present.seconds, DIGITS)}{fits}")
     if "warm" in result.details:
         lines += _beginning(result)
+    executed = "execution" in result.details
+    shown = {"step_time_s", *(("period_s", "executed_period_s") if executed else ())}
     lines += [
-        f"{name}: {value:.6g}" for name, value in result.objectives.items() if name != "step_time_s"
+        f"{name}: {value:.6g}" for name, value in result.objectives.items() if name not in shown
     ]
+    if executed:
+        lines.append(_executed(result.objectives["period_s"], result.details["execution"]))
     lines += [
         _fit(result.cost),
         f"first placement tried: {format_seconds(result.points[0].step_ps / 1e12, DIGITS)}",
@@ -172,6 +177,23 @@ def _text(result: Result, present: Cost | None, confirmed: bool) -> str:
     if confirmed:
         lines.append("confirmed by the reference engine and the checker")
     return "\n".join(lines)
+
+
+def _executed(planned_s: float, execution: Mapping[str, Any]) -> str:
+    """The period of a pipeline as planned and as executed, and where the difference comes from."""
+    from ..units import format_bytes, format_seconds
+
+    period_s, steps = execution["period_s"], ("alone_s", "in_turn_s", "together_s")
+    alone, in_turn, together = (format_seconds(execution[name], SHORT) for name in steps)
+    share = f" ({period_s / planned_s - 1:+.1%})" if planned_s else ""
+    steady = "" if execution["steady"] else ", not steady yet"
+    over = execution["memory_excess_bytes"]
+    return (
+        f"planned {format_seconds(planned_s, DIGITS)}, executed {format_seconds(period_s, DIGITS)} "
+        f"a minibatch{share}{steady}: its slowest stage alone takes {alone}, all stages in turn "
+        f"{in_turn}, with replicas that synchronise {together}, and transfers make the rest"
+        + (f"; does not fit: {format_bytes(over)} over" if over else "")
+    )
 
 
 def _fit(cost: Cost) -> str:

@@ -62,7 +62,7 @@ METHODS: Mapping[str, Method] = {
     "m-topo": Method("baechi.placers:m_topo", BAECHI, 10_000),
     "m-etf": Method("baechi.placers:m_etf", BAECHI, 10_000),
     "m-sct": Method("baechi.placers:m_sct", BAECHI, 10_000),
-    "pipedream": Method("pipedream:pipedream", ("pair",), 10_000, ranks=False),
+    "pipedream": Method("pipedream.placer:pipedream", ("pair",), 10_000, ranks=False),
     "dnn-contiguous": Method("maxload.placers:dnn_contiguous", ranks=False),
     "dnn-ip": Method("maxload.placers:dnn_ip", ranks=False),
     "dnn-latency": Method("maxload.placers:dnn_latency", ranks=False),

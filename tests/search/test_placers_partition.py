@@ -21,7 +21,8 @@ from simdev.search.ideals import ideals, leaves
 from simdev.search.maxload.contiguous import Blocks, Split, blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem, problem_of
 from simdev.search.maxload.programs import integer_program
-from simdev.search.pipedream import Level, Profile, levels_of, partition, profile_of
+from simdev.search.pipedream.plan import partition
+from simdev.search.pipedream.profile import Level, Profile, levels_of, profile_of
 from simdev.structure import before_of, components, topological
 from strategies import UNIT, Tape, drawn, op
 

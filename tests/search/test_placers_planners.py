@@ -15,14 +15,16 @@ from simdev import Oracle
 from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph
-from simdev.search import pipedream as pipelines
 from simdev.search import search
 from simdev.search.budget import SpentError
 from simdev.search.ideals import bits, ideals, nested, table
 from simdev.search.listing import Timeline
 from simdev.search.maxload.contiguous import blocks_of, splits
 from simdev.search.maxload.problem import MaxLoadProblem
-from simdev.search.pipedream import Level, Profile, partition
+from simdev.search.pipedream import placer as pipelines
+from simdev.search.pipedream import plan as planner
+from simdev.search.pipedream.plan import partition
+from simdev.search.pipedream.profile import Level, Profile
 from simdev.structure import before_of, topological
 from strategies import UNIT, Tape, drawn, op
 from test_placers_partition import best_split, problem
@@ -100,7 +102,7 @@ def test_the_best_pipeline_so_far_is_placed(monkeypatch):
             raise SpentError
         return planned(profile, levels, straight)
 
-    monkeypatch.setattr("simdev.search.pipedream.partition", partition)
+    monkeypatch.setattr("simdev.search.pipedream.placer.partition", partition)
     found = search(ring(), "pipedream")
     assert calls == [True, False]
     assert found.details["placed_period_s"] == pytest.approx(16e-12)
@@ -316,7 +318,7 @@ def test_long_chains_are_cut_at_some_places(monkeypatch):
     profile = replace(line(30), activations=tuple(1 if i % 3 == 2 else 100 for i in range(30)))
     exact = partition(profile, [Level(5, 1000.0)])
     assert exact.exact
-    monkeypatch.setattr(pipelines, "MOST", 12)
+    monkeypatch.setattr(planner, "MOST", 12)
     found = partition(profile, [Level(5, 1000.0)])
     assert not found.exact
     assert found.seconds == pytest.approx(exact.seconds)
@@ -324,10 +326,10 @@ def test_long_chains_are_cut_at_some_places(monkeypatch):
 
 
 def test_fewer_ideals_are_looked_at_where_there_is_more_to_compare():
-    alone = pipelines.most_ideals([Level(4, 1.0)])
-    nodes = [pipelines.most_ideals([Level(size, 1.0), Level(2, 1.0)]) for size in (4, 8, 64)]
-    assert alone == pipelines.MOST > nodes[0] > nodes[1] > nodes[2] > 1
-    assert pipelines.most_ideals([Level(64, 1.0)], straight=True) == pipelines.MOST
+    alone = planner.most_ideals([Level(4, 1.0)])
+    nodes = [planner.most_ideals([Level(size, 1.0), Level(2, 1.0)]) for size in (4, 8, 64)]
+    assert alone == planner.MOST > nodes[0] > nodes[1] > nodes[2] > 1
+    assert planner.most_ideals([Level(64, 1.0)], straight=True) == planner.MOST
 
 
 def test_a_pipeline_that_overflows_is_mended():

@@ -1,24 +1,22 @@
-"""PipeDream (Narayanan et al., SOSP 2019, section 3.1): stages with replicas on the levels of a
-cluster, by a dynamic program over what the forward pass can have done.
+"""The planner (section 3.1): stages with replicas on the levels of a cluster, by a dynamic program
+over what the forward pass can have done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from ..oracle import Oracle
-from ..structure import before_of, components, topological, unit_of
-from ..taskgraph import Floats
-from .fitting import repair
-from .ideals import bits, ideals, leaves, nested, packed, table, unhurried
-from .space import mean_ps
-from .trial import Trial
+from ...errors import InputError
+from ...structure import before_of, components, topological
+from ...taskgraph import Floats
+from ..ideals import bits, ideals, leaves, nested, packed, table, unhurried
+from .profile import Level, Profile
 
 MOST = 2500  # ideals; beyond it some of those of one linear order are taken
 WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
@@ -27,13 +25,23 @@ CELLS = 1 << 20  # of a table at a time
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of the pipeline: its groups of ops, on how many devices, and the seconds of a
-    minibatch.
+    """A stage of the pipeline: its groups of ops, its machines in the order in which minibatches
+    take them, and seconds.
+
+    ``seconds`` are those of a minibatch, ``sync_seconds`` those of adding up the gradients of a
+    round, one minibatch a machine: 4 (r - 1) W / (b r) on each level. Machines are numbered as the
+    levels are filled, those of an innermost machine in a row.
     """
 
     groups: tuple[int, ...]
-    replicas: int
+    machines: tuple[int, ...]
     seconds: float
+    sync_seconds: float
+
+    @property
+    def replicas(self) -> int:
+        """On how many machines it stands."""
+        return len(self.machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +53,6 @@ class Partition:
     stages: tuple[Stage, ...]
     seconds: float
     exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What the planner reads of groups of ops: forward and backward seconds, bytes that forward ops
-    make, parameters.
-
-    ``order`` holds (earlier, later) pairs of groups.
-    """
-
-    seconds: tuple[float, ...]
-    activations: tuple[int, ...]
-    parameters: tuple[int, ...]
-    order: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """``count`` machines joined at ``bandwidth`` bytes per second, each made of the level below."""
-
-    count: int
-    bandwidth: float
 
 
 def partition(
@@ -103,8 +89,15 @@ def partition(
         below, width = tables[-1].best[-1], level.count
     period = tables[-1].best[:, 0, -1]
     used = int(period.argmin()) if straight else levels[-1].count - 1
-    cuts = _stages(tables, len(levels) - 1, 0, len(states) - 1, used)
-    stages = [Stage(tuple(bits(states[j] & ~states[i])), r, float(time[i, j])) for i, j, r in cuts]
+    stages = [
+        Stage(
+            tuple(bits(states[cut.after] & ~states[cut.before])),
+            cut.machines,
+            float(time[cut.before, cut.after]),
+            cut.sync_seconds,
+        )
+        for cut in _stages(tables, len(levels) - 1, 0, len(states) - 1, used)
+    ]
     return Partition(tuple(stages), float(period[used]), exact)
 
 
@@ -256,127 +249,36 @@ class _LevelTable:
         return None
 
 
-def _stages(
-    tables: Sequence[_LevelTable], level: int, i: int, j: int, m: int
-) -> list[tuple[int, int, int]]:
-    """The stages between two states on m + 1 machines of a level: (state before, state after,
-    devices).
-    """
+class _Cut(NamedTuple):
+    """A stage between two states; machines are numbered within those that it was asked for."""
+
+    before: int
+    after: int
+    machines: tuple[int, ...]
+    sync_seconds: float
+
+
+def _stages(tables: Sequence[_LevelTable], level: int, i: int, j: int, m: int) -> list[_Cut]:
+    """The stages between two states on m + 1 machines of a level."""
     if level < 0:
-        return [(i, j, 1)]
-    k, replicas, before = i, m + 1, list[tuple[int, int, int]]()
+        return [_Cut(i, j, (0,), 0.0)]
+    k, replicas, before = i, m + 1, list[_Cut]()
     split = tables[level].split(i, j, m)
     if split is not None:
         k, replicas = split
         before = _stages(tables, level, i, k, m - replicas)
-    machines = tables[level - 1].level.count if level else 1
-    inner = _stages(tables, level - 1, k, j, machines - 1)
-    return [*before, *((a, b, r * replicas) for a, b, r in inner)]
+    inside = tables[level - 1].level.count if level else 1
+    inner = _stages(tables, level - 1, k, j, inside - 1)
+    size = prod(table.level.count for table in tables[:level])
+    return [*before, *(_replicated(cut, tables[level], size, m + 1, replicas) for cut in inner)]
 
 
-def profile_of(oracle: Oracle) -> Profile:
-    """The layers of a graph: its colocation groups, each with all phases, in the order of their
-    forward ops.
+def _replicated(cut: _Cut, table: _LevelTable, size: int, end: int, replicas: int) -> _Cut:
+    """A stage inside of one machine, on the last ``replicas`` of ``end`` of ``size`` each.
 
-    Groups on a cycle of forward edges keep their order among each other only. Times are means over
-    devices. Raises InputError where a backward op stands in a group without forward ops (pair them
-    first).
+    Minibatches go from machine to machine, so that one stays in it from stage to stage.
     """
-    graph, group = oracle.graph, unit_of(oracle.graph)
-    layers = [[graph.ops[i] for i in members] for members in oracle.groups]
-    for ops in layers:
-        if all(op.phase != "forward" for op in ops):
-            raise InputError(
-                f'pipedream: "{ops[0].name}" stands in no group with a forward op: use the '
-                'preparation "pair", and for what it leaves the attribute "forward" of the op, '
-                "which names one, or a colocation group"
-            )
-    mean = mean_ps(oracle.prepared.duration) / 1e12
-    order = {
-        (group[producer], group[consumer])
-        for consumer, reads in enumerate(graph.reads)
-        for producer, _ in reads
-        if graph.ops[producer].phase == graph.ops[consumer].phase == "forward"
-    }
-    return Profile(
-        tuple(float(mean[list(members)].sum()) for members in oracle.groups),
-        tuple(
-            sum(tensor.bytes for op in ops if op.phase == "forward" for tensor in op.made)
-            for ops in layers
-        ),
-        tuple(sum(op.param_bytes for op in ops) for ops in layers),
-        tuple(sorted(pair for pair in order if pair[0] != pair[1])),
-    )
-
-
-def levels_of(oracle: Oracle) -> list[Level]:
-    """The devices as levels: those of a node, then the nodes, where all nodes have as many; else
-    all as one level.
-
-    The bandwidth of a level is the least between two devices of it.
-    """
-    cluster = oracle.cluster
-    nodes: dict[int, list[int]] = {}
-    for d, device in enumerate(cluster.devices):
-        if device.runs_ops:
-            nodes.setdefault(device.node, []).append(d)
-    sizes = {len(devices) for devices in nodes.values()}
-    everywhere = [d for devices in nodes.values() for d in devices]
-    if len(nodes) == 1 or sizes == {1} or len(sizes) > 1:
-        return [Level(len(everywhere), _least(oracle, everywhere))]
-    inside = min(_least(oracle, devices) for devices in nodes.values())
-    return [Level(sizes.pop(), inside), Level(len(nodes), _least(oracle, everywhere))]
-
-
-def _least(oracle: Oracle, devices: Sequence[int]) -> float:
-    route = oracle.prepared.fabric.routes.route
-    routes = [route(a, b) for a in devices for b in devices if a != b]
-    return min((float(route.bandwidth) for route in routes if route is not None), default=inf)
-
-
-def pipedream(trial: Trial) -> None:
-    """PipeDream's plan; what is placed, and scored, is its best pipeline without replicas, one
-    device a stage.
-
-    A minibatch passes such a pipeline one stage after another, so the step time is that of a single
-    minibatch; the objective is the period in steady state (``period_s`` of the plan with replicas,
-    in ``details`` of the placed one). The plan knows no memory: where it overflows, groups are
-    moved (``details`` has how many ops were ``moved``).
-    """
-    oracle, budget = trial.problem.oracle, trial.budget
-    profile, levels = profile_of(oracle), levels_of(oracle)
-    devices = sorted(set.intersection(*(set(able.tolist()) for able in trial.problem.choices)))
-    if len(devices) < sum(device.runs_ops for device in oracle.cluster.devices):
-        raise InputError("pipedream: every device must be able to run every op")
-    flat = [Level(len(devices), levels[-1].bandwidth)]
-    _place(trial, partition(profile, flat, True, budget.require_time), devices)
-    plan = partition(profile, levels, due=budget.require_time)
-    trial.best.objectives["period_s"] = plan.seconds
-    trial.best.details |= {"exact": plan.exact, "stages": _summaries(oracle, plan)}
-
-
-def _place(trial: Trial, plan: Partition, devices: Sequence[int]) -> None:
-    """Score a pipeline of one device a stage; mended where it does not fit."""
-    oracle, best = trial.problem.oracle, trial.best
-    best.details["placed_stages"] = _summaries(oracle, plan)
-    best.details["placed_period_s"] = plan.seconds
-    placement = np.zeros(len(oracle.groups), np.int64)
-    for device, stage in zip(devices, plan.stages, strict=False):
-        placement[list(stage.groups)] = device
-    trial.score(placement)
-    repair(trial)
-    if best.placement is not None:  # it can be
-        best.details["moved"] = int((best.placement[0] != oracle.placement(placement)).sum())
-
-
-def _summaries(oracle: Oracle, plan: Partition) -> list[dict[str, object]]:
-    """The stages of a plan, by the first op of each group."""
-    first = [oracle.graph.ops[members[0]].name for members in oracle.groups]
-    return [
-        {
-            "ops": [first[group] for group in stage.groups],
-            "replicas": stage.replicas,
-            "seconds": stage.seconds,
-        }
-        for stage in plan.stages
-    ]
+    held, rate = float(table.held[cut.before, cut.after]), table.level.bandwidth * replicas
+    machines = [(end - replicas + r) * size + d for d in cut.machines for r in range(replicas)]
+    synced = cut.sync_seconds + 4 * (replicas - 1) * held / rate
+    return cut._replace(machines=tuple(machines), sync_seconds=synced)
