@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from strategies import UNIT, World, op
 
 # for benchmarks: plain `pytest` puts tests/ alone there
 sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+# Modules of tests keep a million objects (torch, numba): a full collection takes half a second, and
+# by default there are dozens in a run. Pytest collects all at its end.
+gc.set_threshold(50_000, 10, 10)
 
 settings.register_profile(
     "ci",
