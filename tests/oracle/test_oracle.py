@@ -95,9 +95,7 @@ def make_questions(tape: Tape) -> list[World]:
     return [world, *(moved(tape, world) for _ in range(more))]
 
 
-@settings(max_examples=1500)
-@given(drawn(make_questions))
-def test_the_oracle_equals_lower_and_simulate(questions):
+def equals_lower_and_simulate(questions: list[World]) -> None:
     oracle = oracle_of(questions[0])
     for world in questions:
         cost = expected(world)
@@ -105,6 +103,19 @@ def test_the_oracle_equals_lower_and_simulate(questions):
         assert oracle.step_ps(column(world)) == cost.step_ps
         assert oracle(world.strategy) == cost
         assert cost.feasible == (cost.memory_excess == 0)
+
+
+@settings(max_examples=500)
+@given(drawn(make_questions))
+def test_the_oracle_equals_lower_and_simulate(questions):
+    equals_lower_and_simulate(questions)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000)
+@given(drawn(make_questions))
+def test_it_does_on_many_more_questions(questions):
+    equals_lower_and_simulate(questions)
 
 
 @settings(max_examples=500)
