@@ -1,0 +1,138 @@
+"""Post's loop: proximal updates after every K samples, a cross-entropy step after every N."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from ...errors import InputError
+from ...oracle import Cost
+from ...taskgraph import Floats, Ints
+from ..learning.evaluation import evaluate
+from ..learning.signals import reference_ps, signal
+from ..policy import SavedPolicy, tied_to
+from ..sampling import (
+    PATIENCE,
+    around,
+    best_of,
+    frequencies,
+    likeliest,
+    mixed,
+    sampled,
+    share_of_moves,
+    uniform,
+)
+from ..space import rank_of
+from ..trial import Trial
+from .settings import Settings
+from .surrogate import advantages, ascended
+
+CHANCE = "chance"  # name of the weights of a saved policy: the distribution [group, device]
+
+
+def post(trial: Trial) -> None:
+    """Post (Gao, Chen, Li, NeurIPS 2018, algorithm 1): no network, one distribution over the
+    devices of each group.
+
+    It ends where nothing new is sampled any more. Raises SpentError, and InputError for settings
+    that contradict.
+    """
+    learner = Post(trial)
+    if not trial.learning.train:
+        evaluate(trial, likeliest(learner.chance), learner.samples)
+        return
+    idle = 0
+    while idle < PATIENCE:
+        before = trial.distinct
+        learner.round()
+        idle = 0 if trial.distinct > before else idle + 1
+
+
+class Post:
+    """The distribution of a trial and how it changes.
+
+    It begins uniform, with a saved policy, or around a placement. Then the uniform share that is
+    mixed in moves no more groups of a sample than the beginning did: a tenth of hundreds of groups
+    at random would leave nothing of the placement.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial, learning, problem = trial, trial.learning, trial.problem
+        self._settings: Settings = learning.settings
+        if self._settings.samples % self._settings.batch:
+            raise InputError(
+                f"settings: samples must be a multiple of batch, got {self._settings.samples} and "
+                f"{self._settings.batch}"
+            )
+        self._even = uniform(problem.choices, len(problem.oracle.cluster.devices))
+        self.chance, self._most = self._even, 1.0
+        if learning.policy is not None:
+            self.chance = _weights(learning.policy, self._even)
+        elif learning.warm is not None:
+            self.chance = around(learning.warm, self._even, self._settings.moves)
+        if self.chance is not self._even:
+            self._most = share_of_moves(self._settings.moves, self._even)
+        trial.policy = self
+        self._reference = reference_ps(trial)
+
+    def saved(self) -> SavedPolicy:
+        """The distribution as it is now, tied to the groups of its graph."""
+        groups, devices = self.chance.shape
+        graph, settings = tied_to(self._trial.problem.oracle), asdict(self._settings)
+        weights = {CHANCE: self.chance.copy()}
+        return SavedPolicy("post", 0, devices, groups, graph, settings, weights)
+
+    def samples(self) -> Ints:
+        """K placements [sample, group]."""
+        lucks = self._trial.budget.random.random((self._settings.batch, len(self._even)))
+        return sampled(self.chance, lucks)
+
+    def round(self) -> None:
+        """N samples: proximal updates after every K, a cross-entropy step after the last."""
+        count, elite = self._settings.samples // self._settings.batch, self._settings.elite
+        rows: list[Ints] = []
+        costs: list[Cost] = []
+        for number in range(1, count + 1):
+            rows.append(self.samples())
+            costs += map(self._trial.score_once, rows[-1])
+            if number < count or not elite:
+                self._ascend(rows[-1], costs[-len(rows[-1]) :])
+        if elite:
+            self._follow(np.concatenate(rows), costs)
+
+    def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
+        """Steps of ascent on the proximal objective of the last K."""
+        oracle, settings = self._trial.problem.oracle, self._settings
+        # What does not fit counts as slower: its excess is a slope that leads out.
+        signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
+        gains = advantages(np.array(signals))
+        self.chance = ascended(
+            self.chance, rows, gains, settings.steps, settings.rate, settings.clip, settings.kl
+        )
+
+    def _follow(self, rows: Ints, costs: Sequence[Cost]) -> None:
+        """The cross-entropy step in closed form: the frequencies among the elite of the last N
+        replace the distribution, and some of the uniform one is mixed in.
+        """
+        oracle, settings = self._trial.problem.oracle, self._settings
+        best = best_of(rows, [rank_of(oracle, cost) for cost in costs], settings.elite)
+        explore = settings.explore * (1.0 - self._trial.budget.share)
+        chance = frequencies(best, self._even.shape[1])
+        self.chance = mixed(chance, self._even, min(explore, self._most))
+
+
+def _weights(policy: SavedPolicy, even: Floats) -> Floats:
+    """The distribution of a saved policy, on the devices that are allowed here.
+
+    Raises InputError where it holds none of this shape.
+    """
+    kept = policy.weights.get(CHANCE)
+    if kept is None or kept.shape != even.shape or not (np.isfinite(kept) & (kept >= 0)).all():
+        raise InputError(f"policy: must hold chances {even.shape[0]} x {even.shape[1]}")
+    chance = np.where(even > 0, kept, 0.0)
+    total = chance.sum(axis=1, keepdims=True)
+    # The devices of a group may be others than where it was learned.
+    here: Floats = np.divide(chance, total, out=even.copy(), where=total > 0)
+    return here
