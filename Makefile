@@ -47,6 +47,7 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.strategies
 	$(BIN)/python -m benchmarks.hybrid
 	$(BIN)/python -m benchmarks.placers
+	$(BIN)/python -m benchmarks.learners --quick
 	$(BIN)/python -m benchmarks.sweeps
 
 # A stamp records that an environment is complete; it is made anew when a file that decides its content changes.

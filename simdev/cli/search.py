@@ -1,4 +1,6 @@
-"""``simdev search SCENARIO --method NAME``: look for a better placement."""
+"""``simdev search SCENARIO --method NAME``: look for a better placement; ``--compare LIST``: by
+several methods.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from . import comparison as several
 from .options import DONE, FAILED_CHECK, INFEASIBLE
-from .outputs import JSON, files_of, output_files, progress_bar
+from .outputs import JSON, PICTURES, files_of, output_files, progress_bar
 
 if TYPE_CHECKING:
     from ..oracle import Cost
@@ -20,12 +23,13 @@ if TYPE_CHECKING:
 
 HELP = "look for a better placement by the placers and partitioners of the papers"
 DESCRIPTION = (
-    "Run one method on a scenario. The best strategy is run once more by the reference engine and "
-    "judged by the checker. Exits 1 where nothing was found that fits into memory."
+    "Run one method on a scenario, or several to compare them. The best strategy is run once more "
+    "by the reference engine and judged by the checker. Exits 1 where nothing was found that fits "
+    "into memory."
 )
 OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin)"),
-    ("--method", "NAME", "see docs/search.md; a wrong name lists them", {"required": True}),
+    ("--method", "NAME", "see docs/search.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),
     ("--seed", "K", "of what is random (default 0)", {"default": 0}),
@@ -36,7 +40,7 @@ OPTIONS = (
         "adjust:RULE chooses by first, frequent, memory, memory-sum, time or time-sum",
     ),
     ("-o --output", "OUT", "write the best strategy (.json, .json.gz)"),
-    ("--json", "", "print objectives, provenance and curve as JSON"),
+    ("--json", "", "print objectives, provenance and curves as JSON"),
     ("--settings", "LIST", "of a learner: published, NAME=VALUE (comma-separated)"),
     (
         "--warm",
@@ -47,13 +51,18 @@ OPTIONS = (
     ("--policy", "FILE", "a saved policy that a learner begins with"),
     ("--no-train", "", "evaluate the policy without learning"),
     ("--save-policy", "OUT", "write what a learner learned (.safetensors)"),
-    ("-j --jobs", "N", "processes of a learner at once, -1 on all cores (default 1)"),
+    (
+        "-j --jobs",
+        "N",
+        "processes at once, of a learner or of a comparison, -1 on all cores (default 1)",
+    ),
+    *several.OPTIONS,
 )
 # Arguments of ``search``, which are the first words of its problems, and the options that they are
 # here.
 FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare")}
 FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
-FLAGS |= {"train": "--no-train", "n_jobs": "--jobs"}
+FLAGS |= {"train": "--no-train", "n_jobs": "--jobs", "seeds": "--seeds", "plot": "--plot"}
 DIGITS = 6  # of times: what a search gains is often in the last of them
 SHORT = 4  # of times that only explain others
 ENDS = {
@@ -66,31 +75,33 @@ ENDS = {
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    outputs = {"output": JSON, "save_policy": (".safetensors",)}
+    several.check_options(args)
+    outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
     with output_files(args, outputs, _inputs(args)) as out:
-        from ..oracle import oracle_of
         from ..scenario import load_scenario
-        from ..search import confirm, present_cost
 
         _check_learns(args)
         scenario = load_scenario(args.file)
         try:
-            result = _searched(args, scenario)
-            oracle = oracle_of(scenario)
-            faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
+            return (_search if args.compare is None else _compare)(args, scenario, out)
         except InputError as error:
             if error.problems[0].partition(":")[0] in FLAGS:
                 raise InputError([_flagged(problem) for problem in error.problems]) from None
             raise error.within("<stdin>" if args.file == "-" else args.file) from None
-        # Written also where the checker finds faults: the exit code tells of them.
-        if "output" in out:
-            from ..files import write_strategy
 
-            write_strategy(result.strategy, out["output"])
-        if "save_policy" in out:
-            _save_policy(result, args.save_policy, out["save_policy"])
-    for line in (*map(str, faults), *result.obstacles):
-        print(line, file=sys.stderr)
+
+def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+    """Run one method, write and print what it found; the exit code."""
+    from ..oracle import oracle_of
+    from ..search import confirm, present_cost
+
+    result = _searched(args, scenario)
+    oracle = oracle_of(scenario)
+    faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
+    _write(result, out)
+    if "save_policy" in out:
+        _save_policy(result, args.save_policy, out["save_policy"])
+    _print_lines(*map(str, faults), *result.obstacles)
     if args.json:
         beside = {"present_step_time_s": None if present is None else present.seconds}
         print(json.dumps(result.to_json() | beside, indent=1, allow_nan=False))
@@ -101,12 +112,44 @@ def run(args: argparse.Namespace) -> int:
     return DONE if result.cost.feasible else INFEASIBLE
 
 
+def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
+    """Run several methods, write the best of all, draw and print them; the exit code."""
+    from ..oracle import oracle_of
+    from ..search import confirm
+
+    comparison, best = several.compared(args, scenario, _prepare(args))
+    result = None if best is None else best.result
+    faults = () if result is None else confirm(oracle_of(scenario), result)
+    if result is not None:
+        _write(result, out)
+        _print_lines(*map(str, faults), *result.obstacles)
+    if "plot" in out and result is not None:
+        several.draw(args, comparison, out["plot"])
+    several.report(args, comparison, best, not faults)
+    return several.exit_code(result, not faults)
+
+
+def _write(result: Result, out: Mapping[str, str]) -> None:
+    """Write the strategy, also where the checker finds faults: the exit code tells of them."""
+    if "output" in out:
+        from ..files import write_strategy
+
+        write_strategy(result.strategy, out["output"])
+
+
+def _print_lines(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
 def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     file = args.file
     yield file, f"the scenario {file}"
     yield from ((path, f"a file of {file}") for path in files_of(file))
     if args.policy is not None:
         yield args.policy, "the policy of --policy"
+    if args.journal is not None:
+        yield args.journal, "the journal of --journal"
 
 
 def _check_learns(args: argparse.Namespace) -> None:
@@ -132,16 +175,19 @@ def _save_policy(result: Result, path: str, place: str) -> None:
     print(f"--save-policy: nothing was learned yet; {path} is not written", file=sys.stderr)
 
 
+def _prepare(args: argparse.Namespace) -> list[str] | None:
+    """The preparations: "none" is none at all, where None leaves it to the method."""
+    if args.prepare == "none":
+        return []
+    return None if args.prepare is None else args.prepare.split(",")
+
+
 def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
     from ..search import search
 
-    # "none" is no preparation at all, where None leaves it to the method.
-    prepare = None if args.prepare is None else args.prepare.split(",")
-    if args.prepare == "none":
-        prepare = []
     with progress_bar("search", total=args.budget, unit="ev") as bar:
         return search(
-            scenario, args.method, args.budget, args.seed, args.seconds, prepare,
+            scenario, args.method, args.budget, args.seed, args.seconds, _prepare(args),
             lambda count: bar.update(count - bar.n), args.settings, args.warm, args.policy,
             not args.no_train, args.jobs,
         )  # fmt: skip

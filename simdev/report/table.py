@@ -1,5 +1,5 @@
-"""Tables with typed cells, shown in three ways: text for a terminal, HTML for a notebook, JSON for
-the page, which formats and sorts them itself.
+"""Tables with typed cells, shown in four ways: text for a terminal, Markdown for documents, HTML
+for a notebook, JSON for the page, which formats and sorts them itself.
 """
 
 from __future__ import annotations
@@ -75,6 +75,16 @@ def table_text(table: Table, width: int | None = TERMINAL_WIDTH) -> str:
         )
         text.append("  " + "  ".join(cells).rstrip())
     return "\n".join(text + [f"  {line}" for line in (_more(table), table.note) if line])
+
+
+def table_markdown(table: Table) -> str:
+    """A table for a document, under its title; numbers are aligned to the right."""
+    (head, *body), left = _cells(table)
+    rule = ("---" if is_left else "---:" for is_left in left)
+    # A bar in a cell would begin the next one.
+    rows = (" | ".join(cell.replace("|", r"\|") for cell in line) for line in (head, rule, *body))
+    below = [f"\n{line}" for line in (_more(table), table.note) if line]
+    return "\n".join([f"{table.title}\n", *(f"| {row} |" for row in rows), *below])
 
 
 def table_html(table: Table) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,8 @@ COLOURS = DEVICES[:-1]  # the last is black, of what stands beside
 DASHES: Sequence[Any] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MARKERS = "os^DvPX<>p"
 BESIDE: Mapping[str, Any] = {ONE_DEVICE: (0, (1, 2)), PRESENT: (0, (4, 3))}
-WIDE = 2.0  # from this ratio of steps on their axis is logarithmic
+WIDE = 3.0  # from this ratio of steps on their axis is logarithmic
+NUMBERED = ((20, (1, 2, 3, 5, 7)), (500, (1, 2, 5)), (inf, (1,)))  # of a decade, up to a ratio
 HIGHEST = 2.0  # times the slowest reference: what is beyond would press all others together
 WIDTH, HEIGHT, LINE = 13.0, 5.2, 0.21  # inches: of a picture, and of a line of its legend
 
@@ -72,7 +73,7 @@ def draw(
             panel.axhline(
                 seconds / scale.unit_s, color="black", linewidth=1.1, linestyle=BESIDE[label]
             )
-        _dress_places(panel, TITLES[axis])
+        _dress_places(panel, axis, curves[axis])
     _dress_steps(panels[0], scale)
     figure.suptitle(plain(question, 90), x=0.01, ha="left", fontsize=11)
     _draw_legend(figure, ends, looks, beside)
@@ -108,12 +109,13 @@ def _beside(references: References) -> dict[str, float]:
 def _scale(curves: Mapping[str, Sequence[Curve]], beside: Mapping[str, float]) -> Scale:
     """All that fits, up to HIGHEST times what stands beside, or where a method ends."""
     every = np.concatenate([curve.upper_s for curve in curves[AXES[0]]])
-    every = np.append(every[np.isfinite(every)], list(beside.values()))
-    low = min(every.min(), *(float(curve.lower_s[-1]) for curve in curves[AXES[0]]))
-    high = float(every.max())
+    ends = [float(curve.lower_s[-1]) for curve in curves[AXES[0]]]
+    every = np.concatenate([every, ends, list(beside.values())])
+    every = every[np.isfinite(every)] if np.isfinite(every).any() else np.ones(1)  # none fits
+    low, high = float(every.min()), float(every.max())
     if beside:
         high = min(high, HIGHEST * max(beside.values()))
-    high = max(high, low)
+        high = max(high, low)
     unit, unit_ps = time_unit(int(low * PS_PER_SECOND))
     # Room for markers at both ends, in the logarithm.
     margin = (high / low) ** 0.04 * 1.01
@@ -159,9 +161,19 @@ def _draw_point(panel: Axes, at: float, curve: Curve, look: Look, scale: Scale) 
         panel.plot([at, at], [low / scale.unit_s, high / scale.unit_s], color=look.colour)
 
 
-def _dress_places(panel: Axes, title: str) -> None:
+def _dress_places(panel: Axes, axis: str, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low = min(float(curve.at[0]) for curve in curves)
+    high = max(float(curve.at[-1]) for curve in curves)
+    margin = 1.05 * (high / low) ** 0.05
     panel.set_xscale("log")
-    panel.set_xlabel(title)
+    panel.set_xlim(low / margin, high * margin)
+    panel.set_xlabel(TITLES[axis])
+    numbered = next(digits for most, digits in NUMBERED if high / low < most)
+    panel.xaxis.set_major_locator(LogLocator(10, numbered))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place:,.6g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
     panel.grid(which="major", color="#E4E4E4", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
@@ -173,7 +185,7 @@ def _dress_steps(panel: Axes, scale: Scale) -> None:
     panel.set_ylabel(f"step of the best so far ({scale.unit})")
     if scale.high > WIDE * scale.low:
         panel.set_yscale("log")
-        panel.yaxis.set_major_locator(LogLocator(10, (1, 1.5, 2, 3, 4, 5, 7)))
+        panel.yaxis.set_major_locator(LogLocator(10, (1, 1.5, 2, 3, 4, 5, 6, 8)))
         panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panel.yaxis.set_minor_formatter(NullFormatter())
     panel.set_ylim(scale.low / scale.unit_s, scale.high / scale.unit_s)
