@@ -36,19 +36,22 @@ class Policy(nn.Module):
         chose in the stages before it; about -1e9 where a group may not stand.
         """
 
-    @torch.no_grad()
     def sample(self, uniforms: Tensor) -> Tensor:
         """Placements [n, G], a stage after the other, by the inverse distribution function at
         ``uniforms`` [n, G] (float64, in [0, 1)). No gradient.
         """
-        return self._sampled(uniforms)
+        with torch.inference_mode():
+            drawn = self._sampled(uniforms)
+        return drawn.clone()  # inference_mode's own tensors can take part in no gradient
 
-    @torch.no_grad()
     def decode(self) -> Tensor:
         """The placement [G] of the likeliest device at each stage, in float64 (of equal ones, the
         first): alike on every machine.
         """
-        return deepcopy(self).double()._decoded()
+        exact = deepcopy(self).double()
+        with torch.inference_mode():
+            likeliest_row = exact._decoded()
+        return likeliest_row.clone()
 
     @abstractmethod
     def _sampled(self, uniforms: Tensor) -> Tensor:

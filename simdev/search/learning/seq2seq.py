@@ -95,16 +95,14 @@ class Seq2Seq(Policy):
         begin = hidden.expand(shape).contiguous(), cell.expand(shape).contiguous()
         states, _ = self.decoder(before, begin)
         scores = self.attention(states, self.attention.keys(memory))  # [G, n, G]
-        scores = scores + self.aligned * torch.eye(self.groups, dtype=scores.dtype).unsqueeze(1)
+        scores.diagonal(dim1=0, dim2=2).add_(self.aligned)
         # The softmax over groups comes last: D numbers a group are fewer than H.
         logits = self.from_state(states) + scores.softmax(-1) @ self.from_context(memory)
-        by_group = self.stages.argsort()
-        return self._barred(logits, self.stages).transpose(0, 1)[:, by_group].log_softmax(-1)
+        by_group = self._bounded(logits).transpose(0, 1)[:, self.stages.argsort()]
+        return by_group.masked_fill(~self.allowed, BARRED).log_softmax(-1)
 
-    def _barred(self, logits: Tensor, groups: Tensor) -> Tensor:
-        """The bounded logits [G', n, D] of some groups [G'], BARRED where they may not stand."""
-        bounded = self.network.bound * torch.tanh(logits / self.network.temperature)
-        return bounded.masked_fill(~self.allowed[groups].unsqueeze(1), BARRED)
+    def _bounded(self, logits: Tensor) -> Tensor:
+        return self.network.bound * torch.tanh(logits / self.network.temperature)
 
     def _sampled(self, uniforms: Tensor) -> Tensor:
         by_stage = uniforms[:, self.stages].T.contiguous()
@@ -125,26 +123,33 @@ class Seq2Seq(Policy):
         what does not hang on the choices is computed before.
         """
         memory, hidden, cell = self._encoded()
-        decoder = self.decoder.get_parameter
-        inputs = self.device.weight @ decoder("weight_ih_l0").T
-        inputs = inputs + decoder("bias_ih_l0") + decoder("bias_hh_l0")
         state, cell = hidden.expand(count, -1), cell.expand(count, -1).clone()
-        turn, keys = decoder("weight_hh_l0").T, self.attention.keys(memory)
-        values, aligned = self.from_context(memory), float(self.aligned)
+        inputs, turn = self._gates()
+        keys, values = self.attention.keys(memory), self.from_context(memory)
+        aligned, free = float(self.aligned), bool(self.allowed.all())
         chosen = torch.full((count,), self.devices)
-        placements = torch.empty((count, self.groups), dtype=torch.int64)
-        for stage, group in enumerate(self.stages.tolist()):
-            gates = torch.addmm(inputs[chosen], state, turn)
+        placements = torch.empty((self.groups, count), dtype=torch.int64)
+        for stage in range(self.groups):
+            gates = torch.addmm(inputs.index_select(0, chosen), state, turn)
             enter, keep, candidate, leave = gates.chunk(4, 1)  # the order of nn.LSTM
             cell.mul_(keep.sigmoid_()).addcmul_(enter.sigmoid_(), candidate.tanh_())
             state = cell.tanh().mul_(leave.sigmoid_())
             scores = self.attention(state, keys)
             scores[:, stage] += aligned
             logits = self.from_state(state).addmm_(scores.softmax(-1), values)
-            barred = self._barred(logits.unsqueeze(0), self.stages[stage : stage + 1])
-            chosen = choose(stage, barred.squeeze(0))
-            placements[:, group] = chosen
-        return placements
+            logits = self._bounded(logits)
+            if not free:
+                logits.masked_fill_(~self.allowed[self.stages[stage]], BARRED)
+            placements[stage] = chosen = choose(stage, logits)
+        return placements[self.stages.argsort()].T
+
+    def _gates(self) -> tuple[Tensor, Tensor]:
+        """What the gates of the decoder add up for each device just chosen [D + 1, 4 H], and by
+        what they multiply the state [H, 4 H].
+        """
+        weights = self.decoder.get_parameter
+        inputs = self.device.weight @ weights("weight_ih_l0").T
+        return inputs + weights("bias_ih_l0") + weights("bias_hh_l0"), weights("weight_hh_l0").T
 
 
 def _begin(module: nn.Module, generator: torch.Generator) -> None:
