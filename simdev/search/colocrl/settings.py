@@ -23,7 +23,8 @@ class Settings:
     - ``attention``: "additive" (section 3.2, after Bahdanau) costs G x G x ``hidden`` tanh a
       placement; "dot" is ours.
     - ``aligned``: what a stage's score of its own group begins with (ours; 0: the network has to
-      learn which stage belongs to which group).
+      learn which stage belongs to which group). ``forget``: the first biases of forget gates
+      (ours).
     - ``bound``, ``temperature``: logits are bound x tanh(l / temperature) (section 4; recalled as
       there, without their values; ours).
     - ``samples``: placements an update (section 3.1; ours). ``controllers``: into how many parts
@@ -43,14 +44,15 @@ class Settings:
     embedding: int = 16
     attention: Literal["dot", "additive"] = "dot"
     aligned: float = field(default=8.0, metadata={"least": 0})
+    forget: float = field(default=-1.0, metadata={"least": -10})
     bound: float = 5.0
     temperature: float = 1.0
-    samples: int = 20
+    samples: int = 10
     controllers: int = 1
-    rate: float = 0.003
+    rate: float = 0.01
     clip: float = 1.0
     decay: float = field(default=0.9, metadata={"least": 0})
-    entropy: float = field(default=0.2, metadata={"least": 0})
+    entropy: float = field(default=0.3, metadata={"least": 0})
     failing_updates: int = field(default=100, metadata={"least": 0})
     differing: float = 3.0
     decodes: int = 10
@@ -70,6 +72,7 @@ class Settings:
             self.aligned,
             self.bound,
             self.temperature,
+            self.forget,
         )
 
     @property

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ class Controller:
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
         """Placements [n, G] at ``uniforms`` [n, G]."""
         with one_thread():
-            set_weights(self._policy, weights)
-            placements: Ints = self._policy.sample(torch.from_numpy(uniforms)).numpy()
+            policy = with_weights(self._policy, weights)
+            placements: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
             return placements
 
     def gradient(
@@ -39,14 +40,14 @@ class Controller:
         when it was sampled: ``old``, or where that is None those of now.
         """
         with one_thread():
-            set_weights(self._policy, weights)
+            policy = with_weights(self._policy, weights)
             rows = torch.from_numpy(placements)
-            log_chances = self._policy(rows)
+            log_chances = policy(rows)
             log_chosen = chosen(log_chances, rows)
             before = log_chosen.detach() if old is None else torch.from_numpy(old)
             gains = torch.from_numpy(advantages).to(log_chosen.dtype)
             loss = self._rule.loss(log_chosen, before, entropies(log_chances), gains)
-            gradients = torch.autograd.grad(loss, list(self._policy.parameters()))
+            gradients = torch.autograd.grad(loss, list(policy.parameters()))
             return _flat(gradients), before.numpy()
 
 
@@ -68,14 +69,15 @@ def weights_of(module: nn.Module) -> Weights:
     return _flat([parameter.detach() for parameter in module.parameters()])
 
 
-def set_weights(module: nn.Module, weights: Weights) -> None:
-    """Give a module the weights that ``weights_of`` told."""
-    begin = 0
+def with_weights(policy: Policy, weights: Weights) -> Policy:
+    """A copy of a policy with the weights that ``weights_of`` told: threads may ask for several."""
+    copied, begin = deepcopy(policy), 0
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in copied.parameters():
             end = begin + parameter.numel()
             parameter.copy_(torch.from_numpy(weights[begin:end]).view_as(parameter))
             begin = end
+    return copied
 
 
 def set_gradient(module: nn.Module, gradient: Weights) -> None:

@@ -77,7 +77,7 @@ class Seq2Seq(Policy):
             self.from_state = nn.Linear(hidden, self.devices)
             self.from_context = nn.Linear(hidden, self.devices, bias=False)
         self.aligned = nn.Parameter(torch.tensor(network.aligned))
-        _begin(self, torch.Generator().manual_seed(seed))
+        _begin(self, network.forget, torch.Generator().manual_seed(seed))
 
     def _encoded(self) -> tuple[Tensor, Tensor, Tensor]:
         """The encoder's outputs [G, H], and its last hidden and cell states [1, H]."""
@@ -152,11 +152,8 @@ class Seq2Seq(Policy):
         return inputs + weights("bias_ih_l0") + weights("bias_hh_l0"), weights("weight_hh_l0").T
 
 
-def _begin(module: nn.Module, generator: torch.Generator) -> None:
-    """First weights by Glorot and Bengio (2010), biases 0 but for those of the forget gates: 1.
-
-    The forget bias is that of the successor's code (HDP's hierarchical_controller.py).
-    """
+def _begin(module: nn.Module, forget: float, generator: torch.Generator) -> None:
+    """First weights by Glorot and Bengio (2010), biases 0 but for those of forget gates."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter, generator=generator)
@@ -164,5 +161,5 @@ def _begin(module: nn.Module, generator: torch.Generator) -> None:
             nn.init.zeros_(parameter)
     for layer in module.modules():
         if isinstance(layer, nn.LSTM):
-            bias = layer.get_parameter("bias_ih_l0")
-            nn.init.ones_(bias[layer.hidden_size : 2 * layer.hidden_size])
+            bias, size = layer.get_parameter("bias_ih_l0"), layer.hidden_size
+            nn.init.constant_(bias[size : 2 * size], forget)

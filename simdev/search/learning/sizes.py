@@ -13,8 +13,8 @@ class Network:
 
     ``hidden`` numbers are in the states of the LSTMs, ``embedding`` stand for a kind and for a
     device. ``attention`` is "dot" or "additive"; ``aligned`` is what a stage's score of its own
-    group begins with, beyond that of the others (trained; ours). Logits are ``bound`` x
-    tanh(l / ``temperature``).
+    group begins with, beyond that of the others, ``forget`` what the biases of all forget gates
+    begin with (both are trained; ours). Logits are ``bound`` x tanh(l / ``temperature``).
     """
 
     hidden: int
@@ -23,6 +23,7 @@ class Network:
     aligned: float
     bound: float
     temperature: float
+    forget: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
