@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from simdev.errors import InputError
 from simdev.search.features import features_of
 from simdev.search.learning.controllers import Controller, weights_of, with_weights
+from simdev.search.learning.keeping import keep
 from simdev.search.learning.policy import Policy, Tabular, allowed_on, chosen, entropies
 from simdev.search.learning.rules import Reinforce
 from simdev.search.learning.seq2seq import Seq2Seq, inputs_of
 from simdev.search.learning.sizes import Network, Training
 from simdev.search.learning.training import imitate
+from simdev.search.policy import SavedPolicy
+from simdev.search.trial import Learning
 from toys import toy
 
 ALL = torch.tensor(list(product(range(2), repeat=3)))  # of 3 groups on 2 devices
@@ -173,3 +177,14 @@ def test_networks_leave_the_callers_random_numbers_alone():
 def test_allowed_devices_are_a_table():
     choices = [np.array([0, 2]), np.array([1])]
     assert allowed_on(choices, 3).tolist() == [[True, False, True], [False, True, False]]
+
+
+@pytest.mark.parametrize("table", [[np.nan, 1], [1, -np.inf], [1e300, 0], ["a", "b"], [1j, 0]])
+def test_weights_that_are_no_finite_numbers_are_refused(table, trial_of):
+    """By a policy that has taken over none of them."""
+    policy, trial = Tabular(np.ones((1, 2), np.bool_)), trial_of(toy())
+    kept = SavedPolicy("tabular", 0, 2, 1, "", {}, {"logits": np.array([table])})
+    trial.learning = Learning(policy=kept)
+    with pytest.raises(InputError, match=r"^policy: logits must hold finite numbers"):
+        keep("tabular", trial, policy)
+    assert not weights_of(policy).any()

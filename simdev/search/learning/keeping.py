@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..features import VERSION
@@ -44,7 +47,7 @@ class Kept:
 def keep(method: str, trial: Trial, policy: Policy, any_graph: bool = False) -> None:
     """Make a policy the trial's, with the weights of the saved one that it begins with, if any.
 
-    Raises InputError where these are of other sizes.
+    Raises InputError where these are of other sizes, or no finite numbers.
     """
     if trial.learning.policy is not None:
         _restore(policy, trial.learning.policy)
@@ -61,6 +64,19 @@ def _restore(policy: Policy, saved: SavedPolicy) -> None:
             raise InputError(
                 f"policy: {name} has the shape {there}, where the settings want {here}"
             )
+    kept = {name: _numbers(name, weights[name]) for name in parameters}
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(torch.from_numpy(weights[name].copy()))
+            parameter.copy_(torch.from_numpy(kept[name]))
+
+
+def _numbers(name: str, weights: NDArray[Any]) -> NDArray[np.float32]:
+    """A copy of weights. Raises InputError where they are no finite numbers: nothing could be
+    sampled, and no gradient would lead out.
+    """
+    if weights.dtype.kind in "fiub":
+        with np.errstate(over="ignore"):  # what is too large is infinite
+            numbers: NDArray[np.float32] = weights.astype(np.float32)
+        if np.isfinite(numbers).all():
+            return numbers
+    raise InputError(f"policy: {name} must hold finite numbers")
