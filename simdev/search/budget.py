@@ -31,6 +31,7 @@ class Budget:
         self.limit = None if limit is None else int(limit)  # a NumPy number is no JSON
         self.seconds, self.seed, self.evaluations = seconds, int(seed), 0
         self.random = np.random.default_rng(self.seed)
+        self._whole: Self | None = None  # of which this is a part
         self._progress, self._elsewhere = progress, 0.0
         self._began = time.perf_counter(), time.process_time()
 
@@ -38,13 +39,15 @@ class Budget:
         """A budget of its own for a search within this one: a share of both limits, at most so many
         evaluations, and random numbers that begin anew from the same seed.
 
-        What it counts is counted here too.
+        What it counts is counted here too, and no part goes on where these are used up.
         """
         limits = [most] if most is not None else []
         limits += [int(share * self.limit)] if self.limit is not None else []
         seconds = None if self.seconds is None else share * self.seconds
         limit = max(min(limits), 1) if limits else None
-        return type(self)(limit, seconds, self.seed, lambda _: self.count())
+        part = type(self)(limit, seconds, self.seed, lambda _: self.count())
+        part._whole = self
+        return part
 
     @property
     def wall_seconds(self) -> float:
@@ -79,10 +82,15 @@ class Budget:
 
     def require(self) -> None:
         """Raises SpentError where nothing may be evaluated any more; the first always may."""
+        if self._is_used_up or (self._whole is not None and self._whole._is_used_up):
+            raise SpentError
         if self.evaluations:
-            if self.limit is not None and self.evaluations >= self.limit:
-                raise SpentError
             self.require_time()
+
+    @property
+    def _is_used_up(self) -> bool:
+        """Whether there are as many evaluations as there may be, of at least one."""
+        return self.limit is not None and self.evaluations >= max(self.limit, 1)
 
     def count(self) -> None:
         """One more evaluation."""

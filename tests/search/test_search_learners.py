@@ -208,6 +208,16 @@ def test_where_a_warm_start_plans_nothing_the_best_start_stands_for_it(monkeypat
     assert start["step_time_s"] == search(toy(), "single").cost.seconds
 
 
+def test_starts_in_place_of_a_plan_stay_within_the_budget_too(monkeypatch):
+    def spent(trial: Trial) -> None:
+        raise SpentError
+
+    monkeypatch.setattr("simdev.search.baechi.placers.m_sct", spent)
+    result = search(toy(), "tiny", 2, warm="m-sct")
+    assert result.provenance["evaluations"] == 2
+    assert result.provenance["ended"] == "budget"
+
+
 def test_a_split_group_goes_where_most_of_its_time_is_and_is_scored_too():
     """Co-placement joins a, b and t: 202 ps on one device with s, where b apart makes it 102."""
     problem = grouped(fork()).problem
