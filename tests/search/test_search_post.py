@@ -241,11 +241,24 @@ def test_a_saved_distribution_goes_on_and_can_be_judged_without_learning():
     assert on.policy.weights["chance"] != pytest.approx(first.policy.weights["chance"])
 
 
+def test_what_is_judged_without_learning_is_the_policy_and_no_single_device():
+    """Of three devices, none of which is as good or as bad as this placement."""
+    chance = frequencies(np.array([[0, 1, 2, 0, 1, 2]]), 3)
+    saved = search(toy(), "post", 20, prepare=[]).policy
+    sure = SavedPolicy("post", 0, 3, 6, saved.graph, {}, {"chance": chance})
+    for budget in (1, 50):
+        judged = search(toy(), "post", budget, prepare=[], policy=sure, train=False)
+        assert judged.provenance["evaluations"] == 1
+        assert judged.cost.step_ps == toy()([0, 1, 2, 0, 1, 2]).step_ps
+
+
 def test_what_contradicts_is_refused():
     with pytest.raises(InputError, match="samples must be a multiple of batch, got 50 and 7"):
         search(forks(), "post", 20, prepare=[], settings={"batch": 7, "samples": 50})
     kept = search(forks(), "post", 20, prepare=[]).policy
-    for weights in ({}, {"chance": np.ones((7, 3))}, {"chance": np.full((7, 2), np.nan)}):
+    even = np.full((7, 2), 0.5)
+    tables = [np.ones((7, 3)), even * np.nan, even * 1e308, even.astype(complex), even.astype(str)]
+    for weights in ({}, *({"chance": table} for table in tables)):
         wrong = SavedPolicy("post", 0, 2, 7, kept.graph, {}, weights)
         with pytest.raises(InputError, match="policy: must hold chances 7 x 2"):
             search(forks(), "post", 20, prepare=[], policy=wrong)

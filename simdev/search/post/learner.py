@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import nan
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from ..trial import Trial
 from .settings import Settings
 from .surrogate import advantages, ascended
 
+ROUNDED = 1e-6  # by which a chance that was kept may be over 1
 CHANCE = "chance"  # name of the weights of a saved policy: the distribution [group, device]
 
 
@@ -75,7 +77,8 @@ class Post:
         if self.chance is not self._even:
             self._most = share_of_moves(self._settings.moves, self._even)
         trial.policy = self
-        self._reference = reference_ps(trial)
+        # What is only judged is judged alone: no single device stands beside it.
+        self._reference = reference_ps(trial) if learning.train else nan
 
     def saved(self) -> SavedPolicy:
         """The distribution as it is now, tied to the groups of its graph."""
@@ -128,10 +131,11 @@ def _weights(policy: SavedPolicy, even: Floats) -> Floats:
 
     Raises InputError where it holds none of this shape.
     """
-    kept = policy.weights.get(CHANCE)
-    if kept is None or kept.shape != even.shape or not (np.isfinite(kept) & (kept >= 0)).all():
+    kept = np.asarray(policy.weights.get(CHANCE))
+    is_table = kept.shape == even.shape and kept.dtype.kind in "fiub"
+    if not is_table or not ((kept >= 0) & (kept <= 1 + ROUNDED)).all():
         raise InputError(f"policy: must hold chances {even.shape[0]} x {even.shape[1]}")
-    chance = np.where(even > 0, kept, 0.0)
+    chance = np.where(even > 0, kept, 0.0).astype(np.float64)
     total = chance.sum(axis=1, keepdims=True)
     # The devices of a group may be others than where it was learned.
     here: Floats = np.divide(chance, total, out=even.copy(), where=total > 0)
