@@ -76,7 +76,7 @@ def report(
 ) -> None:
     """Print the comparison as JSON or as tables; why methods have no answer goes to stderr."""
     from ..report.table import table_text
-    from ..search.comparison.tables import unanswered, whole_table
+    from ..search.comparison.tables import DIGITS, unanswered, whole_table
     from ..units import format_seconds
 
     for line in unanswered(comparison, args.file):
@@ -86,7 +86,7 @@ def report(
         return
     parts = [table_text(table, None) for table in whole_table(comparison, args.file)]
     if best is not None and best.result is not None:
-        step = format_seconds(best.result.cost.seconds, 6)
+        step = format_seconds(best.result.cost.seconds, DIGITS)
         by = f"the best of all: {step}, by {best.method} with seed {best.seed}"
         judged = "; confirmed by the reference engine and the checker" if confirmed else ""
         parts.append(by + judged)

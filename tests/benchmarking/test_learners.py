@@ -32,7 +32,7 @@ def test_tables_and_pictures_of_every_question(
     learners.main(["--methods", "single,annealing", "--quick", *folder])
     printed = capsys.readouterr().out
     assert "| method | step, s | quartiles |" in printed
-    assert "| annealing | 20.000 | 20.000 to 20.000 | x 1.85 | 300 |" in printed
+    assert "| annealing | 20.0000 | 20.0000 to 20.0000 | x 1.85 | 300 |" in printed
     assert (tmp_path / "learners-fan.png").exists()
     assert (tmp_path / "learners-pairs.png").exists()
     monkeypatch.setattr("simdev.search.comparison.runner.answer", None)  # nothing is left to run

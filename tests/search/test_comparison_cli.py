@@ -43,7 +43,7 @@ def test_a_comparison_prints_a_table_and_writes_the_best_of_all(scenario, capsys
     table = {line.split()[0]: line for line in lines[2:5]}
     assert set(table) == {"single", "random", "annealing"}
     assert table["single"].endswith("above own placement")
-    walked = r"^  annealing +20\.000 +20\.000 to 20\.000 +x 1\.85 +40 "
+    walked = r"^  annealing +20\.0000 +20\.0000 to 20\.0000 +x 1\.85 +40 "
     assert re.search(walked, printed.out, re.MULTILINE)
     assert "0.9 x one device: 33.3 ms" in printed.out
     assert "the best of all: 20 ms, by random with seed 0; confirmed by the" in printed.out

@@ -13,7 +13,7 @@ from .comparison import Comparison
 from .rows import ONE_DEVICE, PRESENT, Mark, marks_of, reached, row_of
 from .runs import References
 
-DIGITS = 6  # of the best step: what a search gains is often in the last of them
+DIGITS = 6  # of times: what a search gains is often in the last of them
 NEVER = "-"
 
 
@@ -23,19 +23,21 @@ def ended_table(comparison: Comparison, question: Hashable) -> Table:
     rows = [row_of(runs, references) for runs in methods.values()]
     rows = [row for row in rows if row["seeds"]]
     rows.sort(key=lambda row: (not row["fits"], row["step_ms"]))
-    unit, unit_ms = _unit(min((row["step_ms"] for row in rows), default=1.0))
+    best = min((row["step_ms"] for row in rows), default=1.0)
+    unit, unit_ms = _unit(best)
+    # As many decimals in every row, so that a column can be read down.
+    decimals = max(DIGITS - 1 - floor(log10(max(best / unit_ms, 1e-9))), 0)
     titles = {
         "method": TEXT, f"step, {unit}": NUMBER, "quartiles": NUMBER, ONE_DEVICE: NUMBER,
-        "evaluations": NUMBER, "CPU s": NUMBER, "seeds": NUMBER, "": TEXT,
+        "evaluations": NUMBER, "CPU s": NUMBER, "seeds": NUMBER, "note": TEXT,
     }  # fmt: skip
-    cells = tuple(_ended(row, unit_ms) for row in rows)
+    cells = tuple(_ended(row, unit_ms, decimals) for row in rows)
     return Table(_title(question, references), titles, cells, shown=len(cells))
 
 
-def _ended(row: Mapping[str, Any], unit_ms: float) -> tuple[str, ...]:
-    digits = max(DIGITS - 2 - floor(log10(max(row["step_ms"] / unit_ms, 1e-9))), 0)
+def _ended(row: Mapping[str, Any], unit_ms: float, decimals: int) -> tuple[str, ...]:
     lower, step, upper = (
-        f"{row[name] / unit_ms:,.{min(digits, DIGITS)}f}" if isfinite(row[name]) else NEVER
+        f"{row[name] / unit_ms:,.{decimals}f}" if isfinite(row[name]) else NEVER
         for name in ("lower_ms", "step_ms", "upper_ms")
     )
     against = row["against_single"]
