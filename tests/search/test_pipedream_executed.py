@@ -131,6 +131,8 @@ def test_a_slow_replica_sets_the_rhythm() -> None:
     execution = run(oracle, list(plan.stages))
     assert exactly(execution) == 270 / 3
     assert execution.alone_s / PS == pytest.approx(90)
+    # Also where they do not wait for one another.
+    assert execution.in_turn_s == execution.alone_s
 
 
 def test_vgg_16_with_15_replicas_and_one() -> None:

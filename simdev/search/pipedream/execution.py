@@ -109,8 +109,11 @@ def executed(
         due()
         runs.append(_steady([*map(len, homes)], StageTimes(*columns, summed), place))
     times = zip(every, forward, backward, strict=True)
-    alone = max((f + b) / len(homes[stage]) for (stage, _), f, b in times)
-    return Execution(*runs[2], float(alone), _period(*runs[0]), _period(*runs[1]))
+    alone = float(max((f + b) / len(homes[stage]) for (stage, _), f, b in times))
+    # Replicas of a single stage wait for nothing: the fast ones run ahead, and rounds begin at
+    # their pace, while the slowest ends them.
+    in_turn = max(_period(*runs[0]), alone)
+    return Execution(*runs[2], alone, in_turn, _period(*runs[1]))
 
 
 def _steady(
