@@ -74,5 +74,8 @@ METHODS: Mapping[str, Method] = {
     "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
     "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),
     "colocrl": Method("colocrl.learner:colocrl", BAECHI, 5000, learner="colocrl.settings:Settings"),
+    "spotlight": Method(
+        "spotlight.learner:spotlight", BAECHI, 5000, learner="spotlight.settings:Settings"
+    ),
     "post": Method("post.learner:post", BAECHI, 5000, learner="post.settings:Settings"),
 }

@@ -103,4 +103,4 @@ def test_the_loss_counts_entropy_and_divergence():
     gain = ppo.surrogate(log_chosen, old, tensor(2.0), 0.2).item()
     kl = ppo.divergence(log_chosen, old).item()
     total = ppo.loss(log_chosen, old, entropies, tensor(2.0), 0.2, entropy=0.1, penalty=3.0)
-    assert total.item() == pytest.approx(-gain - 0.1 * 0.75 + 3.0 * kl)
+    assert total.item() == pytest.approx(-gain - 0.1 * 0.375 + 3.0 * kl)

@@ -53,10 +53,12 @@ def loss(
     entropy: float = 0.0,
     penalty: float = 0.0,
 ) -> Tensor:
-    """What an optimiser makes small: minus the surrogate, minus ``entropy`` times the entropies
-    [n, G] (nats), plus ``penalty`` times the divergence; all are sums over stages, means over
-    placements.
+    """What an optimiser makes small: minus the surrogate, minus ``entropy`` times the mean entropy
+    of a stage (``entropies`` [n, G], nats), plus ``penalty`` times the divergence.
+
+    Ours: the entropies' mean, not their sum, so that one weight does for any number of stages: each
+    of many has only a small part in the advantage of its placement.
     """
     gain = surrogate(log_chosen, old_log_chosen, advantages, clip)
-    gain = gain + entropy * entropies.sum(1).mean()
+    gain = gain + entropy * entropies.mean()
     return penalty * divergence(log_chosen, old_log_chosen) - gain

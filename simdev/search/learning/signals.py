@@ -7,6 +7,7 @@ from math import inf, sqrt
 import numpy as np
 
 from ...oracle import Cost, Oracle
+from ...taskgraph import Floats
 from ..space import IMPOSSIBLE, energy
 from ..trial import Trial, alone
 
@@ -15,6 +16,8 @@ FAILING = 10.0
 the root of 100 s, for steps of some seconds; a constant in seconds would mean something else on
 each question.)
 """
+
+ROUNDING = 1e-12  # relative
 
 
 def reference_ps(trial: Trial) -> float:
@@ -35,3 +38,9 @@ def signal(oracle: Oracle, cost: Cost, reference: float, overflow_fails: bool = 
     """
     effective = inf if overflow_fails and not cost.feasible else energy(oracle, cost)
     return min(sqrt(effective / reference), FAILING)
+
+
+def spread(signals: Floats) -> float:
+    """The standard deviation of signals; 0 where they differ by no more than sums round."""
+    deviation = float(signals.std())
+    return deviation if deviation > ROUNDING * float(np.abs(signals).max(initial=0.0)) else 0.0

@@ -11,17 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from ...taskgraph import Floats, Ints
+from ..learning.signals import spread
 
 
 def advantages(costs: Floats) -> Floats:
     """How much better each of a batch is than their mean, in standard deviations; 0 where all are
     equal (ours).
     """
-    spread = float(costs.std())
-    # What rounding leaves of equal costs is no spread.
-    if spread <= 1e-12 * float(np.abs(costs).max(initial=0.0)):
-        return np.zeros_like(costs)
-    better: Floats = (costs.mean() - costs) / spread
+    deviation = spread(costs)
+    better: Floats = (costs.mean() - costs) / deviation if deviation else np.zeros_like(costs)
     return better
 
 

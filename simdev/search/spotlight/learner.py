@@ -1,0 +1,30 @@
+"""The learner: a Markov decision process with a stage for each group, solved by PPO."""
+
+from __future__ import annotations
+
+from ..features import features_of
+from ..learning.needs import require_torch
+from ..trial import Trial
+from .settings import Settings
+
+
+def spotlight(trial: Trial) -> None:
+    """Train a policy for this graph on these devices. A stage places the next group in topological
+    order; what it knows of the groups before is what the decoder's LSTM keeps of their devices.
+
+    Raises SpentError, and InputError where PyTorch is missing.
+    """
+    require_torch("spotlight")
+    from ..learning.keeping import keep
+    from ..learning.policy import allowed_on
+    from ..learning.seq2seq import Seq2Seq, inputs_of
+    from ..learning.training import train
+    from .rule import ByStage
+
+    oracle, settings = trial.problem.oracle, trial.learning.settings
+    assert isinstance(settings, Settings)
+    allowed = allowed_on(trial.problem.choices, len(oracle.cluster.devices))
+    inputs = inputs_of(features_of(oracle).groups)
+    policy = Seq2Seq(inputs, allowed, settings.network, trial.budget.seed)
+    keep("spotlight", trial, policy)
+    train(trial, policy, ByStage(settings), settings.training)

@@ -1,0 +1,88 @@
+"""The settings of Spotlight, and where each is from.
+
+No public text tells the paper's network or its numbers: all values are ours. What is known is the
+process (a stage for each group, its state the placements of the groups before, one reward after the
+last) and the rule (PPO by stage). docs/learning.md tells what each value changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..learning.sizes import Network, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+
+    - ``hidden``, ``embedding``, ``attention``, ``aligned``, ``forget``, ``bound``, ``temperature``:
+      of the network, which is ColocRL's (recalled; learning/sizes.py).
+    - ``samples``: placements in a batch. ``controllers``: into how many parts it is divided, for as
+      many processes.
+    - ``epochs``: updates with one batch. ``clip``: how far a stage's ratio may move from 1 where
+      that gains. ``divergence``: weight of the KL divergence from the policy that sampled, added to
+      the clipping.
+    - ``entropy``: weight of the entropy of a stage beside its surrogate.
+    - ``decay``: of the moving average of signals that is the baseline. ``normalised``: advantages
+      are divided by the standard deviation of the batch's signals.
+    - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
+    - ``differing``: groups in which a sample may differ from a warm start that was imitated.
+    - ``decodes``: the likeliest placement is evaluated every so many batches.
+    """
+
+    hidden: int = 64
+    embedding: int = 16
+    attention: Literal["dot", "additive"] = "dot"
+    aligned: float = field(default=8.0, metadata={"least": 0})
+    forget: float = field(default=-1.0, metadata={"least": -10})
+    bound: float = 5.0
+    temperature: float = 1.0
+    samples: int = 10
+    controllers: int = 1
+    epochs: int = 4
+    clip: float = 0.2
+    divergence: float = field(default=0.0, metadata={"least": 0})
+    entropy: float = field(default=1.0, metadata={"least": 0})
+    decay: float = field(default=0.0, metadata={"least": 0})
+    normalised: bool = True
+    rate: float = 0.005
+    norm: float = 1.0
+    differing: float = 3.0
+    decodes: int = 10
+
+    @classmethod
+    def published(cls) -> Settings:
+        """What is known of the paper's: a network like ColocRL's (recalled, not verified), with its
+        sizes. The rest stays ours.
+        """
+        return cls(hidden=512, attention="additive", aligned=0.0)
+
+    @property
+    def network(self) -> Network:
+        """The sizes of the policy."""
+        return Network(
+            self.hidden,
+            self.embedding,
+            self.attention,
+            self.aligned,
+            self.bound,
+            self.temperature,
+            self.forget,
+        )
+
+    @property
+    def training(self) -> Training:
+        """How it is trained. What does not fit counts as slower by its relative excess (ours): the
+        policy learns from every sample, and from how far it is from fitting.
+        """
+        return Training(
+            self.samples,
+            self.controllers,
+            self.rate,
+            self.norm,
+            self.differing,
+            self.decodes,
+            overflow_fails=False,
+        )
