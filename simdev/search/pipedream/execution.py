@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, partial
 from itertools import pairwise
 from math import lcm
 from typing import Any
@@ -18,7 +19,7 @@ from ...engine import simulate
 from ...lowering.pipeline import Site, pipeline_task_graph
 from ...oracle import Oracle
 from ...report.measures.pipeline import PipelineUse, pipeline_use
-from ...schedules import StageTimes, round_robin
+from ...schedules import Schedule, StageTimes, round_robin
 from ...structure import hands_out_parameters
 from ...taskgraph import Ints
 from ...trace import Trace
@@ -26,8 +27,8 @@ from ...units import PS_PER_SECOND
 from ..ideals import unhurried
 from .plan import Stage
 
-ROUNDS = (8, 16, 32, 64)  # to simulate beside what is in flight, one number after the other
-MOST_ACTIONS = 40_000  # of a simulation: a second or two
+ROUNDS = (4, 8, 16, 32, 64)  # to simulate beside what is in flight, one number after the other
+MOST_ACTIONS = 40_000  # of a simulation: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,12 @@ def executed(
     )  # fmt: skip
     sync = tuple(Fraction(stage.sync_seconds) for stage in stages)
     site = parts.site(tuple(device for _, device in every))
+    # Tables take as long to check as simulations take.
+    table = cache(partial(round_robin, tuple(map(len, homes))))
     runs = list[tuple[PipelineUse, Trace]]()
     for summed, place in ((None, None), (sync, None), (sync, site)):
         due()
-        runs.append(_steady([*map(len, homes)], StageTimes(*columns, summed), place))
+        runs.append(_steady(table, [*map(len, homes)], StageTimes(*columns, summed), place))
     times = zip(every, forward, backward, strict=True)
     alone = float(max((f + b) / len(homes[stage]) for (stage, _), f, b in times))
     # Replicas of a single stage wait for nothing: the fast ones run ahead, and rounds begin at
@@ -117,14 +120,16 @@ def executed(
 
 
 def _steady(
-    replicas: Sequence[int], times: StageTimes, site: Site | None
+    table: Callable[[int], Schedule], replicas: Sequence[int], times: StageTimes, site: Site | None
 ) -> tuple[PipelineUse, Trace]:
-    """The pipeline with as many minibatches as it takes until it repeats, or as there may be."""
+    """The pipeline with as many minibatches as it takes until it repeats, or as there may be;
+    ``table`` makes the schedule of so many.
+    """
     most = max(MOST_ACTIONS // (2 * len(replicas)), *replicas)
     for rounds in ROUNDS:
         # Beside those of the start, which are no more than all stages have in flight.
         wanted = rounds * lcm(*replicas) + 2 * sum(replicas)
-        schedule = round_robin(replicas, min(wanted, most))
+        schedule = table(min(wanted, most))
         trace = simulate(pipeline_task_graph(schedule, times, site))
         use = pipeline_use(schedule, trace)
         if wanted >= most or (use.period is not None and use.period.repeats):
