@@ -169,6 +169,7 @@ def test_one_of_method_and_compare_is_needed(arguments, scenario, capsys):
     assert "one of --method and --compare is needed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_all_are_every_method_on_one_question(scenario, capsys):
     Path("s.json").write_text(json.dumps(QUESTION | {"strategy": {"placement": {"*": "g0"}}}))
     code = main(["search", scenario, "--compare", "all", "--budget", "6", "--seeds", "1", "--json"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +10,9 @@ import pytest
 
 from forks import fork, forks, mixed
 from simdev.errors import InputError
-from simdev.search import Comparison, compare, run_comparison
+from simdev.search import Comparison, compare, run_comparison, search
 from simdev.search.comparison import runner, tasks
+from simdev.search.post.settings import Settings
 
 METHODS = ["single", "annealing", "greedy", "heft"]
 LIMITS = {"budget": 30, "seeds": 3}
@@ -21,7 +23,8 @@ def told(comparison: Comparison) -> pd.DataFrame:
     curves = comparison.curves
     curves = curves[curves.axis == "evaluations"]
     rows = comparison.table.drop(columns="placing_s")
-    return pd.concat([rows, comparison.reached.drop(columns="cpu_seconds"), curves])
+    reached = comparison.reached.drop(columns="cpu_seconds")
+    return pd.concat([rows, reached, curves], ignore_index=True)
 
 
 def made(monkeypatch: pytest.MonkeyPatch, most: int = 10**6) -> list[tuple[str, int]]:
@@ -50,6 +53,23 @@ def test_methods_that_draw_nothing_run_once(monkeypatch):
         "greedy": 3,
         "heft": 1,
     }
+
+
+def test_settings_and_starts_are_those_of_learners_alone():
+    """A learner listed with its start keeps that; a search has neither."""
+    chosen = ["annealing", "post", "post+heft"]
+    given = {"settings": "published", "warm": "random", "budget": 30, "seeds": 1}
+    comparison = run_comparison(chosen, {"q": forks()}, **given)
+    walk, alone, started = (run.result.provenance for run in comparison.runs)
+    assert not {"warm", "settings"} & walk.keys()
+    assert (alone["warm"], started["warm"]) == ("random", "heft")
+    assert alone["settings"] == started["settings"] == asdict(Settings.published())
+    assert comparison.table.method.tolist() == chosen
+    heft = search(forks(), "heft").cost.step_ps / 1e9
+    assert comparison.table.step_ms.tolist()[2] <= heft
+    wrong = run_comparison(["post", "single"], {"q": forks()}, settings={"breadth": 3}).table.reason
+    assert wrong[0].startswith("settings: no 'breadth'")
+    assert not wrong[1]
 
 
 def test_a_comparison_that_goes_on_equals_one_that_was_never_interrupted(monkeypatch, tmp_path):

@@ -89,11 +89,9 @@ class Comparison:
             for curve in self.curves_of(question, axis)
         ]
         columns = ["question", "method", "axis", *names]
-        return pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
-
-    def runs_of(self, question: Hashable) -> tuple[Run, ...]:
-        """The runs of one question."""
-        return tuple(run for run in self.runs if run.question == question)
+        if not parts:
+            return pd.DataFrame(columns=columns)
+        return pd.concat(parts, ignore_index=True)[columns]
 
     def curves_of(self, question: Hashable, axis: str) -> list[Curve]:
         """The curves of the methods that have an answer to a question, over one of AXES."""

@@ -125,8 +125,9 @@ def rehearse(method: str) -> None:
     ops = (Op("a", outputs=(Tensor(1),), time=1), Op("b", inputs=("a",), time=1))
     devices = [Device("g0"), Device("g1")]
     toy = Oracle(Graph("toy", ops), Cluster.all_to_all("two", devices, bandwidth=1))
+    n_jobs = None if METHODS[method].learner is None else 1
     try:
-        ended = search(toy, method, REHEARSED, seconds=1.0).provenance["ended"]
+        ended = search(toy, method, REHEARSED, seconds=1.0, n_jobs=n_jobs).provenance["ended"]
     except Exception:  # what is wrong is told of the question
         return
     if ended == "interrupted":
