@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from simdev.errors import InputError
+from simdev.search.budget import Budget
 from simdev.search.features import features_of
 from simdev.search.learning.controllers import Controller, weights_of, with_weights
 from simdev.search.learning.keeping import keep
@@ -138,7 +139,7 @@ def test_chances_of_a_tabular_policy_are_independent():
 def test_a_placement_is_imitated_until_few_groups_differ():
     policy, placement = toy_policy(loud=1.0), np.array([2, 0, 1, 1, 0, 2])
     training = Training(samples=4, controllers=1, rate=0.03, clip=1.0, differing=0.2, decodes=1)
-    updates, differing = imitate(policy, placement, training)
+    updates, differing = imitate(Budget(), policy, placement, training)
     assert 0 < updates < 300
     assert differing <= 0.2
     uniforms = torch.from_numpy(np.random.default_rng(2).random((500, 6)))

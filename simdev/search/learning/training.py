@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...taskgraph import Floats, Ints
+from ..budget import Budget
 from ..sampling import PATIENCE
 from ..trial import Trial
 from .controllers import Controller, Weights, one_thread, set_gradient, weights_of
@@ -36,7 +37,7 @@ def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
             return
         loop = Loop(trial, policy, rule, training)
         if trial.learning.warm is not None:
-            imitated = imitate(policy, trial.learning.warm, training)
+            imitated = imitate(trial.budget, policy, trial.learning.warm, training)
             trial.best.details["imitation"] = {"updates": imitated[0], "differing": imitated[1]}
         idle = 0
         while idle < PATIENCE:
@@ -52,16 +53,19 @@ def _sampled(trial: Trial, policy: Policy, training: Training) -> Ints:
     return placements
 
 
-def imitate(policy: Policy, placement: Ints, training: Training) -> tuple[int, float]:
+def imitate(
+    budget: Budget, policy: Policy, placement: Ints, training: Training
+) -> tuple[int, float]:
     """Raise the probability of a placement until a sample is expected to differ from it in few
     groups. How many updates that took, and how many groups are expected to differ.
 
     That number is the sum over the stages of the chance of any other device, given that the stages
-    before chose as the placement does.
+    before chose as the placement does. Raises SpentError where the time is over.
     """
     adam = _adam(policy, training.rate)
     rows = torch.from_numpy(placement)[None]
     for update in range(IMITATIONS):
+        budget.require_time()
         log_chosen = chosen(policy(rows), rows)
         differing = float((1.0 - log_chosen.detach().exp()).sum())
         if differing <= training.differing:
