@@ -99,6 +99,22 @@ def test_the_baseline_moves_and_failing_placements_train_at_first_only():
     assert rule.advantages(np.array([2.0])).tolist() == [0.5]
 
 
+def test_entropy_weighs_as_much_where_signals_differ_little():
+    """Of signals a hundred times nearer to each other the loss is a hundredth, and so its slope."""
+    policy, rule = tabular(), Reinforce(decay=0.9, entropy=2.0, failing_updates=0)
+    slopes = []
+    for scale in (1.0, 0.01):
+        log_chances = policy(ALL)
+        log_chosen = chosen(log_chances, ALL)
+        gains = torch.from_numpy(scale * (1.1 - SIGNALS))
+        loss = rule.loss(log_chosen, log_chosen.detach(), entropies(log_chances), gains)
+        slopes.append(gradient(policy, loss))
+    torch.testing.assert_close(slopes[1], 0.01 * slopes[0])
+    alone = Reinforce(decay=0.9, entropy=0.0, failing_updates=0)
+    loss = alone.loss(chosen(policy(ALL), ALL), torch.zeros(1), torch.zeros(1), gains)
+    assert not torch.allclose(gradient(policy, loss), slopes[1])
+
+
 @pytest.mark.parametrize("attention", ["dot", "additive"])
 @pytest.mark.parametrize("barred", [False, True])
 def test_samples_follow_the_chances_that_the_network_tells_at_once(attention: str, barred: bool):

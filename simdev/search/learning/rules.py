@@ -38,7 +38,9 @@ class Reinforce:
     The gradient is that of the mean over placements of (signal - baseline) x log-probability. After
     ``failing_updates`` updates only placements that succeed train and move the baseline, which then
     begins anew (ours: else it would fall from FAILING for dozens of updates, all of which would
-    praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage (ours).
+    praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage, in units of
+    the root mean square of the advantages, so that it means the same where all placements are
+    nearly as good as where they differ (ours).
     """
 
     epochs = 1
@@ -66,4 +68,5 @@ class Reinforce:
     ) -> Tensor:
         """Minus the advantages x log-probabilities of whole placements, minus the entropies."""
         gained = (advantages * log_chosen.sum(1)).mean()
-        return -gained - self._entropy * entropies.mean()
+        weight = self._entropy * advantages.square().mean().sqrt()
+        return -gained - weight * entropies.mean()
