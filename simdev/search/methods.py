@@ -57,7 +57,7 @@ METHODS: Mapping[str, Method] = {
     "greedy": Method("blackbox:greedy", budget=100_000, random=True),
     "annealing": Method("blackbox:annealing", budget=20_000, random=True),
     "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
-    "brkga": Method("brkga.learner:brkga", BAECHI, 5000, learner="brkga.settings:Settings"),
+    "brkga": Method("brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings"),
     "heft": Method("listing:heft", budget=10_000),
     "critical-path": Method("listing:critical_path", budget=10_000),
     "m-topo": Method("baechi.placers:m_topo", BAECHI, 10_000),
@@ -73,9 +73,11 @@ METHODS: Mapping[str, Method] = {
     ),
     "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
     "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),
-    "colocrl": Method("colocrl.learner:colocrl", BAECHI, 5000, learner="colocrl.settings:Settings"),
-    "spotlight": Method(
-        "spotlight.learner:spotlight", BAECHI, 5000, learner="spotlight.settings:Settings"
+    "colocrl": Method(
+        "colocrl.learner:colocrl", ("pair",), 5000, learner="colocrl.settings:Settings"
     ),
-    "post": Method("post.learner:post", BAECHI, 5000, learner="post.settings:Settings"),
+    "spotlight": Method(
+        "spotlight.learner:spotlight", ("pair",), 5000, learner="spotlight.settings:Settings"
+    ),
+    "post": Method("post.learner:post", ("pair",), 5000, learner="post.settings:Settings"),
 }
