@@ -11,7 +11,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..oracle import Oracle
-from ..taskgraph import Ints
+from ..taskgraph import Ints, Rows
+from .features import group_edges
 from .fitting import repair
 from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
 from .space import energy, rank_of
@@ -98,14 +99,11 @@ def annealing(trial: Trial) -> None:
 
 
 def neighbours(oracle: Oracle) -> list[list[int]]:
-    """For each of ``oracle.groups`` the groups that it sends to or reads from."""
-    group_of = {i: group for group, members in enumerate(oracle.groups) for i in members}
-    near: list[set[int]] = [set() for _ in oracle.groups]
-    for consumer, reads in enumerate(oracle.graph.reads):
-        for producer, _ in reads:
-            near[group_of[consumer]].add(group_of[producer])
-            near[group_of[producer]].add(group_of[consumer])
-    return [sorted(others - {group}) for group, others in enumerate(near)]
+    """For each of ``oracle.groups`` the groups that it sends to or reads from, ascending."""
+    source, target, _ = group_edges(oracle)
+    ends, others = np.concatenate((source, target)), np.concatenate((target, source))
+    near = Rows.of_pairs(ends, others, len(oracle.groups))
+    return [np.unique(near[group]).tolist() for group in range(len(oracle.groups))]
 
 
 def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
@@ -155,8 +153,8 @@ def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Ints)
 
 
 def cross_entropy(trial: Trial) -> None:
-    """Rubinstein's method over independent choices of each group (settings as in Gao, Chen, Li,
-    NeurIPS 2018).
+    """Rubinstein's method over independent choices of each group (Gao, Chen, Li, NeurIPS 2018;
+    their settings are recalled, not verified).
 
     Each round samples placements and ranks them (what does not fit comes last). The frequencies
     among the best tenth replace the probabilities, as in the paper's closed form; then a share of

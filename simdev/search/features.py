@@ -138,11 +138,16 @@ def features_of(oracle: Oracle) -> GraphFeatures:
     alone = np.arange(len(graph.ops), dtype=np.int64)
     # Program order decides where the edges do not, as it does in a step.
     ops = _nodes(oracle, [op.name for op in graph.ops], alone, order_of(graph, alone.tolist()))
-    edges = _edges(oracle, group_of, len(labels))
-    cycles = components(len(labels), zip(edges[0].tolist(), edges[1].tolist(), strict=True))
+    source, target, _ = group_edges(oracle)
+    cycles = components(len(labels), zip(source.tolist(), target.tolist(), strict=True))
     order = np.argsort(cycles, kind="stable")
     groups = _nodes(oracle, labels, group_of, order)
     return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
+
+
+def group_edges(oracle: Oracle) -> tuple[Ints, Ints, Floats]:
+    """Source, target and bytes of the edges between groups, as ``Nodes`` has them."""
+    return _edges(oracle, np.array(unit_of(oracle.graph), np.int64), len(oracle.groups))
 
 
 def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:

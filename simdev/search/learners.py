@@ -14,6 +14,7 @@ from ..oracle import Cost
 from ..taskgraph import Ints
 from .features import VERSION
 from .learning.beginning import begin, by_group
+from .learning.needs import require_torch
 from .learning.settings import Settings, resolved
 from .methods import METHODS
 from .policy import SavedPolicy, load_policy, require_policy
@@ -130,8 +131,12 @@ def _policy(method: str, given: object) -> SavedPolicy | None:
 
 def beginning(trial: Trial, request: Request) -> Learning:
     """What a learner begins with, scored; ``details`` of the trial tell of it. Raises SpentError,
-    and InputError or DeadlockError where the start has no answer.
+    InputError where PyTorch is missing, and InputError or DeadlockError where the start has no
+    answer.
     """
+    # Here, not where options are checked: a comparison goes on without a method that is refused.
+    if METHODS[request.method].torch:
+        require_torch(request.method)
     learning, best = request.learning, trial.best
     if learning.policy is not None:
         with prefixed("policy: "):

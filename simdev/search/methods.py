@@ -19,6 +19,7 @@ class Method:
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
     ``random``: another seed may give another answer, as for every learner.
     ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
+    ``torch``: it needs PyTorch, and is refused where that is missing before anything is evaluated.
     """
 
     path: str
@@ -28,6 +29,7 @@ class Method:
     ranks: bool = True
     learner: str | None = None
     random: bool = False
+    torch: bool = False
 
     @property
     def run(self) -> Callable[[Trial], None]:
@@ -74,10 +76,18 @@ METHODS: Mapping[str, Method] = {
     "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
     "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),
     "colocrl": Method(
-        "colocrl.learner:colocrl", ("pair",), 5000, learner="colocrl.settings:Settings"
+        "colocrl.learner:colocrl",
+        ("pair",),
+        5000,
+        learner="colocrl.settings:Settings",
+        torch=True,
     ),
     "spotlight": Method(
-        "spotlight.learner:spotlight", ("pair",), 5000, learner="spotlight.settings:Settings"
+        "spotlight.learner:spotlight",
+        ("pair",),
+        5000,
+        learner="spotlight.settings:Settings",
+        torch=True,
     ),
     "post": Method("post.learner:post", ("pair",), 5000, learner="post.settings:Settings"),
 }

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from ..taskgraph import Floats, Ints
 from .space import Rank
 
-ELITE = 0.1  # share of the samples that a distribution follows
-EXPLORE = 0.1  # first share of the uniform distribution mixed in; it falls to 0 over the budget
-PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn
+ELITE = 0.1  # share of the samples that a distribution follows (Gao, Chen, Li, 2018; recalled)
+# First share of the uniform distribution mixed in (recalled of the same); it falls to 0 over the
+# budget, in proportion (ours).
+EXPLORE = 0.1
+PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
 
 
 def uniform(choices: Sequence[Ints], devices: int) -> Floats:

@@ -189,8 +189,8 @@ class Trial:
         return len(self._known)
 
     def adopt(self, column: Ints, cost: Cost) -> None:
-        """Take over a placement (devices by op, no group split) that an inner trial evaluated, as
-        if it had been scored here; it is not counted again.
+        """Take over a placement (devices by op, no group split) that was evaluated and counted
+        otherwise (by an inner trial, by ``score``), as if ``score_once`` had been asked for it.
         """
         self._known[_digest(column)] = cost
         rank = rank_of(self.problem.oracle, cost)

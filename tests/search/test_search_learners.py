@@ -18,7 +18,7 @@ from simdev.oracle import Cost
 from simdev.scenario import Scenario
 from simdev.search import METHODS, search
 from simdev.search.budget import Budget, SpentError
-from simdev.search.learning import beginning
+from simdev.search.learning import beginning, needs
 from simdev.search.learning.beginning import begin, by_group
 from simdev.search.learning.settings import resolved
 from simdev.search.running import problem_of
@@ -295,6 +295,16 @@ def test_versions_of_what_learns_are_told():
     pytest.importorskip("torch")
     assert "torch" in search(toy(), "tiny", 40).provenance["versions"]
     assert "torch" not in search(toy(), "single").provenance["versions"]
+
+
+def test_a_learner_without_pytorch_is_refused_before_anything_is_evaluated(monkeypatch):
+    monkeypatch.setitem(METHODS, "tiny", replace(METHODS["tiny"], torch=True))
+    monkeypatch.setattr(needs, "find_spec", lambda name: None)
+    counts = list[int]()
+    for warm in ("auto", "greedy"):
+        with pytest.raises(InputError, match=r"^tiny needs PyTorch: "):
+            search(toy(), "tiny", 40, warm=warm, progress=counts.append)
+    assert not counts
 
 
 def test_importing_searches_loads_nothing_that_only_learners_need():

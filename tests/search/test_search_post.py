@@ -15,6 +15,7 @@ from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
 from simdev.graph import Graph
 from simdev.search import search
+from simdev.search.learning import ppo
 from simdev.search.policy import SavedPolicy
 from simdev.search.post import learner
 from simdev.search.post.settings import Settings
@@ -250,6 +251,15 @@ def test_what_is_judged_without_learning_is_the_policy_and_no_single_device():
         judged = search(toy(), "post", budget, prepare=[], policy=sure, train=False)
         assert judged.provenance["evaluations"] == 1
         assert judged.cost.step_ps == toy()([0, 1, 2, 0, 1, 2]).step_ps
+
+
+def test_the_objective_is_that_of_networks():
+    """One formula in two languages: by logarithms in torch, by chances here."""
+    new, old, rows, gains = drawn(0)
+    groups = range(GROUPS)
+    logs = [torch.tensor(np.log(chance[groups, rows])) for chance in (new, old)]
+    value = ppo.surrogate(*logs, torch.tensor(gains), 0.2)
+    assert surrogate(new, old, rows, gains, 0.2, 0.0) == pytest.approx(value.item())
 
 
 def test_what_contradicts_is_refused():

@@ -14,8 +14,8 @@ from .settings import Settings
 def brkga(trial: Trial) -> None:
     """A biased random-key genetic algorithm (Goncalves, Resende, 2011) over placements.
 
-    The first population is random but for the best placement that is known by then: the one to
-    imitate, or the best start. What does not fit ranks last. It ends where generations bring
+    The first population is random but for one placement: the one to imitate, or the best that was
+    evaluated by then. What does not fit ranks last. It ends where generations bring
     nothing new. Raises SpentError, and InputError for settings that leave no children.
     """
     settings: Settings = trial.learning.settings

@@ -21,8 +21,9 @@ ROUNDING = 1e-12  # relative
 
 
 def reference_ps(trial: Trial) -> float:
-    """The best step on a single device, evaluated; the sum of the groups' longest times where no
-    device can run everything, or nothing of that can be. Raises SpentError.
+    """The best step on a single device [ps], all of them evaluated; where no device can run
+    everything, or none of these placements can be, the sum of the ops' longest times. At least 1.
+    Raises SpentError.
     """
     costs = [trial.score_once(placement) for placement in alone(trial.problem)]
     steps = [cost.step_ps for cost in costs if cost is not IMPOSSIBLE]

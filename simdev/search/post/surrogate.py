@@ -3,7 +3,8 @@ form.
 
 The parameters are the logits u [group, device] of a distribution f = softmax(u) by group, as in
 Post (Gao, Chen, Li, NeurIPS 2018). A step u + rate x gradient multiplies the chances by
-exp(rate x gradient), so only these are kept.
+exp(rate x gradient), so only these are kept. Of networks learning/ppo.py has the same objective in
+torch: in closed form a step costs some array operations, and Post does without PyTorch.
 """
 
 from __future__ import annotations
