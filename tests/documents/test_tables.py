@@ -91,8 +91,12 @@ def test_the_values_of_a_key_are_told_with_the_formats(key: str, known: Iterable
 
 
 def test_options_of_a_search_are_those_of_its_page() -> None:
-    options = {flags.split()[0] for flags, *_ in simdev.cli.search.OPTIONS if flags[0] == "-"}
-    assert {option.split()[0] for option in names("search.md", "option")} == options
+    options = [set(flags.split()) for flags, *_ in simdev.cli.search.OPTIONS if flags[0] == "-"]
+    pages = [*tables("search.md"), *tables("learning.md")]
+    cells = [row[0] for head, rows in pages if head.startswith("option") for row in rows]
+    written = {flag for cell in cells for flag in re.findall(r"`(--?[\w-]+)", cell)}
+    assert written <= set().union(*options)
+    assert all(written & flags for flags in options)
 
 
 def test_the_readme_names_every_verb() -> None:
