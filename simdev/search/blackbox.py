@@ -161,14 +161,13 @@ def cross_entropy(trial: Trial) -> None:
     the uniform distribution is mixed in. Samples seen before are not evaluated again; stops where
     all are. The starts of local search are asked first, and kept; the samples know nothing of them.
     """
-    choices, devices = trial.problem.choices, len(trial.problem.oracle.cluster.devices)
     best_start(trial)
-    even = uniform(choices, devices)
+    even = uniform(trial.problem.allowed)
     chance, idle = even, 0
     while idle < PATIENCE:
         before = trial.distinct
-        rows = sampled(chance, trial.budget.random.random((SAMPLES, len(choices))))
+        rows = sampled(chance, trial.budget.random.random((SAMPLES, len(even))))
         ranks = [rank_of(trial.problem.oracle, trial.score_once(row)) for row in rows]
         explore = EXPLORE * (1.0 - trial.budget.share)
-        chance = mixed(frequencies(best_of(rows, ranks), devices), even, explore)
+        chance = mixed(frequencies(best_of(rows, ranks), even.shape[1]), even, explore)
         idle = 0 if trial.distinct > before else idle + 1

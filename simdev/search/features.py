@@ -21,7 +21,7 @@ from ..semantics import SHIPPED, backward_of
 from ..structure import components, order_of, unit_of
 from ..taskgraph import Floats, Ints, Rows
 from .holding import persistent_bytes
-from .space import able
+from .space import able, allowed
 
 VERSION = 1
 """Changes with the columns, and with what they mean: a policy fits the version that it was trained
@@ -136,12 +136,14 @@ def features_of(oracle: Oracle) -> GraphFeatures:
     first = [graph.ops[members[0]].name for members in oracle.groups]
     labels = [name or op for name, op in zip(names, first, strict=True)]
     alone = np.arange(len(graph.ops), dtype=np.int64)
+    may, edges = able(oracle.prepared), _edges(oracle, alone, len(alone))
     # Program order decides where the edges do not, as it does in a step.
-    ops = _nodes(oracle, [op.name for op in graph.ops], alone, order_of(graph, alone.tolist()))
-    source, target, _ = group_edges(oracle)
+    sequence = order_of(graph, alone.tolist())
+    ops = _nodes(oracle, [op.name for op in graph.ops], alone, may, edges, sequence)
+    source, target, size = group_edges(oracle)
     cycles = components(len(labels), zip(source.tolist(), target.tolist(), strict=True))
-    order = np.argsort(cycles, kind="stable")
-    groups = _nodes(oracle, labels, group_of, order)
+    sequence, may = np.argsort(cycles, kind="stable").tolist(), allowed(oracle)
+    groups = _nodes(oracle, labels, group_of, may, (source, target, size), sequence)
     return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
 
 
@@ -171,13 +173,18 @@ def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:
 
 
 def _nodes(
-    oracle: Oracle, names: Sequence[str], node_of: Ints, sequence: Sequence[int] | Ints
+    oracle: Oracle,
+    names: Sequence[str],
+    node_of: Ints,
+    may: NDArray[np.bool_],
+    edges: tuple[Ints, Ints, Floats],
+    sequence: Sequence[int],
 ) -> Nodes:
-    """The nodes to which the ops belong (``node_of``), of which ``sequence`` is an order."""
+    """The nodes to which the ops belong (``node_of``), where they ``may`` stand, their edges
+    (``_edges``) and an order of them.
+    """
     prepared, count = oracle.prepared, len(names)
     ops, duration = prepared.graph.ops, prepared.duration
-    may = _sums(~able(prepared), node_of, count) == 0
-    source, target, edge_bytes = _edges(oracle, node_of, count)
     workspace, order = np.zeros(count), np.empty(count, np.int64)
     np.maximum.at(workspace, node_of, np.array([op.workspace_bytes for op in ops], np.float64))
     order[np.array(sequence, np.int64)] = np.arange(count)
@@ -191,9 +198,9 @@ def _nodes(
         shape=_sums(np.array(list(map(_extents, ops))).reshape(-1, EXTENTS), node_of, count),
         persistent_bytes=_sums(list(map(persistent_bytes, ops)), node_of, count),
         workspace_bytes=workspace,
-        source=source,
-        target=target,
-        edge_bytes=edge_bytes,
+        source=edges[0],
+        target=edges[1],
+        edge_bytes=edges[2],
         order=order,
     )
 

@@ -21,11 +21,9 @@ EXPLORE = 0.1
 PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
 
 
-def uniform(choices: Sequence[Ints], devices: int) -> Floats:
-    """Equal chances of all devices on which each group may stand, as ``space.choices`` has them."""
-    chance = np.zeros((len(choices), devices))
-    for group, allowed in enumerate(choices):
-        chance[group, allowed] = 1.0 / len(allowed)
+def uniform(allowed: NDArray[np.bool_]) -> Floats:
+    """Equal chances of all devices on which each group may stand, as ``space.allowed`` has them."""
+    chance: Floats = allowed / allowed.sum(axis=1, keepdims=True)
     return chance
 
 

@@ -29,13 +29,19 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
 
     Raises InputError naming every group that can stand nowhere.
     """
-    may = able(oracle.prepared)
-    devices = tuple(np.flatnonzero(may[list(members)].all(axis=0)) for members in oracle.groups)
+    devices = tuple(map(np.flatnonzero, allowed(oracle)))
     pairs = zip(oracle.groups, devices, strict=True)
     nowhere = [_nowhere(oracle.prepared, members) for members, places in pairs if not len(places)]
     if nowhere:
         raise InputError(nowhere)
     return devices
+
+
+def allowed(oracle: Oracle) -> NDArray[np.bool_]:
+    """Where each of ``oracle.groups`` may stand [G, D]: where all its ops may, perhaps nowhere."""
+    may = able(oracle.prepared)
+    rows = [may[list(members)].all(axis=0) for members in oracle.groups]
+    return np.array(rows, np.bool_).reshape(-1, may.shape[1])
 
 
 def able(prepared: Prepared) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import DeadlockError, InputError
 from ..oracle import Cost, Oracle
@@ -18,7 +19,7 @@ from .budget import Budget
 from .instance import Instance
 from .policy import Learned, SavedPolicy
 from .prepare import Grouped
-from .space import IMPOSSIBLE, WORST, Rank, choices, rank_of
+from .space import IMPOSSIBLE, WORST, Rank, allowed, choices, rank_of
 
 REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
 TRIES = 64  # random placements to begin with, where no other start can be
@@ -43,6 +44,11 @@ class SearchProblem:
     def choices(self) -> tuple[Ints, ...]:
         """The devices on which each group may stand. Raises InputError where there is none."""
         return choices(self.oracle)
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """``choices`` as a table [G, D]."""
+        return allowed(self.oracle)
 
     @cached_property
     def instance(self) -> Instance:

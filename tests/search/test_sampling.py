@@ -18,8 +18,7 @@ from simdev.search.sampling import (
     uniform,
 )
 
-CHOICES = (np.array([0, 1, 2]), np.array([1, 2]), np.array([2]))
-EVEN = uniform(CHOICES, 4)
+EVEN = uniform(np.array([[1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 0]], np.bool_))
 
 
 def test_samples_are_as_often_as_their_chances_and_never_where_nothing_may_stand():
@@ -54,13 +53,14 @@ def test_the_best_are_of_least_rank_and_the_earlier_of_equals():
 
 @pytest.mark.parametrize("groups", [10, 1000])
 def test_around_a_placement_the_same_few_groups_move_however_many_there_are(groups):
-    even = uniform([np.arange(4)] * groups, 4)
+    even = uniform(np.ones((groups, 4), np.bool_))
     placement = np.arange(groups) % 4
     rows = sampled(around(placement, even, 3), np.random.default_rng(2).random((2000, groups)))
     assert (rows != placement).sum(axis=1).mean() == pytest.approx(3, abs=0.15)
 
 
 def test_no_more_groups_move_than_can():
-    assert share_of_moves(9, uniform([np.arange(2)] * 4, 2)) == 1
-    assert share_of_moves(3, uniform([np.array([1])], 2)) == 1
-    assert around(np.array([1]), uniform([np.array([1])], 2), 3).tolist() == [[0, 1]]
+    assert share_of_moves(9, uniform(np.ones((4, 2), np.bool_))) == 1
+    single = uniform(np.array([[False, True]]))
+    assert share_of_moves(3, single) == 1
+    assert around(np.array([1]), single, 3).tolist() == [[0, 1]]

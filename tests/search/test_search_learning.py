@@ -13,7 +13,7 @@ from simdev.search.budget import Budget
 from simdev.search.features import features_of
 from simdev.search.learning.controllers import Controller, weights_of, with_weights
 from simdev.search.learning.keeping import keep
-from simdev.search.learning.policy import Policy, Tabular, allowed_on, chosen, entropies
+from simdev.search.learning.policy import Policy, Tabular, chosen, entropies
 from simdev.search.learning.rules import Reinforce
 from simdev.search.learning.seq2seq import Seq2Seq, inputs_of
 from simdev.search.learning.sizes import Network, Training
@@ -189,11 +189,6 @@ def test_networks_leave_the_callers_random_numbers_alone():
     first, second = toy_policy(), toy_policy()
     assert torch.equal(before, torch.random.get_rng_state())
     assert np.array_equal(weights_of(first), weights_of(second))
-
-
-def test_allowed_devices_are_a_table():
-    choices = [np.array([0, 2]), np.array([1])]
-    assert allowed_on(choices, 3).tolist() == [[True, False, True], [False, True, False]]
 
 
 @pytest.mark.parametrize("table", [[np.nan, 1], [1, -np.inf], [1e300, 0], ["a", "b"], [1j, 0]])

@@ -33,7 +33,9 @@ def drawn(seed: int) -> tuple[Floats, Floats, Ints, Floats]:
     of the first group is not allowed.
     """
     random = np.random.default_rng(seed)
-    even = uniform([np.array([0, 2]), *[np.arange(DEVICES)] * (GROUPS - 1)], DEVICES)
+    allowed = np.ones((GROUPS, DEVICES), np.bool_)
+    allowed[0, 1] = False
+    even = uniform(allowed)
     new, old = (stepped(even, random.normal(size=even.shape) * size, 1.0) for size in (0.9, 0.7))
     rows = sampled(old, random.random((BATCH, GROUPS)))
     return new, old, rows, advantages(random.random(BATCH))

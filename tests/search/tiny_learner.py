@@ -64,7 +64,7 @@ class Table:
 def tiny(trial: Trial) -> None:
     """Moves its chances towards the best of each batch."""
     learning, oracle = trial.learning, trial.problem.oracle
-    even = uniform(trial.problem.choices, len(oracle.cluster.devices))
+    even = uniform(trial.problem.allowed)
     chance = even if learning.policy is None else learning.policy.weights["chance"].copy()
     if learning.warm is not None:
         chance = 0.5 * even

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import InputError
 from ..learning.beginning import by_group
-from ..sampling import PATIENCE, uniform
+from ..sampling import PATIENCE
 from ..space import Rank, rank_of
 from ..trial import Trial
 from .keys import Decoder, next_generation
@@ -22,9 +22,8 @@ def brkga(trial: Trial) -> None:
     size, random = settings.population, trial.budget.random
     elites, mutants = _sizes(settings)
     problem = trial.problem
-    even = uniform(problem.choices, len(problem.oracle.cluster.devices))
-    decoder = Decoder(settings.decoder, even > 0)
-    keys = random.random((size, len(even), decoder.width))
+    decoder = Decoder(settings.decoder, problem.allowed)
+    keys = random.random((size, len(problem.allowed), decoder.width))
     start = trial.learning.warm
     if start is None and trial.best.base is not None:
         start, _ = by_group(problem, trial.best.base[0])

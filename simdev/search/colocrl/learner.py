@@ -15,16 +15,14 @@ def colocrl(trial: Trial) -> None:
     """
     require_torch("colocrl")
     from ..learning.keeping import keep
-    from ..learning.policy import allowed_on
     from ..learning.rules import Reinforce
     from ..learning.seq2seq import Seq2Seq, inputs_of
     from ..learning.training import train
 
-    oracle, settings = trial.problem.oracle, trial.learning.settings
+    problem, settings = trial.problem, trial.learning.settings
     assert isinstance(settings, Settings)
-    allowed = allowed_on(trial.problem.choices, len(oracle.cluster.devices))
-    inputs = inputs_of(features_of(oracle).groups)
-    policy = Seq2Seq(inputs, allowed, settings.network, trial.budget.seed)
+    inputs = inputs_of(features_of(problem.oracle).groups)
+    policy = Seq2Seq(inputs, problem.allowed, settings.network, trial.budget.seed)
     keep("colocrl", trial, policy)
     rule = Reinforce(settings.decay, settings.entropy, settings.failing_updates)
     train(trial, policy, rule, settings.training)

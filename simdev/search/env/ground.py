@@ -34,7 +34,7 @@ class Ground:
     def __init__(self, oracle: Oracle, penalty: float) -> None:
         if not oracle.groups:
             raise InputError("graph: there is nothing to place")
-        choices(oracle)  # raises for what can stand nowhere
+        choices(oracle)  # raises for a group that can stand nowhere
         self.oracle, self.penalty = oracle, penalty
         self.features: GraphFeatures = features_of(oracle)
         self.mask = self.features.groups.able.astype(np.int8)

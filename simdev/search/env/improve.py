@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...oracle import Oracle, Placement
 from ...taskgraph import Ints
 from ...units import is_count
-from ..sampling import sampled
+from ..sampling import sampled, uniform
 from ..trial import REFUSED
 from .ground import WORST, Ground, outcome_of, share
 from .view import View
@@ -156,8 +156,7 @@ class ImproveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             names = ", ".join(STARTS)
             raise InputError(f'start: must be one of {names} or a placement, got "{start}"')
         if start == "random":
-            chance = ground.mask / ground.mask.sum(axis=1, keepdims=True)
-            return sampled(chance, random.random(ground.groups))
+            return sampled(uniform(ground.mask > 0), random.random(ground.groups))
         if start == "first":
             return ground.first.copy()
         if ground.single is None:

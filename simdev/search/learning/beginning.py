@@ -26,7 +26,7 @@ def begin(trial: Trial) -> Ints | None:
     assert trial.best.base is not None  # it is the start
     start = trial.best.base[1]
     trial.adopt(column, start)
-    even = uniform(trial.problem.choices, len(oracle.cluster.devices))
+    even = uniform(trial.problem.allowed)
     rows = sampled(even, trial.budget.random.random((HANDFUL, len(even))))
     best = min(rank_of(oracle, trial.score_once(row)) for row in rows)
     return by_group(trial.problem, column)[0] if rank_of(oracle, start) < best else None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from copy import deepcopy
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-
-from ...taskgraph import Ints
 
 BARRED = -1e9  # logit of a device on which a group may not stand; finite, so 0 x it is no NaN
 TIE = 1e-9  # logits as near as this are equal: other machines round sums otherwise
@@ -60,14 +57,6 @@ class Policy(nn.Module):
     @abstractmethod
     def _decoded(self) -> Tensor:
         """What ``decode`` promises, in the precision that the policy has."""
-
-
-def allowed_on(choices: Sequence[Ints], devices: int) -> NDArray[np.bool_]:
-    """Where each group may stand [G, D], from the device indices of each."""
-    allowed = np.zeros((len(choices), devices), np.bool_)
-    for group, able in enumerate(choices):
-        allowed[group, able] = True
-    return allowed
 
 
 def inverse(chances: Tensor, uniforms: Tensor) -> Tensor:

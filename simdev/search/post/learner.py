@@ -68,7 +68,7 @@ class Post:
                 f"settings: samples must be a multiple of batch, got {self._settings.samples} and "
                 f"{self._settings.batch}"
             )
-        self._even = uniform(problem.choices, len(problem.oracle.cluster.devices))
+        self._even = uniform(problem.allowed)
         self.chance, self._most = self._even, 1.0
         if learning.policy is not None:
             self.chance = _weights(learning.policy, self._even)

@@ -16,15 +16,13 @@ def spotlight(trial: Trial) -> None:
     """
     require_torch("spotlight")
     from ..learning.keeping import keep
-    from ..learning.policy import allowed_on
     from ..learning.seq2seq import Seq2Seq, inputs_of
     from ..learning.training import train
     from .rule import ByStage
 
-    oracle, settings = trial.problem.oracle, trial.learning.settings
+    problem, settings = trial.problem, trial.learning.settings
     assert isinstance(settings, Settings)
-    allowed = allowed_on(trial.problem.choices, len(oracle.cluster.devices))
-    inputs = inputs_of(features_of(oracle).groups)
-    policy = Seq2Seq(inputs, allowed, settings.network, trial.budget.seed)
+    inputs = inputs_of(features_of(problem.oracle).groups)
+    policy = Seq2Seq(inputs, problem.allowed, settings.network, trial.budget.seed)
     keep("spotlight", trial, policy)
     train(trial, policy, ByStage(settings), settings.training)
