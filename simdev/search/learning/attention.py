@@ -22,12 +22,12 @@ class Dot(nn.Module):
         self._scale = 1.0 / sqrt(hidden)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What states are compared with [G, H], of the encoder's outputs [G, H]."""
+        """What states are compared with [..., G, H], of the encoder's outputs [..., G, H]."""
         return memory * self._scale
 
     def forward(self, states: Tensor, keys: Tensor) -> Tensor:
-        """Scores [..., G] of states [..., H]."""
-        return states @ keys.T
+        """Scores [..., n, G] of states [..., n, H]."""
+        return states @ keys.mT
 
 
 class Additive(nn.Module):
@@ -40,23 +40,24 @@ class Additive(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What states are compared with [G, H], of the encoder's outputs [G, H]."""
+        """What states are compared with [..., G, H], of the encoder's outputs [..., G, H]."""
         keys: Tensor = self.memory(memory)
         return keys
 
     def forward(self, states: Tensor, keys: Tensor) -> Tensor:
-        """Scores [..., G] of states [..., H]."""
-        rows = states.reshape(-1, states.shape[-1])
-        parts = rows.split(max(CHUNK // keys.numel(), 1))
+        """Scores [..., n, G] of states [..., n, H]."""
+        parts = states.split(max(CHUNK // keys.numel(), 1), -2)
         if torch.is_grad_enabled() and len(parts) > 1:
             # What is within the tanh is computed again for the gradient: it would take gigabytes.
             scores = [checkpoint(self._scores, part, keys, use_reentrant=False) for part in parts]
         else:
             scores = [self._scores(part, keys) for part in parts]
-        return torch.cat(scores).view(*states.shape[:-1], len(keys))
+        return torch.cat(scores, -2)
 
     def _scores(self, states: Tensor, keys: Tensor) -> Tensor:
-        scores: Tensor = self.score(torch.tanh(keys + self.state(states).unsqueeze(-2)))
+        scores: Tensor = self.score(
+            torch.tanh(keys.unsqueeze(-3) + self.state(states).unsqueeze(-2))
+        )
         return scores.squeeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""Controllers: they sample placements of a policy and differentiate a rule's loss, in this process
+"""Controllers: they sample a policy and differentiate a rule's loss, in this process
 or in another.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...taskgraph import Floats, Ints
-from .policy import Policy, chosen, entropies
+from .policy import Policy
 from .rules import Rule
 
 Weights = NDArray[np.float32]
@@ -27,26 +27,24 @@ class Controller:
         self._policy, self._rule = policy, rule
 
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
-        """Placements [n, G] at ``uniforms`` [n, G]."""
+        """Samples [n, S] at ``uniforms`` [n, S]."""
         with one_thread():
             policy = with_weights(self._policy, weights)
-            placements: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
-            return placements
+            samples: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
+            return samples
 
     def gradient(
-        self, weights: Weights, placements: Ints, old: Weights | None, advantages: Floats
+        self, weights: Weights, samples: Ints, old: Weights | None, advantages: Floats
     ) -> tuple[Weights, Weights]:
-        """The gradient of the loss by weight, and the log-probabilities [n, G] of what was chosen
+        """The gradient of the loss by weight, and the log-probabilities [n, S] of what was chosen
         when it was sampled: ``old``, or where that is None those of now.
         """
         with one_thread():
             policy = with_weights(self._policy, weights)
-            rows = torch.from_numpy(placements)
-            log_chances = policy(rows)
-            log_chosen = chosen(log_chances, rows)
+            log_chosen, spread = policy.judge(torch.from_numpy(samples))
             before = log_chosen.detach() if old is None else torch.from_numpy(old)
             gains = torch.from_numpy(advantages).to(log_chosen.dtype)
-            loss = self._rule.loss(log_chosen, before, entropies(log_chances), gains)
+            loss = self._rule.loss(log_chosen, before, spread, gains)
             gradients = torch.autograd.grad(loss, list(policy.parameters()))
             return _flat(gradients), before.numpy()
 

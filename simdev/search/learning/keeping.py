@@ -29,10 +29,7 @@ class Kept:
 
     def saved(self) -> SavedPolicy:
         """The policy as it is now."""
-        weights = {
-            name: parameter.detach().numpy().copy()
-            for name, parameter in self.policy.named_parameters()
-        }
+        weights = {name: tensor.numpy().copy() for name, tensor in self.policy.state_dict().items()}
         return SavedPolicy(
             method=self.method,
             features=VERSION,
@@ -56,7 +53,7 @@ def keep(method: str, trial: Trial, policy: Policy, any_graph: bool = False) -> 
 
 def _restore(policy: Policy, saved: SavedPolicy) -> None:
     weights = saved.weights
-    parameters = dict(policy.named_parameters())
+    parameters = policy.state_dict()
     for name in [*parameters, *weights]:
         here = tuple(parameters[name].shape) if name in parameters else None
         there = weights[name].shape if name in weights else None

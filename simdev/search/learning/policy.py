@@ -17,37 +17,58 @@ TIE = 1e-9  # logits as near as this are equal: other machines round sums otherw
 class Policy(nn.Module):
     """A distribution over placements of G groups on D devices.
 
-    ``allowed`` [G, D] says where each group may stand. Placements are device indices by group.
+    ``allowed`` [G, D] says where each group may stand. Placements are device indices by group. A
+    sample is what was chosen at each of S = ``choices`` stages: as a rule the placement itself, a
+    device for each group. A policy that chooses otherwise says by ``placements`` what comes of it.
     """
 
     allowed: Tensor
 
-    def __init__(self, allowed: NDArray[np.bool_]) -> None:
+    def __init__(self, allowed: NDArray[np.bool_], choices: int | None = None) -> None:
         super().__init__()
         self.register_buffer("allowed", torch.from_numpy(allowed.copy()), persistent=False)
         self.groups, self.devices = allowed.shape
+        self.choices = self.groups if choices is None else choices
 
-    @abstractmethod
     def forward(self, placements: Tensor) -> Tensor:
         """Log-probabilities [n, G, D] of each stage, given the devices that ``placements`` [n, G]
-        chose in the stages before it; about -1e9 where a group may not stand.
+        chose in the stages before it; about -1e9 where a group may not stand. Of policies whose
+        samples are placements.
         """
+        raise NotImplementedError
+
+    def judge(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [n, S] of what ``samples`` [n, S] chose, and the entropies of the
+        stages [n, any], whose mean counts.
+        """
+        log_chances = self(samples)
+        return chosen(log_chances, samples), entropies(log_chances)
+
+    def placements(self, samples: Tensor) -> Tensor:
+        """The placements [n, G] that samples [n, S] are."""
+        return samples
+
+    def imitating(self, placement: Tensor) -> tuple[Tensor, Tensor]:
+        """A sample [S] that is this placement [G], and how many groups each of its choices moves
+        where it is chosen otherwise [S].
+        """
+        return placement, torch.ones(self.choices)
 
     def sample(self, uniforms: Tensor) -> Tensor:
-        """Placements [n, G], a stage after the other, by the inverse distribution function at
-        ``uniforms`` [n, G] (float64, in [0, 1)). No gradient.
+        """Samples [n, S], a stage after the other, by the inverse distribution function at
+        ``uniforms`` [n, S] (float64, in [0, 1)). No gradient.
         """
         with torch.inference_mode():
             drawn = self._sampled(uniforms)
         return drawn.clone()  # inference_mode's own tensors can take part in no gradient
 
     def decode(self) -> Tensor:
-        """The placement [G] of the likeliest device at each stage, in float64 (of equal ones, the
+        """The placement [G] of the likeliest choice at each stage, in float64 (of equal ones, the
         first): alike on every machine.
         """
         exact = deepcopy(self).double()
         with torch.inference_mode():
-            likeliest_row = exact._decoded()
+            likeliest_row = self.placements(exact._decoded()[None])[0]
         return likeliest_row.clone()
 
     @abstractmethod

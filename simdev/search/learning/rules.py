@@ -26,8 +26,8 @@ class Rule(Protocol):
     def loss(
         self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
     ) -> Tensor:
-        """What to minimise, a mean over placements: log-probabilities of the devices chosen [n, G],
-        those when they were sampled, entropies [n, G] in nats, advantages [n].
+        """What to minimise, a mean over placements: log-probabilities of what was chosen [n, S],
+        those when it was sampled, entropies [n, any] in nats, advantages [n].
         """
 
 

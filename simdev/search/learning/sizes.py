@@ -15,6 +15,8 @@ class Network:
     device. ``attention`` is "dot" or "additive"; ``aligned`` is what a stage's score of its own
     group begins with, beyond that of the others, ``forget`` what the biases of all forget gates
     begin with (both are trained; ours). Logits are ``bound`` x tanh(l / ``temperature``).
+    ``biases``: all gates and the output have biases; without, only forget gates have one number
+    together. ``both_ways``: half of the encoder's state reads from the last group to the first.
     """
 
     hidden: int
@@ -24,6 +26,8 @@ class Network:
     bound: float
     temperature: float
     forget: float = 0.0
+    biases: bool = True
+    both_ways: bool = False
 
 
 @dataclass(frozen=True, slots=True)

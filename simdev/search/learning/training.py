@@ -14,7 +14,7 @@ from ..sampling import PATIENCE
 from ..trial import Trial
 from .controllers import Controller, Weights, one_thread, set_gradient, weights_of
 from .evaluation import evaluate
-from .policy import Policy, chosen
+from .policy import Policy
 from .rules import Rule
 from .signals import reference_ps, signal
 from .sizes import Training
@@ -48,8 +48,8 @@ def train(trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
 
 def _sampled(trial: Trial, policy: Policy, training: Training) -> Ints:
     """A batch of placements [sample, group]."""
-    uniforms = trial.budget.random.random((training.samples, policy.groups))
-    placements: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
+    uniforms = trial.budget.random.random((training.samples, policy.choices))
+    placements: Ints = policy.placements(policy.sample(torch.from_numpy(uniforms))).numpy()
     return placements
 
 
@@ -59,15 +59,16 @@ def imitate(
     """Raise the probability of a placement until a sample is expected to differ from it in few
     groups. How many updates that took, and how many groups are expected to differ.
 
-    That number is the sum over the stages of the chance of any other device, given that the stages
-    before chose as the placement does. Raises SpentError where the time is over.
+    That number is the sum over the stages of the chance of any other choice, given that the stages
+    before chose as the placement does, times the groups that it moves. Raises SpentError where the
+    time is over.
     """
     adam = _adam(policy, training.rate)
-    rows = torch.from_numpy(placement)[None]
+    sample, moved = policy.imitating(torch.from_numpy(placement))
     for update in range(IMITATIONS):
         budget.require_time()
-        log_chosen = chosen(policy(rows), rows)
-        differing = float((1.0 - log_chosen.detach().exp()).sum())
+        log_chosen, _ = policy.judge(sample[None])
+        differing = float(((1.0 - log_chosen.detach().exp()) * moved).sum())
         if differing <= training.differing:
             return update, differing
         adam.zero_grad()
@@ -94,7 +95,7 @@ class Loop:
 
     def update(self) -> None:
         """Sample a batch, evaluate it, and follow the rule's gradient. Raises SpentError."""
-        trial, shape = self._trial, (self._training.samples, self._policy.groups)
+        trial, shape = self._trial, (self._training.samples, self._policy.choices)
         uniforms, weights = trial.budget.random.random(shape), weights_of(self._policy)
         calls = [(weights, uniforms[share]) for share in self._shares]
         parts: list[Ints] = self._workers.run("sample", calls)
@@ -104,9 +105,10 @@ class Loop:
             trial.score_once(self._policy.decode().numpy())
 
     def _signals(self, parts: Sequence[Ints]) -> Floats:
-        """The signals of all placements, evaluated."""
+        """The signals of all samples, evaluated."""
         trial, fails = self._trial, self._training.overflow_fails
-        costs = [trial.score_once(row) for part in parts for row in part]
+        placements = self._policy.placements(torch.from_numpy(np.concatenate(parts))).numpy()
+        costs = [trial.score_once(row) for row in placements]
         oracle = trial.problem.oracle
         return np.array([signal(oracle, cost, self._reference, fails) for cost in costs])
 

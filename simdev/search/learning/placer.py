@@ -1,0 +1,128 @@
+"""Placer: an LSTM reads a row for each group, another with attention places them, stage by stage.
+
+The network of ColocRL (Mirhoseini and others, ICML 2017, section 3.2), which is also the placer of
+HDP (Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, k placements are
+made of each; D devices, H numbers in a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .attention import ATTENTIONS
+from .lstm import Lstm
+from .sizes import Network
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """What the encoder made of m sequences: its outputs [m, G, H], its last hidden and cell states
+    [m, H].
+    """
+
+    outputs: Tensor
+    hidden: Tensor
+    cell: Tensor
+
+    def of(self, sequences: Tensor) -> Memory:
+        """Those of some sequences, by their numbers; one may come several times."""
+        return Memory(self.outputs[sequences], self.hidden[sequences], self.cell[sequences])
+
+
+class Placer(nn.Module):
+    """The decoder begins with the encoder's last state and has a stage for each row; its input is
+    the embedding of the device just chosen, its output a linear function of its state and of what
+    attention reads of the encoder's outputs.
+    """
+
+    def __init__(self, width: int, devices: int, network: Network) -> None:
+        super().__init__()
+        hidden, both = network.hidden, network.both_ways
+        self.network, self.devices = network, devices
+        self.encoder = Lstm(width, hidden // 2 if both else hidden, network.biases, both)
+        # The last embedding: nothing is chosen yet.
+        self.device = nn.Embedding(devices + 1, network.embedding)
+        self.decoder = Lstm(network.embedding, hidden, network.biases)
+        self.attention = ATTENTIONS[network.attention](hidden)
+        self.from_state = nn.Linear(hidden, devices, bias=network.biases)
+        self.from_context = nn.Linear(hidden, devices, bias=False)
+        self.aligned = nn.Parameter(torch.tensor(network.aligned)) if network.aligned else None
+
+    def read(self, rows: Tensor) -> Memory:
+        """What is remembered of rows [m, G, width]."""
+        outputs, last = self.encoder(rows.transpose(0, 1))
+        hidden, cell = (state.transpose(0, 1).flatten(1) for state in last)
+        return Memory(outputs.transpose(0, 1), hidden, cell)
+
+    def logits(self, memory: Memory, devices: Tensor) -> Tensor:
+        """Logits [m, k, G, D] of each stage, where ``devices`` [m, k, G] tells what those before
+        it chose: all stages at once.
+        """
+        sequences, count, stages = devices.shape
+        turns = devices.reshape(-1, stages).T  # [G, m k]
+        first = turns.new_full(turns.shape[1:], self.devices)
+        before = self.device(torch.cat([first.unsqueeze(0), turns[:-1]]))
+        states, _ = self.decoder(before, _begin(memory, count))
+        states = states.view(stages, sequences, count, -1).transpose(0, 1)  # [m, G, k, H]
+        scores = self.attention(states.flatten(1, 2), self.attention.keys(memory.outputs))
+        scores = scores.view(sequences, stages, count, stages)
+        if self.aligned is not None:
+            scores.diagonal(dim1=1, dim2=3).add_(self.aligned)
+        # The softmax over groups comes last: D numbers a group are fewer than H.
+        read = scores.softmax(-1).flatten(1, 2) @ self.from_context(memory.outputs)
+        logits = self.from_state(states) + read.view(sequences, stages, count, -1)
+        return self._bounded(logits).transpose(1, 2)
+
+    def walk(self, memory: Memory, count: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Devices [m, k, G], a stage after the other: ``choose`` maps the number of the stage and
+        its logits [m k, D] to devices [m k].
+
+        This is ``logits`` written out by stages, for there are hundreds of them and all are small:
+        what does not hang on the choices is computed before.
+        """
+        sequences, stages, _ = memory.outputs.shape
+        state, cell = (part[0].clone() for part in _begin(memory, count))
+        weight, turn = self.decoder.get_parameter, self.decoder.get_parameter("weight_hh_l0").T
+        # What the gates add up for each device just chosen [D + 1, 4 H].
+        inputs = self.device.weight @ weight("weight_ih_l0").T + self.decoder.gate_biases
+        keys, values = self.attention.keys(memory.outputs), self.from_context(memory.outputs)
+        aligned = 0.0 if self.aligned is None else float(self.aligned)
+        chosen = torch.full((len(state),), self.devices)
+        devices = torch.empty((stages, len(state)), dtype=torch.int64)
+        for stage in range(stages):
+            gates = torch.addmm(inputs.index_select(0, chosen), state, turn)
+            enter, keep, candidate, leave = gates.chunk(4, 1)  # the order of nn.LSTM
+            cell.mul_(keep.sigmoid_()).addcmul_(enter.sigmoid_(), candidate.tanh_())
+            state = cell.tanh().mul_(leave.sigmoid_())
+            scores = self.attention(state.view(sequences, count, -1), keys)
+            scores[..., stage] += aligned
+            logits = self.from_state(state).view(sequences, count, -1)
+            logits = self._bounded(logits.baddbmm_(scores.softmax(-1), values))
+            devices[stage] = chosen = choose(stage, logits.flatten(0, 1))
+        return devices.T.reshape(sequences, count, stages)
+
+    def _bounded(self, logits: Tensor) -> Tensor:
+        return self.network.bound * torch.tanh(logits / self.network.temperature)
+
+
+def _begin(memory: Memory, count: int) -> tuple[Tensor, Tensor]:
+    """The first states of the decoder [1, m k, H]."""
+    states = (memory.hidden, memory.cell)
+    hidden, cell = (state.repeat_interleave(count, 0).unsqueeze(0) for state in states)
+    return hidden, cell
+
+
+def begin(module: nn.Module, forget: float, generator: torch.Generator) -> None:
+    """First weights by Glorot and Bengio (2010), biases 0 but for those of forget gates."""
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        elif parameter.dim() == 1:
+            nn.init.zeros_(parameter)
+    for layer in module.modules():
+        if isinstance(layer, Lstm):
+            layer.begin(forget)
