@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,15 +61,20 @@ def compared(
     methods = [label.strip() for label in args.compare.split(",")]
     more = {} if args.seeds is None else {"seeds": args.seeds}
     comparison = run_comparison(
-        methods, {args.file: scenario}, limit, args.seed, args.seconds, prepare,
+        methods, {name_of(args.file): scenario}, limit, args.seed, args.seconds, prepare,
         settings=args.settings, warm=args.warm, n_jobs=args.jobs, journal=args.journal, **more,
     )  # fmt: skip
-    return comparison, comparison.best(args.file)
+    return comparison, comparison.best(name_of(args.file))
+
+
+def name_of(file: str) -> str:
+    """What tables and pictures call a scenario: its file without the folder."""
+    return "stdin" if file == "-" else os.path.basename(file)
 
 
 def draw(args: argparse.Namespace, comparison: Comparison, place: str) -> None:
     """Fill the place of ``--plot``."""
-    save_figure(comparison.plot(args.file), place)
+    save_figure(comparison.plot(name_of(args.file)), place)
 
 
 def report(
@@ -79,12 +85,13 @@ def report(
     from ..search.comparison.tables import DIGITS, unanswered, whole_table
     from ..units import format_seconds
 
-    for line in unanswered(comparison, args.file):
+    name = name_of(args.file)
+    for line in unanswered(comparison, name):
         print(printable(line), file=sys.stderr)
     if args.json:
-        print(json.dumps(comparison.to_json(args.file), indent=1, allow_nan=False))
+        print(json.dumps(comparison.to_json(name), indent=1, allow_nan=False))
         return
-    parts = [table_text(table, None) for table in whole_table(comparison, args.file)]
+    parts = [table_text(table, None) for table in whole_table(comparison, name)]
     if best is not None and best.result is not None:
         step = format_seconds(best.result.cost.seconds, DIGITS)
         by = f"the best of all: {step}, by {best.method} with seed {best.seed}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
 from typing import Any
@@ -71,8 +71,7 @@ def requested(method: object, options: LearnerOptions) -> Request | None:
     """
     if not isinstance(method, str) or METHODS[method].learner is None:
         name = method if isinstance(method, str) else type(method).__name__
-        learners = ", ".join(name for name in METHODS if METHODS[name].learner) or "none"
-        refuse(f"{option}: {name} is no learner (of {learners})" for option in options.given())
+        refuse(of_learners_alone(option, name) for option in options.given())
         return None
     if not isinstance(options.train, bool):
         raise InputError(f"train: must be true or false, got {options.train!r}")
@@ -86,6 +85,12 @@ def requested(method: object, options: LearnerOptions) -> Request | None:
     settings = resolved(METHODS[method].settings, options.settings, base)
     learning = Learning(settings, None, RANDOM, policy, options.train, options.n_jobs)
     return Request(method, learning, warm, share)
+
+
+def of_learners_alone(option: str, name: str) -> str:
+    """Why a method of this name cannot be given an option of learners."""
+    learners = ", ".join(name for name in METHODS if METHODS[name].learner)
+    return f"{option}: goes with methods that learn ({learners}), not with {name}"
 
 
 def _warm(options: LearnerOptions) -> tuple[str, float]:
@@ -129,8 +134,11 @@ def _policy(method: str, given: object) -> SavedPolicy | None:
     return policy
 
 
-def beginning(trial: Trial, request: Request) -> Learning:
-    """What a learner begins with, scored; ``details`` of the trial tell of it. Raises SpentError,
+def beginning(trial: Trial, request: Request, prepare: Sequence[str] | None) -> Learning:
+    """What a learner begins with, scored; ``details`` of the trial tell of it.
+
+    Preparations that the caller names hold for a method that is imitated too; None leaves each to
+    its own. So a comparison's row of that method is what its learners imitate. Raises SpentError,
     InputError where PyTorch is missing, and InputError or DeadlockError where the start has no
     answer.
     """
@@ -145,13 +153,15 @@ def beginning(trial: Trial, request: Request) -> Learning:
     if request.warm == RANDOM:
         return learning
     auto = request.warm == AUTO
-    row, cost, split = _auto(trial) if auto else _imitated(trial, request)
+    names = None if auto else METHODS[request.warm].prepare if prepare is None else prepare
+    row, cost, split = _auto(trial) if names is None else _imitated(trial, request, names)
     name = "the best start" if auto else request.warm
     if cost is IMPOSSIBLE:  # its groups cannot stand so, and nobody shall imitate that
         row = None
     best.details["warm"] = {
         "name": request.warm,
         "beginning": RANDOM if row is None else name,
+        "prepare": None if names is None else list(names),
         "step_time_s": best.points[-1].step_ps / 1e12 if best.points else None,
         "imitated_s": None if row is None else cost.seconds,
         "split": split,
@@ -166,12 +176,14 @@ def _auto(trial: Trial) -> tuple[Ints | None, Cost, bool]:
     return row, IMPOSSIBLE if row is None else trial.score_once(row), False
 
 
-def _imitated(trial: Trial, request: Request) -> tuple[Ints | None, Cost, bool]:
+def _imitated(
+    trial: Trial, request: Request, preparations: Sequence[str]
+) -> tuple[Ints | None, Cost, bool]:
     """The answer of another method by the groups of this problem, its cost, and whether it splits
     some of them.
     """
     with prefixed("warm: "):
-        inner = run_within(trial, request.warm, request.share)
+        inner = run_within(trial, request.warm, request.share, preparations)
     assert inner.best.placement is not None
     column, cost = inner.best.placement
     row, split = by_group(trial.problem, column)

@@ -23,8 +23,8 @@ class Result:
 
     - ``objectives``: ``step_time_s``, and what else the method minimises (``max_load_ms``).
     - ``points``: when the best so far got better; ``curve`` has them as a DataFrame.
-    - ``provenance``: method, seed, budget, prepare, versions, evaluations, cpu_seconds, seconds,
-      and why it ended.
+    - ``provenance``: method, seed, budget, prepare, groups (how many are placed after that;
+      None where ops are split), versions, evaluations, cpu_seconds, seconds, and why it ended.
     - ``details``: what else the method has to say, by name.
     - ``obstacles``: where nothing fits, one line for each thing that does not.
     - ``policy``: what a learner learned by the end.

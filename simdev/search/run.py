@@ -141,17 +141,23 @@ def search_oracle(
     request = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
     request |= {} if learner is None else learner.provenance()
     trial = Trial(problem_of(oracle, given, name, chosen, names), budget)
-    ended = _run(trial, method, learner)
+    request["groups"] = None if chosen.splits else len(trial.problem.choices)
+    ended = _run(trial, method, learner, prepare)
     fall_back(trial)
     return _result(trial, {**request, "ended": ended})
 
 
-def _run(trial: Trial, method: str | AskTell, learner: Request | None) -> str:
+def _run(
+    trial: Trial,
+    method: str | AskTell,
+    learner: Request | None,
+    prepare: Sequence[str] | None,
+) -> str:
     """Run a method; why it ended."""
     budget = trial.budget
     try:
         if learner is not None:
-            trial.learning = beginning(trial, learner)
+            trial.learning = beginning(trial, learner, prepare)
         if isinstance(method, str):
             METHODS[method].run(trial)
             return "done"

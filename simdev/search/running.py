@@ -52,15 +52,15 @@ def fall_back(trial: Trial) -> None:
     best_start(trial)
 
 
-def run_within(outer: Trial, name: str, share: float) -> Trial:
-    """A method's own search of the whole question inside another one, with its own preparation and
-    a share of the budget: a trial that has ended.
+def run_within(outer: Trial, name: str, share: float, preparations: Sequence[str]) -> Trial:
+    """A method's own search of the whole question inside another one, after preparations of its
+    own and with a share of the budget: a trial that has ended.
 
     Its evaluations count in the other one, which keeps its best. Raises InputError or DeadlockError
     where it has no answer.
     """
     method, whole = METHODS[name], outer.problem.whole
-    problem = problem_of(whole, outer.problem.given, name, method, method.prepare)
+    problem = problem_of(whole, outer.problem.given, name, method, preparations)
     trial = Trial(problem, outer.budget.part(share, method.budget), outer)
     with suppress(SpentError):
         method.run(trial)

@@ -12,6 +12,7 @@ from forks import fork, forks, mixed
 from simdev.errors import InputError
 from simdev.search import Comparison, compare, run_comparison, search
 from simdev.search.comparison import runner, tasks
+from simdev.search.comparison.plot import COLOURS, _looks
 from simdev.search.post.settings import Settings
 
 METHODS = ["single", "annealing", "greedy", "heft"]
@@ -193,7 +194,7 @@ def test_all_are_all_but_what_nothing_ends():
     [
         ({"methods": ["magic"]}, "method: must be one of single"),
         ({"methods": ["magic+single"]}, "method: must be one of single"),
-        ({"methods": ["annealing+single"]}, "warm: annealing is no learner"),
+        ({"methods": ["annealing+single"]}, "warm: goes with methods that learn ("),
         ({"methods": [5]}, "methods: must be names, got 5"),
         ({"seeds": 0}, "seeds: must be a whole number of at least 1, got 0"),
         ({"seeds": True}, "seeds: must be a whole number"),
@@ -206,6 +207,14 @@ def test_what_a_comparison_refuses(arguments, problem):
     given = {"methods": ["single"], "questions": {"q": forks()}} | arguments
     with pytest.raises(InputError, match=problem.replace("(", r"\(")):
         run_comparison(**given)
+
+
+def test_no_point_has_the_colour_of_a_line_as_long_as_there_are_others():
+    methods = [str(i) for i in range(len(COLOURS) + 4)]
+    looks = _looks(methods[:9], methods[::2])
+    assert len({look.colour for look in looks.values()}) == 9
+    looks = _looks(methods, methods[::2])
+    assert len({(look.colour, look.dash, look.marker) for look in looks.values()}) == len(methods)
 
 
 def test_the_picture_has_every_method_in_both_panels():

@@ -278,11 +278,18 @@ def test_the_search_tells_both_periods(capsys: pytest.CaptureFixture[str], tmp_p
     assert main(["import", str(profile), "-o", str(scenario)]) == 0
     capsys.readouterr()
     main(["search", str(scenario), "--method", "pipedream"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "planned" in line]
+    lines = capsys.readouterr().out.splitlines()
+    first, placed, fits, line, *_ = [lines[0], *lines[2:]]
+    assert first.endswith(
+        " s of a minibatch through the placed pipeline: 2 stages, one device each"
+    )
+    assert placed == "placed 40 groups of 80 ops, prepared by pair"
+    assert fits.startswith("the placed pipeline fits; ")
     assert line.startswith(
-        "planned 205.521 ms, executed 202.194 ms a minibatch (-1.6%): its slowest stage alone "
-        "takes 171.4 ms, all stages in turn 171.4 ms, with replicas that synchronise 177.6 ms, and "
-        "transfers make the rest"
+        "the plan (stages of 3-1 replicas; executed, not placed): planned 205.521 ms, executed "
+        "202.194 ms a minibatch (-1.6%): its slowest stage alone takes 171.4 ms, all stages in "
+        "turn 171.4 ms, with replicas that synchronise 177.6 ms, and transfers make the rest; the "
+        "plan fits"
     )
     main(["search", str(scenario), "--method", "pipedream", "--json"])
     answer = json.loads(capsys.readouterr().out)

@@ -276,6 +276,28 @@ def test_an_interrupt_ends_with_the_best_so_far(scenario, tmp_path):
     assert json.loads((tmp_path / "best.json").read_text())["placement"]
 
 
+@pytest.mark.parametrize(
+    "stage",
+    ["scenario.load_scenario", "search.run.problem_of", "search.baechi.placers.m_sct"],
+    ids=["loading", "preparing", "imitating"],
+)
+@pytest.mark.parametrize("how", [["--method", "post", "--warm", "m-sct"], ["--compare", "m-sct"]])
+def test_an_interrupt_before_anything_was_evaluated_says_so(
+    stage, how, scenario, capsys, monkeypatch, tmp_path
+):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(f"simdev.{stage}", interrupted)
+    assert main(["search", str(scenario), *how, "-o", "best.json"]) == 130
+    printed = capsys.readouterr()
+    assert printed.err == "interrupted before there was an answer: nothing is written\n"
+    assert printed.out == ""
+    assert sorted(tmp_path.iterdir()) == before
+
+
 INTERRUPTED = """
 import os, signal, sys
 import simdev.search.trial as trial

@@ -125,9 +125,10 @@ def test_options_that_cannot_be_are_refused(options, problem):
 )
 def test_methods_that_do_not_learn_take_no_option_of_learners(option):
     (name,) = option
-    with pytest.raises(InputError, match=f"^{name}: greedy is no learner \\(of .*tiny\\)$"):
+    refused = f"^{name}: goes with methods that learn \\(.*, tiny\\), not with "
+    with pytest.raises(InputError, match=refused + "greedy$"):
         search(toy(), "greedy", **option)
-    with pytest.raises(InputError, match=f"^{name}: Other is no learner"):
+    with pytest.raises(InputError, match=refused + "Other$"):
         search(toy(), Other(), **option)
 
 
@@ -153,6 +154,21 @@ def test_a_warm_start_is_a_search_of_its_own_within_the_budget(warm):
     assert points[:count] == [(point.evaluation, point.step_ps) for point in alone.points]
     assert result.provenance["warm"] == warm
     assert result.provenance["evaluations"] > start["evaluations"]
+
+
+@pytest.mark.parametrize("prepare", [None, [], ["coplace"], ["pair", "coplace"]])
+@pytest.mark.parametrize("warm", ["m-sct", "greedy"])
+def test_what_is_imitated_is_prepared_as_the_caller_says_or_as_usual(warm, prepare):
+    """So the row of that method in a comparison is what the learner began at."""
+    result = search(fork(), "tiny", 50, warm=warm, prepare=prepare)
+    alone = search(fork(), warm, 10, prepare=prepare)
+    start = result.details["warm"]
+    assert start["step_time_s"] == alone.cost.seconds
+    assert start["prepare"] == alone.provenance["prepare"]
+    # What keeps groups apart is placed again with each of them together.
+    assert start["evaluations"] - start["split"] == alone.provenance["evaluations"]
+    if prepare is not None:
+        assert alone.provenance["groups"] == result.provenance["groups"]
 
 
 def test_a_share_of_the_budget_may_be_said():
@@ -218,14 +234,16 @@ def test_starts_in_place_of_a_plan_stay_within_the_budget_too(monkeypatch):
     assert result.provenance["ended"] == "budget"
 
 
-def test_a_split_group_goes_where_most_of_its_time_is_and_is_scored_too():
+def test_a_split_group_goes_where_most_of_its_time_is_and_is_scored_too(monkeypatch):
     """Co-placement joins a, b and t: 202 ps on one device with s, where b apart makes it 102."""
     problem = grouped(fork()).problem
     row, split = by_group(problem, np.array([0, 0, 1, 1]))
     assert (row.tolist(), split) == ([0, 1], True)  # b and t take 101 ps, a 100
-    result = search(fork(), "tiny", 50, warm="greedy", prepare=["coplace"])
+    tiny_learner.register(monkeypatch, "coplace")
+    result = search(fork(), "tiny", 50, warm="greedy")
     warm = result.details["warm"]
     assert warm["split"]
+    assert warm["prepare"] == []
     assert (warm["step_time_s"], warm["imitated_s"]) == (102e-12, 202e-12)
     assert result.cost.step_ps == 102
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -64,17 +65,28 @@ def test_the_start_stands_beside_the_result(capsys):
     assert lines[2] == "began at greedy: 15 ms"
     assert lines[3] == "no sample was better than that start"
     assert search() == 0
-    assert "\nbegan at random; the best start: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"\nbegan at random; the best of the first 1\d evaluations: [\d.]+ ms\n", out)
+    assert "\nplaced 6 groups of 6 ops, without preparation\n" in out
     assert search("--warm", "random") == 0
     assert "began" not in capsys.readouterr().out
 
 
-def test_what_splits_groups_is_told_as_it_is_placed(capsys):
-    assert search("--warm", "greedy", "--prepare", "coplace", "--json") == 0
+def test_what_splits_groups_is_told_as_it_is_placed(capsys, monkeypatch):
+    tiny_learner.register(monkeypatch, "coplace")
+    assert search("--warm", "greedy", "--json") == 0
     warm = json.loads(capsys.readouterr().out)["details"]["warm"]
-    assert search("--warm", "greedy", "--prepare", "coplace") == 0
+    assert search("--warm", "greedy") == 0
     text = capsys.readouterr().out
     assert (" with its groups together" in text) == warm["split"]
+    assert "\nplaced 2 groups of 6 ops, prepared by coplace\n" in text
+
+
+def test_what_prepares_a_start_is_told_with_it(capsys):
+    assert search("--warm", "m-sct") == 0
+    assert "\nbegan at m-sct (forward,coplace,fuse): " in capsys.readouterr().out
+    assert search("--warm", "m-sct", "--prepare", "pair") == 0
+    assert "\nbegan at m-sct (pair): " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -110,7 +122,9 @@ def test_bad_options_exit_2_with_one_line(options, problem, capsys):
 )
 def test_other_methods_take_none_of_them(option, scenario, capsys):
     assert search(*option, method="greedy") == 2
-    assert capsys.readouterr().err.startswith(f"{option[0]}: greedy is no learner")
+    error = capsys.readouterr().err
+    assert error.startswith(f"{option[0]}: goes with methods that learn (")
+    assert error.endswith("tiny), not with greedy\n")
     assert sorted(path.name for path in scenario.iterdir()) == ["s.json"]
 
 
@@ -144,4 +158,5 @@ def test_every_argument_of_a_search_has_its_option():
 
     from simdev.search import search as function
 
-    assert set(signature(function).parameters) - {"question", "progress"} == set(FLAGS)
+    compared = {"seeds", "plot"}  # of a comparison alone
+    assert set(signature(function).parameters) - {"question", "progress"} == set(FLAGS) - compared

@@ -89,8 +89,8 @@ def tiny(trial: Trial) -> None:
             table.chance[np.arange(len(best)), best] += settings.rate
 
 
-def register(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make it a method, "tiny", until the test ends."""
+def register(monkeypatch: pytest.MonkeyPatch, *prepare: str) -> None:
+    """Make it a method, "tiny", with these usual preparations, until the test ends."""
     monkeypatch.setitem(sys.modules, "simdev.search.tiny", sys.modules[__name__])
-    method = Method("tiny:tiny", (), 40, learner="tiny:Settings")
+    method = Method("tiny:tiny", prepare, 40, learner="tiny:Settings")
     monkeypatch.setitem(METHODS, "tiny", method)

@@ -81,8 +81,8 @@ def draw(
 
 
 def _looks(methods: Sequence[str], planners: Collection[str]) -> dict[str, Look]:
-    """Colours in turn, lines and points by themselves; dashes and markers tell equal colours
-    apart.
+    """Colours in turn, those of points after those of lines; where they are used up, dashes and
+    markers tell equal ones apart.
     """
     points = [method for method in methods if method in planners]
     lines = [method for method in methods if method not in planners]
@@ -92,7 +92,7 @@ def _looks(methods: Sequence[str], planners: Collection[str]) -> dict[str, Look]
         for i, method in enumerate(lines)
     }
     return looks | {
-        method: Look(COLOURS[i % count], marker=MARKERS[i % len(MARKERS)])
+        method: Look(COLOURS[(len(lines) + i) % count], marker=MARKERS[i % len(MARKERS)])
         for i, method in enumerate(points)
     }
 
