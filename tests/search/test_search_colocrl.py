@@ -61,8 +61,10 @@ def test_it_meets_the_optimum_of_the_toy_before_random_search():
 
 
 def test_where_transfers_are_dear_it_learns_the_best_single_device():
-    result = learned(dear())
-    assert set(result.strategy.placement.values()) == {"fast"}
+    answers = [learned(dear(), seed=seed, settings={"rate": 0.01}) for seed in range(5)]
+    devices = [set(answer.strategy.placement.values()) for answer in answers]
+    assert all(len(used) == 1 for used in devices)
+    assert devices.count({"fast"}) >= 4
 
 
 def test_it_learns_to_fit():

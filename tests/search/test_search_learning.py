@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from simdev.errors import InputError
+from simdev.search import search
 from simdev.search.budget import Budget
 from simdev.search.features import features_of
 from simdev.search.learning.controllers import Controller, weights_of, with_weights
@@ -200,3 +201,19 @@ def test_weights_that_are_no_finite_numbers_are_refused(table, trial_of):
     with pytest.raises(InputError, match=r"^policy: logits must hold finite numbers"):
         keep("tabular", trial, policy)
     assert not weights_of(policy).any()
+
+
+def test_entropies_weigh_less_as_the_budget_is_used_up(monkeypatch):
+    """Linearly, by what is left of it."""
+    weights, gradient = [], Controller.gradient
+
+    def spy(self, *arguments):
+        weights.append(arguments[4])
+        return gradient(self, *arguments)
+
+    monkeypatch.setattr(Controller, "gradient", spy)
+    search(toy(), "colocrl", 43, warm="random", settings={"samples": 10, "decodes": 9})
+    assert 0.6 < weights[0] < 0.8  # after what is evaluated before
+    assert 0 <= weights[-1] < 10 / 43
+    # An update evaluates its samples, but for those that were evaluated before.
+    assert ((np.diff(weights) > -11 / 43) & (np.diff(weights) < 0)).all()

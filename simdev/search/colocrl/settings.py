@@ -33,8 +33,8 @@ class Settings:
     - ``rate``, ``clip``: Adam's rate (section 4: Adam; recalled), the norm at which gradients are
       clipped (recalled: 1).
     - ``decay``: of the moving average that is the baseline (section 3.1; its value is ours).
-    - ``entropy``: weight of the mean entropy of a stage, in units of the advantages' root mean
-      square (ours; the paper has none).
+    - ``entropy``: weight of the mean entropy of a stage at the beginning, in units of the
+      advantages' root mean square; falls to 0 by the end of the budget (ours; the paper has none).
     - ``failing_updates``: after so many updates only placements that succeed train (section 3.1;
       recalled: 5,000).
     - ``differing``: groups in which a sample may differ from a warm start that was imitated (ours).
@@ -53,7 +53,7 @@ class Settings:
     rate: float = 0.003
     clip: float = 1.0
     decay: float = field(default=0.9, metadata={"least": 0})
-    entropy: float = field(default=2.0, metadata={"least": 0})
+    entropy: float = field(default=4.0, metadata={"least": 0})
     failing_updates: int = field(default=100, metadata={"least": 0})
     differing: float = 3.0
     decodes: int = 10

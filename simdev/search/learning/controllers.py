@@ -34,17 +34,23 @@ class Controller:
             return samples
 
     def gradient(
-        self, weights: Weights, samples: Ints, old: Weights | None, advantages: Floats
+        self,
+        weights: Weights,
+        samples: Ints,
+        old: Weights | None,
+        advantages: Floats,
+        left: float = 1.0,
     ) -> tuple[Weights, Weights]:
         """The gradient of the loss by weight, and the log-probabilities [n, S] of what was chosen
-        when it was sampled: ``old``, or where that is None those of now.
+        when it was sampled: ``old``, or where that is None those of now. The rule sees entropies
+        times ``left``.
         """
         with one_thread():
             policy = with_weights(self._policy, weights)
             log_chosen, spread = policy.judge(torch.from_numpy(samples))
             before = log_chosen.detach() if old is None else torch.from_numpy(old)
             gains = torch.from_numpy(advantages).to(log_chosen.dtype)
-            loss = self._rule.loss(log_chosen, before, spread, gains)
+            loss = self._rule.loss(log_chosen, before, left * spread, gains)
             gradients = torch.autograd.grad(loss, list(policy.parameters()))
             return _flat(gradients), before.numpy()
 

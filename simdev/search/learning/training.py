@@ -113,13 +113,18 @@ class Loop:
         return np.array([signal(oracle, cost, self._reference, fails) for cost in costs])
 
     def _follow(self, parts: Sequence[Ints], advantages: Floats) -> None:
-        """The epochs of the rule on a batch."""
+        """The epochs of the rule on a batch. What entropies weigh falls linearly to 0 by the end of
+        the budget (ours: a policy explores first, and is sure of what it learned in the end).
+        """
+        left = 1.0 - self._trial.budget.share
         old: Sequence[Weights | None] = [None] * len(parts)
         sizes = [len(part) / len(advantages) for part in parts]
         for _ in range(self._rule.epochs):
             weights = weights_of(self._policy)
             rows = zip(parts, old, self._shares, strict=True)
-            calls = [(weights, part, before, advantages[share]) for part, before, share in rows]
+            calls = [
+                (weights, part, before, advantages[share], left) for part, before, share in rows
+            ]
             answers = self._workers.run("gradient", calls)
             old = [before for _, before in answers]
             gradient = np.zeros_like(weights)

@@ -24,7 +24,8 @@ class Settings:
     - ``epochs``: updates with one batch. ``clip``: how far a stage's ratio may move from 1 where
       that gains. ``divergence``: weight of the KL divergence from the policy that sampled, added to
       the clipping.
-    - ``entropy``: weight of the entropy of a stage beside its surrogate.
+    - ``entropy``: weight of the mean entropy of a stage beside the surrogate at the beginning;
+      falls to 0 by the end of the budget.
     - ``decay``: of the moving average of signals that is the baseline. ``normalised``: advantages
       are divided by the standard deviation of the batch's signals.
     - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
