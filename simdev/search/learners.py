@@ -17,7 +17,7 @@ from .learning.beginning import begin, by_group
 from .learning.needs import require_torch
 from .learning.settings import Settings, resolved
 from .methods import METHODS
-from .policy import SavedPolicy, load_policy, require_policy
+from .policy import SavedPolicy, load_policy, require_method, require_policy
 from .running import run_within
 from .space import IMPOSSIBLE
 from .trial import Learning, Trial
@@ -129,8 +129,9 @@ def _policy(method: str, given: object) -> SavedPolicy | None:
             raise InputError(f"policy: {error}") from None
     else:
         raise InputError(f"policy: must be a path or a SavedPolicy, got {given!r}")
-    if policy is not None and policy.method != method:
-        raise InputError(f'policy: was learned by "{policy.method}", not by "{method}"')
+    if policy is not None:
+        with prefixed("policy: "):
+            require_method(policy, method)
     return policy
 
 

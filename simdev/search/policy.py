@@ -124,13 +124,18 @@ def tied_to(oracle: Oracle) -> str:
     return f"{oracle.graph.name} {digest}"
 
 
+def require_method(policy: SavedPolicy, method: str) -> None:
+    """Raises InputError for the policy of another method."""
+    if policy.method != method:
+        raise InputError(f'was learned by "{policy.method}", not by "{method}"')
+
+
 def require_policy(policy: SavedPolicy, method: str, features: int, oracle: Oracle) -> None:
     """Raises InputError, in one line, for the policy of another method, of other features, for
     another number of devices, or tied to other groups than those of ``oracle``.
     """
+    require_method(policy, method)
     devices, here = len(oracle.cluster.devices), tied_to(oracle)
-    if policy.method != method:
-        raise InputError(f'was learned by "{policy.method}", not by "{method}"')
     if policy.features not in (0, features):
         raise InputError(
             f"reads features of version {policy.features}; this simdev makes version {features}"

@@ -144,7 +144,7 @@ def search_oracle(
     request["groups"] = None if chosen.splits else len(trial.problem.choices)
     ended = _run(trial, method, learner, prepare)
     fall_back(trial)
-    return _result(trial, {**request, "ended": ended})
+    return _result(trial, chosen, {**request, "ended": ended})
 
 
 def _run(
@@ -172,13 +172,13 @@ def _run(
         return "interrupted"
 
 
-def _result(trial: Trial, provenance: Mapping[str, Any]) -> Result:
+def _result(trial: Trial, method: Method, provenance: Mapping[str, Any]) -> Result:
     best, budget = trial.best, trial.budget
     strategy, cost = _answer(trial)
     if best.refused is not None:
         best.details["impossible"] = {"placements": best.refusals, "last": str(best.refused)}
     versions = {"simdev": __version__, "python": platform.python_version()}
-    for name in (*MATTERS, "torch") if trial.policy is not None else MATTERS:
+    for name in (*MATTERS, "torch") if method.torch else MATTERS:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     used = {

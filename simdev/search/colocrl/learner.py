@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..features import features_of
-from ..learning.needs import require_torch
 from ..trial import Trial
 from .settings import Settings
 
@@ -11,9 +10,8 @@ from .settings import Settings
 def colocrl(trial: Trial) -> None:
     """Train a policy for this graph on these devices; as in the paper it can place no other.
 
-    Raises SpentError, and InputError where PyTorch is missing.
+    Raises SpentError.
     """
-    require_torch("colocrl")
     from ..learning.keeping import keep
     from ..learning.rules import Reinforce
     from ..learning.seq2seq import Seq2Seq, inputs_of

@@ -8,13 +8,12 @@ would take hours; docs/learning.md tells what each changes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from ..learning.sizes import Network, Training
+from ..learning.sizes import PlacerSettings, Training, part_of
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
     - ``hidden``: numbers in the state of each LSTM (section 4; recalled: 512).
@@ -41,22 +40,10 @@ class Settings:
     - ``decodes``: the likeliest placement is evaluated every so many updates (ours).
     """
 
-    hidden: int = 64
-    embedding: int = 16
-    attention: Literal["dot", "additive"] = "dot"
-    aligned: float = field(default=8.0, metadata={"least": 0})
-    forget: float = field(default=-1.0, metadata={"least": -10})
-    bound: float = 5.0
-    temperature: float = 1.0
-    samples: int = 10
-    controllers: int = 1
-    rate: float = 0.003
     clip: float = 1.0
     decay: float = field(default=0.9, metadata={"least": 0})
     entropy: float = field(default=4.0, metadata={"least": 0})
     failing_updates: int = field(default=100, metadata={"least": 0})
-    differing: float = 3.0
-    decodes: int = 10
 
     @classmethod
     def published(cls) -> Settings:
@@ -71,26 +58,6 @@ class Settings:
         )
 
     @property
-    def network(self) -> Network:
-        """The sizes of the policy."""
-        return Network(
-            self.hidden,
-            self.embedding,
-            self.attention,
-            self.aligned,
-            self.bound,
-            self.temperature,
-            self.forget,
-        )
-
-    @property
     def training(self) -> Training:
         """How it is trained."""
-        return Training(
-            self.samples,
-            self.controllers,
-            self.rate,
-            self.clip,
-            self.differing,
-            self.decodes,
-        )
+        return part_of(self, Training)

@@ -4,7 +4,8 @@ read where it is missing too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +50,45 @@ class Training:
     differing: float
     decodes: int
     overflow_fails: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlacerSettings:
+    """The settings that learners share whose policy is such a network (learning/settings.py).
+
+    - ``hidden``, ``embedding``, ``attention``, ``aligned``, ``forget``, ``bound``, ``temperature``:
+      of the network (``Network``).
+    - ``samples``, ``controllers``, ``rate``, ``differing``, ``decodes``: of its training
+      (``Training``).
+
+    A learner's own class adds its fields, and says of all where they are from.
+    """
+
+    hidden: int = 64
+    embedding: int = 16
+    attention: Literal["dot", "additive"] = "dot"
+    aligned: float = field(default=8.0, metadata={"least": 0})
+    forget: float = field(default=-1.0, metadata={"least": -10})
+    bound: float = 5.0
+    temperature: float = 1.0
+    samples: int = 10
+    controllers: int = 1
+    rate: float = 0.003
+    differing: float = 3.0
+    decodes: int = 10
+
+    @property
+    def network(self) -> Network:
+        """The sizes of the policy."""
+        return part_of(self, Network)
+
+
+Part = TypeVar("Part", Network, Training)
+
+
+def part_of(settings: object, kind: type[Part], **given: Any) -> Part:
+    """What a learner's settings say of its network or its training: the fields of the same names,
+    but for what is given.
+    """
+    names = [field.name for field in fields(kind) if hasattr(settings, field.name)]
+    return kind(**{name: getattr(settings, name) for name in names} | given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..features import features_of
-from ..learning.needs import require_torch
 from ..trial import Trial
 from .settings import Settings
 
@@ -12,9 +11,8 @@ def spotlight(trial: Trial) -> None:
     """Train a policy for this graph on these devices. A stage places the next group in topological
     order; what it knows of the groups before is what the decoder's LSTM keeps of their devices.
 
-    Raises SpentError, and InputError where PyTorch is missing.
+    Raises SpentError.
     """
-    require_torch("spotlight")
     from ..learning.keeping import keep
     from ..learning.seq2seq import Seq2Seq, inputs_of
     from ..learning.training import train

@@ -8,13 +8,12 @@ last) and the rule (PPO by stage). docs/learning.md tells what each value change
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-from ..learning.sizes import Network, Training
+from ..learning.sizes import PlacerSettings, Training, part_of
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
     - ``hidden``, ``embedding``, ``attention``, ``aligned``, ``forget``, ``bound``, ``temperature``:
@@ -33,15 +32,6 @@ class Settings:
     - ``decodes``: the likeliest placement is evaluated every so many batches.
     """
 
-    hidden: int = 64
-    embedding: int = 16
-    attention: Literal["dot", "additive"] = "dot"
-    aligned: float = field(default=8.0, metadata={"least": 0})
-    forget: float = field(default=-1.0, metadata={"least": -10})
-    bound: float = 5.0
-    temperature: float = 1.0
-    samples: int = 10
-    controllers: int = 1
     epochs: int = 4
     clip: float = 0.2
     divergence: float = field(default=0.0, metadata={"least": 0})
@@ -50,8 +40,6 @@ class Settings:
     normalised: bool = True
     rate: float = 0.005
     norm: float = 1.0
-    differing: float = 3.0
-    decodes: int = 10
 
     @classmethod
     def published(cls) -> Settings:
@@ -61,29 +49,8 @@ class Settings:
         return cls(hidden=512, attention="additive", aligned=0.0)
 
     @property
-    def network(self) -> Network:
-        """The sizes of the policy."""
-        return Network(
-            self.hidden,
-            self.embedding,
-            self.attention,
-            self.aligned,
-            self.bound,
-            self.temperature,
-            self.forget,
-        )
-
-    @property
     def training(self) -> Training:
         """How it is trained. What does not fit counts as slower by its relative excess (ours): the
         policy learns from every sample, and from how far it is from fitting.
         """
-        return Training(
-            self.samples,
-            self.controllers,
-            self.rate,
-            self.norm,
-            self.differing,
-            self.decodes,
-            overflow_fails=False,
-        )
+        return part_of(self, Training, clip=self.norm, overflow_fails=False)
