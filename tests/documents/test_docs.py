@@ -83,6 +83,27 @@ def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys)
     assert re.findall(r"^    (waiting: .*)$", guide, re.MULTILINE)[0] in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_comparison_of_the_page_comes_out(monkeypatch, capsys):
+    """All but the CPU seconds, which are of the machine."""
+    from simdev.cli import main
+
+    monkeypatch.chdir(README.parent)
+    page = (README.parent / "docs" / "search.md").read_text()
+    (command, printed), *_ = re.findall(
+        r"^    simdev (search \S+ --prepare.*?\n)\n.*?```text\n(.*?)```",
+        page,
+        re.DOTALL | re.MULTILINE,
+    )
+    assert main(command.replace("\\\n", " ").split()) == 0
+
+    def rows(text: str) -> list[list[str]]:
+        masked = re.sub(r"(?<!x )\b\d+\.\d\d\b", "-", text)
+        return [line.split() for line in masked.splitlines()]
+
+    assert rows(capsys.readouterr().out) == rows(printed)
+
+
 PAGES = sorted(README.parent.glob("docs/*.md"))
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import settings_tables
 import simdev.cli
 import simdev.serve
 from simdev.cluster import QUEUES, TRANSFERS
 from simdev.schedules.generate import SCHEDULES
 from simdev.search import METHODS
+from simdev.search.methods import Method
 from simdev.search.prepare import PREPARATIONS, RULES
 from simdev.strategy import SHORT_FORMS
 from simdev.strategy.strategy import POLICIES
@@ -97,6 +100,53 @@ def test_options_of_a_search_are_those_of_its_page() -> None:
     written = {flag for cell in cells for flag in re.findall(r"`(--?[\w-]+)", cell)}
     assert written <= set().union(*options)
     assert all(written & flags for flags in options)
+
+
+def test_the_settings_of_every_learner_stand_in_its_page() -> None:
+    page = settings_tables.DOCS.read_text(encoding="utf-8")
+    begin = page.index(settings_tables.START)
+    stands = page[begin : page.index(settings_tables.END) + len(settings_tables.END)]
+    again = "python tests/settings_tables.py writes the tables again"
+    assert stands == settings_tables.written(), again
+
+
+def test_what_settings_mean_is_read_from_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base:
+        """Sizes.
+
+        - ``width``: of a layer
+          (paper: 4).
+        - ``rate``: of the base.
+        """
+
+    @dataclass
+    class Some(Base):
+        """Of learning:
+
+        - ``rate``: of Adam; ``clip`` is apart. ``low``, ``high``: bounds of a | b.
+
+        More: ``rate``: nothing.
+        """
+
+        width: int = 2
+        rate: float = 0.5
+        low: float = 0.0
+        high: bool = True
+
+        @classmethod
+        def published(cls) -> Some:
+            return cls(width=4)
+
+    monkeypatch.setattr(Method, "settings", Some)
+    assert settings_tables.table("post").splitlines()[2:] == [
+        "| `width` | 2 | 4 | of a layer (paper: 4) |",
+        "| `rate` | 0.5 | 0.5 | of Adam; `clip` is apart |",
+        r"| `low` | 0.0 | 0.0 | bounds of a \| b |",
+        r"| `high` | true | true | bounds of a \| b |",
+    ]
+    Some.__doc__ = None
+    with pytest.raises(ValueError, match=r"^post: .* lacks low, high$"):
+        settings_tables.table("post")
 
 
 def test_the_readme_names_every_verb() -> None:

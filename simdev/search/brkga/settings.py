@@ -11,11 +11,12 @@ class Settings:
     """Sizes of the population. Goncalves and Resende (2011, section 2) recommend the ranges that
     are told here (recalled); what is chosen within them is ours.
 
-    - ``population``: individuals (they: a multiple of the number of keys).
+    - ``population``: individuals (recommended: a multiple of the number of keys).
     - ``elite``: the share that survives as it is and of which one parent is (0.1 to 0.25).
     - ``mutants``: the share that is new at random in each generation (0.1 to 0.3).
     - ``inherit``: with which probability a key comes from the parent of the elite (0.5 to 0.8).
-    - ``decoder``: "share" or "affinity" (``keys.Decoder``).
+    - ``decoder``: what keys mean: "share", where the one key of a group cuts [0, 1) into a part for
+      each of its devices, or "affinity", with a key for each device, of which the largest wins.
     """
 
     population: int = 100

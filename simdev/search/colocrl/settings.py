@@ -20,17 +20,17 @@ class Settings(PlacerSettings):
     - ``embedding``: numbers that stand for a kind of op and for a device (section 3.2 says that
       they are trained; their size is ours).
     - ``attention``: "additive" (section 3.2, after Bahdanau) costs G x G x ``hidden`` tanh a
-      placement; "dot" is ours.
+      placement; "dot", which costs less, is ours.
     - ``aligned``: what a stage's score of its own group begins with (ours; 0: the network has to
       learn which stage belongs to which group). ``forget``: the first biases of forget gates
       (ours).
     - ``bound``, ``temperature``: logits are bound x tanh(l / temperature) (section 4; recalled as
       there, without their values; ours).
     - ``samples``: placements an update (section 3.1; ours). ``controllers``: into how many parts
-      they are divided, for as many processes (section 3.4: some, asynchronous; here they wait for
+      these are divided, for as many processes (section 3.4: some, asynchronous; here they wait for
       each other, so that the same seed gives the same answer; ours).
-    - ``rate``, ``clip``: Adam's rate (section 4: Adam; recalled), the norm at which gradients are
-      clipped (recalled: 1).
+    - ``rate``: of Adam (section 4; recalled). ``clip``: the norm at which gradients are clipped
+      (recalled: 1).
     - ``decay``: of the moving average that is the baseline (section 3.1; its value is ours).
     - ``entropy``: weight of the mean entropy of a stage at the beginning, in units of the
       advantages' root mean square; falls to 0 by the end of the budget (ours; the paper has none).

@@ -21,9 +21,10 @@ class Settings:
       step, at first; it falls to 0 over the budget (in proportion: ours).
     - ``moves``: how many groups of a sample are expected elsewhere at first, where it begins at a
       placement, and what the uniform share may then move of a sample at most (ours).
-    - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: of a step (ours).
+    - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: how long such a step
+      is (ours).
     - ``clip``: how far from 1 a ratio counts (the usual value, ours). ``kl``: the weight of
-      KL(old || new), in its place or beside it (the paper's penalty, recalled; 0: ours).
+      KL(old || new), in place of ``clip`` or beside it (the paper's penalty, recalled; 0: ours).
     """
 
     batch: int = 10

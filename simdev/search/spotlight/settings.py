@@ -16,10 +16,19 @@ from ..learning.sizes import PlacerSettings, Training, part_of
 class Settings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
-    - ``hidden``, ``embedding``, ``attention``, ``aligned``, ``forget``, ``bound``, ``temperature``:
-      of the network, which is ColocRL's (recalled; learning/sizes.py).
-    - ``samples``: placements in a batch. ``controllers``: into how many parts it is divided, for as
-      many processes.
+    Of the network, which is like ColocRL's (recalled):
+
+    - ``hidden``: numbers in the state of each LSTM. ``embedding``: numbers that stand for a kind of
+      op and for a device.
+    - ``attention``: "additive" as in ColocRL's, or "dot", which costs less.
+    - ``aligned``: what a stage's score of its own group begins with. ``forget``: the first biases
+      of forget gates.
+    - ``bound``, ``temperature``: logits are bound x tanh(l / temperature).
+
+    Of learning:
+
+    - ``samples``: placements in a batch. ``controllers``: into how many parts a batch is divided,
+      for as many processes.
     - ``epochs``: updates with one batch. ``clip``: how far a stage's ratio may move from 1 where
       that gains. ``divergence``: weight of the KL divergence from the policy that sampled, added to
       the clipping.
@@ -27,7 +36,7 @@ class Settings(PlacerSettings):
       falls to 0 by the end of the budget.
     - ``decay``: of the moving average of signals that is the baseline. ``normalised``: advantages
       are divided by the standard deviation of the batch's signals.
-    - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
+    - ``rate``: of Adam. ``norm``: the norm at which gradients are clipped.
     - ``differing``: groups in which a sample may differ from a warm start that was imitated.
     - ``decodes``: the likeliest placement is evaluated every so many batches.
     """
