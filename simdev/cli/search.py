@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,11 +71,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     several.check_options(args)
     outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
-    with output_files(args, outputs, _inputs(args)) as out:
-        from ..scenario import load_scenario
-
-        _check_learns(args)
+    with ExitStack() as stack:
         with _unanswered():
+            out = stack.enter_context(output_files(args, outputs, _inputs(args)))
+            from ..scenario import load_scenario
+
+            _check_learns(args)
             scenario = load_scenario(args.file)
         try:
             return (_search if args.compare is None else _compare)(args, scenario, out)
@@ -96,10 +97,10 @@ def _unanswered() -> Iterator[None]:
 
 def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run one method, write and print what it found; the exit code."""
-    from ..oracle import oracle_of
-    from ..search import confirm, present_cost
-
     with _unanswered():
+        from ..oracle import oracle_of
+        from ..search import confirm, present_cost
+
         result = _searched(args, scenario)
     oracle = oracle_of(scenario)
     faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
@@ -119,10 +120,10 @@ def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]
 
 def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run several methods, write the best of all, draw and print them; the exit code."""
-    from ..oracle import oracle_of
-    from ..search import confirm
-
     with _unanswered():
+        from ..oracle import oracle_of
+        from ..search import confirm
+
         comparison, best = several.compared(args, scenario, _prepare(args))
     result = None if best is None else best.result
     faults = () if result is None else confirm(oracle_of(scenario), result)
