@@ -32,12 +32,13 @@ from . import (
     serve,
     simulate,
     sweep,
+    train,
 )
 from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
 
 VERBS = (
-    simulate, sweep, report, compare, search, pipeline, check, import_, calibrate, profile, serve,
-    clusters,
+    simulate, sweep, report, compare, search, train, pipeline, check, import_, calibrate, profile,
+    serve, clusters,
 )  # fmt: skip
 
 

@@ -5,31 +5,40 @@ oracle, ``compare`` several on several (``run_comparison`` with their curves); `
 result by the reference engine and the checker, ``present_cost`` is what it has to beat. prepare/
 makes graphs smaller before they are placed. env/ is the same problem as Gymnasium environments
 (they need simdev[rl], and are registered when it is imported); features.py tells learners a
-question as arrays. Some methods learn: ``load_policy`` reads what they learned.
+question as arrays. Some methods learn: ``load_policy`` reads what they learned, and ``train`` makes
+one policy for all graphs of a ``family``.
 """
 
 from __future__ import annotations
 
 from .comparison import Comparison, compare, run_comparison
+from .families import FAMILIES, Family, family
 from .methods import METHODS
 from .policy import SavedPolicy, load_policy
 from .prepare import PREPARATIONS, Grouped, prepare
+from .pretraining import Practised, Trained, train
 from .result import Result, confirm, present_cost
 from .run import AskTell, search
 
 __all__ = [
+    "FAMILIES",
     "METHODS",
     "PREPARATIONS",
     "AskTell",
     "Comparison",
+    "Family",
     "Grouped",
+    "Practised",
     "Result",
     "SavedPolicy",
+    "Trained",
     "compare",
     "confirm",
+    "family",
     "load_policy",
     "prepare",
     "present_cost",
     "run_comparison",
     "search",
+    "train",
 ]

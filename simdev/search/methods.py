@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
+from .learning.general import GeneralLearner
 from .trial import Trial
 
 
@@ -20,6 +21,8 @@ class Method:
     ``random``: another seed may give another answer, as for every learner.
     ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
     ``torch``: it needs PyTorch, and is refused where that is missing before anything is evaluated.
+    ``general``: of a learner whose policies can place any graph, the path of its GeneralLearner
+    (learning/general.py), which is made of a trial.
     """
 
     path: str
@@ -30,6 +33,7 @@ class Method:
     learner: str | None = None
     random: bool = False
     torch: bool = False
+    general: str | None = None
 
     @property
     def run(self) -> Callable[[Trial], None]:
@@ -46,6 +50,12 @@ class Method:
     def settings(self) -> type[Any]:
         """The class of a learner's settings."""
         kind: type[Any] = resolve_name(f"{__package__}.{self.learner}")
+        return kind
+
+    @property
+    def general_learner(self) -> Callable[[Trial], GeneralLearner]:
+        """What makes the learner of many graphs of the first of their trials."""
+        kind: Callable[[Trial], GeneralLearner] = resolve_name(f"{__package__}.{self.general}")
         return kind
 
 
@@ -88,6 +98,14 @@ METHODS: Mapping[str, Method] = {
         5000,
         learner="spotlight.settings:Settings",
         torch=True,
+    ),
+    "placeto": Method(
+        "placeto.learner:placeto",
+        ("pair",),
+        5000,
+        learner="placeto.settings:Settings",
+        torch=True,
+        general="placeto.learner:general",
     ),
     "post": Method("post.learner:post", ("pair",), 5000, learner="post.settings:Settings"),
 }

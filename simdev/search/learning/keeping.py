@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from ...errors import InputError
 from ..features import VERSION
 from ..policy import SavedPolicy, tied_to
 from ..trial import Trial
-from .policy import Policy
+
+
+class Network(Protocol):
+    """What can be kept: weights by name, for a number of devices; ``groups`` of which it is made, 0
+    where it is for any number of them.
+    """
+
+    devices: int
+    groups: int
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The weights, which are all that is kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +37,7 @@ class Kept:
 
     method: str
     trial: Trial
-    policy: Policy
+    policy: Network
     any_graph: bool = False
 
     def saved(self) -> SavedPolicy:
@@ -41,7 +54,7 @@ class Kept:
         )
 
 
-def keep(method: str, trial: Trial, policy: Policy, any_graph: bool = False) -> None:
+def keep(method: str, trial: Trial, policy: Network, any_graph: bool = False) -> None:
     """Make a policy the trial's, with the weights of the saved one that it begins with, if any.
 
     Raises InputError where these are of other sizes, or no finite numbers.
@@ -51,7 +64,7 @@ def keep(method: str, trial: Trial, policy: Policy, any_graph: bool = False) -> 
     trial.policy = Kept(method, trial, policy, any_graph)
 
 
-def _restore(policy: Policy, saved: SavedPolicy) -> None:
+def _restore(policy: Network, saved: SavedPolicy) -> None:
     weights = saved.weights
     parameters = policy.state_dict()
     for name in [*parameters, *weights]:

@@ -1,0 +1,84 @@
+"""``simdev train METHOD --family NAME -o OUT``: one policy for many graphs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .options import DONE
+from .outputs import output_files, progress_bar
+
+if TYPE_CHECKING:
+    from ..search import Trained
+
+HELP = "train a learner on a family of graphs, for a policy that places others"
+DESCRIPTION = (
+    "Train one policy of a learner on the graphs of a family in turn. simdev search SCENARIO "
+    "--method METHOD --policy OUT then begins with it. Ctrl-C ends with the policy as it is."
+)
+OPTIONS = (
+    ("method", "METHOD", "see docs/learning.md; a wrong name lists them"),
+    ("--family", "NAME", "the graphs to train on; a wrong name lists them", {"required": True}),
+    ("-o --output", "OUT", "write the policy (.safetensors)", {"required": True}),
+    ("--budget", "N", "placements to evaluate at most, of all graphs together (default 24,000)"),
+    ("--seconds", "S", "time to train at most"),
+    ("--seed", "K", "of what is random (default 0)", {"default": 0}),
+    ("--settings", "LIST", "published, NAME=VALUE (comma-separated)"),
+    ("--policy", "FILE", "a saved policy to begin with"),
+    ("-j --jobs", "N", "processes at once, -1 on all cores (default 1)"),
+    ("--json", "", "print provenance and graphs as JSON"),
+)
+FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "settings")}
+FLAGS |= {"policy": "--policy", "n_jobs": "--jobs"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises SimdevError."""
+    inputs = () if args.policy is None else ((args.policy, "the policy of --policy"),)
+    with output_files(args, {"output": (".safetensors",)}, inputs) as out:
+        try:
+            trained = _trained(args)
+        except InputError as error:
+            raise InputError([_flagged(problem) for problem in error.problems]) from None
+        trained.policy.save(out["output"])
+    if args.json:
+        graphs = [
+            {name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs
+        ]
+        print(json.dumps({**trained.provenance, "graphs": graphs}, indent=1, allow_nan=False))
+    else:
+        print(_text(trained, args.output))
+    return DONE
+
+
+def _trained(args: argparse.Namespace) -> Trained:
+    from ..search import train
+
+    with progress_bar("train", total=args.budget, unit="ev") as bar:
+        return train(
+            args.method, args.family, args.budget, args.seed, args.seconds, None,
+            lambda count: bar.update(count - bar.n), args.settings, args.policy, args.jobs,
+        )  # fmt: skip
+
+
+def _flagged(problem: str) -> str:
+    """A problem of an argument of ``train`` as one of the option."""
+    name, colon, reason = problem.partition(":")
+    return f"{FLAGS.get(name, name)}{colon}{reason}"
+
+
+def _text(trained: Trained, path: str) -> str:
+    from .search import ENDS
+
+    run, policy = trained.provenance, trained.policy
+    sizes = [graph.groups for graph in trained.graphs]
+    return "\n".join(
+        [
+            f"{run['method']}: {len(sizes)} graphs of {min(sizes)} to {max(sizes)} groups",
+            f"{run['evaluations']:,} evaluations, {run['cpu_seconds']:.2f} CPU seconds; "
+            f"{ENDS[run['ended']]}; seed {run['seed']}",
+            f"{path} places any graph on {policy.devices} devices",
+        ]
+    )

@@ -1,0 +1,3 @@
+"""Placeto: Learning Generalizable Device Placement Algorithms for Distributed Machine Learning
+(Addanki and others, NeurIPS 2019).
+"""

@@ -1,0 +1,28 @@
+"""The learner: REINFORCE over episodes of improvement, with a baseline for each visit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..learning.needs import require_torch
+from ..trial import Trial
+
+if TYPE_CHECKING:
+    from .training import Placeto
+
+
+def placeto(trial: Trial) -> None:
+    """Train a policy on this graph, or play with a saved one. Raises SpentError, and InputError
+    where PyTorch is missing.
+    """
+    require_torch("placeto")
+    from .training import search_with
+
+    search_with(trial)
+
+
+def general(trial: Trial) -> Placeto:
+    """The learner of any number of graphs, of the first of their trials."""
+    from .training import Placeto
+
+    return Placeto(trial)
