@@ -70,7 +70,7 @@ def _flagged(problem: str) -> str:
 
 
 def _text(trained: Trained, path: str) -> str:
-    from .search import ENDS
+    from .searched import ENDS
 
     run, policy = trained.provenance, trained.policy
     sizes = [graph.groups for graph in trained.graphs]

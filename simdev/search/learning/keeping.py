@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor
 
 from ...errors import InputError
 from ..features import VERSION
@@ -25,7 +25,7 @@ class Network(Protocol):
     devices: int
     groups: int
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def state_dict(self) -> Mapping[str, Tensor]:
         """The weights, which are all that is kept."""
 
 

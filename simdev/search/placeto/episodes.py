@@ -50,15 +50,14 @@ class Task:
 
     def start(self) -> Ints:
         """The placement (devices by group) at which an episode begins."""
-        problem, devices = self.trial.problem, self.structure.allowed.shape[1]
-        base = self.trial.best.base
+        problem, base = self.trial.problem, self.trial.best.base
         if self.settings.start == "best" and base is not None:
             return by_group(problem, base[0])[0]
         if self.settings.start == "single" and self._single is not None:
             return self._single.copy()
         if self.settings.start == "first":
             return np.array([able[0] for able in problem.choices], np.int64)
-        even = uniform(problem.choices, devices)
+        even = uniform(problem.allowed)
         return sampled(even, self.trial.budget.random.random(len(even)))
 
     def bad(self, placement: Ints) -> float:

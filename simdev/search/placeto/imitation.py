@@ -47,7 +47,7 @@ def imitate(
 def _states(task: Task, placement: Ints, moments: list[int]) -> States:
     """Moments of episodes that began at random and do as they should."""
     random, visits = task.trial.budget.random, task.visits
-    even = uniform(task.trial.problem.choices, task.structure.allowed.shape[1])
+    even = uniform(task.trial.problem.allowed)
     devices = sampled(even, random.random((len(moments), len(placement))))
     visited = np.zeros(devices.shape, np.float32)
     begins = list[np.ndarray]()
