@@ -102,6 +102,14 @@ def test_options_of_a_search_are_those_of_its_page() -> None:
     assert all(written & flags for flags in options)
 
 
+def test_options_of_a_training_are_those_of_its_page() -> None:
+    options = [set(flags.split()) for flags, *_ in simdev.cli.train.OPTIONS if flags[0] == "-"]
+    (rows,) = [rows for head, rows in tables("learning.md") if head.startswith("of `simdev train`")]
+    written = {flag for row in rows for flag in re.findall(r"`(--?[\w-]+)", row[0])}
+    assert written <= set().union(*options)
+    assert all(written & flags for flags in options)
+
+
 def test_the_settings_of_every_learner_stand_in_its_page() -> None:
     page = settings_tables.DOCS.read_text(encoding="utf-8")
     begin = page.index(settings_tables.START)

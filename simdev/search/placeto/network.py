@@ -99,9 +99,9 @@ class PlacetoNetwork(nn.Module):
         joined = self._exchanged(graph, self._features(graph, states, here))
         width = joined.shape[-1]
         rows = joined.view(1, -1, width).expand(RELATIONS, -1, -1)
-        told = self.pooled(rows).view(RELATIONS, groups, moments, episodes * width)
+        spoken = self.pooled(rows).view(RELATIONS, groups, moments, episodes * width)
         related = graph.related[:, states.groups].transpose(0, 1).to(here.dtype)  # [W, 3, n, G]
-        sums = related @ told.permute(2, 0, 1, 3)  # [W, 3, n, E * width]
+        sums = related @ spoken.permute(2, 0, 1, 3)  # [W, 3, n, E * width]
         sums = self.summed(sums.transpose(0, 1).reshape(RELATIONS, -1, width))
         # Rows are by moment, visited group, episode.
         by_moment = joined.view(groups, moments, episodes, width).transpose(0, 1)
