@@ -15,8 +15,8 @@ from ..taskgraph import Ints, Rows
 from .features import group_edges
 from .fitting import repair
 from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
-from .space import energy, rank_of
-from .trial import Trial, Walk, alone, best_start
+from .space import alone, energy, rank_of
+from .trial import Trial, Walk, best_start
 
 PROBES = 64  # moves from the start that tell the first temperature
 COOLING = 0.01  # last temperature over the first
@@ -34,7 +34,7 @@ def single(trial: Trial) -> None:
     Raises InputError where none can, and what the oracle says where that cannot be in the order
     that is given.
     """
-    placements = alone(trial.problem)
+    placements = alone(trial.problem.oracle, trial.problem.choices)
     if not placements:
         raise InputError("single: no device can run every op of the graph")
     for placement in placements:

@@ -27,7 +27,8 @@ from ..semantics import is_linear, op_class
 from ..structure import mates, order_of, readers_of
 from ..taskgraph import Ints
 from .layers import Layer, Layers
-from .trial import Trial, alone
+from .space import alone
+from .trial import Trial
 
 _NUMBERED = re.compile(r"(.*?)layer_([0-9]{1,4})(?:/|\Z)")
 
@@ -40,7 +41,8 @@ def expert(trial: Trial) -> None:
     """
     problem, best = trial.problem, trial.best
     layers = Layers(problem.whole.graph, problem.whole.cluster)
-    placements = [("one device", placement) for placement in alone(problem)]
+    singles = alone(problem.oracle, problem.choices)
+    placements = [("one device", placement) for placement in singles]
     for name, numbers in _plans(layers, problem.whole.prepared.duration).items():
         placements.append((name, _by_group(trial, layers, numbers)))
     seconds: dict[str, list[float]] = {}

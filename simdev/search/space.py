@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import numpy as np
@@ -58,6 +59,26 @@ def able(prepared: Prepared) -> NDArray[np.bool_]:
         if prepared.graph.ops[i].colocate is None:
             may[i] = devices == ring.ranks[0]
     return may
+
+
+def alone(oracle: Oracle, choices: Sequence[Ints]) -> list[Ints]:
+    """Everything on each device that can run everything (by group); of devices alike, on the
+    first. ``choices`` are the devices of each group.
+    """
+    common = set.intersection(*(set(devices.tolist()) for devices in choices))
+    cluster, first = oracle.cluster.devices, dict[str, int]()
+    for d in sorted(common):
+        first.setdefault(repr((cluster[d].kind, cluster[d].memory, cluster[d].gap)), d)
+    return [np.full(len(choices), device, np.int64) for device in first.values()]
+
+
+def reference_ps(oracle: Oracle, costs: Iterable[Cost]) -> int:
+    """What steps are relative to [ps], at least 1: the best of the ``costs`` of ``alone``; where
+    none of these placements can be, the sum of the ops' longest times.
+    """
+    steps = [cost.step_ps for cost in costs if cost is not IMPOSSIBLE]
+    longest = int(np.maximum(oracle.prepared.duration, 0).max(axis=1).sum())
+    return max(min(steps, default=longest), 1)
 
 
 def mean_ps(duration: Ints) -> Floats:

@@ -19,7 +19,7 @@ from .budget import Budget
 from .instance import Instance
 from .policy import Learned, SavedPolicy
 from .prepare import Grouped
-from .space import IMPOSSIBLE, WORST, Rank, allowed, choices, rank_of
+from .space import IMPOSSIBLE, WORST, Rank, allowed, alone, choices, rank_of
 
 REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
 TRIES = 64  # random placements to begin with, where no other start can be
@@ -345,17 +345,6 @@ class Walk:
         return better
 
 
-def alone(problem: SearchProblem) -> list[Ints]:
-    """Everything on each device that can run everything (by group); of devices alike, on the
-    first.
-    """
-    common = set.intersection(*(set(devices.tolist()) for devices in problem.choices))
-    cluster, first = problem.oracle.cluster.devices, dict[str, int]()
-    for d in sorted(common):
-        first.setdefault(repr((cluster[d].kind, cluster[d].memory, cluster[d].gap)), d)
-    return [np.full(len(problem.choices), device, np.int64) for device in first.values()]
-
-
 def best_start(trial: Trial) -> Ints | None:
     """The best placement for walks to begin with, as devices by op, all of them evaluated; None
     where none can be.
@@ -366,7 +355,7 @@ def best_start(trial: Trial) -> Ints | None:
     """
     devices, random = trial.problem.choices, trial.budget.random
     trial.score_start()
-    for placement in alone(trial.problem):
+    for placement in alone(trial.problem.oracle, devices):
         trial.score_once(placement)
     if trial.best.base is None:
         trial.score(np.array([able[0] for able in devices], np.int64))

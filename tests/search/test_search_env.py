@@ -105,13 +105,13 @@ def test_observations_are_those_of_a_dense_table(seed):
         Cluster.all_to_all("three", list(map(Device, "abc")), bandwidth=UNIT),
     )
     row = {i: at for at, members in enumerate(oracle.groups) for i in members}
-    sent = np.zeros((len(oracle.groups),) * 2)
+    sent, tensors = np.zeros((len(oracle.groups),) * 2), set()
     for consumer, reads in enumerate(oracle.graph.reads):
-        for producer, output in reads:
-            if row[producer] != row[consumer]:
-                sent[row[producer], row[consumer]] += (
-                    oracle.graph.ops[producer].outputs[output].bytes
-                )
+        # A tensor goes to a group once, however many ops of it read it.
+        tensors |= {(*tensor, row[consumer]) for tensor in reads}
+    for producer, output, reader in tensors:
+        if row[producer] != reader:
+            sent[row[producer], reader] += oracle.graph.ops[producer].outputs[output].bytes
     time = [sum(float(ops[i].time) for i in members) for members in oracle.groups]
     env = make(oracle)
     observation, _ = env.reset()

@@ -14,7 +14,8 @@ from ...errors import InputError
 from ...oracle import Cost, Oracle
 from ...taskgraph import Floats, Ints
 from ..features import GraphFeatures, features_of
-from ..space import choices, relative_excess
+from ..space import IMPOSSIBLE, alone, choices, reference_ps, relative_excess
+from ..trial import REFUSED
 
 MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
 WORST = 1000.0  # no placement is worse; one that cannot be is as bad
@@ -25,28 +26,32 @@ class Ground:
 
     ``mask`` [G, D] is 1 where a group may stand, ``seconds`` [G, D] its time there (else 0),
     ``first`` [G] the first such device, ``fastest`` [G] the one of the least time. ``single`` is
-    the best device for all of them (None: no device runs all). ``reference_ps`` is the step there,
-    else the sum of the longest times of all groups; at least 1. ``penalty`` is what a relative
-    excess over memory of 1 costs, in units of it. Raises InputError for a graph without ops, and
-    for a group that can stand nowhere.
+    the best device for all of them (None: no device runs all). ``reference_ps`` is
+    ``space.reference_ps``; ``penalty`` what a relative excess over memory of 1 costs, in units of
+    it. ``longest`` is the sum of the groups' longest seconds, ``memory`` [G] each group's share of
+    the bytes that all hold. Raises InputError for a graph without ops, and for a group that can
+    stand nowhere.
     """
 
     def __init__(self, oracle: Oracle, penalty: float) -> None:
         if not oracle.groups:
             raise InputError("graph: there is nothing to place")
-        choices(oracle)  # raises for a group that can stand nowhere
+        singles = alone(oracle, choices(oracle))  # raises for a group that can stand nowhere
         self.oracle, self.penalty = oracle, penalty
         self.features: GraphFeatures = features_of(oracle)
         self.mask = self.features.groups.able.astype(np.int8)
         self.seconds: Floats = self.features.groups.seconds
         self.first: Ints = self.mask.argmax(axis=1)
         self.fastest: Ints = np.where(self.mask, self.seconds, np.inf).argmin(axis=1)
+        nodes = self.features.groups
+        held = nodes.persistent_bytes + nodes.output_bytes + nodes.workspace_bytes
+        self.memory: Floats = share(held, held.sum())
         self.longest = float(self.seconds.max(axis=1).sum())
-        alone = np.flatnonzero(self.mask.all(axis=0)).tolist()
-        steps = {device: oracle([device] * len(self.mask)).step_ps for device in alone}
-        self.single: int | None = min(steps, key=steps.__getitem__, default=None)
-        reference = round(self.longest * 1e12) if self.single is None else steps[self.single]
-        self.reference_ps = max(reference, 1)
+        costs = [_cost(oracle, placement) for placement in singles]
+        self.reference_ps = reference_ps(oracle, costs)
+        pairs = zip(singles, costs, strict=True)
+        steps = [(cost.step_ps, int(row[0])) for row, cost in pairs if cost is not IMPOSSIBLE]
+        self.single = min(steps)[1] if steps else None
 
     @property
     def groups(self) -> int:
@@ -100,6 +105,13 @@ class Ground:
                 np.float32
             ),
         }
+
+
+def _cost(oracle: Oracle, placement: Ints) -> Cost:
+    try:
+        return oracle(placement)
+    except REFUSED:
+        return IMPOSSIBLE
 
 
 def outcome_of(cost: Cost) -> dict[str, Any]:

@@ -10,9 +10,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from ...oracle import Oracle
-from ...structure import unit_of
-from ...taskgraph import Floats, Ints
-from ..holding import persistent_bytes
+from ...taskgraph import Rows
 from ..trial import REFUSED
 from .ground import WORST, Ground, outcome_of, share
 
@@ -47,10 +45,13 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self._ground = Ground(oracle, penalty)
         groups, devices = self._ground.groups, self._ground.devices
         self.reference_ps = self._ground.reference_ps
-        memory = _held(oracle)
+        nodes = self._ground.features.groups
         self._time = share(self._ground.seconds, self._ground.longest)
-        self._memory = share(memory, memory.sum())
-        self._senders, self._sent = _sent(oracle)
+        self._memory = self._ground.memory
+        self._source, self._bytes = nodes.source, share(nodes.edge_bytes, nodes.edge_bytes.sum())
+        edges = np.arange(len(nodes.source), dtype=np.int64)
+        self._into = Rows.of_pairs(nodes.target, edges, groups)
+        self._sent = np.bincount(nodes.source, self._bytes, groups)
         self._placement = np.full(groups, -1, np.int64)
         self._placed = np.zeros((2, devices))  # time and memory placed on each device so far
         self._next = groups  # until the first reset
@@ -109,35 +110,10 @@ class PlacementEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         placed, now = self._placement, self._next
         if now < groups:
             by_device[:2] = self._time[now], self._ground.mask[now]
-            senders, size = self._senders[now]
-            here = placed[senders] >= 0
-            np.add.at(by_device[2], placed[senders[here]], size[here])
+            into = self._into[now]
+            into = into[placed[self._source[into]] >= 0]
+            np.add.at(by_device[2], placed[self._source[into]], self._bytes[into])
             shares = self._memory[now], self._sent[now]
         by_device[3:] = self._placed
         row = np.concatenate(([now / groups], shares, by_device.ravel(), (placed + 1) / devices))
         return np.clip(row, 0.0, 1.0).astype(np.float32)  # sums of shares may round over 1
-
-
-def _sent(oracle: Oracle) -> tuple[list[tuple[Ints, Floats]], Floats]:
-    """For each group the groups that send to it, ascending, and how much; and what each group sends
-    in all. All are shares of the bytes that groups send to each other.
-    """
-    groups, reads = len(oracle.groups), oracle.prepared.reads
-    group_of, tensor = np.array(unit_of(oracle.graph), np.int64), reads.consumers.owners()
-    source, target = group_of[reads.producer[tensor]], group_of[reads.consumers.ids]
-    away = source != target
-    pairs, where = np.unique(target[away] * groups + source[away], return_inverse=True)
-    size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
-    size, senders = share(size, size.sum()), pairs % groups
-    borders = np.searchsorted(pairs, np.arange(1, groups) * groups)
-    into = zip(np.split(senders, borders), np.split(size, borders), strict=True)
-    return list(into), np.bincount(senders, size, groups).astype(np.float64)
-
-
-def _held(oracle: Oracle) -> Floats:
-    """Of each group the bytes that its ops hold."""
-    held = np.zeros(len(oracle.groups))
-    for op, group in zip(oracle.graph.ops, unit_of(oracle.graph), strict=True):
-        held[group] += persistent_bytes(op) + op.workspace_bytes
-        held[group] += sum(tensor.bytes for tensor in op.outputs)
-    return held

@@ -36,8 +36,7 @@ class View:
         self._features: Floats = nodes.scaled().astype(np.float64)
         self._leads = ancestors_of(nodes)
         self._seconds = share(ground.seconds, ground.longest)
-        held = nodes.persistent_bytes + nodes.output_bytes + nodes.workspace_bytes
-        self._memory = share(held, held.sum())
+        self._memory = ground.memory
         count = len(nodes)
         traffic = np.bincount(nodes.source, nodes.edge_bytes, count)
         traffic += np.bincount(nodes.target, nodes.edge_bytes, count)

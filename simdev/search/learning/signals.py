@@ -8,8 +8,9 @@ import numpy as np
 
 from ...oracle import Cost, Oracle
 from ...taskgraph import Floats
-from ..space import IMPOSSIBLE, energy
-from ..trial import Trial, alone
+from .. import space
+from ..space import alone, energy
+from ..trial import Trial
 
 FAILING = 10.0
 """The signal of a placement that fails: 100 times as long as one device. (ColocRL's successor says
@@ -21,14 +22,11 @@ ROUNDING = 1e-12  # relative
 
 
 def reference_ps(trial: Trial) -> float:
-    """The best step on a single device [ps], all of them evaluated; where no device can run
-    everything, or none of these placements can be, the sum of the ops' longest times. At least 1.
+    """What steps are relative to [ps] (``space.reference_ps``), all single devices evaluated.
     Raises SpentError.
     """
-    costs = [trial.score_once(placement) for placement in alone(trial.problem)]
-    steps = [cost.step_ps for cost in costs if cost is not IMPOSSIBLE]
-    longest = int(np.maximum(trial.problem.oracle.prepared.duration, 0).max(axis=1).sum())
-    return float(max(min(steps, default=longest), 1))
+    oracle, choices = trial.problem.oracle, trial.problem.choices
+    return float(space.reference_ps(oracle, map(trial.score_once, alone(oracle, choices))))
 
 
 def signal(oracle: Oracle, cost: Cost, reference: float, overflow_fails: bool = True) -> float:
