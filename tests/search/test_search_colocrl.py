@@ -120,7 +120,7 @@ def test_a_policy_goes_on_where_it_was_saved_and_refuses_other_sizes():
 
 
 def test_a_warm_start_is_imitated():
-    result = search(toy(), "colocrl", 60, warm="greedy", settings=TINY | {"differing": 0.3})
+    result = search(toy(), "colocrl", 30, warm="greedy", settings=TINY | {"differing": 0.3})
     assert result.details["imitation"]["differing"] <= 0.3
     assert result.details["warm"]["beginning"] == "greedy"
 
