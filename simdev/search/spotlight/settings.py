@@ -41,10 +41,10 @@ class Settings(PlacerSettings):
     - ``decodes``: the likeliest placement is evaluated every so many batches.
     """
 
-    epochs: int = 4
+    epochs: int = 2
     clip: float = 0.2
     divergence: float = field(default=0.0, metadata={"least": 0})
-    entropy: float = field(default=1.0, metadata={"least": 0})
+    entropy: float = field(default=4.0, metadata={"least": 0})
     decay: float = field(default=0.0, metadata={"least": 0})
     normalised: bool = True
     rate: float = 0.005
