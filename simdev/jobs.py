@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
+from numbers import Integral
 from typing import Any, TypeVar
 
 from .errors import InputError, SimdevError
@@ -34,16 +35,17 @@ def is_serial(n_jobs: int | None) -> bool:
     Raises InputError for what is no number of jobs.
     """
     if n_jobs is not None:
-        if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+        jobs: object = n_jobs  # NumPy's whole numbers do too
+        if isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0:
             raise InputError(f"n_jobs: must be a whole number, not 0, got {n_jobs!r}")
-        return n_jobs == 1
+        return bool(jobs == 1)
     # Where nobody has imported joblib, nobody has configured it either.
     if sys.modules.get("joblib") is None:
         return True
     from joblib.parallel import get_active_backend
 
-    backend, jobs = get_active_backend()
-    return jobs in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
+    backend, count = get_active_backend()
+    return count in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
 
 
 def require_joblib() -> Any:

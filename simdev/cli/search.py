@@ -160,13 +160,17 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def _check_learns(args: argparse.Namespace) -> None:
-    """Raises InputError for ``--save-policy`` with a method that learns nothing."""
+    """Raises InputError for ``--save-policy`` with a method that learns no policy."""
     from ..search import METHODS
-    from ..search.learners import of_learners_alone
+    from ..search.learners import keeps_none, of_learners_alone
 
     method = METHODS.get(args.method)
-    if args.save_policy is not None and method is not None and method.learner is None:
+    if args.save_policy is None or method is None:
+        return
+    if method.learner is None:
         raise InputError(of_learners_alone("--save-policy", args.method))
+    if not method.keeps:
+        raise InputError(keeps_none("--save-policy", args.method))
 
 
 def _flagged(problem: str) -> str:

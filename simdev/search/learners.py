@@ -22,6 +22,7 @@ from .running import run_within
 from .space import IMPOSSIBLE
 from .trial import Learning, Trial
 
+OF_POLICIES = ("policy", "train")  # options that go with learners of policies alone
 AUTO, RANDOM = "auto", "random"
 SHARE = 0.2  # of the budget that a warm start may use; ours
 EVALUATED = 100  # placements that a policy is judged by, where it does not learn; ours
@@ -73,6 +74,8 @@ def requested(method: object, options: LearnerOptions) -> Request | None:
         name = method if isinstance(method, str) else type(method).__name__
         refuse(of_learners_alone(option, name) for option in options.given())
         return None
+    if not METHODS[method].keeps:
+        refuse(keeps_none(option, method) for option in options.given() if option in OF_POLICIES)
     if not isinstance(options.train, bool):
         raise InputError(f"train: must be true or false, got {options.train!r}")
     if not options.train and options.policy is None:
@@ -83,8 +86,14 @@ def requested(method: object, options: LearnerOptions) -> Request | None:
     policy = _policy(method, options.policy)
     base = {} if policy is None else policy.settings
     settings = resolved(METHODS[method].settings, options.settings, base)
-    learning = Learning(settings, None, RANDOM, policy, options.train, options.n_jobs)
+    jobs = None if options.n_jobs is None else int(options.n_jobs)
+    learning = Learning(settings, None, RANDOM, policy, options.train, jobs)
     return Request(method, learning, warm, share)
+
+
+def keeps_none(option: str, name: str) -> str:
+    """Why a learner of this name cannot be given an option of policies."""
+    return f"{option}: {name} learns no policy"
 
 
 def of_learners_alone(option: str, name: str) -> str:

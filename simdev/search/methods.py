@@ -20,6 +20,7 @@ class Method:
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
     ``random``: another seed may give another answer, as for every learner.
     ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
+    ``keeps``: of a learner, it learns a policy that can be kept, begun with and evaluated.
     ``torch``: it needs PyTorch, and is refused where that is missing before anything is evaluated.
     ``general``: of a learner whose policies can place any graph, the path of its GeneralLearner
     (learning/general.py), which is made of a trial.
@@ -31,6 +32,7 @@ class Method:
     splits: bool = False
     ranks: bool = True
     learner: str | None = None
+    keeps: bool = True
     random: bool = False
     torch: bool = False
     general: str | None = None
@@ -69,7 +71,9 @@ METHODS: Mapping[str, Method] = {
     "greedy": Method("blackbox:greedy", budget=100_000, random=True),
     "annealing": Method("blackbox:annealing", budget=20_000, random=True),
     "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
-    "brkga": Method("brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings"),
+    "brkga": Method(
+        "brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings", keeps=False
+    ),
     "heft": Method("listing:heft", budget=10_000),
     "critical-path": Method("listing:critical_path", budget=10_000),
     "m-topo": Method("baechi.placers:m_topo", BAECHI, 10_000),

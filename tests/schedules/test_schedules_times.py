@@ -16,6 +16,7 @@ from simdev.engine import simulate
 from simdev.lowering.pipeline import pipeline_task_graph
 from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 from simdev.schedules import SCHEDULES, Schedule, named_schedule, stage_times
+from simdev.schedules.actions import BACKWARD, FORWARD, Action
 from simdev.taskgraph import TRANSFER, Rows, TaskGraph
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "pipelines.md"
@@ -119,6 +120,14 @@ def test_steady_period_of_pipedream(p: int, more: int, f: int, b: int, c: int) -
     assert report.period.period_ps == (f + b + Fraction(2 * (p - 1) * c, p)) * PS
     assert min(report.period.later_ps) <= report.period.period_ps <= max(report.period.later_ps)
     assert report.versions == tuple(p - s for s in range(p))
+
+
+def test_microbatches_in_another_order_have_the_same_period() -> None:
+    rows = [[Action(0, kind, number) for kind in (FORWARD, BACKWARD)] for number in range(8)]
+    swapped = [action for i in range(8) for action in rows[i ^ 1]]
+    report, _ = run(Schedule((tuple(swapped),), asynchronous=True), 1, 2)
+    assert report.period is not None
+    assert (report.period.period_ps, report.period.cycle) == (3 * PS, 1)
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=5))

@@ -12,11 +12,12 @@ import pytest
 import tiny_learner
 from forks import fork, forks, mixed
 from simdev import Oracle, oracle_of
+from simdev.cluster import Host
 from simdev.errors import InputError
 from simdev.graph import Graph, Tensor
 from simdev.oracle import Cost
 from simdev.scenario import Scenario
-from simdev.search import METHODS, search
+from simdev.search import METHODS, confirm, search
 from simdev.search.budget import Budget, SpentError
 from simdev.search.learning import beginning, needs
 from simdev.search.learning.beginning import begin, by_group
@@ -331,3 +332,50 @@ def test_importing_searches_loads_nothing_that_only_learners_need():
     code = f"import sys, simdev.search; print(*(name for name in {names} if name in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "reason"),
+    [
+        ("post", "kl=1e308", r"kl must be at most 1e\+30"),
+        ("post", "kl=1e9", "too large or too small"),
+        ("post", "explore=5", "explore must be at most 1,"),
+        ("brkga", "elite=1e308", "elite must be at most 1,"),
+        ("colocrl", "temperature=1e-308", "too large or too small"),
+        ("colocrl", "bound=1e9", r"bound must be at most 1e\+06"),
+    ],
+)
+def test_settings_that_lead_to_no_finite_numbers_are_refused(method, settings, reason):
+    with pytest.raises(InputError, match=rf"^settings: {reason}"):
+        search(toy(), method, 40, settings=settings)
+
+
+def test_more_controllers_than_samples_are_as_many_as_these():
+    few, many = (
+        search(toy(), "colocrl", 20, settings=f"hidden=8,samples=4,controllers={count}")
+        for count in (4, 9)
+    )
+    assert few.points[-1].step_ps == many.points[-1].step_ps
+    assert few.provenance["evaluations"] == many.provenance["evaluations"]
+
+
+@pytest.mark.parametrize("option", [{"train": False}, {"policy": "p"}])
+def test_a_learner_without_a_policy_takes_no_option_of_them(option):
+    with pytest.raises(InputError, match=rf"^{next(iter(option))}: brkga learns no policy$"):
+        search(toy(), "brkga", 20, **option)
+
+
+def test_numbers_of_jobs_may_be_of_numpy():
+    assert search(toy(), "post", 20, n_jobs=np.int64(1)).provenance["evaluations"] == 20
+    with pytest.raises(InputError, match=r"not 0, got np\.int64"):
+        search(toy(), "post", 20, n_jobs=np.int64(0))
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "none"])
+def test_a_learner_places_ops_that_hosts_dispatch(mode):
+    question = toy()
+    cluster = replace(question.cluster, host=Host(mode, 2, "device", "3 ps"))
+    oracle = Oracle(question.graph, cluster)
+    result = search(oracle, "post", 40)
+    assert result.points[-1].step_ps < result.points[0].step_ps
+    assert confirm(oracle, result) == ()

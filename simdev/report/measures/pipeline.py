@@ -242,7 +242,9 @@ def _period(schedule: Schedule, trace: Trace) -> Steady | None:
     if fed < 3:
         return None
     order = np.argsort(rounds, kind="stable")[: int((rounds < count).sum())]
-    return steady_rounds(trace, order.reshape(count, -1))
+    rows = order.reshape(count, -1)
+    # A table may hold microbatches in any order: rounds follow one another as they begin.
+    return steady_rounds(trace, rows[trace.start[rows].min(axis=1).argsort(kind="stable")])
 
 
 def _ahead(row: Sequence[Action | None]) -> int:

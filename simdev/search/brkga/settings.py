@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
+
+SHARE = {"most": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,9 @@ class Settings:
     """
 
     population: int = 100
-    elite: float = 0.2
-    mutants: float = 0.1
-    inherit: float = 0.7
+    elite: float = field(default=0.2, metadata=SHARE)
+    mutants: float = field(default=0.1, metadata=SHARE)
+    inherit: float = field(default=0.7, metadata=SHARE)
     decoder: Literal["share", "affinity"] = "share"
 
     @classmethod

@@ -41,7 +41,7 @@ class Settings(PlacerSettings):
     """
 
     clip: float = 1.0
-    decay: float = field(default=0.9, metadata={"least": 0})
+    decay: float = field(default=0.9, metadata={"least": 0, "most": 1})
     entropy: float = field(default=4.0, metadata={"least": 0})
     failing_updates: int = field(default=100, metadata={"least": 0})
 

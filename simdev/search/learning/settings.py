@@ -2,7 +2,8 @@
 
 A class of settings is a frozen dataclass whose fields have defaults and are of type int, float,
 str, bool, or Literal of texts; its classmethod ``published`` returns those of the paper. Numbers
-must be greater than 0, or at least ``field(metadata={"least": 0})``.
+must be greater than 0, or at least ``field(metadata={"least": 0})``, and at most "most" there,
+else LARGEST.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import InputError
 
 Settings = str | Mapping[str, Any]
 PUBLISHED = "published"
+LARGEST = 1e30  # of numbers: weights in 32 bits hold no more than some 1e38
 TRUTHS = {"true": True, "false": False}
 
 
@@ -37,7 +42,8 @@ def resolved(kind: type[Any], given: Settings | object | None, base: Settings = 
         if field.name in values:
             try:
                 least = field.metadata.get("least")
-                checked[field.name] = _value(hints[field.name], values[field.name], least)
+                most = field.metadata.get("most", LARGEST)
+                checked[field.name] = _value(hints[field.name], values[field.name], least, most)
             except ValueError as error:
                 problems.append(f"{field.name} must be {error}, got {values[field.name]!r}")
     if problems:
@@ -64,7 +70,7 @@ def _values(kind: type[Any], given: object) -> dict[str, Any]:
     return values
 
 
-def _value(hint: Any, value: Any, least: float | None) -> Any:
+def _value(hint: Any, value: Any, least: float | None, most: float) -> Any:
     """A value of a type. Raises ValueError that says what it must be."""
     if get_origin(hint) is Literal or hint is str:
         allowed = get_args(hint)
@@ -76,10 +82,12 @@ def _value(hint: Any, value: Any, least: float | None) -> Any:
         if not isinstance(value, bool):
             raise ValueError("true or false")
         return value
-    return _number(hint, value, least)
+    return _number(hint, value, least, most)
 
 
-def _number(hint: type[int] | type[float], value: Any, least: float | None) -> int | float:
+def _number(
+    hint: type[int] | type[float], value: Any, least: float | None, most: float
+) -> int | float:
     bound = "> 0" if least is None else f">= {least}"
     wanted = f"a whole number {bound}" if hint is int else f"a number {bound}"
     try:
@@ -90,7 +98,15 @@ def _number(hint: type[int] | type[float], value: Any, least: float | None) -> i
         raise ValueError(wanted) from None
     if not exact or not isfinite(number) or not (number > 0 if least is None else number >= least):
         raise ValueError(wanted)
+    if number > most:
+        raise ValueError(f"at most {most:g}")
     return number
+
+
+def require_finite(numbers: NDArray[Any]) -> None:
+    """Raises InputError where what settings lead to is no finite number any more."""
+    if not np.isfinite(numbers).all():
+        raise InputError("settings: too large or too small: what is learned is no finite number")
 
 
 def _listing(kind: type[Any], hints: Mapping[str, Any]) -> str:

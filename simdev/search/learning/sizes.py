@@ -69,7 +69,8 @@ class PlacerSettings:
     attention: Literal["dot", "additive"] = "dot"
     aligned: float = field(default=8.0, metadata={"least": 0})
     forget: float = field(default=-1.0, metadata={"least": -10})
-    bound: float = 5.0
+    # Far within what bars a device (policy.py).
+    bound: float = field(default=5.0, metadata={"most": 1e6})
     temperature: float = 1.0
     samples: int = 10
     controllers: int = 1

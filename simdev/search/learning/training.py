@@ -16,6 +16,7 @@ from .controllers import Controller, Weights, one_thread, set_gradient, weights_
 from .evaluation import evaluate
 from .policy import Policy
 from .rules import Rule
+from .settings import require_finite
 from .signals import reference_ps, signal
 from .sizes import Training
 from .workers import Workers
@@ -91,7 +92,11 @@ class Loop:
         self._workers = Workers(Controller(policy, rule), trial.learning.n_jobs, trial.budget)
         self._adam = _adam(policy, training.rate)
         self._reference, self._updates = reference_ps(trial), 0
-        self._shares = np.array_split(np.arange(training.samples), training.controllers)
+        self._shares = np.array_split(
+            # None is without a sample: it would have no mean.
+            np.arange(training.samples),
+            min(training.controllers, training.samples),
+        )
 
     def update(self) -> None:
         """Sample a batch, evaluate it, and follow the rule's gradient. Raises SpentError."""
@@ -130,6 +135,7 @@ class Loop:
             gradient = np.zeros_like(weights)
             for (part, _), size in zip(answers, sizes, strict=True):
                 gradient += part * np.float32(size)
+            require_finite(gradient)
             set_gradient(self._policy, gradient)
             nn.utils.clip_grad_norm_(self._policy.parameters(), self._training.clip)
             self._adam.step()

@@ -12,6 +12,7 @@ from ...errors import InputError
 from ...oracle import Cost
 from ...taskgraph import Floats, Ints
 from ..learning.evaluation import evaluate
+from ..learning.settings import require_finite
 from ..learning.signals import reference_ps, signal
 from ..policy import SavedPolicy, tied_to
 from ..sampling import (
@@ -111,9 +112,11 @@ class Post:
         # What does not fit counts as slower: its excess is a slope that leads out.
         signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
         gains = advantages(np.array(signals))
-        self.chance = ascended(
+        chance = ascended(
             self.chance, rows, gains, settings.steps, settings.rate, settings.clip, settings.kl
         )
+        require_finite(chance)
+        self.chance = chance
 
     def _follow(self, rows: Ints, costs: Sequence[Cost]) -> None:
         """The cross-entropy step in closed form: the frequencies among the elite of the last N

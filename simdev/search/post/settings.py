@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 ANY = {"least": 0}
+SHARE = {"least": 0, "most": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Settings:
 
     batch: int = 10
     samples: int = 100
-    elite: float = field(default=0.1, metadata=ANY)
-    explore: float = field(default=0.1, metadata=ANY)
+    elite: float = field(default=0.1, metadata=SHARE)
+    explore: float = field(default=0.1, metadata=SHARE)
     moves: float = 3.0
     steps: int = field(default=10, metadata=ANY)
     rate: float = 0.3

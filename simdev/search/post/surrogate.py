@@ -74,7 +74,8 @@ def ascended(
 ) -> Floats:
     """The distribution after ``steps`` of ascent on the objective of a batch drawn from ``old``."""
     chance = old
-    for _ in range(steps):
-        slope = gradient(chance, old, placements, gains, clip, kl)
-        chance = stepped(chance, slope, rate)
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller asks what came of it
+        for _ in range(steps):
+            slope = gradient(chance, old, placements, gains, clip, kl)
+            chance = stepped(chance, slope, rate)
     return chance

@@ -45,7 +45,7 @@ class Settings(PlacerSettings):
     clip: float = 0.2
     divergence: float = field(default=0.0, metadata={"least": 0})
     entropy: float = field(default=4.0, metadata={"least": 0})
-    decay: float = field(default=0.0, metadata={"least": 0})
+    decay: float = field(default=0.0, metadata={"least": 0, "most": 1})
     normalised: bool = True
     rate: float = 0.005
     norm: float = 1.0
