@@ -96,6 +96,7 @@ METHODS: Mapping[str, Method] = {
         learner="colocrl.settings:Settings",
         torch=True,
     ),
+    "hdp": Method("hdp.learner:hdp", (), 5000, learner="hdp.settings:Settings", torch=True),
     "spotlight": Method(
         "spotlight.learner:spotlight",
         ("pair",),

@@ -12,7 +12,7 @@ from simdev.errors import InputError
 from simdev.search import search
 from simdev.search.budget import Budget
 from simdev.search.features import features_of
-from simdev.search.learning.controllers import Controller, weights_of, with_weights
+from simdev.search.learning.controllers import Controller, set_weights, weights_of
 from simdev.search.learning.keeping import keep
 from simdev.search.learning.policy import Policy, Tabular, chosen, entropies
 from simdev.search.learning.rules import Reinforce
@@ -181,7 +181,8 @@ def test_controllers_take_the_weights_that_they_are_sent():
     assert np.array_equal(answers[0][0], answers[1][0])
     assert np.array_equal(answers[0][1], answers[1][1])
     assert np.abs(answers[0][1]).max() > 0
-    assert np.array_equal(weights_of(with_weights(second, 2 * weights)), 2 * weights)
+    set_weights(second, 2 * weights)
+    assert np.array_equal(weights_of(second), 2 * weights)
 
 
 def test_networks_leave_the_callers_random_numbers_alone():

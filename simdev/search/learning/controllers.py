@@ -1,6 +1,4 @@
-"""Controllers: they sample a policy and differentiate a rule's loss, in this process
-or in another.
-"""
+"""Controllers sample a policy and differentiate a rule's loss, in this process or another."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ class Controller:
 
     def __init__(self, policy: Policy, rule: Rule) -> None:
         self._policy, self._rule = policy, rule
+        self._copies: list[Policy] = []  # that no call uses
 
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
         """Samples [n, S] at ``uniforms`` [n, S]."""
-        with one_thread():
-            policy = with_weights(self._policy, weights)
+        with one_thread(), self._at(weights) as policy:
             samples: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
             return samples
 
@@ -45,14 +43,24 @@ class Controller:
         when it was sampled: ``old``, or where that is None those of now. The rule sees entropies
         times ``left``.
         """
-        with one_thread():
-            policy = with_weights(self._policy, weights)
+        with one_thread(), self._at(weights) as policy:
             log_chosen, spread = policy.judge(torch.from_numpy(samples))
             before = log_chosen.detach() if old is None else torch.from_numpy(old)
             gains = torch.from_numpy(advantages).to(log_chosen.dtype)
             loss = self._rule.loss(log_chosen, before, left * spread, gains)
             gradients = torch.autograd.grad(loss, list(policy.parameters()))
             return _flat(gradients), before.numpy()
+
+    @contextmanager
+    def _at(self, weights: Weights) -> Iterator[Policy]:
+        """A copy of the policy with these weights: threads may ask for several at once."""
+        try:
+            copied = self._copies.pop()
+        except IndexError:
+            copied = deepcopy(self._policy)
+        set_weights(copied, weights)
+        yield copied
+        self._copies.append(copied)
 
 
 @contextmanager
@@ -73,15 +81,14 @@ def weights_of(module: nn.Module) -> Weights:
     return _flat([parameter.detach() for parameter in module.parameters()])
 
 
-def with_weights(policy: Policy, weights: Weights) -> Policy:
-    """A copy of a policy with the weights that ``weights_of`` told: threads may ask for several."""
-    copied, begin = deepcopy(policy), 0
+def set_weights(module: nn.Module, weights: Weights) -> None:
+    """Give a module the weights that ``weights_of`` told."""
+    begin = 0
     with torch.no_grad():
-        for parameter in copied.parameters():
+        for parameter in module.parameters():
             end = begin + parameter.numel()
             parameter.copy_(torch.from_numpy(weights[begin:end]).view_as(parameter))
             begin = end
-    return copied
 
 
 def set_gradient(module: nn.Module, gradient: Weights) -> None:

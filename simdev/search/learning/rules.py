@@ -4,6 +4,7 @@ smaller.
 
 from __future__ import annotations
 
+from math import nan
 from typing import Protocol
 
 import numpy as np
@@ -40,14 +41,17 @@ class Reinforce:
     begins anew (ours: else it would fall from FAILING for dozens of updates, all of which would
     praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage, in units of
     the root mean square of the advantages, so that it means the same where all placements are
-    nearly as good as where they differ (ours).
+    nearly as good as where they differ (ours). ``baseline`` is what it begins with; NaN: the mean
+    of the first batch.
     """
 
     epochs = 1
 
-    def __init__(self, decay: float, entropy: float, failing_updates: int) -> None:
+    def __init__(
+        self, decay: float, entropy: float, failing_updates: int, baseline: float = nan
+    ) -> None:
         self._decay, self._entropy, self._failing_updates = decay, entropy, failing_updates
-        self._updates, self._baseline = 0, float("nan")
+        self._updates, self._baseline = 0, baseline
 
     def advantages(self, signals: Floats) -> Floats:
         """The baseline minus each signal [n]; 0 for failing ones once these train no more."""
