@@ -27,20 +27,35 @@ from strategies import dag, drawn, op, two, worlds
 pytest.importorskip("scipy")
 OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
 PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
+NETWORKS = [name for name in PLACERS if METHODS[name].torch]  # that take a second each
 
 
 # Brute force
 
 
+def enumerated(graph):
+    """An oracle on two devices, and the step in ps of the best placement."""
+    oracle = Oracle(graph, two())
+    placements = product(range(2), repeat=len(oracle.groups))
+    return oracle, min(oracle(list(one)).step_ps for one in placements)
+
+
 @settings(max_examples=12)
 @given(drawn(dag))
 def test_no_placer_beats_the_optimum(graph):
-    oracle = Oracle(graph, two())
-    best = min(oracle(list(one)).step_ps for one in product(range(2), repeat=len(oracle.groups)))
-    for method in PLACERS:
+    oracle, best = enumerated(graph)
+    for method in set(PLACERS) - set(NETWORKS):
         found = search(oracle, method, 100)
         assert found.cost.step_ps >= best
     assert search(oracle, "annealing", 500).cost.step_ps <= best * 1.2
+
+
+@settings(max_examples=2)
+@given(drawn(dag))
+def test_no_network_beats_the_optimum(graph):
+    oracle, best = enumerated(graph)
+    for method in NETWORKS:
+        assert search(oracle, method, 20).cost.step_ps >= best
 
 
 @settings(max_examples=15)
