@@ -6,6 +6,7 @@ learner. Random search meets it at any of 729 with the same chance: its median i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from itertools import product
 from typing import Any
@@ -95,12 +96,14 @@ class _UntilOptimum(Oracle):
         return cost
 
 
-def until_optima(method: str, budget: int = WITHIN, **options: Any) -> list[int | None]:
-    """``until_optimum`` of a method for each of SEEDS, over all 6 groups: no preparation joins any.
-    ``options`` are those of ``search``.
+def until_optima(
+    method: str, budget: int = WITHIN, seeds: Iterable[int] = SEEDS, **options: Any
+) -> list[int | None]:
+    """``until_optimum`` of a method for each of some seeds, over all 6 groups: no preparation joins
+    any. ``options`` are those of ``search``.
     """
     met = []
-    for seed in SEEDS:
+    for seed in seeds:
         question = _UntilOptimum(toy().graph, toy().cluster)
         met.append(until_optimum(search(question, method, budget, seed, prepare=(), **options)))
     return met

@@ -23,27 +23,40 @@ class Grouper(nn.Module):
     """Logits [V, G] of the group of each op: two matrices, neither biases nor a nonlinearity
     between them, as in the released code.
 
-    ``homing`` is added for the group where an op begins, ``home`` [V] (both ours; homes.py).
+    They are divided by ``temperature``, and ``homing`` is added for the group where an op begins,
+    ``home`` [V] (all ours; homes.py).
     """
 
     rows: Tensor
     home: Tensor
     homing: Tensor
 
-    def __init__(self, rows: NDArray[np.float32], hidden: int, groups: int, homing: float) -> None:
+    def __init__(self, rows: NDArray[np.float32], groups: int, settings: Settings) -> None:
         super().__init__()
-        self.groups = groups
-        self.inner = nn.Linear(WIDTH, hidden, bias=False)
-        self.outer = nn.Linear(hidden, groups, bias=False)
+        self.groups, self.temperature = groups, settings.grouper_temperature
+        self.inner = nn.Linear(WIDTH, settings.grouping, bias=False)
+        self.outer = nn.Linear(settings.grouping, groups, bias=False)
         self.register_buffer("rows", torch.from_numpy(rows), persistent=False)
         self.register_buffer("home", torch.from_numpy(bands(len(rows), groups)))
-        self.register_buffer("homing", torch.tensor(homing))
+        self.register_buffer("homing", torch.tensor(settings.homing))
 
     def forward(self) -> Tensor:
         """The logits, the same for every sample."""
-        logits: Tensor = self.outer(self.inner(self.rows))
         at_home = nn.functional.one_hot(self.home, self.groups)
-        return logits + self.homing * at_home
+        return self._of_rows() + self.homing * at_home
+
+    def settle(self, home: Ints, strays: float) -> None:
+        """Let ops begin in these groups, of which at most so many are expected to stray."""
+        self.home.copy_(torch.from_numpy(home))
+        with torch.no_grad():
+            logits = self._of_rows()
+            ahead = logits.amax(1, keepdim=True) - logits.gather(1, self.home.unsqueeze(1))
+        others = len(home) * (self.groups - 1)
+        self.homing.clamp_(min=float(ahead.max()) + log(max(others / strays, 1.0)))
+
+    def _of_rows(self) -> Tensor:
+        logits: Tensor = self.outer(self.inner(self.rows)) / self.temperature
+        return logits
 
 
 class Hierarchical(Policy):
@@ -74,18 +87,16 @@ class Hierarchical(Policy):
         for name, table in tables.items():
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
-            self.grouper = Grouper(ops.rows, settings.grouping, self.most, settings.homing)
+            self.grouper = Grouper(ops.rows, self.most, settings)
             width = 2 * self.most + self.kinds + SHAPES
             self.placer = Placer(width, self.devices, settings.network)
         begin(self, settings.forget, torch.Generator().manual_seed(seed))
 
     def settle(self, placement: Ints, differing: float) -> None:
-        """Begin with groups that a placement [groups of the oracle] does not split, and of which
-        hardly an op strays: of all ops half of ``differing`` are expected to.
+        """Begin with groups that a placement [groups of the oracle] does not split, and that hardly
+        an op leaves: half of ``differing`` are expected to.
         """
-        self.grouper.home.copy_(torch.from_numpy(pure(placement[self.where.numpy()], self.most)))
-        strays = 2.0 * self.ops * (self.most - 1) / differing
-        self.grouper.homing.clamp_(min=log(max(strays, 1.0)))
+        self.grouper.settle(pure(placement[self.where.numpy()], self.most), differing / 2.0)
 
     def require_homes(self) -> None:
         """Raises InputError where a saved policy has groups for homes that are not there."""

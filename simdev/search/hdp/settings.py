@@ -28,7 +28,9 @@ class Settings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 ops take some minutes on one core.
 
     - ``groups``: at most so many (paper: 256; ours).
-    - ``grouping``: numbers between the matrices of the grouper (code: 64).
+    - ``grouping``: numbers between the matrices of the grouper (code: 64). ``grouper_temperature``:
+      its logits are divided by it, so that groups change more slowly than their devices (ours; 1:
+      not).
     - ``homing``: what an op's score of the group where it begins has beyond those of all others
       (ours; 0: none). Groups begin as bands in topological order; where a warm start is imitated,
       as bands of the ops of each device.
@@ -58,6 +60,7 @@ class Settings(PlacerSettings):
 
     groups: int = 64
     grouping: int = 64
+    grouper_temperature: float = 10.0
     homing: float = field(default=8.0, metadata={"least": 0})
     rows: Literal["scaled", "raw"] = "scaled"
     placements: int = 1
@@ -73,6 +76,7 @@ class Settings(PlacerSettings):
         """The paper's, and the code's where the paper says nothing."""
         return cls(
             groups=256,
+            grouper_temperature=1.0,
             homing=0.0,
             rows="raw",
             hidden=512,
