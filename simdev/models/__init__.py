@@ -20,8 +20,8 @@ from ..graph import Graph
 from ..structure.names import scope_of, unrolled
 from .convolutional import alexnet, lenet, resnet, vgg
 from .inception import inception_v3
-from .nasnet import nasnet
-from .recurrent import gnmt, nmt, rnnlm, rnntc
+from .nasnet import enas_images, nasnet
+from .recurrent import enas_words, gnmt, nmt, rnnlm, rnntc
 from .transformers import bert, gpt, llama, transformer
 
 
@@ -137,6 +137,8 @@ __all__ = [
     "alexnet",
     "bert",
     "build",
+    "enas_images",
+    "enas_words",
     "gnmt",
     "gpt",
     "inception_v3",

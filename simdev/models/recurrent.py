@@ -13,9 +13,10 @@ Neural Machine Translation System", 2016; its published form has 8 layers of 102
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..errors import InputError
 from .builder import StepBuilder, Value
 from .ops import (
     State,
@@ -28,6 +29,9 @@ from .ops import (
     linear_by,
     lstm,
     lstm_cell,
+    relu,
+    scale,
+    sigmoid,
     softmax,
     split,
     tanh,
@@ -37,6 +41,13 @@ from .training import model, prediction_loss, words
 
 # Counted from 0: "from the third layer on" (section 3.1).
 RESIDUAL_FROM = 2
+ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
+    "tanh": tanh,
+    "relu": relu,
+    "sigmoid": sigmoid,
+    "identity": lambda x: x,
+}
+"""Those of ENAS's recurrent cells (section 2.1)."""
 
 
 @model("rnnlm-{layers}-{hidden}-b{batch}", "momentum")
@@ -114,6 +125,39 @@ def gnmt(
     return _words_loss(outputs, vocabulary)
 
 
+@model("enas-words-{hidden}-{length}-b{batch}", "momentum")
+def enas_words(
+    step: StepBuilder,
+    batch: int = 64,
+    cell: str = "tanh, 0 relu, 1 relu, 1 tanh",
+    length: int = 35,
+    hidden: int = 1000,
+    vocabulary: int = 10_000,
+) -> Value:
+    """Predicts each next word of ``batch`` texts of ``length`` words (Penn Treebank's) by a
+    recurrent cell as ENAS samples them (Pham et al., "Efficient neural architecture search via
+    parameter sharing", ICML 2018, section 2.1).
+
+    ``cell`` has a node for each comma: the node before that it reads (the first reads the word and
+    the state) and its activation of tanh, relu, sigmoid and identity. Each node mixes its
+    activation with what it read by a gate (highway connections, appendix A); the mean of the nodes
+    that none reads is the next state.
+    """
+    nodes, text = _nodes(cell), words(step, "words", batch, length)
+    xs = unrolled(embedding(text, vocabulary, hidden))
+    widths = [2 * hidden, *[hidden] * (len(nodes) - 1)]
+    with step.scope("cell"):
+        weights = [
+            step.parameter(f"node_{i}/weight", 2 * hidden, width) for i, width in enumerate(widths)
+        ]
+    state, outputs = zeros(xs[0], batch, hidden), []
+    for time, x in enumerate(xs):
+        with step.scope(f"cell@{time}"):
+            state = _highways(x, state, nodes, weights)
+        outputs.append(state)
+    return _words_loss(outputs, vocabulary)
+
+
 def unrolled(x: Value) -> list[Value]:
     """(n, t, features) to t tensors (n, features)."""
     batch, length, features = x.shape
@@ -124,6 +168,43 @@ def rolled(steps: Sequence[Value]) -> Value:
     """Tensors (n, features), one a step of time, to (n, t, features)."""
     batch, features = steps[0].shape
     return concat([x.view(batch, 1, features) for x in steps], 1)
+
+
+def _nodes(text: str) -> list[tuple[int, str]]:
+    """The nodes of a cell that is written out: which node before each reads (-1: none), and its
+    activation. Raises InputError.
+    """
+    nodes = list[tuple[int, str]]()
+    for part in text.split(","):
+        before, _, name = part.strip().rpartition(" ")
+        allowed = map(str, range(len(nodes))) if nodes else ("",)
+        if before not in allowed or name not in ACTIVATIONS:
+            raise InputError(
+                'cell: must be an activation, then nodes like "0 tanh" that read a node before, of '
+                f'{", ".join(ACTIVATIONS)}; got "{part.strip()}"'
+            )
+        nodes.append((int(before or -1), name))
+    return nodes
+
+
+def _highways(
+    x: Value, state: Value, nodes: Sequence[tuple[int, str]], weights: Sequence[Value]
+) -> Value:
+    """The next state (n, hidden) of a word and a state."""
+    values = list[Value]()
+    for i, ((before, name), weight) in enumerate(zip(nodes, weights, strict=True)):
+        read = state if before < 0 else values[before]
+        with x.step.scope(f"node_{i}"):
+            joined = concat([x, state], 1) if before < 0 else read
+            gate, y = split(linear_by(joined, weight), 2, 1)
+            # 1 - sigmoid(g) is sigmoid(-g).
+            passed = sigmoid(scale(gate)) * read
+            values.append(sigmoid(gate) * ACTIVATIONS[name](y) + passed)
+    ends = [value for i, value in enumerate(values) if all(i != before for before, _ in nodes)]
+    whole = ends[0]
+    for value in ends[1:]:
+        whole = whole + value
+    return whole if len(ends) == 1 else scale(whole)
 
 
 def _words_loss(steps: Sequence[Value], vocabulary: int) -> Value:

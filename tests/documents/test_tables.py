@@ -15,7 +15,7 @@ import simdev.cli
 import simdev.serve
 from simdev.cluster import QUEUES, TRANSFERS
 from simdev.schedules.generate import SCHEDULES
-from simdev.search import METHODS
+from simdev.search import FAMILIES, METHODS
 from simdev.search.methods import Method
 from simdev.search.prepare import PREPARATIONS, RULES
 from simdev.strategy import SHORT_FORMS
@@ -65,6 +65,7 @@ def codes() -> set[str]:
     ("page", "head", "known"),
     [
         ("search.md", "method | what it does", METHODS),
+        ("learning.md", "family | what differs", FAMILIES),
         ("search.md", "rule of `adjust`", RULES),
         ("search.md", "name", [name.replace("adjust", "adjust:RULE") for name in PREPARATIONS]),
         ("serve.md", "method | params", simdev.serve.METHODS),

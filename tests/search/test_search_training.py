@@ -9,7 +9,9 @@ import pytest
 
 from simdev.cli import main
 from simdev.errors import InputError
+from simdev.models import nmt
 from simdev.search import METHODS, family, load_policy, search, train
+from simdev.search.families import Kind
 from toys import toy
 
 pytest.importorskip("torch", reason="learners of many graphs use networks")
@@ -20,24 +22,24 @@ SMALL = {"hidden": 4, "rounds": 2, "epochs": 1, "episodes": 1}
 @pytest.fixture(autouse=True)
 def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of the family that do not take long."""
-    sizes = {"model": "nmt", "length": 2, "hidden": 16, "vocabulary": 50, "layers": 1}
-    small = {"nmt": lambda random: sizes | {"batch": int(random.integers(1000)) + 1}}
+    sizes = {"length": 2, "hidden": 16, "vocabulary": 50, "layers": 1}
+    small = {"nmt": Kind(nmt, lambda random: sizes | {"batch": int(random.integers(1000)) + 1})}
     monkeypatch.setattr(FAMILY, small)
 
 
 def test_one_policy_learns_on_several_graphs_and_places_another():
-    trained = train("placeto", [toy(), toy(least=15)], 40, prepare=(), settings=SMALL)
+    trained = train("placeto", [toy(), toy()], 40, prepare=(), settings=SMALL)
     assert trained.provenance["evaluations"] == 40
     assert trained.provenance["ended"] == "budget"
     assert all(graph.evaluations > 3 for graph in trained.graphs)
     assert trained.policy.graph == ""
-    result = search(toy(25), "placeto", 10, prepare=(), policy=trained.policy, train=False)
+    result = search(toy(), "placeto", 10, prepare=(), policy=trained.policy, train=False)
     assert result.provenance["warm"] == "policy"
 
 
 def test_the_same_seed_trains_the_same_policy_and_more_training_another():
     weights = [
-        train("placeto", [toy(), toy(25)], budget, prepare=(), settings=SMALL).policy.weights
+        train("placeto", [toy(), toy()], budget, prepare=(), settings=SMALL).policy.weights
         for budget in (30, 30, 60)
     ]
     name = "classify.weights.0"

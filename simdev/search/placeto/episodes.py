@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,16 +28,14 @@ Choice = Callable[[Tensor, int], Tensor]
 class Task:
     """What is kept of a graph: its structure, its baseline, and where its episodes begin."""
 
-    def __init__(self, trial: Trial) -> None:
-        settings = trial.learning.settings
-        assert isinstance(settings, Settings)
-        self.trial, self.settings = trial, settings
+    def __init__(self, trial: Trial, settings: Settings, start: str) -> None:
+        self.trial, self.settings, self._start = trial, settings, start
         self.structure = structure_of(
             features_of(trial.problem.oracle).groups, settings.pooling == "mean"
         )
         self.baseline = Baseline(settings.history)
-        self.reference = reference_ps(trial)
-        self._single = self._best_start() if settings.start in ("best", "single") else None
+        self.reference, self.idle = reference_ps(trial), 0
+        self._single = self._best_start() if start in ("best", "single") else None
 
     @property
     def visits(self) -> list[Ints]:
@@ -49,13 +47,23 @@ class Task:
         return part * self.settings.passes
 
     def start(self) -> Ints:
-        """The placement (devices by group) at which an episode begins."""
+        """The placement (devices by group) at which an episode begins.
+
+        Ours: where ``idle`` updates in a row met nothing new, 2, 4, 8 .. groups of the best so far
+        are sent anywhere: all moves from there are known, and most of them lose.
+        """
         problem, base = self.trial.problem, self.trial.best.base
-        if self.settings.start == "best" and base is not None:
-            return by_group(problem, base[0])[0]
-        if self.settings.start == "single" and self._single is not None:
+        if self._start == "best" and base is not None:
+            placement = by_group(problem, base[0])[0]
+            if self.idle:
+                random, count = self.trial.budget.random, len(placement)
+                moved = random.permutation(count)[: 2 ** min(self.idle, 16)]
+                drawn = sampled(uniform(problem.allowed), random.random(count))
+                placement[moved] = drawn[moved]
+            return placement
+        if self._start == "single" and self._single is not None:
             return self._single.copy()
-        if self.settings.start == "first":
+        if self._start == "first":
             return np.array([able[0] for able in problem.choices], np.int64)
         even = uniform(problem.allowed)
         return sampled(even, self.trial.budget.random.random(len(even)))
@@ -90,21 +98,21 @@ class Task:
 class Played:
     """E episodes that ended: ``states`` of their W moments, ``devices`` [W, E, n] that were chosen,
     ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), their
-    log-probabilities [W, E, n], and ``values`` [E, T + 1], how bad the placement was before each
-    visit and at the end.
+    log-probabilities [W, E, n], and ``gains`` [E, T], how bad the placement was before each visit
+    minus after it.
     """
 
     states: States
     devices: Tensor
     counts: Tensor
     log_chosen: Tensor
-    values: Floats
+    gains: Floats
 
 
 def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice) -> Played:
     """Play ``count`` episodes side by side. Raises SpentError."""
     placements = np.stack([task.start() for _ in range(count)])
-    values = [np.array([task.bad(row) for row in placements])]
+    bad, gains = np.array([task.bad(row) for row in placements]), list[Floats]()
     moments = list[tuple[States, Tensor, Tensor]]()
     visited, begun = np.zeros(placements.shape, np.float32), 0
     for groups in task.visits:
@@ -116,11 +124,11 @@ def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice) -> Pla
             devices = choose(log_chances, begun)
             log_chosen = log_chances.gather(-1, devices[..., None])[..., 0]
         moments.append((state, devices, log_chosen))
-        for group, chosen in zip(groups.tolist(), devices.numpy().T, strict=True):
-            values.append(_moved(task, placements, values[-1], group, chosen))
+        visits = list(zip(groups.tolist(), devices.numpy().T, strict=True))
+        bad = _moved(task, placements, bad, visits, gains)
         visited[:, groups] = 1.0
         begun += len(groups)
-    return _played(moments, task.settings.refresh, np.stack(values, axis=1))
+    return _played(moments, task.settings.refresh, np.stack(gains, axis=1))
 
 
 def _state(task: Task, placements: Ints, visited: np.ndarray, groups: Ints) -> States:
@@ -134,18 +142,33 @@ def _state(task: Task, placements: Ints, visited: np.ndarray, groups: Ints) -> S
     )
 
 
-def _moved(task: Task, placements: Ints, values: Floats, group: int, devices: Ints) -> Floats:
-    """How bad each placement is with a group on another device, where it now stands."""
-    after = values.copy()
-    for episode, device in enumerate(devices.tolist()):
+def _moved(
+    task: Task,
+    placements: Ints,
+    bad: Floats,
+    visits: Sequence[tuple[int, Ints]],
+    gains: list[Floats],
+) -> Floats:
+    """How bad the placements [E, G] are after some visits, each a group with its devices [E]; they
+    are changed, and what each visit gained is added to ``gains``.
+    """
+    best, least = placements.copy(), bad
+    for group, devices in visits:
+        after = bad.copy()
         # To keep a group where it is changes nothing, and needs no evaluation.
-        if placements[episode, group] != device:
-            placements[episode, group] = device
+        for episode in np.flatnonzero(placements[:, group] != devices):
+            placements[episode, group] = devices[episode]
             after[episode] = task.bad(placements[episode])
-    return after
+        gains.append(bad - after)
+        better = after < least
+        best[better], least = placements[better], np.minimum(after, least)
+        bad = after
+    if task.settings.undo:
+        placements[:], bad = best, least
+    return bad
 
 
-def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, values: Floats) -> Played:
+def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, gains: Floats) -> Played:
     """Moments joined; those with fewer visits are filled up with visits that do not count."""
     states = [state for state, _, _ in moments]
     starts = [state.starts for state in states if state.starts is not None]
@@ -159,7 +182,7 @@ def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, values: Flo
     )
     devices = torch.stack([_filled(devices, size) for _, devices, _ in moments])
     log_chosen = torch.stack([_filled(chosen, size) for _, _, chosen in moments])
-    return Played(joined, devices, counts, log_chosen.clone(), values)
+    return Played(joined, devices, counts, log_chosen.clone(), gains)
 
 
 def _filled(rows: Tensor, size: int) -> Tensor:

@@ -25,4 +25,4 @@ def general(trial: Trial) -> Placeto:
     """The learner of any number of graphs, of the first of their trials."""
     from .training import Placeto
 
-    return Placeto(trial)
+    return Placeto(trial, practises=True)

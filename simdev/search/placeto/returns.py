@@ -27,25 +27,19 @@ def badness(oracle: Oracle, cost: Cost, reference: float, settings: Settings) ->
     return log(max(value, 1e-9)) if settings.scale == "log" else value
 
 
-def returns(values: Floats, goal: str = "end", discount: float = 1.0) -> Floats:
-    """The returns [n, T] of T visits, of how bad the placement was before each and at the end
-    [n, T + 1].
+def returns(gains: Floats, goal: str = "end", discount: float = 1.0) -> Floats:
+    """The returns [n, T] of T visits, of what each gained: how bad the placement was before it,
+    minus after it.
 
-    Until the "end" they are sums of the gains of this visit and the later ones, each further visit
-    worth ``discount`` times as much: without a discount they telescope to t_i - t_end. "best": t_i
-    minus the least of all later ones.
+    Until the "end" of the episode they are sums of the gains of this visit and the later ones, each
+    further visit worth ``discount`` times as much: without a discount they telescope to t_i -
+    t_end. Until the "best", the largest such sum up to any later visit: t_i minus the least t_j.
     """
-    if goal == "best":
-        least = np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1]
-        best: Floats = values[:, :-1] - least[:, 1:]
-        return best
-    if discount == 1.0:
-        whole: Floats = values[:, :-1] - values[:, -1:]
-        return whole
-    gains = values[:, :-1] - values[:, 1:]
+    sums = gains.copy()
     for visit in range(gains.shape[1] - 2, -1, -1):
-        gains[:, visit] += discount * gains[:, visit + 1]
-    return gains
+        later = discount * sums[:, visit + 1]
+        sums[:, visit] += np.maximum(later, 0.0) if goal == "best" else later
+    return sums
 
 
 class Baseline:

@@ -19,6 +19,10 @@ class Settings:
 
     - ``start``: where an episode begins (code): on the "best" placement so far, on the "first"
       devices, on "random" ones; "single" is the best start of local search (ours).
+    - ``practice``: where it begins in a training on several graphs (ours: where a new graph would).
+    - ``undo``: whether, after the visits of each message passing, the episode goes back to the best
+      placement among them (ours: of a hundred moves most lose, and a search of minutes cannot learn
+      to make none of these).
     - ``passes``: how often an episode visits every group (summary: n; code: 1).
     - ``episodes``: how many are sampled from the same weights (code: 4 to 8 workers; here one after
       the other).
@@ -59,13 +63,15 @@ class Settings:
     """
 
     start: Literal["best", "single", "first", "random"] = "best"
+    practice: Literal["best", "single", "first", "random"] = "single"
+    undo: bool = True
     passes: int = 1
     episodes: int = 2
     refresh: int = 8
     starts: bool = False
     decodes: int = 10
     rounds: int = 8
-    hidden: int = 16
+    hidden: int = field(default=16, metadata={"least": 0})
     pooling: Literal["mean", "sum"] = "mean"
     stay: float = field(default=3.0, metadata={"least": 0})
     scale: Literal["log", "linear"] = "log"
@@ -88,6 +94,8 @@ class Settings:
     def published(cls) -> Settings:
         """The paper's and its code's."""
         return cls(
+            practice="best",
+            undo=False,
             refresh=1,
             hidden=0,
             pooling="sum",

@@ -25,14 +25,17 @@ from .settings import Settings
 
 
 class Placeto:
-    """A policy under way, for any number of graphs with as many devices as the first has."""
+    """A policy under way, for any number of graphs with as many devices as the first has;
+    ``practises``: for others than these.
+    """
 
     graphs = 1
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: Trial, practises: bool = False) -> None:
         settings = trial.learning.settings
         assert isinstance(settings, Settings)
         self.settings, self.trial = settings, trial
+        self._start = settings.practice if practises else settings.start
         devices = len(trial.problem.oracle.cluster.devices)
         self.network = PlacetoNetwork(devices, settings, trial.budget.seed)
         keep("placeto", trial, self.network, any_graph=True)
@@ -48,7 +51,7 @@ class Placeto:
     def task(self, trial: Trial) -> Task:
         """What is kept of a graph; the first time its starts are evaluated. Raises SpentError."""
         if trial not in self._tasks:
-            self._tasks[trial] = Task(trial)
+            self._tasks[trial] = Task(trial, self.settings, self._start)
         return self._tasks[trial]
 
     def update(self, trials: Sequence[Trial]) -> None:
@@ -56,7 +59,9 @@ class Placeto:
         with one_thread():
             for trial in trials:
                 task = self.task(trial)
+                before = trial.distinct
                 self._climb(task, self.sample(task))
+                task.idle = 0 if trial.distinct > before else task.idle + 1
                 self._updates += 1
                 if self._updates % self.settings.decodes == 0:
                     self.decode(task)
@@ -77,7 +82,7 @@ class Placeto:
     def _climb(self, task: Task, played: Played) -> None:
         """The epochs of an update."""
         settings, budget = self.settings, task.trial.budget
-        gains = returns(played.values, settings.goal, settings.discount)
+        gains = returns(played.gains, settings.goal, settings.discount)
         advantages = task.baseline.advantages(gains)
         if settings.relative:
             advantages = scaled(advantages)
