@@ -112,5 +112,13 @@ METHODS: Mapping[str, Method] = {
         torch=True,
         general="placeto.learner:general",
     ),
+    "gdp": Method(
+        "gdp.learner:gdp",
+        (),
+        5000,
+        learner="gdp.settings:Settings",
+        torch=True,
+        general="gdp.learner:general",
+    ),
     "post": Method("post.learner:post", ("pair",), 5000, learner="post.settings:Settings"),
 }

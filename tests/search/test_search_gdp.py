@@ -1,0 +1,167 @@
+"""GDP: an encoder that knows no order, segments that remember, and one policy for many graphs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import measured_gnmt
+from simdev import Oracle
+from simdev.graph import Graph
+from simdev.search import Result, search, train
+from simdev.search.features import features_of
+from simdev.search.gdp.inputs import inputs_of
+from simdev.search.gdp.network import Attention, Network
+from simdev.search.gdp.rule import Proximal
+from simdev.search.gdp.settings import Settings
+from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
+
+SMALL = {"width": 8, "heads": 2, "hops": 2, "layers": 1, "segment": 4, "memory": 4, "samples": 8}
+QUICK = SMALL | {"width": 16, "hops": 1, "samples": 10, "rate": 0.01, "epochs": 2, "decodes": 20}
+QUICK |= {"entropy": 5.0, "divergence": 2.0, "superposition": False, "segment": 128, "memory": 128}
+
+
+def searched(oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Result:
+    options = {"settings": SMALL, "warm": "random"} | options
+    return search(oracle, "gdp", budget, seed, prepare=(), **options)
+
+
+def network_of(oracle: Oracle, **settings: Any) -> tuple[Network, list[torch.Tensor]]:
+    """A network for a question, and what it reads of it."""
+    chosen = replace(Settings(), **SMALL | settings)
+    nodes = features_of(oracle).groups
+    inputs = inputs_of(nodes, chosen.harmonics)
+    devices = nodes.seconds.shape[1]
+    network = Network(inputs.rows.shape[1], devices, chosen, seed=0)
+    return network, [torch.from_numpy(x) for x in (inputs.rows, inputs.source, inputs.target)]
+
+
+def test_single_ops_are_placed_without_any_group():
+    graph = measured_gnmt.gnmt()
+    alone = Graph("alone", tuple(replace(op, colocate=None) for op in graph.ops))
+    oracle = Oracle(alone, measured_gnmt.cluster("parallel"))
+    result = searched(oracle, 7, settings=SMALL | {"segment": 128, "memory": 128, "samples": 2})
+    assert result.policy is not None
+    assert (result.policy.groups, result.policy.graph) == (2494, "")
+
+
+def test_nodes_that_change_places_change_vectors():
+    network, (rows, source, target) = network_of(toy())
+    encoded = network.encoded(rows, source, target)
+    turn = torch.tensor([3, 0, 5, 1, 4, 2])  # which node is where
+    where = turn.argsort()
+    turned = network.encoded(rows[turn], where[source], where[target])
+    assert torch.allclose(turned, encoded[turn], atol=1e-6)
+    assert not torch.allclose(encoded[0], encoded[1], atol=1e-3)
+
+
+def test_messages_go_along_edges_in_both_directions():
+    network, (rows, source, target) = network_of(toy(), hops=1)
+    changed = rows.clone()
+    changed[0] += 1.0  # the source, which two ops read
+    before, after = (network.encoded(x, source, target) for x in (rows, changed))
+    reached = ((before - after).abs().amax(1) > 1e-6).tolist()
+    assert reached == [True, True, True, False, False, False]
+    changed = rows.clone()
+    changed[5] += 1.0  # the sink, which reads two
+    after = network.encoded(changed, source, target)
+    reached = ((before - after).abs().amax(1) > 1e-6).tolist()
+    assert reached == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("memory", [2, 3, 9, 20])
+def test_segments_read_themselves_and_what_they_remember(memory):
+    torch.manual_seed(0)
+    layer, rows, graph = Attention(8, 2, False), torch.randn(10, 8), torch.zeros(8)
+    out = layer(rows, graph, 3, memory)
+    for begin in range(0, 10, 3):  # one segment after another, each with its own full attention
+        kept = rows[max(begin - memory, 0) : begin + 3]
+        size = min(3, 10 - begin)
+        whole = layer(kept, graph, len(kept), 1)
+        assert torch.allclose(out[begin : begin + size], whole[-size:], atol=1e-5)
+
+
+def test_no_gradient_flows_through_memory():
+    torch.manual_seed(0)
+    layer, graph = Attention(8, 2, False), torch.zeros(8)
+    rows = torch.randn(6, 8, requires_grad=True)
+    layer(rows, graph, 3, 3)[3:].square().sum().backward()
+    assert rows.grad is not None
+    assert not rows.grad[:3].any()
+    assert rows.grad[3:].any()
+
+
+def test_superposition_gates_every_dense_layer_by_the_graph():
+    network, read = network_of(toy())
+    plain, _ = network_of(toy(), superposition=False)
+    assert not [name for name, _ in plain.named_parameters() if "gate" in name]
+    shared = plain.state_dict()
+    network.load_state_dict(shared, strict=False)
+    assert torch.equal(network(*read), plain(*read))  # gates of 1 at first
+    gates = [p for name, p in network.named_parameters() if name.endswith("gate.weight")]
+    assert len(gates) == 6  # five in the layer of attention, and the last
+    for gate in gates:
+        with torch.no_grad():
+            gate[:, 0] = 1.0
+        assert not torch.equal(network(*read), plain(*read))
+        with torch.no_grad():
+            gate.zero_()
+
+
+def test_a_policy_places_graphs_of_other_sizes():
+    whole = toy()
+    policy = searched(whole, 60).policy
+    assert policy is not None
+    fewer = [op for op in whole.graph.ops if op.name in ("source", "a", "c")]
+    other = Oracle(Graph("fewer", tuple(fewer)), whole.cluster)
+    placed = search(other, "gdp", 5, prepare=(), policy=policy, train=False)
+    assert placed.policy is not None
+    assert placed.policy.groups == 3 < len(TIMES)
+    for name, weights in policy.weights.items():
+        assert np.array_equal(weights, placed.policy.weights[name])
+
+
+def test_the_optimum_is_met_before_random_search_would():
+    met = until_optima("gdp", WITHIN, warm="random", settings=QUICK)
+    assert None not in met
+    assert median(met) < RANDOM_MEDIAN
+
+
+def test_a_policy_learns_from_several_graphs_at_once():
+    whole = toy()
+    fewer = [op for op in whole.graph.ops if op.name in ("source", "a", "c")]
+    other = Oracle(Graph("fewer", tuple(fewer)), whole.cluster)
+    trained = train("gdp", [whole, other], 40, prepare=(), settings=SMALL | {"samples": 5})
+    assert [graph.groups for graph in trained.graphs] == [6, 3]
+    assert all(graph.evaluations > 10 for graph in trained.graphs)
+    assert trained.policy.graph == ""
+    placed = search(other, "gdp", 12, prepare=(), policy=trained.policy)  # goes on learning
+    assert placed.policy is not None
+    first, last = (
+        policy.weights["network.entry.weight"] for policy in (trained.policy, placed.policy)
+    )
+    assert not np.array_equal(first, last)
+
+
+def test_the_same_seed_gives_the_same_curve():
+    curves = [
+        [(point.evaluation, point.step_ps) for point in searched(toy(), 40, seed).points]
+        for seed in (1, 1, 2)
+    ]
+    assert curves[0] == curves[1] != curves[2]
+
+
+def test_the_baseline_is_the_mean_of_all_earlier_rewards():
+    rule = Proximal(Settings(baseline="earlier"))
+    assert rule.advantages(np.array([1.0, 3.0])).tolist() == [1.0, -1.0]  # the first batch: its own
+    assert rule.advantages(np.array([0.0, 8.0])).tolist() == [0.5, -1.5]  # 2, and 4 apart
+    assert rule.advantages(np.array([3.0, 3.0])).tolist() == [0.0, 0.0]
+    assert rule.advantages(np.array([2.0, 4.0])).tolist() == [1.0, -1.0]  # 18 / 6 = 3
+    batch = Proximal(Settings(baseline="batch"))
+    batch.advantages(np.array([9.0, 9.0]))
+    assert batch.advantages(np.array([0.0, 8.0])).tolist() == [1.0, -1.0]
