@@ -218,3 +218,19 @@ def test_entropies_weigh_less_as_the_budget_is_used_up(monkeypatch):
     assert 0 <= weights[-1] < 10 / 43
     # An update evaluates its samples, but for those that were evaluated before.
     assert ((np.diff(weights) > -11 / 43) & (np.diff(weights) < 0)).all()
+
+
+@pytest.mark.parametrize("attention", ["dot", "additive"])
+def test_a_policy_works_wholly_on_the_device_where_it_is(attention):
+    """On PyTorch's device without data: what mixed it with the CPU would raise."""
+    policy = toy_policy(attention).to("meta")
+    log_chosen, spread = policy.judge(torch.zeros(5, 6, dtype=torch.int64, device="meta"))
+    rows = policy.sample(torch.zeros(5, 6, dtype=torch.float64, device="meta"))
+    assert log_chosen.shape == spread.shape == rows.shape == (5, 6)
+    assert {part.device.type for part in (log_chosen, spread, rows)} == {"meta"}
+
+
+def test_a_gpu_that_is_not_there_is_refused_in_a_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"^settings: device is cuda, and PyTorch sees no GPU"):
+        search(toy(), "colocrl", 20, settings="device=cuda")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +20,18 @@ Weights = NDArray[np.float32]
 
 
 class Controller:
-    """A policy and a rule. Its weights come with each call, so that any process may be asked."""
+    """A policy and a rule, on a device. Its weights come with each call, so that any process may be
+    asked.
+    """
 
-    def __init__(self, policy: Policy, rule: Rule) -> None:
-        self._policy, self._rule = policy, rule
+    def __init__(self, policy: Policy, rule: Rule, device: str = "cpu") -> None:
+        self._policy, self._rule, self._device = policy, rule, device
         self._copies: list[Policy] = []  # that no call uses
 
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
         """Samples [n, S] at ``uniforms`` [n, S]."""
         with one_thread(), self._at(weights) as policy:
-            samples: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
+            samples: Ints = policy.sample(self._sent(uniforms)).cpu().numpy()
             return samples
 
     def gradient(
@@ -44,12 +47,15 @@ class Controller:
         times ``left``.
         """
         with one_thread(), self._at(weights) as policy:
-            log_chosen, spread = policy.judge(torch.from_numpy(samples))
-            before = log_chosen.detach() if old is None else torch.from_numpy(old)
-            gains = torch.from_numpy(advantages).to(log_chosen.dtype)
+            log_chosen, spread = policy.judge(self._sent(samples))
+            before = log_chosen.detach() if old is None else self._sent(old)
+            gains = self._sent(advantages).to(log_chosen.dtype)
             loss = self._rule.loss(log_chosen, before, left * spread, gains)
             gradients = torch.autograd.grad(loss, list(policy.parameters()))
-            return _flat(gradients), before.numpy()
+            return _flat(gradients), before.cpu().numpy()
+
+    def _sent(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     @contextmanager
     def _at(self, weights: Weights) -> Iterator[Policy]:
@@ -57,7 +63,7 @@ class Controller:
         try:
             copied = self._copies.pop()
         except IndexError:
-            copied = deepcopy(self._policy)
+            copied = deepcopy(self._policy).to(self._device)
         set_weights(copied, weights)
         yield copied
         self._copies.append(copied)
@@ -101,5 +107,5 @@ def set_gradient(module: nn.Module, gradient: Weights) -> None:
 
 
 def _flat(tensors: Sequence[Tensor]) -> Weights:
-    flat: Weights = torch.cat([tensor.reshape(-1) for tensor in tensors]).numpy()
+    flat: Weights = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
     return flat

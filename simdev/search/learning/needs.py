@@ -11,3 +11,11 @@ def require_torch(method: str) -> None:
     """Raises InputError where PyTorch is missing."""
     if find_spec("torch") is None:
         raise InputError(f'{method} needs PyTorch: install the extra "simdev[torch]"')
+
+
+def require_device(name: str) -> None:
+    """Raises InputError where PyTorch has no such device ("cpu", "cuda") here."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("settings: device is cuda, and PyTorch sees no GPU here")

@@ -90,9 +90,9 @@ class Placer(nn.Module):
         # What the gates add up for each device just chosen [D + 1, 4 H].
         inputs = self.device.weight @ weight("weight_ih_l0").T + self.decoder.gate_biases
         keys, values = self.attention.keys(memory.outputs), self.from_context(memory.outputs)
-        aligned = 0.0 if self.aligned is None else float(self.aligned)
-        chosen = torch.full((len(state),), self.devices)
-        devices = torch.empty((stages, len(state)), dtype=torch.int64)
+        aligned = 0.0 if self.aligned is None else self.aligned
+        chosen = torch.full((len(state),), self.devices, device=state.device)
+        devices = chosen.new_empty((stages, len(state)))
         for stage in range(stages):
             gates = torch.addmm(inputs.index_select(0, chosen), state, turn)
             enter, keep, candidate, leave = gates.chunk(4, 1)  # the order of nn.LSTM

@@ -94,7 +94,8 @@ class Seq2Seq(Policy):
 
     def _masked(self, stage: int, logits: Tensor) -> Tensor:
         """Logits [n, D] of a stage, low where its group may not stand."""
-        return logits.masked_fill(~self.allowed[self.stages[stage]], BARRED)
+        allowed = self.allowed.index_select(0, self.stages[stage : stage + 1])
+        return logits.masked_fill(~allowed, BARRED)
 
     def _walk(self, count: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
         """Placements [n, G] of a number of walks."""

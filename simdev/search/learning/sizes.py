@@ -40,7 +40,8 @@ class Training:
     ``rate`` is Adam's, ``clip`` the largest norm of the gradient of all weights. A warm start is
     imitated until a sample is expected to differ from it in ``differing`` groups. Every ``decodes``
     updates the likeliest placement is evaluated. ``overflow_fails`` says whether what does not fit
-    fails (signals.py).
+    fails (signals.py). ``device`` samples and differentiates: "cpu", or a GPU by "cuda"; the rest
+    (Adam, imitation, decoding) is the CPU's.
     """
 
     samples: int
@@ -50,6 +51,7 @@ class Training:
     differing: float
     decodes: int
     overflow_fails: bool = True
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class PlacerSettings:
       of the network (``Network``).
     - ``samples``, ``controllers``, ``rate``, ``differing``, ``decodes``: of its training
       (``Training``).
+    - ``device``: where samples are drawn and differentiated: "cpu", or a GPU by "cuda" (ours).
 
     A learner's own class adds its fields, and says of all where they are from.
     """
@@ -77,6 +80,7 @@ class PlacerSettings:
     rate: float = 0.003
     differing: float = 3.0
     decodes: int = 10
+    device: Literal["cpu", "cuda"] = "cpu"
 
     @property
     def network(self) -> Network:

@@ -14,6 +14,7 @@ from ..sampling import PATIENCE
 from ..trial import Trial
 from .controllers import Controller, Weights, one_thread, set_gradient, weights_of
 from .evaluation import evaluate
+from .needs import require_device
 from .policy import Policy
 from .rules import Rule
 from .settings import require_finite
@@ -89,7 +90,9 @@ class Loop:
 
     def __init__(self, trial: Trial, policy: Policy, rule: Rule, training: Training) -> None:
         self._trial, self._policy, self._rule, self._training = trial, policy, rule, training
-        self._workers = Workers(Controller(policy, rule), trial.learning.n_jobs, trial.budget)
+        require_device(training.device)
+        controller = Controller(policy, rule, training.device)
+        self._workers = Workers(controller, trial.learning.n_jobs, trial.budget)
         self._adam = _adam(policy, training.rate)
         self._reference, self._updates = reference_ps(trial), 0
         self._shares = np.array_split(
