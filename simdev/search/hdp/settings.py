@@ -8,7 +8,7 @@ hours. Not copied from the code:
 - After step 500 old placements are replayed, not sampled: here all are sampled.
 - The update samples anew, and the placer then reads zeros: its gradient is not that of the
   placement that was measured. Here it is.
-- An op forgets the neighbours that read it, and all but the last that it reads: here all count.
+- Of the ops that an op reads, all but the last are forgotten: here all are neighbours.
 - The paper says nothing of noise on logits until step 750 and of a rate that falls from step 400.
 
 The sign is easily misread: the code multiplies signal - baseline by the negative log-probability,
