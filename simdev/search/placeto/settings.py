@@ -80,12 +80,12 @@ class Settings:
     penalty: float = 2.0
     history: int = 10
     relative: bool = True
-    entropy: float = field(default=0.1, metadata={"least": 0})
-    last_entropy: float = field(default=0.01, metadata={"least": 0})
+    entropy: float = field(default=0.2, metadata={"least": 0})
+    last_entropy: float = field(default=0.05, metadata={"least": 0})
     rate: float = 0.003
     last_rate: float = 0.0003
     clip: float = 1.25
-    epochs: int = 2
+    epochs: int = 4
     ratio: float = 0.2
     parts: int = 4
     differing: float = 3.0
