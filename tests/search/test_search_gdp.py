@@ -21,7 +21,16 @@ from simdev.search.gdp.rule import Proximal
 from simdev.search.gdp.settings import Settings
 from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
 
-SMALL = {"width": 8, "heads": 2, "hops": 2, "layers": 1, "segment": 4, "memory": 4, "samples": 8}
+SMALL = {
+    "first": 0,
+    "width": 8,
+    "heads": 2,
+    "hops": 2,
+    "layers": 1,
+    "segment": 4,
+    "memory": 4,
+    "samples": 8,
+}
 QUICK = SMALL | {"width": 16, "hops": 1, "samples": 10, "rate": 0.01, "epochs": 2, "decodes": 20}
 QUICK |= {"entropy": 5.0, "divergence": 2.0, "superposition": False, "segment": 128, "memory": 128}
 
@@ -148,9 +157,17 @@ def test_a_policy_learns_from_several_graphs_at_once():
     assert not np.array_equal(first, last)
 
 
+def test_the_best_of_the_first_placements_is_imitated():
+    settings = SMALL | {"first": 20, "around": 0.5, "rate": 0.02, "samples": 5}
+    result = searched(toy(), 15, settings=settings)
+    assert "imitation" not in result.details  # the budget was used up before
+    result = searched(toy(), 40, settings=settings)
+    assert result.details["imitation"]["differing"] <= 0.5
+
+
 def test_the_same_seed_gives_the_same_curve():
     curves = [
-        [(point.evaluation, point.step_ps) for point in searched(toy(), 40, seed).points]
+        [(point.evaluation, point.step_ps) for point in searched(toy(), 20, seed).points]
         for seed in (1, 1, 2)
     ]
     assert curves[0] == curves[1] != curves[2]

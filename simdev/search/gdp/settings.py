@@ -37,7 +37,10 @@ class Settings:
     - ``baseline``: "earlier", the mean of all rewards of the graph so far (recalled), or "batch",
       that of the batch (ours).
     - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
-    - ``differing``: nodes in which a sample may differ from a warm start that was imitated.
+    - ``first``: where it begins at random, of so many placements the best is imitated before any
+      is learned from (ours; 0: none). Around a placement few nodes differ between samples, so what
+      each is worth shows. ``around``: nodes in which a sample may differ from that placement.
+      ``differing``: nodes in which a sample may differ from a warm start that was imitated.
     - ``decodes``: the likeliest placement is evaluated every so many batches.
     """
 
@@ -55,11 +58,13 @@ class Settings:
     epochs: int = 4
     clip: float = 0.2
     divergence: float = field(default=4.0, metadata=ANY)
-    entropy: float = field(default=10.0, metadata=ANY)
+    entropy: float = field(default=15.0, metadata=ANY)
     baseline: Literal["earlier", "batch"] = "batch"
-    rate: float = 0.0002
+    rate: float = 0.0001
     norm: float = 1.0
-    differing: float = 3.0
+    first: int = field(default=100, metadata=ANY)
+    around: float = 25.0
+    differing: float = 10.0
     decodes: int = 2
 
     @classmethod
@@ -67,7 +72,7 @@ class Settings:
         """What is known of the paper's: the rewards' baseline, nodes described by the graph alone,
         and proximal updates by clipping alone (recalled). Its sizes are not known.
         """
-        return cls(baseline="earlier", harmonics=0, divergence=0.0, samples=10)
+        return cls(baseline="earlier", harmonics=0, divergence=0.0, first=0, samples=10)
 
     @property
     def training(self) -> Training:
