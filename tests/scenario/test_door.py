@@ -29,7 +29,19 @@ from simdev.serve import ServerState
 from simdev.serve.protocol import respond
 from simdev.strategy import Parallelism, Strategy
 
-SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("*.json"))
+LONG = {  # whose four runs take 7 to 30 s
+    "gnmt-4x-h100",
+    "gpt3-175b-1024x-a100",
+    "nmt-16x-k80",
+    "p3-resnet-50",
+    "p3-vgg-19",
+    "resnet-50-4x-h100-data-parallel",
+    "resnet-50-4x-h100-loader",
+}
+SHIPPED = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
+    for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.json"))
+]
 LARGE: dict[str, Any] = {
     "graph": {"model": "llama3-70b", "length": 2048},
     "cluster": {"preset": "dgx-h100", "nodes": 8},
@@ -52,7 +64,7 @@ PROGRAM: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED)
 def test_every_shipped_scenario_goes_through_the_same_calls(path: Path) -> None:
     scenario = load_scenario(path)
     assert isinstance(scenario, Scenario)
