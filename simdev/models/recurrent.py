@@ -42,9 +42,7 @@ from .training import model, prediction_loss, words
 # Counted from 0: "from the third layer on" (section 3.1).
 RESIDUAL_FROM = 2
 ACTIVATIONS: Mapping[str, Callable[[Value], Value]] = {
-    "tanh": tanh,
-    "relu": relu,
-    "sigmoid": sigmoid,
+    **{verb.__name__: verb for verb in (tanh, relu, sigmoid)},
     "identity": lambda x: x,
 }
 """Those of ENAS's recurrent cells (section 2.1)."""

@@ -196,7 +196,6 @@ def test_all_are_all_but_what_nothing_ends():
         ({"methods": ["magic+single"]}, "method: must be one of single"),
         ({"methods": ["annealing+single"]}, "warm: goes with methods that learn ("),
         ({"methods": [5]}, "methods: must be names, got 5"),
-        ({"methods": []}, "methods: there is none"),
         ({"seeds": 0}, "seeds: must be a whole number of at least 1, got 0"),
         ({"seeds": True}, "seeds: must be a whole number"),
         ({"questions": ["q"]}, "questions: must be Scenarios or Oracles by name"),
@@ -231,5 +230,7 @@ def test_the_picture_has_every_method_in_both_panels():
     assert [len(axes.lines) for axes in figure.axes] == [7, 7]
     steps = {line.get_drawstyle() for line in evaluations.lines if len(line.get_xdata()) > 2}
     assert steps == {"steps-post"}
+    with pytest.raises(InputError, match="no method has an answer"):
+        run_comparison([], {"q": forks()}).plot("q")
     with pytest.raises(InputError, match="no method has an answer"):
         run_comparison(["single"], {"q": mixed()}).plot("q")

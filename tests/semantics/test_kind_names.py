@@ -19,6 +19,7 @@ EXCEPTIONS = {
     "models/ops/__init__.py": "the verbs that it exports are called as the kinds that they write",
     "measure/grid.py": "what is measured of each class of ops",
     "measure/inputs.py": "names of PyTorch's operators, some of which kinds bear too",
+    "search/placeto/settings.py": "ways to pool and to scale, some of which kinds bear the name of",
 }
 
 

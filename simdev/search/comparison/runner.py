@@ -129,8 +129,6 @@ def _entrants(methods: str | Iterable[str], seconds: float | None) -> list[Entra
     for label in listed:
         if not isinstance(label, str):
             raise InputError(f"methods: must be names, got {label!r}")
-    if not listed:
-        raise InputError("methods: there is none")
     return [Entrant(label) for label in dict.fromkeys(listed)]
 
 
