@@ -192,7 +192,7 @@ def test_samples_follow_the_chances_and_several_placements_share_a_grouping():
 
 
 def test_with_groups_frozen_it_is_colocrls_update():
-    """The same placer reads ColocRL's rows, and every op's home is its own group for ever."""
+    """With a placer that reads ColocRL's rows, and every op at home in a group of its own."""
     oracle = toy()
     settings = replace(TINY, groups=6, homing=1e4, entropy=2.0)
     policy = policy_of(oracle, settings, loud=1.0)

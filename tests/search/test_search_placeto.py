@@ -45,7 +45,7 @@ def nodes_of(groups: int) -> Nodes:
 
 
 def permuted(nodes: Nodes, order: np.ndarray) -> Nodes:
-    """The same graph with its groups renumbered: the first is what was ``order[0]``."""
+    """A graph with its groups renumbered: the first is what was ``order[0]``."""
     number = np.argsort(order)
     rows = {
         name: getattr(nodes, name)[order] for name in ("seconds", "able", "output_bytes", "order")

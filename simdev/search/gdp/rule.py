@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from ...taskgraph import Floats
-from ..learning import ppo
+from ..learning.ppo import Epochs
 from ..learning.signals import spread
 from .settings import Settings
 
 
-class Proximal:
+class Proximal(Epochs):
     """Proximal policy optimisation: a ratio for each node (ours; of hundreds of factors a product
     would leave every bound after one step), several epochs a batch.
 
@@ -21,7 +20,8 @@ class Proximal:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.epochs, self._settings = settings.epochs, settings
+        super().__init__(settings.epochs, settings.clip, settings.entropy, settings.divergence)
+        self._settings = settings
         self._sum, self._count = 0.0, 0
 
     def advantages(self, signals: Floats) -> Floats:
@@ -33,18 +33,3 @@ class Proximal:
         self._sum, self._count = self._sum + float(signals.sum()), self._count + len(signals)
         deviation = spread(signals)
         return (baseline - signals) / deviation if deviation else np.zeros(len(signals))
-
-    def loss(
-        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
-    ) -> Tensor:
-        """What each epoch makes smaller."""
-        settings = self._settings
-        return ppo.loss(
-            log_chosen,
-            old_log_chosen,
-            entropies,
-            advantages,
-            settings.clip,
-            settings.entropy,
-            settings.divergence,
-        )

@@ -62,3 +62,20 @@ def loss(
     gain = surrogate(log_chosen, old_log_chosen, advantages, clip)
     gain = gain + entropy * entropies.mean()
     return penalty * divergence(log_chosen, old_log_chosen) - gain
+
+
+class Epochs:
+    """The part of a rule (rules.py) that climbs a batch for several epochs; baselines are left to
+    the learners.
+    """
+
+    def __init__(self, epochs: int, clip: float, entropy: float, divergence: float) -> None:
+        self.epochs, self._weights = epochs, (clip, entropy, divergence)
+
+    def loss(
+        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """What each epoch makes smaller: the log-probabilities of the batch's own policy stay as
+        they are.
+        """
+        return loss(log_chosen, old_log_chosen, entropies, advantages, *self._weights)

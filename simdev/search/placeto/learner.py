@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..learning.needs import require_torch
 from ..trial import Trial
 
 if TYPE_CHECKING:
@@ -12,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def placeto(trial: Trial) -> None:
-    """Train a policy on this graph, or play with a saved one. Raises SpentError, and InputError
-    where PyTorch is missing.
-    """
-    require_torch("placeto")
+    """Train a policy on this graph, or play with a saved one. Raises SpentError."""
     from .training import search_with
 
     search_with(trial)

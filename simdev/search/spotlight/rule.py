@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from ...taskgraph import Floats
-from ..learning import ppo
+from ..learning.ppo import Epochs
 from ..learning.signals import spread
 from .settings import Settings
 
 
-class ByStage:
+class ByStage(Epochs):
     """Proximal policy optimisation over the stages of placements, several epochs a batch.
 
     The only reward comes after the last stage, and nothing is discounted: all stages have the
@@ -20,7 +19,8 @@ class ByStage:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.epochs, self._settings = settings.epochs, settings
+        super().__init__(settings.epochs, settings.clip, settings.entropy, settings.divergence)
+        self._settings = settings
         self._baseline = float("nan")
 
     def advantages(self, signals: Floats) -> Floats:
@@ -37,20 +37,3 @@ class ByStage:
         if not self._settings.normalised:
             return before - signals
         return (before - signals) / deviation if deviation else np.zeros(len(signals))
-
-    def loss(
-        self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
-    ) -> Tensor:
-        """What each epoch makes smaller: the log-probabilities of the batch's own policy stay as
-        they are.
-        """
-        settings = self._settings
-        return ppo.loss(
-            log_chosen,
-            old_log_chosen,
-            entropies,
-            advantages,
-            settings.clip,
-            settings.entropy,
-            settings.divergence,
-        )
