@@ -24,6 +24,7 @@ from . import (
     check,
     clusters,
     compare,
+    family,
     import_,
     pipeline,
     profile,
@@ -37,8 +38,8 @@ from . import (
 from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
 
 VERBS = (
-    simulate, sweep, report, compare, search, train, pipeline, check, import_, calibrate, profile,
-    serve, clusters,
+    simulate, sweep, report, compare, search, train, family, pipeline, check, import_, calibrate,
+    profile, serve, clusters,
 )  # fmt: skip
 
 

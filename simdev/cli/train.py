@@ -1,4 +1,6 @@
-"""``simdev train METHOD --family NAME -o OUT``: one policy for many graphs."""
+"""``simdev train METHOD --family NAME -o OUT``: one policy for many graphs, of a family or of a
+folder.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,24 @@ if TYPE_CHECKING:
 
 HELP = "train a learner on a family of graphs, for a policy that places others"
 DESCRIPTION = (
-    "Train one policy of a learner on the graphs of a family in turn. simdev search SCENARIO "
-    "--method METHOD --policy OUT then begins with it. Ctrl-C ends with the policy as it is."
+    "Train one policy of a learner on the graphs of a family, or on those of a folder, in turn. "
+    "simdev search SCENARIO --method METHOD --policy OUT then begins with it. Ctrl-C ends with the "
+    "policy as it is."
 )
 OPTIONS = (
     ("method", "METHOD", "see docs/learning.md; a wrong name lists them"),
-    ("--family", "NAME", "the graphs to train on; a wrong name lists them", {"required": True}),
+    (
+        "--family",
+        "NAME",
+        "the graphs to train on: a family (a wrong name lists them), or a folder of scenarios",
+        {"required": True},
+    ),
     ("-o --output", "OUT", "write the policy (.safetensors)", {"required": True}),
-    ("--budget", "N", "placements to evaluate at most, of all graphs together (default 24,000)"),
+    (
+        "--budget",
+        "N",
+        "placements to evaluate at most, of all graphs (default 1,000 each)",
+    ),
     ("--seconds", "S", "time to train at most"),
     ("--seed", "K", "of what is random (default 0)", {"default": 0}),
     ("--settings", "LIST", "published, NAME=VALUE (comma-separated)"),
@@ -31,7 +43,7 @@ OPTIONS = (
     ("--json", "", "print provenance and graphs as JSON"),
 )
 FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "settings")}
-FLAGS |= {"policy": "--policy", "n_jobs": "--jobs"}
+FLAGS |= {"policy": "--policy", "n_jobs": "--jobs", "questions": "--family"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             trained = _trained(args)
         except InputError as error:
-            raise InputError([_flagged(problem) for problem in error.problems]) from None
+            problems = [_flagged(problem) for problem in error.problems]
+            raise InputError(problems, error.file) from None
         trained.policy.save(out["output"])
     if args.json:
         graphs = [

@@ -61,6 +61,24 @@ def _beside(target: str) -> Iterator[str]:
             os.unlink(temporary)
 
 
+@contextmanager
+def new_folder(path: PathLike) -> Iterator[str]:
+    """The name of an empty folder to fill, which becomes ``path`` when the block succeeds and
+    vanishes when it fails. Raises OSError where ``path`` is there already and no empty folder.
+    """
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
+        raise FileExistsError(17, "is there already, and no empty folder", os.fspath(path))
+    # The folder of a temporary one: that itself would be for this user alone.
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".") as around:
+        temporary = os.path.join(around, os.path.basename(target))
+        os.mkdir(temporary)
+        yield temporary
+        with suppress(FileNotFoundError):
+            os.rmdir(target)
+        os.rename(temporary, target)
+
+
 def write_text(path: PathLike, text: str) -> None:
     """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends
     in .gz.

@@ -67,6 +67,8 @@ MODELS: Mapping[str, Model] = {
     "nasnet-large": Model(
         nasnet, {"batch": 16, "filters": 168, "repeats": 6, "stem": 96, "skip": True, "size": 331}
     ),
+    "enas-images": Model(enas_images),
+    "enas-words": Model(enas_words),
     "rnnlm": Model(rnnlm),
     "rnntc": Model(rnntc),
     "nmt": Model(nmt),

@@ -142,13 +142,13 @@ def enas_words(
     that none reads is the next state.
     """
     nodes, text = _nodes(cell), words(step, "words", batch, length)
-    xs = unrolled(embedding(text, vocabulary, hidden))
     widths = [2 * hidden, *[hidden] * (len(nodes) - 1)]
     with step.scope("cell"):
+        xs = unrolled(embedding(text, vocabulary, hidden))
         weights = [
             step.parameter(f"node_{i}/weight", 2 * hidden, width) for i, width in enumerate(widths)
         ]
-    state, outputs = zeros(xs[0], batch, hidden), []
+        state, outputs = zeros(xs[0], batch, hidden), []
     for time, x in enumerate(xs):
         with step.scope(f"cell@{time}"):
             state = _highways(x, state, nodes, weights)

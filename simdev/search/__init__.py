@@ -12,7 +12,7 @@ one policy for all graphs of a ``family``.
 from __future__ import annotations
 
 from .comparison import Comparison, compare, run_comparison
-from .families import FAMILIES, Family, family
+from .families import FAMILIES, Family, family, read_scenarios, write_family
 from .methods import METHODS
 from .policy import SavedPolicy, load_policy
 from .prepare import PREPARATIONS, Grouped, prepare
@@ -38,7 +38,9 @@ __all__ = [
     "load_policy",
     "prepare",
     "present_cost",
+    "read_scenarios",
     "run_comparison",
     "search",
     "train",
+    "write_family",
 ]

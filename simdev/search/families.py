@@ -3,35 +3,38 @@
 Placeto (Addanki et al., NeurIPS 2019, section 4) has three: translators by length and batch, and
 networks whose cells ENAS sampled, for the images of CIFAR-10 and the words of Penn Treebank. Those
 graphs were not published; these are drawn here and built by ``simdev.models``, smaller, so that
-thousands of placements of each can be evaluated (ours).
+thousands of placements of each can be evaluated (ours). A folder of scenarios is a family too.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..graph import Graph
-from ..models import enas_images, enas_words, nmt
+from ..errors import InputError, reason_of, refuse
+from ..files.reading import PathLike
+from ..files.writing import new_folder, write_text
 from ..models.nasnet import OPERATIONS
 from ..models.recurrent import ACTIVATIONS
 from ..scenario import Scenario, load_scenario
 
 TRAIN, HELD_OUT = 24, 8
+TRAINED, HELD = "train", "held-out"  # the folders of a family
 DEVICES = 4
 Sizes = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What makes a family: a builder of ``simdev.models``, and what draws the sizes it is given."""
+    """What makes a family: a model of ``simdev.models``, and what draws the sizes it is given."""
 
-    build: Callable[..., Graph]
+    model: str
     draw: Callable[[np.random.Generator], Sizes]
 
 
@@ -46,12 +49,12 @@ class Family:
     @cached_property
     def train(self) -> tuple[Scenario, ...]:
         """The scenarios to train on."""
-        return tuple(_scenario(self.name, sizes) for sizes in self.seen)
+        return tuple(load_scenario(_document(self.name, sizes)) for sizes in self.seen)
 
     @cached_property
     def held_out(self) -> tuple[Scenario, ...]:
         """The scenarios to judge by, which no training has seen."""
-        return tuple(_scenario(self.name, sizes) for sizes in self.unseen)
+        return tuple(load_scenario(_document(self.name, sizes)) for sizes in self.unseen)
 
 
 def family(name: str, seed: int = 0) -> Family:
@@ -61,7 +64,7 @@ def family(name: str, seed: int = 0) -> Family:
     the placement that each is given puts all ops on the first. Raises InputError for another name.
     """
     if not isinstance(name, str) or name not in FAMILIES:
-        raise InputError(f'family: must be one of {", ".join(FAMILIES)}, got "{name}"')
+        raise InputError(_unknown(name))
     random, sizes = np.random.default_rng(seed), list[Sizes]()
     while len(sizes) < TRAIN + HELD_OUT:
         drawn = FAMILIES[name].draw(random)
@@ -70,12 +73,65 @@ def family(name: str, seed: int = 0) -> Family:
     return Family(name, tuple(sizes[:TRAIN]), tuple(sizes[TRAIN:]))
 
 
-def _scenario(name: str, sizes: Sizes) -> Scenario:
-    """A graph on the cluster of all families, all on its first device."""
-    fields = {"version": 1, "cluster": _CLUSTER, "strategy": {"placement": {"*": "gpu:0"}}}
-    # Not every builder has a name that a scenario could say.
-    scenario = load_scenario({**fields, "graph": {"ops": [{"name": "none", "time": 0}]}})
-    return replace(scenario, graph=FAMILIES[name].build(**sizes))
+def write_family(written: Family, folder: PathLike) -> None:
+    """Write a family as scenarios into a new folder, ``train/00.json`` to ``held-out/31.json``:
+    all of it or nothing. Raises OSError, also where the folder is there and not empty.
+    """
+    with new_folder(folder) as place:
+        count = len(written.seen)
+        for part, first, drawn in (TRAINED, 0, written.seen), (HELD, count, written.unseen):
+            os.mkdir(os.path.join(place, part))
+            for i, sizes in enumerate(drawn, first):
+                text = json.dumps(_document(written.name, sizes), indent=1) + "\n"
+                write_text(os.path.join(place, part, f"{i:02d}.json"), text)
+
+
+def scenarios_of(name: str) -> Mapping[str, Scenario]:
+    """The scenarios of a folder, or those of a family to train on, by how messages name them.
+
+    Raises InputError where there is neither, and for a folder as ``read_scenarios`` does.
+    """
+    if os.path.isdir(name):
+        return read_scenarios(name)
+    if name not in FAMILIES:
+        raise InputError(_unknown(name, ", or a folder of scenarios"))
+    return {f"{name}[{i}]": scenario for i, scenario in enumerate(family(name).train)}
+
+
+def _unknown(name: object, otherwise: str = "") -> str:
+    return f'family: must be one of {", ".join(FAMILIES)}{otherwise}, got "{name}"'
+
+
+def read_scenarios(folder: PathLike) -> dict[str, Scenario]:
+    """The scenarios of a folder by their paths, in the order of their names: all its files that
+    end in .json or .json.gz. Raises InputError with every problem of all of them.
+    """
+    path = os.fspath(folder)
+    try:
+        names = sorted(name for name in os.listdir(path) if name.endswith((".json", ".json.gz")))
+    except OSError as error:
+        raise InputError(reason_of(error), path) from None
+    if not names:
+        raise InputError("holds no scenario (.json, .json.gz)", path)
+    scenarios, problems = dict[str, Scenario](), list[str]()
+    for file in (os.path.join(path, name) for name in names):
+        try:
+            scenarios[file] = load_scenario(file)
+        except InputError as error:
+            before = f"{error.file}: " if error.file else ""
+            problems += [before + problem for problem in error.problems]
+    refuse(problems)
+    return scenarios
+
+
+def _document(name: str, sizes: Sizes) -> dict[str, Any]:
+    """A graph on the cluster of all families, all on its first device, as a file says it."""
+    return {
+        "version": 1,
+        "graph": {"model": FAMILIES[name].model, **sizes},
+        "cluster": _CLUSTER,
+        "strategy": {"placement": {"*": _CLUSTER["devices"][0]["name"]}},
+    }
 
 
 def _translator(random: np.random.Generator) -> Sizes:
@@ -111,9 +167,9 @@ def _of_words(random: np.random.Generator) -> Sizes:
 
 
 FAMILIES: Mapping[str, Kind] = {
-    "nmt": Kind(nmt, _translator),
-    "cifar10": Kind(enas_images, _of_images),
-    "ptb": Kind(enas_words, _of_words),
+    "nmt": Kind("nmt", _translator),
+    "cifar10": Kind("enas-images", _of_images),
+    "ptb": Kind("enas-words", _of_words),
 }
 
 # The devices and links of the preset placeto-p2-8xlarge, half as many.

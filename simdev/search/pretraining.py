@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, prefixed
+from ..errors import InputError, prefixed, within
 from ..oracle import Oracle
 from ..scenario import Scenario
 from .budget import Budget, SpentError
-from .families import Family, family
+from .families import Family, scenarios_of
 from .features import VERSION
 from .learners import LearnerOptions, requested
 from .learning.general import GeneralLearner
@@ -68,7 +68,8 @@ def train(
     n_jobs: int | None = None,
 ) -> Trained:
     """Train one policy of a learner on several graphs in turn: a family (its name, or a Family, of
-    which the graphs to train on are taken), or questions of one's own with equally many devices.
+    which the graphs to train on are taken), a folder of scenarios, or any questions with equally
+    many devices. A name that is also that of a folder is the folder.
 
     ``budget`` is how many placements may be evaluated of all graphs together (None: 1,000 each, or
     any number where ``seconds`` are given). Each round takes the graphs in a new random order. The
@@ -85,7 +86,10 @@ def train(
     limit = EVALUATIONS * len(given) if budget is None and seconds is None else budget
     limits = Budget(limit, seconds, seed, progress)
     names = METHODS[method].prepare if prepare is None else tuple(prepare)
-    trials = [_trial(question, method, names, limits) for question in given]
+    trials = []
+    for label, question in given.items():
+        with within(label):
+            trials.append(_trial(question, method, names, limits))
     for trial in trials:
         trial.learning = request.learning
         if request.learning.policy is not None:
@@ -115,14 +119,14 @@ def _require_general(method: str) -> None:
         raise InputError(f"method: {method}: {tied}; there are {general}")
 
 
-def _questions(questions: str | Family | Sequence[Question]) -> Sequence[Question]:
-    """The graphs to train on. Raises InputError where there are none."""
+def _questions(questions: str | Family | Sequence[Question]) -> Mapping[str, Question]:
+    """The graphs to train on by how messages name each. Raises InputError where there are none."""
     if isinstance(questions, str):
-        questions = family(questions)
+        return scenarios_of(questions)
     given = questions.train if isinstance(questions, Family) else tuple(questions)
     if not given:
         raise InputError("questions: there must be a graph to train on")
-    return given
+    return {f"questions[{i}]": question for i, question in enumerate(given)}
 
 
 def _trial(question: Question, method: str, prepare: Sequence[str], budget: Budget) -> Trial:

@@ -23,7 +23,7 @@ from simdev.files import (
     write_strategy,
     write_text,
 )
-from simdev.files.writing import decimal_text, rate_text, time_text
+from simdev.files.writing import decimal_text, new_folder, rate_text, time_text
 from simdev.graph import Graph, Op
 from simdev.strategy import Strategy
 from simdev.units import parse_bandwidth, parse_time
@@ -90,6 +90,30 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         fail_half_way(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def fill_half_way(path: Path) -> None:
+    with new_folder(path) as temporary:
+        write_text(Path(temporary, "x.json"), "half")
+        raise RuntimeError
+
+
+def test_a_folder_is_new_and_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            fill_half_way(path)
+        assert not list(tmp_path.glob("**/x.json"))
+        path.mkdir(exist_ok=True)  # an empty one stays as it was
+    with new_folder(path) as temporary:
+        write_text(Path(temporary, "x.json"), "{}")
+    assert [file.name for file in path.iterdir()] == ["x.json"]
+    assert list(tmp_path.iterdir()) == [path]
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
+    with pytest.raises(FileExistsError):
+        fill_half_way(path)
 
 
 def test_a_written_file_has_the_usual_permissions_and_a_link_stays_a_link(tmp_path: Path) -> None:

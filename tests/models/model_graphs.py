@@ -22,6 +22,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "inception-v3": {"auxiliary": True},
     "nasnet-mobile": {},
     "nasnet-large": {},
+    "enas-images": {},
+    "enas-words": {"length": 2},
     "rnnlm": {"length": 4},
     "rnntc": {"length": 4},
     "nmt": {"length": 4},

@@ -9,8 +9,7 @@ import pytest
 
 from simdev.cli import main
 from simdev.errors import InputError
-from simdev.models import nmt
-from simdev.search import METHODS, family, load_policy, search, train
+from simdev.search import METHODS, family, load_policy, read_scenarios, search, train
 from simdev.search.families import Kind
 from toys import toy
 
@@ -23,7 +22,7 @@ SMALL = {"hidden": 4, "rounds": 2, "epochs": 1, "episodes": 1}
 def small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs of the family that do not take long."""
     sizes = {"length": 2, "hidden": 16, "vocabulary": 50, "layers": 1}
-    small = {"nmt": Kind(nmt, lambda random: sizes | {"batch": int(random.integers(1000)) + 1})}
+    small = {"nmt": Kind("nmt", lambda random: sizes | {"batch": int(random.integers(1000)) + 1})}
     monkeypatch.setattr(FAMILY, small)
 
 
@@ -72,6 +71,61 @@ def test_graphs_on_other_numbers_of_devices_are_refused():
         train("placeto", [toy(), family("nmt").train[0]])
     with pytest.raises(InputError, match=r"^questions: there must be a graph"):
         train("placeto", [])
+
+
+def test_a_folder_of_scenarios_is_a_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """What ``simdev family`` writes is what ``family`` draws, and trains the same policy."""
+    monkeypatch.setattr("simdev.search.families.TRAIN", 3)
+    folder = tmp_path / "nmt"
+    assert main(["family", "nmt", "-o", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder}: 3 scenarios to train on, 8 held out\n"
+    drawn = family("nmt")
+    for part, scenarios in ("train", drawn.train), ("held-out", drawn.held_out):
+        written = read_scenarios(folder / part).values()
+        assert list(written) == list(scenarios)
+    first, second = (
+        train("placeto", questions, 5, settings=SMALL).policy.weights
+        for questions in (drawn, str(folder / "train"))
+    )
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("family cats -o new", "family: must be one of nmt, got"),
+        ("family nmt -o new --seed -1", "--seed: must be at least 0, got -1"),
+        ("family nmt -o full", "--output: cannot write full: is there already"),
+        ("family nmt -o no/where", "--output: cannot write no/where: no such file"),
+        ("train placeto -o p.safetensors --family empty", "empty: holds no scenario"),
+        ("train placeto -o p.safetensors --family full", "full/a.json: cluster: missing"),
+        ("train placeto -o p.safetensors --family ordered", "ordered/a.json: order: "),
+        ("train placeto -o p.safetensors --family nowhere", "--family: must be one of nmt, or a "),
+    ],
+)
+def test_what_is_no_family_is_refused_with_its_path(
+    words: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    ordered = {"placement": {"*": "d"}, "order": {"policy": "fixed", "sequence": {"d": ["a"]}}}
+    question = {"version": 1, "graph": {"ops": [{"name": "a", "time": "1 s"}]}}
+    files = {"full": question | {"strategy": ordered}}
+    cluster = {"version": 1, "devices": [{"name": "d"}]}
+    files["ordered"] = files["full"] | {"cluster": cluster}
+    for name in ("empty", "full", "ordered"):
+        Path(name).mkdir()
+        if name in files:
+            Path(name, "a.json").write_text(json.dumps(files[name]))
+    assert main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(reason)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "ordered"]
 
 
 def test_the_verb_writes_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
