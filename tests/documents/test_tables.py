@@ -111,6 +111,19 @@ def test_options_of_a_training_are_those_of_its_page() -> None:
     assert all(written & flags for flags in options)
 
 
+def test_the_table_of_learners_tells_what_the_code_says() -> None:
+    (rows,) = [rows for head, rows in tables("search.md") if head.startswith("learner | places")]
+    learners = {name: method for name, method in METHODS.items() if method.learner}
+    assert {first.strip("`") for first, *_ in rows} == set(learners)
+    for name, places, carried, torch, _ in rows:
+        method = learners[name.strip("`")]
+        assert tuple(re.findall(r"`(\w+)`", places)) == method.prepare
+        assert carried.startswith("it has none") != method.keeps
+        assert carried.startswith("any graph") == (method.general is not None)
+        assert torch == ("yes" if method.torch else "no")
+        assert method.budget == 5000
+
+
 def test_the_settings_of_every_learner_stand_in_its_page() -> None:
     page = settings_tables.DOCS.read_text(encoding="utf-8")
     begin = page.index(settings_tables.START)
