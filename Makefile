@@ -11,7 +11,7 @@ DEV := $(VENV)/.dev-stamp
 SETUP := setup.cfg pyproject.toml constraints.txt
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test slow lint bench clean distclean
+.PHONY: help run test slow lint kernels bench clean distclean
 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
@@ -25,13 +25,19 @@ help:
 run: $(CORE)
 	$(BIN)/simdev simulate $(SCENARIO) --gantt $(GANTT)
 
-# A process a core; a file of tests stays in one, since its tests share what they prepare.
-test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+# The kernels are compiled while the types are checked, each of which keeps one core busy. Then a
+# process a core; a file of tests stays in one, since its tests share what they prepare, and the
+# files come in the order of tests/conftest.py.
+test: $(DEV)
+	@$(MAKE) --no-print-directory -j2 lint kernels
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # pytest exits 5 where no test was chosen, which is no failure here.
 slow: $(DEV)
 	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
+
+kernels: $(DEV)
+	@$(BIN)/python tests/compile_kernels.py
 
 lint: $(DEV)
 	$(BIN)/ruff check .

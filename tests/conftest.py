@@ -19,6 +19,22 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
+# Among the files, those of which one alone keeps a process busy for a minute: they come first, so
+# that no process is left alone with one at the end.
+LONG = (
+    "documents/test_notebooks.py",
+    "scenario/test_door.py",
+    "search/test_search.py",
+    "search/test_search_cli.py",
+    "oracle/test_split_session.py",
+    "engine/test_engines.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+
+
 settings.register_profile(
     "ci",
     derandomize=True,

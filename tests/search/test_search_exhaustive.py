@@ -77,7 +77,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("model", "sync", "fields", "most", "free"), CASES)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, most, free, seed):
     """And branch and bound finds the least of all."""
     one = scenario(model, sync, **MODELS[model])
