@@ -56,6 +56,15 @@ SMALLER = {
         "budget=5_000": "budget=500",
     },
     "08-from-pytorch-to-a-prediction": {"seconds=10": "seconds=1"},
+    "09-learning-to-place": {
+        'search(question, "post", budget=500)': 'search(question, "post", budget=50)',
+        '"post", "colocrl", "placeto"]': '"post"]',
+        "budget=500, seeds=3": "budget=50, seeds=1",
+        '"colocrl", budget=500, warm': '"post", budget=50, warm',
+        "short[:4], budget=1200": "short[:1], budget=30",
+        "zip(nmt.unseen, nmt.held_out": "zip(nmt.unseen[:1], nmt.held_out[:1]",
+        "budget=100": "budget=10",
+    },
 }
 """By notebook, what stands for what: fewer points, smaller models and shorter searches. The whole
 notebooks are slow tests.
@@ -70,7 +79,7 @@ def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS] == [
         f"{k:02d}" for k in range(1, 1 + len(NOTEBOOKS))
     ]
-    assert len(NOTEBOOKS) == 8
+    assert len(NOTEBOOKS) == 9
 
 
 def smaller(notebook: Any, texts: dict[str, str]) -> Any:
