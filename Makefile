@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core-stamp
 DEV := $(VENV)/.dev-stamp
 SETUP := setup.cfg pyproject.toml constraints.txt
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# Byte code is made of what is imported, when it is: most of what is installed never is.
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
 
 .PHONY: help run test slow lint kernels bench clean distclean
 

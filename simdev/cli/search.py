@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from . import comparison as several
-from .options import DONE, FAILED_CHECK, INFEASIBLE
+from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED
 from .outputs import JSON, PICTURES, files_of, output_files, progress_bar
 from .searched import text_of
 
 if TYPE_CHECKING:
+    from ..check import Violation
+    from ..oracle import Cost
     from ..scenario import Scenario
     from ..search import Result
 
@@ -64,6 +66,7 @@ OPTIONS = (
 FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare")}
 FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
 FLAGS |= {"train": "--no-train", "n_jobs": "--jobs", "seeds": "--seeds", "plot": "--plot"}
+UNJUDGED = "interrupted before the answer was confirmed by the reference engine and the checker"
 EARLY = "interrupted before there was an answer: nothing is written"
 
 
@@ -95,24 +98,43 @@ def _unanswered() -> Iterator[None]:
         raise KeyboardInterrupt(EARLY) from None
 
 
+def _judged(
+    scenario: Scenario, result: Result, beside: bool = False
+) -> tuple[tuple[Violation, ...] | None, Cost | None]:
+    """What the reference engine and the checker have against an answer, and the cost of the
+    scenario's own strategy where it is told ``beside`` that. Ctrl-C costs the judgement (None), and
+    not the answer.
+    """
+    from ..oracle import oracle_of
+    from ..search import confirm, present_cost
+
+    try:
+        oracle = oracle_of(scenario)
+        faults = confirm(oracle, result)
+        return faults, present_cost(oracle, scenario.strategy) if beside else None
+    except KeyboardInterrupt:
+        print(UNJUDGED, file=sys.stderr)
+        return None, None
+
+
 def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run one method, write and print what it found; the exit code."""
     with _unanswered():
-        from ..oracle import oracle_of
-        from ..search import confirm, present_cost
+        from ..scenario import graph_of
 
         result = _searched(args, scenario)
-    oracle = oracle_of(scenario)
-    faults, present = confirm(oracle, result), present_cost(oracle, scenario.strategy)
     _write(result, out)
     if "save_policy" in out:
         _save_policy(result, args.save_policy, out["save_policy"])
-    _print_lines(*map(str, faults), *result.obstacles)
+    faults, present = _judged(scenario, result, beside=True)
+    _print_lines(*map(str, faults or ()), *result.obstacles)
     if args.json:
         beside = {"present_step_time_s": None if present is None else present.seconds}
         print(json.dumps(result.to_json() | beside, indent=1, allow_nan=False))
     else:
-        print(text_of(result, len(oracle.graph.ops), present, not faults))
+        print(text_of(result, len(graph_of(scenario).ops), present, faults == ()))
+    if faults is None:
+        return INTERRUPTED
     if faults:
         return FAILED_CHECK
     return DONE if result.cost.feasible else INFEASIBLE
@@ -121,18 +143,18 @@ def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]
 def _compare(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
     """Run several methods, write the best of all, draw and print them; the exit code."""
     with _unanswered():
-        from ..oracle import oracle_of
-        from ..search import confirm
-
         comparison, best = several.compared(args, scenario, _prepare(args))
     result = None if best is None else best.result
-    faults = () if result is None else confirm(oracle_of(scenario), result)
+    faults: tuple[Violation, ...] | None = None
     if result is not None:
         _write(result, out)
-        _print_lines(*map(str, faults), *result.obstacles)
+        faults, _ = _judged(scenario, result)
+        _print_lines(*map(str, faults or ()), *result.obstacles)
     if "plot" in out and result is not None:
         several.draw(args, comparison, out["plot"])
-    several.report(args, comparison, best, not faults)
+    several.report(args, comparison, best, faults == ())
+    if result is not None and faults is None:
+        return INTERRUPTED
     return several.exit_code(result, not faults)
 
 

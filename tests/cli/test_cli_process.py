@@ -75,6 +75,22 @@ def test_a_reader_that_goes_away_is_no_error(here: Path) -> None:
     assert result.stderr == ""
 
 
+def test_an_interrupt_while_the_verbs_are_imported_is_told_in_one_line() -> None:
+    code = (
+        "import sys; from simdev.__main__ import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(*names):\n"
+        "        raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        "sys.exit(main())"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
 def test_an_interrupt_exits_130_and_leaves_nothing_behind(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:

@@ -243,7 +243,7 @@ def small_world(tape: Tape) -> World:
             return world
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(drawn(small_world))
 def test_no_policy_beats_the_best_order_and_exhaustive_search_finds_it(world):
     best = Best(world.task_graph).step()

@@ -181,7 +181,10 @@ def test_a_whole_model(inception: Graph, sync: str) -> None:
         cost = pinned.propose(kinds[kind], one)
         assert pinned.tasks is not None
         pinned.accept()
-        assert replace(oracle.in_full(pinned.strategy), peaks=()) == cost == pinned.cost
+        # A rebuild in full takes two seconds: of every move under one policy, of the last in all.
+        if sync == "all-reduce" or kind == "linear":
+            assert replace(oracle.in_full(pinned.strategy), peaks=()) == cost
+        assert cost == pinned.cost
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,23 @@ def test_an_interrupt_before_anything_was_evaluated_says_so(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize("how", [["--method", "greedy"], ["--compare", "greedy", "--seeds", "1"]])
+def test_an_interrupt_of_the_confirmation_keeps_the_answer(
+    how, scenario, tmp_path, capsys, monkeypatch
+):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("simdev.search.confirm", interrupted)
+    best = tmp_path / "best.json"
+    assert main(["search", str(scenario), *how, "--budget", "30", "-o", str(best)]) == 130
+    printed = capsys.readouterr()
+    assert "interrupted before the answer was confirmed" in printed.err
+    assert "4.75 ms" in printed.out
+    assert "confirmed" not in printed.out
+    assert json.loads(best.read_text())["placement"]
+
+
 INTERRUPTED = """
 import os, signal, sys
 import simdev.search.trial as trial

@@ -24,7 +24,7 @@ from strategies import Tape, drawn
 P100 = {"preset": "flexflow-p100", "nodes": 1}
 
 
-def scenario(model: str, strategy: str = "data-parallel", **dims: int) -> Scenario:
+def scenario(model: str, strategy: object = "data-parallel", **dims: int) -> Scenario:
     return load_scenario(
         {"version": 1, "graph": {"model": model, **dims}, "cluster": P100, "strategy": strategy}
     )
@@ -280,7 +280,8 @@ def test_experts_cut_other_networks_into_runs_of_equal_time():
 
 
 def test_walks_are_decided_by_their_seed_and_never_end_above_their_starts():
-    one = scenario("lenet")
+    # Without buckets, which the compiled path does not know.
+    one = scenario("lenet", {"short": "data-parallel", "sync": "all-reduce"})
     found = [search(one, "flexflow", 90, seed=seed) for seed in (1, 1, 2)]
     assert found[0].strategy == found[1].strategy
     assert [p.step_ps for p in found[0].points] == [p.step_ps for p in found[1].points]

@@ -250,7 +250,7 @@ def test_the_recursion_is_seldom_far_from_the_best_of_both_steps():
     first.
     """
     random, ratios = np.random.default_rng(0), []
-    for _ in range(60):
+    for _ in range(30):
         coarse = Coarse(dag(Tape(random.bytes(60)), False), alike(4))
         found, best = recursive(coarse, 4).communication, best_of_both_steps(coarse)
         assert found >= best
