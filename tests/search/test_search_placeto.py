@@ -120,9 +120,24 @@ def test_an_episode_visits_every_group_and_its_gains_add_up(trial_of, undo: bool
     for episode, gains in enumerate(played.gains):
         last = played.states.devices[-1, episode].numpy().copy()
         bad = log(trial.score_once(last).step_ps / begun) + log(begun / task.reference)
-        if not undo:  # the gains so far lead to where the last moment began
-            assert bad == pytest.approx(log(begun / task.reference) - gains[:-2].sum())
+        # The gains so far lead to where the last moment began: what is taken back counts as none.
+        assert bad == pytest.approx(log(begun / task.reference) - gains[:-2].sum())
         assert bad <= log(begun / task.reference) or not undo
+
+
+def test_an_episode_that_teaches_nothing_is_evaluated_less_often(trial_of):
+    counts = []
+    for every in (1, 2):
+        trial = trial_of(toy())
+        trial.learning = replace(trial.learning, settings=Settings(**TINY, every=every, stay=0.0))
+        learner = training.Placeto(trial)
+        task = learner.task(trial)
+        before = trial.distinct
+        played = learner.sample(task, every)
+        counts.append(trial.distinct - before)
+        assert np.any(played.gains[:, 1::2])
+        assert every == 1 or not np.any(played.gains[:, ::2])
+    assert counts[1] < counts[0]
 
 
 def test_with_one_epoch_in_one_part_the_gradient_is_reinforces(trial_of):

@@ -24,6 +24,8 @@ from .structure import structure_of
 Choice = Callable[[Tensor, int], Tensor]
 """Devices [E, n] of log-probabilities [E, n, D] at visits from a number on."""
 
+Visits = Sequence[tuple[int, Ints]]  # each a group with its devices [E]
+
 
 class Task:
     """What is kept of a graph: its structure, its baseline, and where its episodes begin."""
@@ -109,8 +111,10 @@ class Played:
     gains: Floats
 
 
-def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice) -> Played:
-    """Play ``count`` episodes side by side. Raises SpentError."""
+def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice, every: int = 1) -> Played:
+    """Play ``count`` episodes side by side, evaluated after ``every`` visits of a message passing.
+    Raises SpentError.
+    """
     placements = np.stack([task.start() for _ in range(count)])
     bad, gains = np.array([task.bad(row) for row in placements]), list[Floats]()
     moments = list[tuple[States, Tensor, Tensor]]()
@@ -125,7 +129,8 @@ def play(network: PlacetoNetwork, task: Task, count: int, choose: Choice) -> Pla
             log_chosen = log_chances.gather(-1, devices[..., None])[..., 0]
         moments.append((state, devices, log_chosen))
         visits = list(zip(groups.tolist(), devices.numpy().T, strict=True))
-        bad = _moved(task, placements, bad, visits, gains)
+        together = [visits[at : at + every] for at in range(0, len(visits), every)]
+        bad = _moved(task, placements, bad, together, gains)
         visited[:, groups] = 1.0
         begun += len(groups)
     return _played(moments, task.settings.refresh, np.stack(gains, axis=1))
@@ -143,28 +148,28 @@ def _state(task: Task, placements: Ints, visited: np.ndarray, groups: Ints) -> S
 
 
 def _moved(
-    task: Task,
-    placements: Ints,
-    bad: Floats,
-    visits: Sequence[tuple[int, Ints]],
-    gains: list[Floats],
+    task: Task, placements: Ints, bad: Floats, visits: Sequence[Visits], gains: list[Floats]
 ) -> Floats:
-    """How bad the placements [E, G] are after some visits, each a group with its devices [E]; they
-    are changed, and what each visit gained is added to ``gains``.
+    """How bad the placements [E, G] are after some visits, evaluated after each of ``visits``; they
+    are changed, and what each visit gained is added to ``gains``: nothing, where it is taken back.
     """
-    best, least = placements.copy(), bad
-    for group, devices in visits:
-        after = bad.copy()
+    best, least, first = placements.copy(), bad, len(gains)
+    kept = np.full(len(bad), first)  # how many visits lead to the best
+    for together in visits:
+        after, before = bad.copy(), placements.copy()
+        for group, devices in together:
+            placements[:, group] = devices
         # To keep a group where it is changes nothing, and needs no evaluation.
-        for episode in np.flatnonzero(placements[:, group] != devices):
-            placements[episode, group] = devices[episode]
+        for episode in np.flatnonzero((placements != before).any(axis=1)):
             after[episode] = task.bad(placements[episode])
-        gains.append(bad - after)
+        gains += [*np.zeros((len(together) - 1, len(bad))), bad - after]
         better = after < least
         best[better], least = placements[better], np.minimum(after, least)
-        bad = after
+        kept[better], bad = len(gains), after
     if task.settings.undo:
         placements[:], bad = best, least
+        for visit, gained in enumerate(gains[first:], first):
+            gained[kept <= visit] = 0.0
     return bad
 
 

@@ -22,12 +22,15 @@ class Settings:
     - ``practice``: where it begins in a training on several graphs (ours: where a new graph would).
     - ``undo``: whether, after the visits of each message passing, the episode goes back to the best
       placement among them (ours: of a hundred moves most lose, and a search of minutes cannot learn
-      to make none of these).
+      to make none of these). A visit that is taken back gained nothing.
     - ``passes``: how often an episode visits every group (summary: n; code: 1).
     - ``episodes``: how many are sampled from the same weights (code: 4 to 8 workers; here one after
       the other).
     - ``refresh``: for how many visits a message passing serves (ours; the paper's is 1): their
       devices are drawn at once, and each is evaluated in turn.
+    - ``every``: after how many visits of a message passing an episode that nothing is learned from
+      is evaluated (ours; the code's 1: without rewards to pay, evaluations tell no more than where
+      to go back to).
     - ``starts``: whether groups know when they start (code; the paper's five features do without).
     - ``decodes``: after so many updates an episode takes the likeliest devices (code).
 
@@ -68,6 +71,7 @@ class Settings:
     passes: int = 1
     episodes: int = 2
     refresh: int = 8
+    every: int = 4
     starts: bool = False
     decodes: int = 10
     rounds: int = 8
@@ -97,6 +101,7 @@ class Settings:
             practice="best",
             undo=False,
             refresh=1,
+            every=1,
             hidden=0,
             pooling="sum",
             stay=0.0,

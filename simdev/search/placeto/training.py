@@ -66,18 +66,18 @@ class Placeto:
                 if self._updates % self.settings.decodes == 0:
                     self.decode(task)
 
-    def sample(self, task: Task) -> Played:
-        """Episodes whose devices are drawn. Raises SpentError."""
+    def sample(self, task: Task, every: int = 1) -> Played:
+        """Episodes whose devices are drawn, evaluated after ``every`` visits. Raises SpentError."""
         count, random = self.settings.episodes, task.trial.budget.random
         visits = sum(map(len, task.visits))
-        return play(self.network, task, count, by_luck(random.random((count, visits))))
+        return play(self.network, task, count, by_luck(random.random((count, visits))), every)
 
     def decode(self, task: Task) -> None:
         """An episode of the likeliest devices, from which nothing is learned; in double precision,
         so that it is alike on every machine. Raises SpentError.
         """
         exact = deepcopy(self.network).double()
-        play(exact, task, 1, by_chance)
+        play(exact, task, 1, by_chance, self.settings.every)
 
     def _climb(self, task: Task, played: Played) -> None:
         """The epochs of an update."""
@@ -134,7 +134,7 @@ def search_with(trial: Trial) -> None:
             learner.update([trial])
         else:
             with one_thread():
-                learner.sample(task)
+                learner.sample(task, learner.settings.every)
         idle = 0 if trial.distinct > before else idle + 1
 
 
