@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...taskgraph import Ints
-from ..learning.signals import reference_ps
-from ..space import rank_of
 from ..trial import Trial
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .batch import Together
-    from .policy import OnGraph
 
 
 def gdp(trial: Trial) -> None:
@@ -29,23 +24,9 @@ def gdp(trial: Trial) -> None:
     assert isinstance(settings, Settings)
     policy = on_graph(trial)
     keep("gdp", trial, policy, any_graph=True)
-    learning, training = trial.learning, settings.training
-    if settings.first and learning.train and learning.warm is None and learning.policy is None:
-        trial.learning = replace(learning, warm=_best_of_first(trial, policy, settings.first))
-        training = replace(training, differing=settings.around)
-    train(trial, policy, Proximal(settings), training)
-
-
-def _best_of_first(trial: Trial, policy: OnGraph, count: int) -> Ints:
-    """The best of the first placements that a policy samples (devices by node), evaluated."""
-    import torch
-
-    reference_ps(trial)  # single devices come first, as wherever a learner trains
-    uniforms = trial.budget.random.random((count, policy.groups))
-    rows: Ints = policy.sample(torch.from_numpy(uniforms)).numpy()
-    ranks = [rank_of(trial.problem.oracle, trial.score_once(row)) for row in rows]
-    best: Ints = rows[ranks.index(min(ranks))]
-    return best
+    if trial.learning.policy is not None and trial.learning.train:
+        trial.score_once(policy.decode().numpy())  # what it has learned elsewhere comes first
+    train(trial, policy, Proximal(settings), settings.training)
 
 
 def general(trial: Trial) -> Together:

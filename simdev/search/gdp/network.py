@@ -28,7 +28,8 @@ class Network(nn.Module):
         with torch.random.fork_rng(devices=[]):
             self.entry = nn.Linear(features, width)
             self.hops = nn.ModuleList(Sage(width) for _ in range(settings.hops))
-            layers = (Attention(width, settings.heads, superposed) for _ in range(settings.layers))
+            heads = settings.heads if settings.attention else 0
+            layers = (Attention(width, heads, superposed) for _ in range(settings.layers))
             self.layers = nn.ModuleList(layers)
             self.exit = Gated(width, devices, width, superposed)
         _begin(self, torch.Generator().manual_seed(seed))
@@ -51,7 +52,9 @@ class Network(nn.Module):
 
 
 def _begin(network: Network, generator: torch.Generator) -> None:
-    """First weights by Glorot and Bengio (2010), biases 0, gates 1."""
+    """First weights by Glorot and Bengio (2010), biases 0, gates 1. All of the last layer are 0, so
+    that every device is as likely as the others (ours: most nodes would begin on the same one).
+    """
     for module in network.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight, generator=generator)
@@ -59,6 +62,7 @@ def _begin(network: Network, generator: torch.Generator) -> None:
     for module in network.modules():
         if isinstance(module, Gated) and module.gate is not None:
             nn.init.zeros_(module.gate.weight)
+    nn.init.zeros_(network.exit.dense.weight)
 
 
 class Sage(nn.Module):
@@ -120,18 +124,21 @@ class Attention(nn.Module):
     rows of a segment attend to each other and to the ``memory`` rows before it, through which no
     gradient flows. Then two dense layers. Both are added to what came in, and normalised.
 
-    All of a segment are placed at once, so rows see what follows them in it (ours).
+    All of a segment are placed at once, so rows see what follows them in it (ours). With no
+    ``heads`` there are the two dense layers alone, by which the paper shows what attention adds.
     """
 
     def __init__(self, width: int, heads: int, superposed: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.query = Gated(width, width, width, superposed)
-        self.key_value = Gated(width, 2 * width, width, superposed)
-        self.mixed = Gated(width, width, width, superposed)
+        if heads:
+            self.query = Gated(width, width, width, superposed)
+            self.key_value = Gated(width, 2 * width, width, superposed)
+            self.mixed = Gated(width, width, width, superposed)
+            self.first = nn.LayerNorm(width)
         self.wide = Gated(width, 2 * width, width, superposed)
         self.narrow = Gated(2 * width, width, width, superposed)
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
 
     def forward(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
         """The rows [n, W] after the layer.
@@ -139,8 +146,9 @@ class Attention(nn.Module):
         What a segment remembers of the layer is what came in before it, and that is known for all
         segments: so they are computed side by side, with the same result as one after another.
         """
-        mixed = self.mixed(self._attended(rows, graph, segment, memory), graph)
-        rows = self.first(rows + mixed)
+        if self.heads:
+            mixed = self.mixed(self._attended(rows, graph, segment, memory), graph)
+            rows = self.first(rows + mixed)
         dense = self.narrow(self.wide(rows, graph).relu(), graph)
         after: Tensor = self.second(rows + dense)
         return after

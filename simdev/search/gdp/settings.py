@@ -21,6 +21,8 @@ class Settings:
 
     - ``width``: numbers in the vector of a node, a multiple of ``heads``. ``hops``: of the graph
       encoder. ``layers``: of attention. ``heads``: of each of these.
+    - ``attention``: without, each layer of the placer is its two dense ones alone, as the paper
+      has it to show what attention adds.
     - ``segment``: nodes that attend to each other. ``memory``: how many before them they also read.
     - ``superposition``: every dense layer of the placer is gated by a vector of the graph (section
       3.3).
@@ -37,17 +39,16 @@ class Settings:
     - ``baseline``: "earlier", the mean of all rewards of the graph so far (recalled), or "batch",
       that of the batch (ours).
     - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
-    - ``first``: where it begins at random, of so many placements the best is imitated before any
-      is learned from (ours; 0: none). Around a placement few nodes differ between samples, so what
-      each is worth shows. ``around``: nodes in which a sample may differ from that placement.
-      ``differing``: nodes in which a sample may differ from a warm start that was imitated.
-    - ``decodes``: the likeliest placement is evaluated every so many batches.
+    - ``differing``: nodes in which a sample may differ from a warm start that was imitated.
+    - ``decodes``: the likeliest placement is evaluated every so many batches (while a policy is
+      still unsure of most nodes, it is far better than the samples).
     """
 
     width: int = 64
     hops: int = 3
     layers: int = 2
     heads: int = 4
+    attention: bool = True
     segment: int = 128
     memory: int = 128
     superposition: bool = True
@@ -57,22 +58,20 @@ class Settings:
     graphs: int = 4
     epochs: int = 4
     clip: float = 0.2
-    divergence: float = field(default=4.0, metadata=ANY)
-    entropy: float = field(default=15.0, metadata=ANY)
+    divergence: float = field(default=0.5, metadata=ANY)
+    entropy: float = field(default=2.0, metadata=ANY)
     baseline: Literal["earlier", "batch"] = "batch"
-    rate: float = 0.0001
+    rate: float = 0.001
     norm: float = 1.0
-    first: int = field(default=100, metadata=ANY)
-    around: float = 25.0
     differing: float = 10.0
-    decodes: int = 2
+    decodes: int = 1
 
     @classmethod
     def published(cls) -> Settings:
         """What is known of the paper's: the rewards' baseline, nodes described by the graph alone,
         and proximal updates by clipping alone (recalled). Its sizes are not known.
         """
-        return cls(baseline="earlier", harmonics=0, divergence=0.0, first=0, samples=10)
+        return cls(baseline="earlier", harmonics=0, divergence=0.0, samples=10)
 
     @property
     def training(self) -> Training:

@@ -9,6 +9,8 @@ hours. Not copied from the code:
 - The update samples anew, and the placer then reads zeros: its gradient is not that of the
   placement that was measured. Here it is.
 - Of the ops that an op reads, all but the last are forgotten: here all are neighbours.
+- The decoder reads what attention compares, the encoder's states through its matrix: here it reads
+  the states (as Bahdanau, Cho and Bengio, ICLR 2015, have it).
 - The paper says nothing of noise on logits until step 750 and of a rate that falls from step 400.
 
 The sign is easily misread: the code multiplies signal - baseline by the negative log-probability,
