@@ -12,13 +12,15 @@ import torch
 
 import measured_gnmt
 from simdev import Oracle
-from simdev.graph import Graph
+from simdev.cluster import Cluster, Device
+from simdev.graph import Graph, Op, Tensor
 from simdev.search import Result, search, train
 from simdev.search.features import features_of
 from simdev.search.gdp.inputs import inputs_of
 from simdev.search.gdp.network import Attention, Network
 from simdev.search.gdp.rule import Proximal
 from simdev.search.gdp.settings import Settings
+from strategies import UNIT
 from toys import RANDOM_MEDIAN, TIMES, WITHIN, toy, until_optima
 
 SMALL = {"width": 8, "heads": 2, "hops": 2, "layers": 1, "segment": 4, "memory": 4, "samples": 8}
@@ -34,9 +36,8 @@ def searched(oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Resu
 def network_of(oracle: Oracle, **settings: Any) -> tuple[Network, list[torch.Tensor]]:
     """A network for a question, and what it reads of it."""
     chosen = replace(Settings(), **SMALL | settings)
-    nodes = features_of(oracle).groups
-    inputs = inputs_of(nodes, chosen.harmonics)
-    devices = nodes.seconds.shape[1]
+    inputs = inputs_of(oracle, chosen.harmonics)
+    devices = len(oracle.cluster.devices)
     network = Network(inputs.rows.shape[1], devices, chosen, seed=0)
     return network, [torch.from_numpy(x) for x in (inputs.rows, inputs.source, inputs.target)]
 
@@ -48,6 +49,18 @@ def test_single_ops_are_placed_without_any_group():
     result = searched(oracle, 7, settings=SMALL | {"segment": 128, "memory": 128, "samples": 2})
     assert result.policy is not None
     assert (result.policy.groups, result.policy.graph) == (2494, "")
+
+
+def test_rows_tell_how_dear_transfers_are():
+    """A tensor that takes 3 ps passes from an op of 3 ps to one of 1 ps."""
+    ops = (Op("a", time="3 ps", outputs=(Tensor(3),)), Op("b", time="1 ps", inputs=("a",)))
+    cluster = Cluster.all_to_all("two", [Device("x", "x"), Device("y", "x")], bandwidth=UNIT)
+    oracle = Oracle(Graph("pair", ops), cluster)
+    begin = len(features_of(oracle).groups.columns)
+    read, sent, whole = inputs_of(oracle, 0).rows[:, begin : begin + 3].T
+    assert read == pytest.approx([0, 3 / 4])
+    assert sent == pytest.approx([3 / 6, 0])
+    assert whole == pytest.approx([3 / 7, 3 / 7])
 
 
 def test_nodes_that_change_places_change_vectors():

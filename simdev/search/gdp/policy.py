@@ -7,7 +7,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..features import features_of
 from ..learning.policy import BARRED, Policy, entropies, inverse, likeliest
 from ..trial import Trial
 from .inputs import Inputs, inputs_of
@@ -57,7 +56,7 @@ def on_graph(trial: Trial, network: Network | None = None) -> OnGraph:
     """The policy on a trial's graph: with a network of its own, or with one that it shares."""
     problem, settings = trial.problem, trial.learning.settings
     assert isinstance(settings, Settings)
-    inputs = inputs_of(features_of(problem.oracle).groups, settings.harmonics)
+    inputs = inputs_of(problem.oracle, settings.harmonics)
     if network is None:
         columns, devices = inputs.rows.shape[1], problem.allowed.shape[1]
         network = Network(columns, devices, settings, trial.budget.seed)
