@@ -26,7 +26,8 @@ class Settings:
     - ``segment``: nodes that attend to each other. ``memory``: how many before them they also read.
     - ``superposition``: every dense layer of the placer is gated by a vector of the graph (section
       3.3).
-    - ``harmonics``: of a node's place in the graph that it is described by (inputs.py; ours).
+    - ``harmonics``: of a node's place in the graph, and of how dear the graph's transfers are, by
+      which it is described (inputs.py; ours).
     - ``samples``: placements of a graph in a batch. ``controllers``: into how many parts these are
       divided, for as many processes. ``graphs``: from how many graphs a policy learns at once,
       where there are so many (``simdev train``).
