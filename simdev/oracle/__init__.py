@@ -8,6 +8,7 @@ memory.py); any other strategy is lowered and simulated. Both give the same inte
 from __future__ import annotations
 
 from .cost import Cost, Starts, cost_of
-from .oracle import Oracle, Placement, oracle_of
+from .of_scenario import oracle_of
+from .oracle import Oracle, Placement
 
 __all__ = ["Cost", "Oracle", "Placement", "Starts", "cost_of", "oracle_of"]

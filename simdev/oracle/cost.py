@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cluster import Cluster
+from ..errors import InputError
 from ..taskgraph import Ints, Rows
 from ..trace import Trace
 
 # What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
-# cannot be.
-TOO_LONG, FAULT = -1, -2
+# cannot be; the step takes longer than its limit.
+TOO_LONG, FAULT, WORSE = -1, -2, -3
+MOST = 2.0**62  # ps: longer than any step
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,10 @@ class Cost:
     step_ps: int
     peaks: tuple[int, ...]
 
+    def exceeds(self, limit: float | None) -> bool:
+        """Whether the step takes longer than ``limit`` in seconds (None: there is none)."""
+        return limit is not None and self.seconds > limit
+
     @classmethod
     def of(
         cls, step_ps: int, peaks: Iterable[int] = (), limits: Sequence[tuple[int, int]] = ()
@@ -40,6 +46,15 @@ class Cost:
         for device, limit in limits:
             excess = max(excess, peaks[device] - limit)
         return cls(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
+
+
+def limit_ps_of(limit: float) -> int:
+    """Ps beyond which every step takes longer than ``limit`` seconds (some up to it may, too, by
+    rounding). Raises InputError for what is no number.
+    """
+    if limit != limit:
+        raise InputError("limit: must be a number of seconds, got NaN")
+    return int(min(max(limit, 0.0) * (1e12 + 1e-3), MOST)) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

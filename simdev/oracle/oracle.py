@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,20 +23,19 @@ from ..graph import Graph
 from ..lowering import Prepared, expanded, rows_of, slows
 from ..memory import MemoryModel
 from ..period import STEPS, follow_one_another, simulate_strategy
-from ..scenario import Scenario, graph_of
 from ..strategy import (
     SHORT_FORMS,
     Collectives,
     Order,
     Strategy,
     Sync,
-    default_sync,
     resolve_placement,
 )
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
-from .cost import Cost, Members, Starts, cost_of, limits_of
+from .answers import Answers
+from .cost import Cost, Members, Starts, cost_of, limit_ps_of, limits_of
 from .placements import PlacementSession
 from .splits import SplitSession
 
@@ -99,7 +97,7 @@ class Oracle:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
-        self._cache, self._lock = OrderedDict[bytes, Cost](), threading.Lock()
+        self._cache, self._lock = Answers(self._cache_size), threading.Lock()
         self._evaluators: dict[str, PlacementEvaluator | None] = {}
 
     @property
@@ -195,17 +193,29 @@ class Oracle:
         column = np.require(column, np.int64, ("C", "A", "W"))
         return column if len(column) == len(self.graph.ops) else column[self._group_of]
 
-    def __call__(self, strategy: Strategy | Placement | str) -> Cost:
-        """The cost of one strategy; a text is the name of a short form."""
+    @overload
+    def __call__(self, strategy: Strategy | Placement | str, limit: None = None) -> Cost: ...
+
+    @overload
+    def __call__(
+        self, strategy: Strategy | Placement | str, limit: float | None
+    ) -> Cost | None: ...
+
+    def __call__(
+        self, strategy: Strategy | Placement | str, limit: float | None = None
+    ) -> Cost | None:
+        """The cost of one strategy; a text is the name of a short form. None where its ``seconds``
+        would exceed ``limit``: a compiled path of placements knows that before the end.
+        """
         started = time.thread_time()
         if isinstance(strategy, (str, Strategy)) or not self._plain:
-            cost = self._of_strategy(self.strategy(strategy))
+            cost: Cost | None = self._of_strategy(self.strategy(strategy))
         else:
-            cost = self._of_placement(self.placement(strategy), self.under.order)
+            cost = self._of_placement(self.placement(strategy), self.under.order, limit)
         with self._lock:
             self.evaluations += 1
             self.cpu_seconds += time.thread_time() - started
-        return cost
+        return None if cost is None or cost.exceeds(limit) else cost
 
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, since memory is not looked at.
@@ -232,8 +242,8 @@ class Oracle:
         compiled = self.evaluator(order.policy) if self._plain else None
         answer = None if compiled is None else compiled.cost_with_starts(column)
         cost, op_ps = answer or self._traced_starts(self.strategy(column))
-        if self._plain and self._cache_size:
-            self._remember(_key(column, order), cost)
+        if self._plain:
+            self._cache.keep(_key(column, order), cost)
         with self._lock:
             self.evaluations += 1
             self.cpu_seconds += time.thread_time() - started
@@ -262,31 +272,30 @@ class Oracle:
         """
         return cost_of(self._trace(strategy))
 
-    def _of_placement(self, column: Ints, order: Order) -> Cost:
+    def _of_placement(self, column: Ints, order: Order, limit: float | None = None) -> Cost | None:
         """The cost of device indices by op, under fifo, program or the oracle's own order: the
-        cache knows no other.
+        cache knows no other. None: it was seen to exceed the limit.
         """
         if self._cache_size == 0:
-            return self._answer(column, order)
+            return self._answer(column, order, limit)
         key = _key(column, order)
-        with self._lock:
-            known = self._cache.get(key)
-            if known is not None:
-                self._cache.move_to_end(key)
-                return known
-        cost = self._answer(column, order)
-        self._remember(key, cost)
+        cost = self._cache.known(key)
+        if cost is None:
+            cost = self._answer(column, order, limit)
+            if cost is not None:
+                self._cache.keep(key, cost)
         return cost
 
-    def _remember(self, key: bytes, cost: Cost) -> None:
-        with self._lock:
-            self._cache[key] = cost
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
-
-    def _answer(self, column: Ints, order: Order) -> Cost:
+    def _answer(self, column: Ints, order: Order, limit: float | None) -> Cost | None:
         compiled = self.evaluator(order.policy)
-        cost = None if compiled is None else compiled.cost(column)
+        if compiled is None:
+            cost: Cost | Literal["worse"] | None = None
+        elif limit is None:
+            cost = compiled.cost(column)
+        else:
+            cost = compiled.limited(column, limit_ps_of(limit))
+        if cost == "worse":
+            return None
         return self.in_full(Strategy(self.named(column), order)) if cost is None else cost
 
     def strategy(self, strategy: Strategy | Placement | str) -> Strategy:
@@ -361,11 +370,11 @@ class Oracle:
         if isinstance(start, (str, Strategy)):
             start = self.strategy(start)
             return SplitSession(self.prepared, start, self._start_of, self.in_full)
-        policy, unlimited = self.order.policy, not limits_of(self.cluster)
-        simple = self._plain and (policy == "fifo" or bool(self.cluster.hosted)) and unlimited
+        policy, limited = self.order.policy, bool(limits_of(self.cluster))
+        simple = self._plain and (policy == "fifo" or (bool(self.cluster.hosted) and not limited))
         compiled = self.evaluator(policy) if simple else None
         column = self.placement(start)
-        return PlacementSession(self.graph, self.cluster, column, self, compiled)
+        return PlacementSession(self.graph, self.cluster, column, self, compiled, limited)
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
@@ -374,26 +383,3 @@ class Oracle:
 def _key(column: Ints, order: Order) -> bytes:
     """What the cache knows a placement by."""
     return order.policy.encode() + column.tobytes()
-
-
-def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
-    """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own
-    strategy would be.
-
-    Of this strategy the order, the synchronisation, the collectives and the microbatches (a
-    pipeline's, too) are kept; where ops run is what one asks about. Raises InputError for a large
-    model, which has no ops.
-    """
-    strategy, pipeline = scenario.strategy, scenario.strategy.pipeline
-    return Oracle(
-        graph_of(scenario),
-        scenario.cluster,
-        scenario.costs,
-        strategy.order,
-        cache,
-        scenario.memory,
-        "" if strategy.sync == default_sync(strategy.short) else strategy.sync,
-        strategy.collectives,
-        strategy.accumulate if pipeline is None else pipeline.microbatches,
-        scenario.steps,
-    )

@@ -126,22 +126,24 @@ def _cool(
 ) -> None:
     """One round: from hot to cold over its part of the budget."""
     oracle, choices, budget = trial.problem.oracle, trial.problem.choices, trial.budget
-    random, current = budget.random, energy(oracle, walk.cost)
+    random, current, where = budget.random, energy(oracle, walk.cost), walk.where
+    able = [devices.tolist() for devices in choices]
     while budget.share < (number + 1) / ROUNDS or number == ROUNDS - 1:
         temperature = hot * COOLING ** min(max(budget.share * ROUNDS - number, 0.0), 1.0)
         lucks = random.exponential(temperature, BLOCK).tolist()
         places, groups = random.random(BLOCK).tolist(), random.choice(movable, BLOCK).tolist()
         for group, luck, place in zip(groups, lucks, places, strict=True):
-            device = _draw(place, near[group], walk.where, choices[group])
-            if device == walk.where[group]:
+            device = _draw(place, near[group], where, able[group])
+            if device == where[group]:
                 continue
-            moved = energy(oracle, walk.propose(group, device))
-            if moved <= current * (1.0 + luck):
+            most = current * (1.0 + luck)
+            cost = walk.propose_within(group, device, most / 1e12)
+            if cost is not None and (moved := energy(oracle, cost)) <= most:
                 walk.accept()
                 current = moved
 
 
-def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Ints) -> int:
+def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Sequence[int]) -> int:
     """A device: that of a random neighbour, or any; ``luck`` is uniform in [0, 1)."""
     if luck < NEAR and near:
         device = where[near[int(luck / NEAR * len(near))]]
@@ -149,7 +151,7 @@ def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Ints)
             return device
     # What is left of the number is uniform again, so that one draw a move is enough.
     share = luck / NEAR if luck < NEAR else (luck - NEAR) / (1 - NEAR)
-    return int(allowed[int(share * len(allowed))])
+    return allowed[int(share * len(allowed))]
 
 
 def cross_entropy(trial: Trial) -> None:

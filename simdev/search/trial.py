@@ -250,6 +250,15 @@ class Trial:
             self.best.base_rank = rank
             self._keep(rank, cost, self.best.base[0])
 
+    def useful(self, limit: float | None) -> float | None:
+        """The limit in seconds within which an evaluation may be accepted (up to ``limit``) or be
+        the best so far. None: there is none, since what does not fit comes after all that does.
+        """
+        excess, over, step_ps = self.best.base_rank
+        if limit is None or excess or over:
+            return None
+        return max(limit, step_ps / 1e12)
+
     def try_strategy(self, strategy: Strategy) -> Cost:
         """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is
         malformed.
@@ -317,11 +326,23 @@ class Walk:
         """The cost with one group on another device, IMPOSSIBLE where it cannot be there. Raises
         SpentError.
         """
+        cost = self.propose_within(group, device, None)
+        assert cost is not None  # nothing exceeds no limit
+        return cost
+
+    def propose_within(self, group: int, device: int, limit: float | None) -> Cost | None:
+        """``propose``, for who does not accept a step of more than ``limit`` seconds: None where it
+        takes longer, is not the best so far, and need not be simulated to the end. Raises
+        SpentError.
+        """
         self._trial.budget.require()
         try:
-            cost = self._session.propose(group, device)
+            cost = self._session.propose(group, device, self._trial.useful(limit))
         except REFUSED as error:
             return self._trial.refuse(error)
+        if cost is None:
+            self._trial.budget.count()
+            return None
         self._proposed = group, device
         self._trial.note(cost, self._moved)
         return cost
@@ -339,7 +360,8 @@ class Walk:
     def improve(self, group: int, device: int) -> bool:
         """Move a group where that is strictly better; whether it was. Raises SpentError."""
         before = rank_of(self._oracle, self.cost)
-        better = rank_of(self._oracle, self.propose(group, device)) < before
+        cost = self.propose_within(group, device, self.cost.seconds if self.cost.feasible else None)
+        better = cost is not None and rank_of(self._oracle, cost) < before
         if better:
             self.accept()
         return better

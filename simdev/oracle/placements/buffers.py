@@ -12,9 +12,10 @@ from ...structure import hands_out_parameters
 from ...taskgraph import Ints
 from ..cost import TOO_LONG
 from ..peaks import NONE, Events, add_peaks, buffer, clear, open_events
+from .bounds import open_bounds
 from .hosts import open_hosts
 from .problem import PER_CONSUMER, PlacementProblem, Record
-from .step import open_problem, open_record, open_work, run_valid
+from .step import open_problem, open_record, open_work, run_limited
 
 
 class Sizes(NamedTuple):
@@ -144,14 +145,22 @@ def peaks_of(
 
 @jit
 def cost(
-    problem: Ints, sizes: Ints, work: Ints, record: Ints, events: Ints, devices: Ints, peaks: Ints
+    problem: Ints,
+    sizes: Ints,
+    work: Ints,
+    record: Ints,
+    bounds: Ints,
+    events: Ints,
+    devices: Ints,
+    peaks: Ints,
+    limit: int,
 ) -> int:
-    """The step time in ps of a placement, or FAULT or TOO_LONG; writes the peak bytes of every
-    device to ``peaks``.
+    """The step time in ps of a placement, or FAULT, TOO_LONG or WORSE: it reaches the instant
+    ``limit`` (see ``limit_instant``). Writes the peak bytes of every device to ``peaks``.
     """
     p, r, placement = open_problem(problem), open_record(record), bare(devices)
-    z, v = open_sizes(sizes), open_events(events)
-    step_ps = run_valid(p, open_work(work), r, None, placement)
+    z, v, least = open_sizes(sizes), open_events(events), open_bounds(bounds)
+    step_ps = run_limited(p, open_work(work), r, None, least, placement, limit)
     return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))
 
 
@@ -162,12 +171,14 @@ def cost_hosted(
     work: Ints,
     record: Ints,
     hosts: Ints,
+    bounds: Ints,
     events: Ints,
     devices: Ints,
     peaks: Ints,
+    limit: int,
 ) -> int:
     """``cost`` on a cluster with hosts."""
     p, r, placement = open_problem(problem), open_record(record), bare(devices)
-    z, v = open_sizes(sizes), open_events(events)
-    step_ps = run_valid(p, open_work(work), r, open_hosts(hosts), placement)
+    z, v, least = open_sizes(sizes), open_events(events), open_bounds(bounds)
+    step_ps = run_limited(p, open_work(work), r, open_hosts(hosts), least, placement, limit)
     return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))

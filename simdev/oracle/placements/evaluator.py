@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
 from ...jit import Table
 from ...lowering import Prepared, slows
 from ...taskgraph import Ints, Rows
-from ..cost import Cost, limits_of
+from ..cost import WORSE, Cost, limits_of
 from ..peaks import events_for
 from ..threads import Threads, threads_of
+from .bounds import bounds_for, fill_tails, limit_instant
 from .buffers import cost, cost_hosted, sizes_of
 from .hosts import hosts_for
 from .moves import Moves
@@ -29,6 +31,7 @@ class _Room(threading.local):
         devices, tensors = problem.devices, problem.tensors
         buffers = problem.ops + tensors + len(problem.consumer)
         self.work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
+        self.bounds, self.tails_known = Table.of(bounds_for(problem)), False
         self.events = Table.of(events_for(buffers, devices, devices, tensors))
         self.peaks = np.zeros(devices, np.int64)
         self._hosts = threads and Table.of(hosts_for(prepared, threads, problem, program))
@@ -65,9 +68,28 @@ class PlacementEvaluator:
 
     def cost(self, placement: Ints) -> Cost | None:
         """Step time and memory."""
+        return self._cost_of(self._evaluate(placement, None))
+
+    def limited(self, placement: Ints, limit_ps: int) -> Cost | Literal["worse"] | None:
+        """``cost``, or "worse" where the step is longer than ``limit_ps`` (not always, if memory
+        was looked at by then).
+        """
         room = self._room
+        if not room.tails_known:
+            fill_tails(self.problem.columns, self.graph, room.bounds.columns.tail)
+            room.tails_known = True
+        step_ps = self._evaluate(placement, limit_ps)
+        return "worse" if step_ps == WORSE else self._cost_of(step_ps)
+
+    def _evaluate(self, placement: Ints, limit_ps: int | None) -> int:
+        """The step time in ps, or what went wrong; peaks are left in the room."""
+        room, limit = self._room, limit_instant(self.problem.columns, limit_ps)
         words = self.problem.words, self.sizes.words, room.work.words, room.record.words
-        step_ps = self._cost(*words, *room.hosts, room.events.words, placement, room.peaks)
+        others = *room.hosts, room.bounds.words, room.events.words
+        return self._cost(*words, *others, placement, room.peaks, limit)
+
+    def _cost_of(self, step_ps: int) -> Cost | None:
+        room = self._room
         return Cost.of(step_ps, room.peaks.tolist(), self.limits) if step_ps >= 0 else None
 
     def cost_with_starts(self, placement: Ints) -> tuple[Cost, Ints] | None:

@@ -5,7 +5,8 @@ a predecessor of a moved op is taken up (is its consumer here or away?) or the o
 restarts at the last snapshot before that. At every later snapshot it is compared with the base:
 where the moved ops are done, the same ops are taken and pending, and every instant that still
 matters differs by one and the same shift, the rest of the run is the base's rest, shifted.
-(Instants before now cannot matter any more and count as now.)
+(Instants before now cannot matter any more and count as now.) A run with a limit ends where the
+step must take longer (bounds.py): once the moved ops are done, the tails of the base hold.
 """
 
 from __future__ import annotations
@@ -16,15 +17,30 @@ import numpy as np
 
 from ...jit import Table, bare, jit, jitable, opener
 from ...taskgraph import Ints, Rows
-from ..cost import TOO_LONG
+from ..cost import TOO_LONG, WORSE
 from ..heap import FAULT, LATE, NOBODY, SIZE, TAKEN, now, take
+from .bounds import (
+    ALL,
+    LEAST,
+    LIMIT,
+    NEVER,
+    TAILS,
+    Bounds,
+    begin_bounds,
+    bounds_for,
+    is_exceeded,
+    limit_instant,
+    open_bounds,
+    tail_of,
+)
 from .problem import PlacementProblem, Work, work_for
-from .step import clear, compute, happen, is_valid, open_problem, open_work
+from .step import clear, happen, is_valid, open_problem, open_work
 
-SNAPSHOTS = 48
-# Cells of a snapshot: those of Work, then the instant of the key in hand, and the last finish so
-# far, until the next snapshot, afterwards.
-NOW, LAST, NEXT, REST, CELLS = range(FAULT + 1, FAULT + 6)
+SNAPSHOTS = 24
+LOOK = 8  # ops between two looks at whether the moved ones are done
+# Cells of a snapshot: those of Work, then the instant of the key in hand, and the last finish until
+# the next snapshot and from here on.
+NOW, NEXT, REST, CELLS = range(FAULT + 1, FAULT + 5)
 
 
 class Base(NamedTuple):
@@ -38,7 +54,10 @@ class Base(NamedTuple):
     free: Ints
     line_end: Ints
     heap: Ints
+    rest: Ints  # by device: see Bounds
     position: Ints  # how many ops were taken up before each op
+    order: Ints  # the ops as they were taken up
+    stale: Ints  # by op: whether its tail may have changed
     producer_ptr: Ints  # predecessors of each op
     producer: Ints
 
@@ -50,11 +69,11 @@ def base_for(problem: PlacementProblem, producers: Rows) -> Base:
     """Room for the snapshots."""
     ops, devices = problem.ops, problem.devices
     stride = max(ops // SNAPSHOTS + 1, 1)
-    sizes = (CELLS, ops, ops, problem.queues, devices, ops + devices + 2)
+    sizes = (CELLS, ops, ops, problem.queues, devices, ops + devices + 2, devices)
     columns = (np.empty((ops // stride + 2) * size, np.int64) for size in sizes)
-    position = np.empty(ops, np.int64)
+    by_op = (np.empty(ops, np.int64) for _ in range(3))
     rows = np.zeros(2, np.int64)
-    return Base._make((stride, rows, *columns, position, producers.ptr, producers.ids))
+    return Base._make((stride, rows, *columns, *by_op, producers.ptr, producers.ids))
 
 
 @jitable
@@ -65,27 +84,42 @@ def copy(count: int, source: Ints, begin: int, target: Ints, at: int) -> None:
 
 
 @jitable
-def save(p: PlacementProblem, w: Work, b: Base, row: int, last: int) -> None:
+def save(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> None:
     """Write the state to a snapshot."""
     copy(p.ops, w.missing, 0, b.missing, row * p.ops)
     copy(p.ops, w.when, 0, b.when, row * p.ops)
     copy(p.queues, w.free, 0, b.free, row * p.queues)
     copy(p.devices, w.line_end, 0, b.line_end, row * p.devices)
+    copy(p.devices, least.rest, 0, b.rest, row * p.devices)
     copy(w.cell[SIZE], w.heap, 0, b.heap, row * (p.ops + p.devices + 2))
     at = row * CELLS
     copy(FAULT + 1, w.cell, 0, b.cell, at)
-    b.cell[at + NOW], b.cell[at + LAST], b.cell[at + NEXT] = now(w), last, 0
+    b.cell[at + NOW], b.cell[at + NEXT] = now(w), 0
 
 
 @jitable
-def restore(p: PlacementProblem, w: Work, b: Base, row: int) -> None:
-    """Read the state of a snapshot."""
+def restore(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> int:
+    """Read the state of a snapshot; returns the last finish before it."""
     copy(p.ops, b.missing, row * p.ops, w.missing, 0)
     copy(p.ops, b.when, row * p.ops, w.when, 0)
     copy(p.queues, b.free, row * p.queues, w.free, 0)
     copy(p.devices, b.line_end, row * p.devices, w.line_end, 0)
+    copy(p.devices, b.rest, row * p.devices, least.rest, 0)
     copy(FAULT + 1, b.cell, row * CELLS, w.cell, 0)
     copy(w.cell[SIZE], b.heap, row * (p.ops + p.devices + 2), w.heap, 0)
+    last = 0
+    for k in range(row):
+        last = max(last, b.cell[k * CELLS + NEXT])
+    return last
+
+
+@jitable
+def are_done(w: Work, moved: Ints) -> bool:
+    """Whether ops have been taken up, and sent what they send."""
+    for k in range(len(moved)):
+        if w.missing[moved[k]] != TAKEN:
+            return False
+    return True
 
 
 @jitable
@@ -95,9 +129,8 @@ def same_rest(p: PlacementProblem, w: Work, b: Base, row: int, moved: Ints) -> b
     shift = instant - before
     if shift & ((1 << p.round_bits) - 1):
         return False
-    for k in range(len(moved)):
-        if w.missing[moved[k]] != TAKEN:
-            return False
+    if not are_done(w, moved):
+        return False
     for i in range(p.queues):
         if max(w.free[i], instant) - max(b.free[row * p.queues + i], before) != shift:
             return False
@@ -114,51 +147,119 @@ def same_rest(p: PlacementProblem, w: Work, b: Base, row: int, moved: Ints) -> b
 
 
 @jitable
-def advance(p: PlacementProblem, w: Work, placement: Ints, taken: int) -> tuple[int, int]:
+def advance(
+    p: PlacementProblem, w: Work, least: Bounds, placement: Ints, taken: int
+) -> tuple[int, int]:
     """Take up the next root, or what is first on the heap: its entry (NOBODY: nothing is left), and
     when an op finishes (0: a producer sends).
     """
-    if taken < p.root_count:
-        root = p.roots[taken]
-        return root, compute(p, w, None, None, placement, root, 0)
-    key = take(w)
+    key = p.roots[taken] if taken < p.root_count else take(w)
     if key == LATE:
         return NOBODY, 0
-    return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, placement, key)
+    return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, least, placement, key)
+
+
+@jitable
+def record(
+    p: PlacementProblem, w: Work, least: Bounds, b: Base, placement: Ints, row: int, moved: Ints
+) -> None:
+    """Run a placement from a snapshot on and leave snapshots, to the end or to one where the state
+    is the base's: then all later ones stay as they are.
+    """
+    restore(p, w, least, b, row)
+    b.cell[row * CELLS + NEXT] = 0
+    taken, entry = row * b.stride, 0
+    while entry != NOBODY:
+        entry, finish = advance(p, w, least, placement, taken)
+        b.cell[row * CELLS + NEXT] = max(b.cell[row * CELLS + NEXT], finish)
+        if entry < 0 or entry >= p.ops:
+            continue
+        b.position[entry], b.order[taken] = taken, entry
+        taken += 1
+        if taken % b.stride == 0:
+            row += 1
+            unmoved = row < b.rows[0] and now(w) == b.cell[row * CELLS + NOW]
+            if unmoved and same_rest(p, w, b, row, moved):
+                return
+            save(p, w, least, b, row)
+    b.rows[0] = row + 1
+
+
+@jitable
+def move_rest(
+    p: PlacementProblem, rest: Ints, at: int, moved: Ints, before: int, device: int
+) -> None:
+    """Let the work of ops that have not started wait for another device."""
+    for k in range(len(moved)):
+        rest[at + before] -= p.duration[moved[k] * p.devices + before]
+        rest[at + device] += p.duration[moved[k] * p.devices + device]
+
+
+@jitable
+def stale(b: Base, op: int) -> None:
+    """The tails of an op's producers may change."""
+    for e in range(b.producer_ptr[op], b.producer_ptr[op + 1]):
+        b.stale[b.producer[e]] = 1
+
+
+@jitable
+def retail(p: PlacementProblem, least: Bounds, b: Base, placement: Ints, moved: Ints) -> None:
+    """Compute the tails that change where ops moved: theirs, and some of what comes before them."""
+    end = 0
+    for k in range(len(moved)):
+        end = max(end, b.position[moved[k]] + 1)
+        b.stale[moved[k]] = 1
+        stale(b, moved[k])
+    for number in range(end - 1, -1, -1):
+        op = b.order[number]
+        if b.stale[op]:
+            b.stale[op] = 0
+            tail = tail_of(p, placement, least.tail, op)
+            if tail != least.tail[op]:
+                least.tail[op] = tail
+                stale(b, op)
 
 
 @jit
-def record_base(problem: Ints, work: Ints, base: Ints, devices: Ints, row: int) -> int:
-    """Run a placement from a snapshot on (row -1: from the start), and leave snapshots.
+def record_base(
+    problem: Ints,
+    work: Ints,
+    bounds: Ints,
+    base: Ints,
+    devices: Ints,
+    members: Ints,
+    before: int,
+    row: int,
+) -> int:
+    """Run a placement from a snapshot on (row -1: from the start), and leave snapshots; ``members``
+    are the ops that moved, off the device ``before``, since the base was recorded.
 
     Returns the step time in ps; negative where there is none (see ``run_valid``), and no base.
     """
     p, w, b, placement = open_problem(problem), open_work(work), open_base(base), bare(devices)
-    if row < 0:
+    least, fresh = open_bounds(bounds), row < 0
+    if fresh:
         if not is_valid(p, placement):
             return TOO_LONG
         clear(p, w)
-        row = 0
-        save(p, w, b, 0, 0)
-    restore(p, w, b, row)
-    b.cell[row * CELLS + NEXT] = 0
-    taken, last, entry = row * b.stride, b.cell[row * CELLS + LAST], 0
-    while entry != NOBODY:
-        entry, finish = advance(p, w, placement, taken)
-        last = max(last, finish)
-        b.cell[row * CELLS + NEXT] = max(b.cell[row * CELLS + NEXT], finish)
-        if 0 <= entry < p.ops:
-            b.position[entry] = taken
-            taken += 1
-            if taken % b.stride == 0:
-                row += 1
-                save(p, w, b, row, last)
-    b.rows[0] = row + 1
+        begin_bounds(p, least, placement, NEVER - 1)
+        row, b.rows[0] = 0, 0
+        save(p, w, least, b, 0)
+    else:
+        for k in range(row + 1):
+            move_rest(p, b.rest, k * p.devices, members, before, placement[members[0]])
+    record(p, w, least, b, placement, row, members)
+    if fresh:
+        for number in range(p.ops - 1, -1, -1):
+            op = b.order[number]
+            least.tail[op], b.stale[op] = tail_of(p, placement, least.tail, op), 0
+    else:
+        retail(p, least, b, placement, members)
     rest = 0
-    for k in range(row, -1, -1):
+    for k in range(b.rows[0] - 1, -1, -1):
         rest = max(rest, b.cell[k * CELLS + NEXT])
         b.cell[k * CELLS + REST] = rest
-    return TOO_LONG if w.cell[FAULT] else last >> p.round_bits
+    return TOO_LONG if w.cell[FAULT] else rest >> p.round_bits
 
 
 @jitable
@@ -174,45 +275,73 @@ def first_row(p: PlacementProblem, b: Base, moved: Ints) -> int:
 
 
 @jitable
-def last_finish(p: PlacementProblem, w: Work, b: Base, placement: Ints, moved: Ints) -> int:
-    """The last finish, from the last snapshot before anything that the moved ops change."""
-    row = first_row(p, b, moved)
-    b.rows[1] = row
-    restore(p, w, b, row)
-    taken, last = row * b.stride, b.cell[row * CELLS + LAST]
-    while True:
-        entry, finish = advance(p, w, placement, taken)
+def last_finish(
+    p: PlacementProblem,
+    w: Work,
+    least: Bounds,
+    b: Base,
+    placement: Ints,
+    moved: Ints,
+    before: int,
+) -> int:
+    """The last finish, from the last snapshot before anything that the moved ops change; WORSE as
+    soon as the limit is exceeded.
+    """
+    row, least.cell[TAILS] = b.rows[1], 0
+    last, taken = restore(p, w, least, b, row), row * b.stride
+    move_rest(p, least.rest, 0, moved, before, placement[moved[0]])
+    for device in range(p.devices):
+        least.cell[LEAST] = max(least.cell[LEAST], w.free[device] + least.rest[device])
+    while not is_exceeded(least):
+        entry, finish = advance(p, w, least, placement, taken)
         if entry == NOBODY:
             return last
         last = max(last, finish)
         if entry >= p.ops:
             continue
         taken += 1
+        if taken % LOOK == 0 and are_done(w, moved):
+            least.cell[TAILS] = ALL
         row = taken // b.stride
         if taken % b.stride == 0 and row < b.rows[0] and same_rest(p, w, b, row, moved):
             rest = b.cell[row * CELLS + REST]
             return max(last, rest + now(w) - b.cell[row * CELLS + NOW] if rest > 0 else 0)
+    return WORSE
 
 
 @jit
-def replay(problem: Ints, work: Ints, base: Ints, devices: Ints, members: Ints, device: int) -> int:
+def replay(
+    problem: Ints,
+    work: Ints,
+    bounds: Ints,
+    base: Ints,
+    devices: Ints,
+    members: Ints,
+    device: int,
+    limit: int,
+) -> int:
     """The step time in ps of the base placement with the ops ``members`` on another device
-    (``devices`` is restored); TOO_LONG where lowering has to answer.
+    (``devices`` is restored); TOO_LONG where lowering has to answer, WORSE where it reaches the
+    instant ``limit`` (see ``limit_instant``), unless it is the base's but for a shift.
 
     ``rows[1]`` of the base is left at the snapshot from which it was simulated.
     """
     p, w, b, placement = open_problem(problem), open_work(work), open_base(base), bare(devices)
+    least = open_bounds(bounds)
     # A move that cannot be: an op of no known time there, or perhaps a transfer without a route.
     for k in range(len(members)):
         if p.duration[members[k] * p.devices + device] < 0 or not p.all_routes:
             return TOO_LONG
-    before = placement[members[0]]
+    before, row = placement[members[0]], first_row(p, b, members)
     for k in range(len(members)):
         placement[members[k]] = device
-    last = last_finish(p, w, b, placement, members)
+    b.rows[1], least.cell[LIMIT], least.cell[LEAST] = row, limit, 0
+    last = last_finish(p, w, least, b, placement, members, before)
     for k in range(len(members)):
         placement[members[k]] = before
-    return TOO_LONG if w.cell[FAULT] else last >> p.round_bits
+    if w.cell[FAULT]:
+        return TOO_LONG
+    return last if last == WORSE else last >> p.round_bits
 
 
 class Moves:
@@ -220,19 +349,28 @@ class Moves:
 
     def __init__(self, problem: Table[PlacementProblem], producers: Rows) -> None:
         self.problem, self.work = problem, Table.of(work_for(problem.columns))
+        self.bounds = Table.of(bounds_for(problem.columns))
         self.base = Table.of(base_for(problem.columns, producers))
-        self._words = problem.words, self.work.words, self.base.words
+        self._words = problem.words, self.work.words, self.bounds.words, self.base.words
+        self._none = np.empty(0, np.int64)
 
-    def step_ps(self, placement: Ints, members: Ints, device: int) -> int | None:
-        """The step time in ps of the base placement with these ops on another device."""
-        step_ps = replay(*self._words, placement, members, device)
-        return step_ps if step_ps >= 0 else None
+    def step_ps(
+        self, placement: Ints, members: Ints, device: int, limit_ps: int | None = None
+    ) -> int | None:
+        """The step time in ps of the base placement with these ops on another device; WORSE, or the
+        time, where it is longer than ``limit_ps``.
+        """
+        limit = limit_instant(self.problem.columns, limit_ps)
+        step_ps = replay(*self._words, placement, members, device, limit)
+        return None if step_ps == TOO_LONG else step_ps
 
-    def rebase(self, placement: Ints, accepted: bool) -> int | None:
+    def rebase(self, placement: Ints, members: Ints | None = None, before: int = 0) -> int | None:
         """Make a placement the base; its step time in ps.
 
-        One that was just ``accepted`` shares the snapshots before its replay with the old base.
+        One of which ``members`` were moved off the device ``before`` by the last replay shares the
+        snapshots before that with the old base.
         """
-        row = int(self.base.columns.rows[1]) if accepted else -1
-        step_ps = record_base(*self._words, placement, row)
+        moved = self._none if members is None else members
+        row = -1 if members is None else int(self.base.columns.rows[1])
+        step_ps = record_base(*self._words, placement, moved, before, row)
         return step_ps if step_ps >= 0 else None

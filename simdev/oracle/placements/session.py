@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -12,10 +12,15 @@ from ...errors import InputError
 from ...graph import Graph
 from ...structure import unit_of, units
 from ...taskgraph import Ints
-from ..cost import Cost
+from ..cost import WORSE, Cost, limit_ps_of
 
 if TYPE_CHECKING:  # importing it imports numba
     from .evaluator import PlacementEvaluator
+
+MEMORY = 32  # proposals over which the share of accepted ones is averaged
+# Snapshots of a placement pay where several moves from it are looked at: they are given up above
+# the second of these shares, and made again below the first.
+SEVERAL, FEW = 0.25, 0.35
 
 
 class PlacementSession:
@@ -23,9 +28,10 @@ class PlacementSession:
 
     ``cost`` is that of the current placement. A proposal is answered exactly: by re-simulating only
     what it can change (moves.py), or by step times alone, where an ``evaluator`` is handed in, else
-    by ``evaluate``, which answers device indices by op. The evaluator looks at no memory and is for
-    clusters without capacities: nothing can exceed anything there, and ``peaks`` is empty. Raises
-    InputError for a graph without ops.
+    by ``evaluate``, which answers device indices by op. The evaluator looks at no memory: where no
+    device has a capacity nothing can exceed anything, and ``peaks`` is empty. Where some has
+    (``limited``), it only tells what is worse than a limit, and ``evaluate`` answers the rest.
+    Raises InputError for a graph without ops.
     """
 
     def __init__(
@@ -33,67 +39,111 @@ class PlacementSession:
         graph: Graph,
         cluster: Cluster,
         placement: Ints,
-        evaluate: Callable[[Ints], Cost],
+        evaluate: Callable[[Ints, float | None], Cost | None],
         evaluator: PlacementEvaluator | None,
+        limited: bool = False,
     ) -> None:
         if not graph.ops:
             raise InputError("graph: there is nothing to place")
         self.cluster, self.groups = cluster, units(graph)
         self._placement, self._evaluate, self._evaluator = placement.copy(), evaluate, evaluator
-        self._moves = None if evaluator is None else evaluator.moves()
+        self._limited, self._moves = limited, None if evaluator is None else evaluator.moves()
+        self._has_base = self._replayed = self._in_haste = False
+        self._accepted = 0.0  # the share of late
         self._proposed: tuple[Ints, int, Cost] | None = None
         rows = unit_of(graph)
         self._rows = {op.name: row for op, row in zip(graph.ops, rows, strict=True)}
         self._rows |= {name: rows[members[0]] for name, members in graph.groups.items()}
         self._members = [np.array(members, np.int64) for members in self.groups]
-        self.cost = self._rebase(False) or self._whole()
+        cost = None if limited else self._rebase()
+        cost = cost or self._whole(None)
+        assert cost is not None  # nothing exceeds no limit
+        self.cost = cost
 
     @property
     def placement(self) -> Ints:
         """Device indices by op of the current placement (a copy)."""
         return self._placement.copy()
 
-    def propose(self, unit: str | int, device: str | int) -> Cost:
-        """The cost with one op or group (a name, or a row of ``groups``) on another device.
+    @overload
+    def propose(self, unit: str | int, device: str | int, limit: None = None) -> Cost: ...
 
-        An op in a colocation group takes its group along. Raises InputError for what is not there,
-        or cannot be.
+    @overload
+    def propose(self, unit: str | int, device: str | int, limit: float | None) -> Cost | None: ...
+
+    def propose(
+        self, unit: str | int, device: str | int, limit: float | None = None
+    ) -> Cost | None:
+        """The cost with one op or group (a name, or a row of ``groups``) on another device; None,
+        often long before all is simulated, where ``cost.seconds`` would exceed ``limit``.
+
+        An op in a colocation group takes its group along. What exceeds the limit cannot be
+        accepted. Raises InputError for what is not there, or cannot be.
         """
         members, index = self._members[self._row(unit)], self._device(device)
-        step_ps = None
-        if self._moves is not None:
-            step_ps = self._moves.step_ps(self._placement, members, index)
-        cost = self._in_full(members, index) if step_ps is None else Cost.of(step_ps)
+        step_ps, self._proposed = self._step_ps(members, index, limit), None
+        if step_ps == WORSE:
+            return None
+        cost = None if step_ps is None else Cost.of(step_ps)
+        if cost is None or (self._limited and not cost.exceeds(limit)):
+            cost = self._in_full(members, index, limit)
+        if cost is None or cost.exceeds(limit):
+            return None
         self._proposed = (members, index, cost)
         return cost
 
-    def _in_full(self, members: Ints, device: int) -> Cost:
+    def _step_ps(self, members: Ints, device: int, limit: float | None) -> int | None:
+        """The step time of a move alone, where that helps; it may be WORSE."""
+        self._replayed = False
+        self._accepted -= self._accepted / MEMORY
+        if self._moves is None or (self._limited and limit is None):
+            return None
+        self._in_haste = self._accepted > (SEVERAL if self._in_haste else FEW)
+        if self._in_haste:
+            return None
+        if not self._has_base and self._rebase() is None:
+            return None
+        limit_ps = None if limit is None else limit_ps_of(limit)
+        step_ps = self._moves.step_ps(self._placement, members, device, limit_ps)
+        self._replayed = step_ps is not None
+        return step_ps
+
+    def _in_full(self, members: Ints, device: int, limit: float | None) -> Cost | None:
         before = int(self._placement[members[0]])
         self._placement[members] = device
         try:
-            return self._whole()
+            return self._whole(limit)
         finally:
             self._placement[members] = before
 
-    def _whole(self) -> Cost:
-        """The cost of the placement as it stands, evaluated from the start."""
-        evaluator = self._evaluator
+    def _whole(self, limit: float | None) -> Cost | None:
+        """The cost of the placement as it stands, evaluated from the start; None where it was seen
+        to exceed the limit.
+        """
+        evaluator = None if self._limited else self._evaluator
         step_ps = None if evaluator is None else evaluator.step_ps(self._placement)
-        return self._evaluate(self._placement) if step_ps is None else Cost.of(step_ps)
+        return self._evaluate(self._placement, limit) if step_ps is None else Cost.of(step_ps)
 
     def accept(self) -> Cost:
         """Make the last proposal the current placement. Raises InputError where there is none."""
         members, device, cost = self._last()
+        before = int(self._placement[members[0]])
         self._placement[members] = device
-        self._rebase(True)
+        self._accepted += 1 / MEMORY
+        if self._replayed:
+            self._rebase(members, before)
+        else:
+            self._has_base = False
         self._proposed, self.cost = None, cost
         return cost
 
-    def _rebase(self, accepted: bool) -> Cost | None:
-        """Make the current placement the base of moves; None, and no moves any more, where that is
-        not possible.
+    def _rebase(self, members: Ints | None = None, before: int = 0) -> Cost | None:
+        """Make the current placement the base of moves (``members`` were just moved to where they
+        are); None, and no moves any more, where that is not possible.
         """
-        step_ps = None if self._moves is None else self._moves.rebase(self._placement, accepted)
+        moves = self._moves
+        step_ps = None if moves is None else moves.rebase(self._placement, members, before)
+        self._has_base = step_ps is not None
         if step_ps is None:
             self._moves = None
             return None

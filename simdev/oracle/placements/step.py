@@ -16,8 +16,9 @@ from ...jit import bare, jit, jitable, opener
 from ...lowering.transfer import destinations
 from ...taskgraph import Ints
 from .. import heap
-from ..cost import FAULT, TOO_LONG
+from ..cost import FAULT, TOO_LONG, WORSE
 from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send
+from .bounds import Bounds, begin_bounds, is_exceeded, start_op
 from .hosts import WAITS, Hosts, begin, dispatch, open_hosts
 from .problem import MULTICAST, PER_CONSUMER, PlacementProblem, Record, Work
 
@@ -163,11 +164,12 @@ def compute(
     w: Work,
     r: Record | None,
     h: Hosts | None,
+    bounds: Bounds | None,
     placement: Ints,
     op: int,
     now: int,
-) -> int:
-    """A ready op runs when its device is free; returns its finish.
+) -> tuple[int, bool]:
+    """A ready op runs when its device is free: its finish, and whether it sends at that instant.
 
     Its consumers on the device need no transfer.
     """
@@ -177,6 +179,8 @@ def compute(
     finish = after(start, length, inverse)
     w.free[device] = later(finish, p.device_gap[device], inverse) if length > 0 else finish
     w.missing[op] = TAKEN
+    if bounds is not None:
+        start_op(bounds, op, device, start, length, finish)
     if r is not None:
         r.start[op], r.finish[op] = start >> p.round_bits, finish >> p.round_bits
     away = False
@@ -191,10 +195,12 @@ def compute(
         h.finish[op] = finish
         if h.thread[device] != NOBODY:
             dispatch(p, w, h, placement, h.thread[device])
-    # Readers here are released at once, all others when the transfers are booked, in their order.
-    if away:
+    # Readers here are released at once, all others when the transfers are booked: in their order,
+    # where they wait for each other.
+    if away and p.queues > p.devices:
         wait_to_send(w, p.ops, op, device, finish)
-    return finish
+        away = False
+    return finish, away
 
 
 @jitable
@@ -225,26 +231,43 @@ def line_up(p: PlacementProblem, w: Work, placement: Ints) -> None:
 
 @jitable
 def happen(
-    p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints, key: int
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    h: Hosts | None,
+    bounds: Bounds | None,
+    placement: Ints,
+    key: int,
 ) -> int:
     """A ready op is taken up (returns its finish), or a finished producer sends (returns 0)."""
-    task = key & ((1 << w.id_bits) - 1)
-    op = task - p.ops
-    if op < 0:
-        return compute(p, w, r, h, placement, task, w.when[task])
-    now = w.when[op]
-    next_to_send(w, p.ops, op, placement[op])
-    send_all(p, w, r, placement, op, now)
-    return 0
+    op, finish = key & ((1 << w.id_bits) - 1), 0
+    if op < p.ops:
+        finish, sends = compute(p, w, r, h, bounds, placement, op, w.when[op])
+        now = finish
+    else:
+        op, sends = op - p.ops, True
+        now = w.when[op]
+        next_to_send(w, p.ops, op, placement[op])
+    if sends:
+        send_all(p, w, r, placement, op, now)
+    return finish
 
 
 @jitable
-def run(p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints) -> int:
+def run(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    h: Hosts | None,
+    bounds: Bounds | None,
+    placement: Ints,
+) -> int:
     """The step time in ps of a placement (device by op; valid); with a record, also when everything
     happened.
 
     An op finishes after every release that it waits for, so the last finish of an op is the step
-    time. TOO_LONG where what is pending at one time lies too far apart for the keys of the heap.
+    time. TOO_LONG where what is pending at one time lies too far apart for the keys of the heap;
+    WORSE as soon as it must take longer than the limit of ``bounds``.
     """
     last = 0
     clear(p, w)
@@ -252,16 +275,20 @@ def run(p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placeme
         begin(p, w, h, placement)
     elif p.program:
         line_up(p, w, placement)
-    for k in range(p.root_count):  # ready in the first round, taken up in the order of their ids
-        root = p.roots[k]
-        # neither behind another op nor released by it, nor by a host
-        if w.missing[root] == 0 and w.when[root] == 0:
-            last = max(last, compute(p, w, r, h, placement, root, 0))
+    roots = 0
     while True:
-        key = take(w)
+        if roots < p.root_count:  # ready in the first round, taken up in the order of their ids
+            key, roots = p.roots[roots], roots + 1
+            # behind another op or released by it, or by a host
+            if w.missing[key] != 0 or w.when[key] != 0:
+                continue
+        else:
+            key = take(w)
         if key == LATE:
             return TOO_LONG if w.cell[heap.FAULT] else last >> p.round_bits
-        last = max(last, happen(p, w, r, h, placement, key))
+        last = max(last, happen(p, w, r, h, bounds, placement, key))
+        if bounds is not None and is_exceeded(bounds):
+            return TOO_LONG if w.cell[heap.FAULT] else WORSE
 
 
 @jitable
@@ -286,34 +313,56 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
 
 @jitable
 def run_valid(
-    p: PlacementProblem, w: Work, r: Record | None, h: Hosts | None, placement: Ints
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    h: Hosts | None,
+    bounds: Bounds | None,
+    placement: Ints,
 ) -> int:
-    """The step time in ps of a placement, or FAULT or TOO_LONG."""
-    return run(p, w, r, h, placement) if is_valid(p, placement) else FAULT
+    """The step time in ps of a placement, or FAULT, TOO_LONG or WORSE."""
+    return run(p, w, r, h, bounds, placement) if is_valid(p, placement) else FAULT
 
 
-# For a record or hosts that may be None, numba would look at types in every call: each has kernels
-# of its own, compiled where they are needed.
+@jitable
+def run_limited(
+    p: PlacementProblem,
+    w: Work,
+    r: Record | None,
+    h: Hosts | None,
+    bounds: Bounds,
+    placement: Ints,
+    limit: int,
+) -> int:
+    """``run_valid`` up to the instant ``limit``."""
+    if not is_valid(p, placement):
+        return FAULT
+    begin_bounds(p, bounds, placement, limit)
+    return run(p, w, r, h, bounds, placement)
+
+
+# For a record, hosts or bounds that may be None, numba would look at types in every call: each has
+# kernels of its own, compiled where they are needed.
 
 
 @jit
 def step(problem: Ints, work: Ints, devices: Ints) -> int:
     """``run_valid`` without a record or hosts."""
-    return run_valid(open_problem(problem), open_work(work), None, None, bare(devices))
+    return run_valid(open_problem(problem), open_work(work), None, None, None, bare(devices))
 
 
 @jit
 def step_recorded(problem: Ints, work: Ints, record: Ints, devices: Ints) -> int:
     """``run_valid`` with a record, without hosts."""
     p, w, r = open_problem(problem), open_work(work), open_record(record)
-    return run_valid(p, w, r, None, bare(devices))
+    return run_valid(p, w, r, None, None, bare(devices))
 
 
 @jit
 def step_hosted(problem: Ints, work: Ints, hosts: Ints, devices: Ints) -> int:
     """``run_valid`` with hosts, without a record."""
     p, w, h = open_problem(problem), open_work(work), open_hosts(hosts)
-    return run_valid(p, w, None, h, bare(devices))
+    return run_valid(p, w, None, h, None, bare(devices))
 
 
 @jit
@@ -322,4 +371,4 @@ def step_hosted_recorded(
 ) -> int:
     """``run_valid`` with a record and hosts."""
     p, w, r = open_problem(problem), open_work(work), open_record(record)
-    return run_valid(p, w, r, open_hosts(hosts), bare(devices))
+    return run_valid(p, w, r, open_hosts(hosts), None, bare(devices))
