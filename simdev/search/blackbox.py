@@ -92,7 +92,7 @@ def annealing(trial: Trial) -> None:
     if start is None or not len(movable):
         return
     near = neighbours(trial.problem.oracle)
-    hot = _mean_change(trial, trial.walk(start), movable)
+    hot = mean_change(trial, trial.walk(start), movable)
     for number in range(ROUNDS):
         assert trial.best.base is not None  # there is a start
         _cool(trial, trial.walk(trial.best.base[0]), movable, near, hot, number)
@@ -106,7 +106,7 @@ def neighbours(oracle: Oracle) -> list[list[int]]:
     return [np.unique(near[group]).tolist() for group in range(len(oracle.groups))]
 
 
-def _mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
+def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
     """The mean relative change by random moves that change anything, at least COLDEST.
 
     Worsenings alone would say nothing of a bad start, and the search would never climb.
@@ -133,7 +133,7 @@ def _cool(
         lucks = random.exponential(temperature, BLOCK).tolist()
         places, groups = random.random(BLOCK).tolist(), random.choice(movable, BLOCK).tolist()
         for group, luck, place in zip(groups, lucks, places, strict=True):
-            device = _draw(place, near[group], where, able[group])
+            device = draw_device(place, near[group], where, able[group])
             if device == where[group]:
                 continue
             most = current * (1.0 + luck)
@@ -143,7 +143,9 @@ def _cool(
                 current = moved
 
 
-def _draw(luck: float, near: Sequence[int], where: Sequence[int], allowed: Sequence[int]) -> int:
+def draw_device(
+    luck: float, near: Sequence[int], where: Sequence[int], allowed: Sequence[int]
+) -> int:
     """A device: that of a random neighbour, or any; ``luck`` is uniform in [0, 1)."""
     if luck < NEAR and near:
         device = where[near[int(luck / NEAR * len(near))]]

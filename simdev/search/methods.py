@@ -70,6 +70,7 @@ METHODS: Mapping[str, Method] = {
     "random": Method("blackbox:random", budget=1000, random=True),
     "greedy": Method("blackbox:greedy", budget=100_000, random=True),
     "annealing": Method("blackbox:annealing", budget=20_000, random=True),
+    "adaptive": Method("adaptive.annealing:adaptive", budget=20_000, random=True),
     "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
     "brkga": Method(
         "brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings", keeps=False

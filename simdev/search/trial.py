@@ -307,7 +307,9 @@ def _digest(column: Ints) -> bytes:
 
 
 class Walk:
-    """A current placement and proposals to move one group, all counted by the trial."""
+    """A current placement and proposals to move a group, or several from one device to another, all
+    counted by the trial.
+    """
 
     def __init__(self, trial: Trial, placement: Ints, oracle: Oracle) -> None:
         column = oracle.placement(placement)
@@ -317,45 +319,48 @@ class Walk:
             trial.budget.require()
         self._trial, self._oracle, self._session = trial, oracle, oracle.session(column)
         self.where = [int(column[members[0]]) for members in oracle.groups]
-        self._proposed = (0, 0)
+        self._proposed: tuple[list[int], int] = [], 0
         self.cost = self._session.cost
         if not known:
             trial.note(self.cost, lambda: self._session.placement)
 
-    def propose(self, group: int, device: int) -> Cost:
-        """The cost with one group on another device, IMPOSSIBLE where it cannot be there. Raises
-        SpentError.
+    def propose(self, groups: int | Ints, device: int) -> Cost:
+        """The cost with one group (or several that stand together) on another device, IMPOSSIBLE
+        where they cannot be there. Raises SpentError.
         """
-        cost = self.propose_within(group, device, None)
+        cost = self.propose_within(groups, device, None)
         assert cost is not None  # nothing exceeds no limit
         return cost
 
-    def propose_within(self, group: int, device: int, limit: float | None) -> Cost | None:
+    def propose_within(self, groups: int | Ints, device: int, limit: float | None) -> Cost | None:
         """``propose``, for who does not accept a step of more than ``limit`` seconds: None where it
         takes longer, is not the best so far, and need not be simulated to the end. Raises
         SpentError.
         """
         self._trial.budget.require()
         try:
-            cost = self._session.propose(group, device, self._trial.useful(limit))
+            cost = self._session.propose(groups, device, self._trial.useful(limit))
         except REFUSED as error:
             return self._trial.refuse(error)
         if cost is None:
             self._trial.budget.count()
             return None
-        self._proposed = group, device
+        self._proposed = [groups] if isinstance(groups, int) else groups.tolist(), device
         self._trial.note(cost, self._moved)
         return cost
 
     def _moved(self) -> Ints:
-        column, (group, device) = self._session.placement, self._proposed
-        column[list(self._oracle.groups[group])] = device
+        column, (groups, device) = self._session.placement, self._proposed
+        for group in groups:
+            column[list(self._oracle.groups[group])] = device
         return column
 
     def accept(self) -> None:
         """Make the proposal the current placement."""
-        group, device = self._proposed
-        self.cost, self.where[group] = self._session.accept(), device
+        groups, device = self._proposed
+        self.cost = self._session.accept()
+        for group in groups:
+            self.where[group] = device
 
     def improve(self, group: int, device: int) -> bool:
         """Move a group where that is strictly better; whether it was. Raises SpentError."""

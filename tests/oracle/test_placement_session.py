@@ -18,6 +18,7 @@ from simdev.errors import InputError
 from simdev.graph import Graph, Op, Tensor
 from simdev.oracle import Oracle
 from simdev.oracle.placements.problem import work_for
+from simdev.taskgraph import Ints
 from strategies import World, worlds
 
 
@@ -27,6 +28,13 @@ def unlimited(cluster: Cluster) -> Cluster:
     )
 
 
+def together(oracle: Oracle, placement: Ints, row: int, rng: random.Random) -> list[int]:
+    """A group, or with it some of those that stand on its device, in any order and repeated."""
+    here = [placement[group[0]] == placement[oracle.groups[row][0]] for group in oracle.groups]
+    others = [other for other, stands in enumerate(here) if stands]
+    return [row, *rng.choices(others, k=rng.choice([0, 0, 1, 2, 5]))]
+
+
 def walk(oracle: Oracle, start: list[int], steps: int, seed: int) -> None:
     """Every proposal, and the current cost after every answer, equals a full evaluation."""
     rng, session = random.Random(seed), oracle.session(start)
@@ -34,15 +42,18 @@ def walk(oracle: Oracle, start: list[int], steps: int, seed: int) -> None:
     runs = [d for d, device in enumerate(oracle.cluster.devices) if device.runs_ops]
     for _ in range(steps):
         row, device = rng.randrange(len(oracle.groups)), rng.choice(runs)
+        rows = together(oracle, current, row, rng)
         proposed = current.copy()
-        proposed[list(oracle.groups[row])] = device
+        for moved in rows:
+            proposed[list(oracle.groups[moved])] = device
+        units = rng.choice([rows, np.array(rows)]) if len(rows) > 1 else row
         try:
             expected = oracle(proposed)
         except InputError:
             with pytest.raises(InputError):
-                session.propose(row, device)
+                session.propose(units, device)
             continue
-        cost = session.propose(row, device)
+        cost = session.propose(units, device)
         assert (cost.step_ps, cost.feasible) == (expected.step_ps, expected.feasible)
         if rng.random() < 0.4:
             session.accept()
@@ -102,6 +113,16 @@ def test_units_go_by_name_group_or_row():
     assert session.placement.tolist() == [0, 1, 1]
 
 
+def test_units_move_together_from_one_device_alone():
+    session = small().session([0, 0, 0])
+    apart, together = small()([0, 1, 1]), session.propose(["a", "pair"], "g1")
+    assert together.step_ps == small()([1, 1, 1]).step_ps
+    assert session.propose(["b", "c"], "g1").step_ps == apart.step_ps  # one group, named twice
+    session.accept()
+    with pytest.raises(InputError, match="only what stands on one device can be moved together"):
+        session.propose(["a", "b"], "g1")
+
+
 @pytest.mark.parametrize("memory", [None, "1 kB"])
 def test_malformed_moves_are_refused_and_change_nothing(memory):
     session = small(memory).session([0, 0, 0])
@@ -116,6 +137,11 @@ def test_malformed_moves_are_refused_and_change_nothing(memory):
         ("a", -1),
         ("a", 2),
         ("a", "s"),
+        ([], 1),
+        (np.array([], np.int64), 1),
+        (["a", "d"], 1),
+        (np.array([0, 2]), 1),
+        (np.array([1, -1]), 1),
     ]:
         with pytest.raises(InputError):
             session.propose(unit, device)

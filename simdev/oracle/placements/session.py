@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -17,6 +17,8 @@ from ..cost import WORSE, Cost, limit_ps_of
 if TYPE_CHECKING:  # importing it imports numba
     from .evaluator import PlacementEvaluator
 
+Units = str | int | Ints | Sequence[str | int]
+"""Ops or groups: a name, or a row of ``PlacementSession.groups``, or several."""
 MEMORY = 32  # proposals over which the share of accepted ones is averaged
 # Snapshots of a placement pay where several moves from it are looked at: they are given up above
 # the second of these shares, and made again below the first.
@@ -66,21 +68,20 @@ class PlacementSession:
         return self._placement.copy()
 
     @overload
-    def propose(self, unit: str | int, device: str | int, limit: None = None) -> Cost: ...
+    def propose(self, units: Units, device: str | int, limit: None = None) -> Cost: ...
 
     @overload
-    def propose(self, unit: str | int, device: str | int, limit: float | None) -> Cost | None: ...
+    def propose(self, units: Units, device: str | int, limit: float | None) -> Cost | None: ...
 
-    def propose(
-        self, unit: str | int, device: str | int, limit: float | None = None
-    ) -> Cost | None:
+    def propose(self, units: Units, device: str | int, limit: float | None = None) -> Cost | None:
         """The cost with one op or group (a name, or a row of ``groups``) on another device; None,
-        often long before all is simulated, where ``cost.seconds`` would exceed ``limit``.
+        often long before all is simulated, where ``cost.seconds`` would exceed ``limit``. Several
+        units may be moved together, where they stand on one device.
 
         An op in a colocation group takes its group along. What exceeds the limit cannot be
         accepted. Raises InputError for what is not there, or cannot be.
         """
-        members, index = self._members[self._row(unit)], self._device(device)
+        members, index = self._members_of(units), self._device(device)
         step_ps, self._proposed = self._step_ps(members, index, limit), None
         if step_ps == WORSE:
             return None
@@ -107,6 +108,30 @@ class PlacementSession:
         step_ps = self._moves.step_ps(self._placement, members, device, limit_ps)
         self._replayed = step_ps is not None
         return step_ps
+
+    def _members_of(self, units: Units) -> Ints:
+        """The ops of units, each once. Raises InputError where they stand on several devices."""
+        if isinstance(units, (str, int)):
+            return self._members[self._row(units)]
+        rows = self._rows_of(units)
+        if not rows:
+            raise InputError("session: no op or group is proposed")
+        if len(rows) == 1:
+            return self._members[rows[0]]
+        members = np.concatenate([self._members[row] for row in rows])
+        # Replays put all of them back to one device.
+        if (self._placement[members] != self._placement[members[0]]).any():
+            raise InputError("session: only what stands on one device can be moved together")
+        return members
+
+    def _rows_of(self, units: Ints | Sequence[str | int]) -> list[int]:
+        """The rows of units, each once."""
+        if not isinstance(units, np.ndarray):
+            return list(dict.fromkeys(map(self._row, units)))
+        rows = list(dict.fromkeys(units.tolist()))
+        for extreme in {min(rows, default=0), max(rows, default=0)}:  # the others lie between
+            self._row(extreme)
+        return rows
 
     def _in_full(self, members: Ints, device: int, limit: float | None) -> Cost | None:
         before = int(self._placement[members[0]])

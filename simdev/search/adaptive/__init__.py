@@ -1,0 +1,1 @@
+"""Adaptive annealing (ours): local search whose moves a policy learns while it searches."""
