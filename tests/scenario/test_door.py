@@ -38,9 +38,10 @@ LONG = {  # whose four runs take 7 to 30 s
     "resnet-50-4x-h100-data-parallel",
     "resnet-50-4x-h100-loader",
 }
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SHIPPED = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
-    for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.json"))
+    for path in sorted(SCENARIOS.glob("*.json"))
 ]
 LARGE: dict[str, Any] = {
     "graph": {"model": "llama3-70b", "length": 2048},
@@ -70,13 +71,18 @@ def test_every_shipped_scenario_goes_through_the_same_calls(path: Path) -> None:
     assert isinstance(scenario, Scenario)
     report = run(scenario)
     assert isinstance(report, Report)
-    assert analyze(execute(scenario)).to_json() == report.to_json()
     subject, row = read_subject(str(path)).report, sweep(path).iloc[0]
     for figure in ("step_ps", "bubble", "exposed", "idle", "feasible", "memory_excess"):
         assert getattr(subject, figure) == getattr(report, figure)
     assert (row["step_time_ps"], row["bubble"]) == (report.step_ps, report.bubble)
     assert row["exposed_communication"] == report.exposed
     assert next(compare_tables(report, subject)).title == "The step"
+
+
+@pytest.mark.parametrize("name", ["gpt2-medium-4x-h100-pipeline", "alexnet-2x-gpu-staged"])
+def test_what_was_executed_can_be_analyzed_later(name: str) -> None:
+    scenario = load_scenario(SCENARIOS / f"{name}.json")
+    assert analyze(execute(scenario)).to_json() == run(scenario).to_json()
 
 
 def test_what_a_model_by_its_name_means_hangs_on_the_strategy() -> None:
