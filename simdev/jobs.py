@@ -7,6 +7,7 @@ of an enclosing ``joblib.parallel_config``, else processes of this machine.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -96,7 +97,15 @@ def _pool(
             yield delayed(_keyed)(call, key, item)
 
     if get_active_backend()[0].supports_return_generator:
-        yield from Parallel(n_jobs=n_jobs, return_as="generator_unordered")(calls())
+        answers = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(calls())
+        try:
+            for answer in answers:  # noqa: UP028 (to be closed below, and not before)
+                yield answer
+        finally:
+            # Who stops early, as Ctrl-C does, knows that what is under way is lost.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                answers.close()
         return
     # Ray's backend hands its answers back all at once, so it gets a few for each worker at a time.
     with Parallel(n_jobs=n_jobs) as parallel:

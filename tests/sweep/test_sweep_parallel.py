@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pandas as pd
 import pytest
 
 from simdev.errors import InputError
+from simdev.jobs import finished
 from simdev.scenario import load_scenario
 from simdev.sweep import sweep
 from simdev.sweep.point import SweepPoint, rows_of
 from simdev.sweep.sweeping import answers
 from sweeps import ROOT, TINY, bandwidths, kept
-from waiting import wait_until
+from waiting import HANGS, wait_until
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
 DOCUMENT = (ROOT / "docs" / "sweeps.md").read_text()
@@ -53,6 +55,13 @@ def test_rows_do_not_depend_on_the_workers(backend: str, tmp_path: Path) -> None
     pd.testing.assert_frame_equal(serial, parallel)
     assert sorted(kept(tmp_path / "serial")) == sorted(kept(tmp_path / "parallel"))
     assert set(serial["status"]) == {"ok", "infeasible", "failed"}
+
+
+def test_who_stops_early_is_not_told_that_work_is_lost() -> None:
+    """joblib warns of it, also after Ctrl-C; here a warning is an error."""
+    naps = finished(time.sleep, {"short": 0.0, "long": HANGS, "longer": HANGS}, 2)
+    assert next(naps) == ("short", None)
+    del naps
 
 
 def test_a_journal_of_many_workers_is_resumed_by_one(
