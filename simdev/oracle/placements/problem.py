@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...cluster import Cluster
 from ...lowering import Prepared
 from ...taskgraph import Ints
 from ...units import transmission_ps
@@ -39,6 +40,7 @@ class PlacementProblem(NamedTuple):
     device_gap: Ints
     waits: Ints  # reads of each op: what it waits for
     tensor_ptr: Ints  # tensors of each op that are read
+    read_ptr: Ints  # reads of all these together
     consumer_ptr: Ints  # ops that read each tensor
     consumer: Ints
     sending: Ints  # by tensor and class of bandwidth
@@ -52,6 +54,7 @@ class PlacementProblem(NamedTuple):
     roots: Ints  # ops that wait for nothing
     leader: Ints  # first op of each op's colocation group, itself without one
     all_routes: int
+    anywhere: int  # whether every op may stand on every device, whatever others do
     program: int  # whether devices (those with a host at least) run their ops in file order
 
 
@@ -96,9 +99,7 @@ def placement_problem(
     several pieces; times and sizes that do not fit their integers.
     """
     cluster, graph, reads = prepared.cluster, prepared.graph, prepared.reads
-    if prepared.memory.model != "full" or prepared.rings or prepared.fabric.shares_rates:
-        return None
-    if any(device.staging for device in cluster.devices):
+    if not _is_covered(prepared):
         return None
     segments, devices = segments_of(prepared), len(cluster.devices)
     bits = _round_bits(prepared, segments, threads)
@@ -109,8 +110,9 @@ def placement_problem(
     routes = route_columns(segments, bits)
     waits = np.array([len(pairs) for pairs in graph.reads], np.int64)
     roots = np.flatnonzero(waits == 0)
-    runs_ops = np.array([device.runs_ops for device in cluster.devices], bool)
-    joined = (routes[0] >= 0).reshape(devices, devices) | np.eye(devices, dtype=bool)
+    duration, leader = _durations(prepared, bits, threads), _leaders(prepared)
+    first = np.searchsorted(reads.producer, np.arange(len(graph.ops) + 1)).astype(np.int64)
+    all_routes = _all_joined(cluster, routes[0])
     columns = (
         len(waits),
         len(reads.bytes),
@@ -119,18 +121,20 @@ def placement_problem(
         int(routes[-1].max(initial=devices - 1)) + 1,
         MODES[cluster.transfer],
         bits,
-        _durations(prepared, bits, threads).reshape(-1),
+        duration.reshape(-1),
         prepared.gap_ps << bits,
         waits,
-        np.searchsorted(reads.producer, np.arange(len(graph.ops) + 1)).astype(np.int64),
+        first,
+        reads.consumers.ptr[first],
         reads.consumers.ptr,
         reads.consumers.ids,
         (np.array(sending, np.int64) << bits).reshape(-1),
         len(rates),
         *routes,
         roots,
-        _leaders(prepared),
-        int(joined[np.ix_(runs_ops, runs_ops)].all()),
+        leader,
+        int(all_routes),
+        int(all_routes and _is_free(duration, leader)),
         int(program or threads is not None),
     )
     return PlacementProblem._make(columns)
@@ -142,6 +146,26 @@ def _durations(prepared: Prepared, bits: int, threads: Threads | None) -> Ints:
     if threads is not None:  # lowering refuses an op that blocks where its step is captured
         duration[np.ix_(prepared.blocks, threads.captured >= 0)] = -1
     return duration
+
+
+def _is_covered(prepared: Prepared) -> bool:
+    """Whether the kernels know its memory model, collectives, queues and routes."""
+    if prepared.memory.model != "full" or prepared.rings or prepared.fabric.shares_rates:
+        return False
+    return not any(device.staging for device in prepared.cluster.devices)
+
+
+def _all_joined(cluster: Cluster, route_class: Ints) -> bool:
+    """Whether there is a route between any two devices that run ops."""
+    devices = len(cluster.devices)
+    runs_ops = np.array([device.runs_ops for device in cluster.devices], bool)
+    joined = (route_class >= 0).reshape(devices, devices) | np.eye(devices, dtype=bool)
+    return bool(joined[np.ix_(runs_ops, runs_ops)].all())
+
+
+def _is_free(duration: Ints, leader: Ints) -> bool:
+    """Whether every op can run everywhere, and stands in no group."""
+    return bool((duration >= 0).all() and (leader == np.arange(len(leader))).all())
 
 
 def _most_bytes(prepared: Prepared) -> int:

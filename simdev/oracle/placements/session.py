@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # importing it imports numba
 Units = str | int | Ints | Sequence[str | int]
 """Ops or groups: a name, or a row of ``PlacementSession.groups``, or several."""
 MEMORY = 32  # proposals over which the share of accepted ones is averaged
-# Snapshots of a placement pay where several moves from it are looked at: they are given up above
-# the second of these shares, and made again below the first.
-SEVERAL, FEW = 0.25, 0.35
+# Snapshots of a placement pay where several moves from it are looked at: they are given up where
+# more than the second of these shares is accepted, and made again below the first.
+FEW, SEVERAL = 0.12, 0.2
 
 
 class PlacementSession:
@@ -99,7 +99,7 @@ class PlacementSession:
         self._accepted -= self._accepted / MEMORY
         if self._moves is None or (self._limited and limit is None):
             return None
-        self._in_haste = self._accepted > (SEVERAL if self._in_haste else FEW)
+        self._in_haste = self._accepted > (FEW if self._in_haste else SEVERAL)
         if self._in_haste:
             return None
         if not self._has_base and self._rebase() is None:

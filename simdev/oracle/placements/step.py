@@ -184,7 +184,7 @@ def compute(
     if r is not None:
         r.start[op], r.finish[op] = start >> p.round_bits, finish >> p.round_bits
     away = False
-    for e in range(p.consumer_ptr[p.tensor_ptr[op]], p.consumer_ptr[p.tensor_ptr[op + 1]]):
+    for e in range(p.read_ptr[op], p.read_ptr[op + 1]):
         if placement[p.consumer[e]] == device:
             release(w, p.consumer[e], finish)
         else:
@@ -294,6 +294,11 @@ def run(
 @jitable
 def is_valid(p: PlacementProblem, placement: Ints) -> bool:
     """Whether every op may stand where it does (device, cost, colocation and route)."""
+    if p.anywhere:
+        least, most = 0, 0
+        for op in range(p.ops):
+            least, most = min(least, placement[op]), max(most, placement[op])
+        return least >= 0 and most < p.devices
     for op in range(p.ops):
         device = placement[op]
         if device < 0 or device >= p.devices or p.duration[op * p.devices + device] < 0:
@@ -304,7 +309,7 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
     if p.all_routes:
         return True
     for op in range(p.ops):
-        for e in range(p.consumer_ptr[p.tensor_ptr[op]], p.consumer_ptr[p.tensor_ptr[op + 1]]):
+        for e in range(p.read_ptr[op], p.read_ptr[op + 1]):
             other = placement[p.consumer[e]]
             if other != placement[op] and p.route_class[placement[op] * p.devices + other] < 0:
                 return False
