@@ -26,7 +26,10 @@ from simdev.search import METHODS, Comparison, run_comparison
 from simdev.search.comparison.tables import unanswered, whole_table
 
 SCENARIOS = Path(__file__).resolve().parents[1] / "scenarios"
-BASE = ("single", "expert", "m-sct", "random", "greedy", "annealing", "cross-entropy")
+BASE = (
+    *("single", "expert", "m-sct", "random"),
+    *("greedy", "annealing", "adaptive", "cross-entropy"),
+)
 STARTS = ("m-sct", "annealing")  # that learners imitate
 
 
