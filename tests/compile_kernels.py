@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from importlib import import_module
 
-from numba import int64
+from numba import float64, int64
 from numba.core.dispatcher import Dispatcher
 
 from simdev.jit import KERNELS
@@ -35,9 +35,12 @@ def kernels() -> list[Dispatcher]:
 
 
 def compile_into_cache(kernel: Dispatcher) -> None:
-    """As it is called: with whole numbers where its annotations say so, else with columns."""
+    """As it is called: with numbers and columns of them as its annotations say; what is a named
+    tuple there is a column of addresses.
+    """
+    types = {"int": int64, "Floats": float64[::1]}
     parameters = inspect.signature(kernel.py_func).parameters.values()
-    kernel.compile(tuple(int64 if one.annotation == "int" else int64[::1] for one in parameters))
+    kernel.compile(tuple(types.get(one.annotation, int64[::1]) for one in parameters))
 
 
 if __name__ == "__main__":
