@@ -110,8 +110,8 @@ def _judged(
 
     try:
         oracle = oracle_of(scenario)
-        faults = confirm(oracle, result)
-        return faults, present_cost(oracle, scenario.strategy) if beside else None
+        present = present_cost(oracle, scenario.strategy) if beside else None
+        return confirm(oracle, result), present
     except KeyboardInterrupt:
         print(UNJUDGED, file=sys.stderr)
         return None, None

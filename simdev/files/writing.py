@@ -6,6 +6,7 @@ pipe) is written to directly, for it cannot be replaced.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import stat
@@ -68,15 +69,19 @@ def new_folder(path: PathLike) -> Iterator[str]:
     """
     target = os.path.realpath(path)
     if os.path.exists(target) and not (os.path.isdir(target) and not os.listdir(target)):
-        raise FileExistsError(17, "is there already, and no empty folder", os.fspath(path))
+        raise FileExistsError(
+            errno.EEXIST, "is there already, and no empty folder", os.fspath(path)
+        )
     # The folder of a temporary one: that itself would be for this user alone.
     with tempfile.TemporaryDirectory(dir=os.path.dirname(target), prefix=".") as around:
         temporary = os.path.join(around, os.path.basename(target))
         os.mkdir(temporary)
         yield temporary
-        with suppress(FileNotFoundError):
-            os.rmdir(target)
-        os.rename(temporary, target)
+        if not os.path.isdir(target):
+            os.rename(temporary, target)
+            return
+        for name in os.listdir(temporary):  # somebody may stand in it, and it has its own rights
+            os.rename(os.path.join(temporary, name), os.path.join(target, name))
 
 
 def write_text(path: PathLike, text: str) -> None:

@@ -48,12 +48,16 @@ class Cost:
         return cls(step_ps / 1e12, excess == 0, excess, step_ps, peaks)
 
 
+def check_limit(limit: float | None) -> None:
+    """Raises InputError for what is no number of seconds."""
+    if limit is not None and limit != limit:
+        raise InputError("limit: must be a number of seconds, got NaN")
+
+
 def limit_ps_of(limit: float) -> int:
     """Ps beyond which every step takes longer than ``limit`` seconds (some up to it may, too, by
-    rounding). Raises InputError for what is no number.
+    rounding).
     """
-    if limit != limit:
-        raise InputError("limit: must be a number of seconds, got NaN")
     return int(min(max(limit, 0.0) * (1e12 + 1e-3), MOST)) + 1
 
 

@@ -35,7 +35,7 @@ from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
 from .answers import Answers
-from .cost import Cost, Members, Starts, cost_of, limit_ps_of, limits_of
+from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
 from .placements import PlacementSession
 from .splits import SplitSession
 
@@ -167,7 +167,11 @@ class Oracle:
         return self._splits.start(strategy) if covered and self._splits is not None else None
 
     def placement(self, placement: Placement) -> Ints:
-        """Device indices by op. Raises InputError for wrong lengths, devices or split groups."""
+        """Device indices by op: a row of int64 as it is, which must not be changed.
+
+        Raises InputError for wrong lengths, and in names for devices that are not there and groups
+        that are split.
+        """
         if _is_column(placement, len(self.graph.ops)):  # what searches hand in
             return placement
         if isinstance(placement, Mapping):
@@ -209,6 +213,7 @@ class Oracle:
         """The cost of one strategy; a text is the name of a short form. None where its ``seconds``
         would exceed ``limit``: a compiled path of placements knows that before the end.
         """
+        check_limit(limit)
         started = time.thread_time()
         if isinstance(strategy, (str, Strategy)) or not self._plain:
             cost: Cost | None = self._of_strategy(self.strategy(strategy))

@@ -10,9 +10,8 @@ from math import inf
 import numpy as np
 
 from ..errors import InputError
-from ..oracle import Oracle
-from ..taskgraph import Ints, Rows
-from .features import group_edges
+from ..taskgraph import Ints
+from .features import neighbours
 from .fitting import repair
 from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
 from .space import alone, energy, rank_of
@@ -91,19 +90,11 @@ def annealing(trial: Trial) -> None:
     movable = np.array([group for group, able in enumerate(choices) if len(able) > 1], np.int64)
     if start is None or not len(movable):
         return
-    near = neighbours(trial.problem.oracle)
+    near = neighbours(trial.problem.oracle).lists()
     hot = mean_change(trial, trial.walk(start), movable)
     for number in range(ROUNDS):
         assert trial.best.base is not None  # there is a start
         _cool(trial, trial.walk(trial.best.base[0]), movable, near, hot, number)
-
-
-def neighbours(oracle: Oracle) -> list[list[int]]:
-    """For each of ``oracle.groups`` the groups that it sends to or reads from, ascending."""
-    source, target, _ = group_edges(oracle)
-    ends, others = np.concatenate((source, target)), np.concatenate((target, source))
-    near = Rows.of_pairs(ends, others, len(oracle.groups))
-    return [np.unique(near[group]).tolist() for group in range(len(oracle.groups))]
 
 
 def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:

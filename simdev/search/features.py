@@ -147,6 +147,13 @@ def features_of(oracle: Oracle) -> GraphFeatures:
     return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
 
 
+def neighbours(oracle: Oracle) -> Rows:
+    """For each of ``oracle.groups`` the groups that it sends to or reads from, ascending."""
+    source, target, _ = group_edges(oracle)
+    ends, others = np.concatenate((source, target)), np.concatenate((target, source))
+    return Rows.of_pairs(ends, others, len(oracle.groups))
+
+
 def group_edges(oracle: Oracle) -> tuple[Ints, Ints, Floats]:
     """Source, target and bytes of the edges between groups, as ``Nodes`` has them."""
     return _edges(oracle, np.array(unit_of(oracle.graph), np.int64), len(oracle.groups))

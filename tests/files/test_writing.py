@@ -105,6 +105,7 @@ def test_a_folder_is_new_and_whole_or_not_there(tmp_path: Path) -> None:
             fill_half_way(path)
         assert not list(tmp_path.glob("**/x.json"))
         path.mkdir(exist_ok=True)  # an empty one stays as it was
+    path.rmdir()
     with new_folder(path) as temporary:
         write_text(Path(temporary, "x.json"), "{}")
     assert [file.name for file in path.iterdir()] == ["x.json"]
@@ -114,6 +115,16 @@ def test_a_folder_is_new_and_whole_or_not_there(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
     with pytest.raises(FileExistsError):
         fill_half_way(path)
+
+
+def test_an_empty_folder_is_filled_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(0o700)
+    before = (tmp_path / "mine").stat()
+    with new_folder(tmp_path / "mine") as temporary:
+        write_text(Path(temporary, "x.json"), "{}")
+    after = (tmp_path / "mine").stat()
+    assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["x.json"]
 
 
 def test_a_written_file_has_the_usual_permissions_and_a_link_stays_a_link(tmp_path: Path) -> None:

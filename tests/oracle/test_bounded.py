@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from scored import oracle_of
-from simdev.cluster import Cluster
+from simdev.cluster import Cluster, Device
 from simdev.errors import InputError
+from simdev.graph import Graph, Op
 from simdev.oracle import Cost, Oracle
 from simdev.search import blackbox
 from simdev.search.budget import Budget, SpentError
@@ -53,6 +54,25 @@ def test_an_answer_is_none_exactly_above_the_limit(world: World, share: float):
     assert oracle(column, math.inf) == cost
     if cost.seconds > 0:
         assert oracle(column, -1.0) is None
+
+
+@settings(max_examples=40)
+@given(worlds(policies=("fifo", "program")), st.integers(0, 1000), st.sampled_from([5, 60]))
+def test_gaps_as_long_as_ops_count_where_something_follows(world: World, seed: int, gap: int):
+    devices = tuple(replace(device, gap=f"{gap} ps") for device in world.cluster.devices)
+    oracle = replace_cache(oracle_of(world.but(cluster=replace(world.cluster, devices=devices))))
+    start = oracle.placement(world.strategy.placement).tolist()
+    if start:
+        walk(oracle, start, 12, random.Random(seed))
+
+
+def test_no_step_ends_with_the_gap_of_a_device():
+    ops = (Op("a", time="100 us"), Op("b", time="101 us"))
+    devices = [Device(f"g{i}", gap="6 us") for i in range(3)]
+    oracle = Oracle(Graph("two", ops), Cluster.all_to_all("three", devices, bandwidth="1 GB/s"))
+    session = oracle.session([0, 1])
+    assert session.propose("b", "g2", 101e-6).step_ps == 101_000_000
+    assert session.propose("b", "g2", 100.9e-6) is None
 
 
 def replace_cache(oracle: Oracle) -> Oracle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -102,6 +103,12 @@ def test_whole_chains_move_where_single_moves_lose():
 
 def test_what_does_not_fit_is_left():
     assert search(toy(least=15), "adaptive", 1000).cost.feasible
+
+
+def test_steps_of_no_time_are_answered():
+    oracle = strands(2, 3, 0)
+    ops = tuple(replace(one, time=0) for one in oracle.graph.ops)
+    assert search(oracle.on(Graph("none", ops)), "adaptive", 50).cost.step_ps == 0
 
 
 def test_the_same_seed_gives_the_same_curve():

@@ -1,8 +1,9 @@
 """What a step takes at least, known while it is simulated: bounds that always hold.
 
-A step ends no earlier than an op that starts now plus the longest path behind it (its tail), nor
-than when a device is free again plus the work that has not started there. An evaluation with a
-limit stops where either exceeds it. Instants and lengths as in PlacementProblem.
+A step ends no earlier than an op that starts now plus the longest path behind it (its tail), nor,
+where work is left that has not started on a device, than when the device is free again plus that
+work. An evaluation with a limit stops where either exceeds it. Instants and lengths as in
+PlacementProblem.
 """
 
 from __future__ import annotations

@@ -291,7 +291,8 @@ def last_finish(
     last, taken = restore(p, w, least, b, row), row * b.stride
     move_rest(p, least.rest, 0, moved, before, placement[moved[0]])
     for device in range(p.devices):
-        least.cell[LEAST] = max(least.cell[LEAST], w.free[device] + least.rest[device])
+        if least.rest[device]:  # else nothing waits for the gap after the last op
+            least.cell[LEAST] = max(least.cell[LEAST], w.free[device] + least.rest[device])
     while not is_exceeded(least):
         entry, finish = advance(p, w, least, placement, taken)
         if entry == NOBODY:

@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...graph import Graph
 from ...structure import unit_of, units
 from ...taskgraph import Ints
-from ..cost import WORSE, Cost, limit_ps_of
+from ..cost import WORSE, Cost, check_limit, limit_ps_of
 
 if TYPE_CHECKING:  # importing it imports numba
     from .evaluator import PlacementEvaluator
@@ -81,6 +81,7 @@ class PlacementSession:
         An op in a colocation group takes its group along. What exceeds the limit cannot be
         accepted. Raises InputError for what is not there, or cannot be.
         """
+        check_limit(limit)
         members, index = self._members_of(units), self._device(device)
         step_ps, self._proposed = self._step_ps(members, index, limit), None
         if step_ps == WORSE:

@@ -11,7 +11,7 @@ from ..trial import Trial, Walk, best_start
 from .clusters import Clusters
 from .mixture import Mixture
 
-LARGEST = 4  # a cluster has at most a fourth of the groups
+PARTS = 4  # a cluster has at most a fourth of the groups
 RACES, RACING = 4, 1 / 3  # short chains from the start, and their share of the budget
 ROUNDS = 2  # afterwards, each hot again at the best placement so far
 
@@ -47,7 +47,7 @@ class _Chains:
         self._clusters, self._allowed = Clusters(trial.problem.oracle), trial.problem.allowed
         self._anywhere = bool(self._allowed.all())
         sizes = [1]
-        while 2 * LARGEST * sizes[-1] <= len(movable):
+        while 2 * PARTS * sizes[-1] <= len(movable):
             sizes.append(2 * sizes[-1])
         self._kinds = [(size, near) for size in sizes for near in (True, False)]
         self._mixture = Mixture(len(self._kinds))
@@ -82,7 +82,7 @@ class _Chains:
             cost = walk.propose_within(cluster, device, most / 1e12)
             if cost is not None and (moved := energy(oracle, cost)) <= most:
                 walk.accept()
-                gain = (1.0 - moved / current) / temperature
+                gain = (1.0 - moved / current) / temperature if current > 0 else 0.0
                 where[cluster], current = device, moved
             gains.append((kind, gain))
         self._mixture.learn(gains)

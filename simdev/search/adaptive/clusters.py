@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...oracle import Oracle
-from ...taskgraph import Ints, Rows
-from ..features import group_edges
+from ...taskgraph import Ints
+from ..features import neighbours
 from ..kernels.clusters import Growth, grow
 from ..kernels.compiling import Columns
 
@@ -15,10 +15,7 @@ class Clusters:
     """Grows clusters of the groups of an oracle."""
 
     def __init__(self, oracle: Oracle) -> None:
-        source, target, _ = group_edges(oracle)
-        ends, others = np.concatenate((source, target)), np.concatenate((target, source))
-        groups = len(oracle.groups)
-        near = Rows.of_pairs(ends, others, groups)
+        groups, near = len(oracle.groups), neighbours(oracle)
         edges, none = len(near.ids), np.zeros(groups, np.int64)
         rooms = np.zeros(groups, np.int64), np.zeros(edges, np.int64), np.zeros(edges, np.int64)
         cells = np.zeros(1, np.int64), np.zeros(1, np.int64)

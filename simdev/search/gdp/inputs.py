@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...oracle import Oracle
+from ...structure import unit_of
 from ...taskgraph import Floats, Ints
 from ..features import Nodes, features_of
 from ..instance import Instance
@@ -58,9 +59,7 @@ def _dearness(oracle: Oracle, time: Floats) -> Floats:
     ``time`` [n] is what each computes, in seconds.
     """
     instance = Instance(oracle.prepared, Grouped.of(oracle.graph))
-    group_of = np.empty(len(oracle.graph.ops), np.int64)
-    for group, members in enumerate(oracle.groups):
-        group_of[list(members)] = group
+    group_of = np.array(unit_of(oracle.graph), np.int64)
     ends = group_of[np.array(instance.edges, np.int64).reshape(-1, 2)]
     apart = ends[:, 0] != ends[:, 1]
     seconds = instance.edge_ps[apart] / 1e12

@@ -69,8 +69,9 @@ class Settings:
 
     @classmethod
     def published(cls) -> Settings:
-        """What is known of the paper's: the rewards' baseline, nodes described by the graph alone,
-        and proximal updates by clipping alone (recalled). Its sizes are not known.
+        """What is known of the paper's: the rewards' baseline, nodes without their places,
+        and proximal updates by clipping alone (recalled). Its sizes are not known; how dear
+        transfers are is told, and a policy begins even, all the same (ours).
         """
         return cls(baseline="earlier", harmonics=0, divergence=0.0, samples=10)
 

@@ -1,4 +1,6 @@
-"""Episodes: every group is visited in topological order, and each placement is evaluated."""
+"""Episodes: every group is visited in topological order, and placements are evaluated on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ class Played:
     """E episodes that ended: ``states`` of their W moments, ``devices`` [W, E, n] that were chosen,
     ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), their
     log-probabilities [W, E, n], and ``gains`` [E, T], how bad the placement was before each visit
-    minus after it.
+    minus after it; 0 for visits that were taken back, or that were evaluated with a later one.
     """
 
     states: States
