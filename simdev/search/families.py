@@ -112,7 +112,9 @@ def read_scenarios(folder: PathLike) -> dict[str, Scenario]:
     except OSError as error:
         raise InputError(reason_of(error), path) from None
     if not names:
-        raise InputError("holds no scenario (.json, .json.gz)", path)
+        inner = "train" if os.path.isdir(os.path.join(path, "train")) else ""
+        hint = f'; its folder "{inner}" may' if inner else ""
+        raise InputError(f"holds no scenario (.json, .json.gz){hint}", path)
     scenarios, problems = dict[str, Scenario](), list[str]()
     for file in (os.path.join(path, name) for name in names):
         try:

@@ -105,7 +105,7 @@ def test_units_go_by_name_group_or_row():
     session = small().session({"a": "g0", "pair": "g0"})
     costs = [
         session.propose(unit, device).step_ps
-        for unit in ("b", "c", "pair", 1)
+        for unit in ("b", "c", "pair", 1, np.int64(1), [1], np.array([1]))
         for device in ("g1", 1)
     ]
     assert len(set(costs)) == 1
@@ -142,6 +142,9 @@ def test_malformed_moves_are_refused_and_change_nothing(memory):
         (["a", "d"], 1),
         (np.array([0, 2]), 1),
         (np.array([1, -1]), 1),
+        (np.array(["a", "b"]), 1),
+        (np.array([0.0]), 1),
+        (np.array([[0]]), 1),
     ]:
         with pytest.raises(InputError):
             session.propose(unit, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..cost import WORSE, Cost, check_limit, limit_ps_of
 if TYPE_CHECKING:  # importing it imports numba
     from .evaluator import PlacementEvaluator
 
-Units = str | int | Ints | Sequence[str | int]
+Units = str | int | np.integer[Any] | Ints | Sequence[str | int]
 """Ops or groups: a name, or a row of ``PlacementSession.groups``, or several."""
 MEMORY = 32  # proposals over which the share of accepted ones is averaged
 # Snapshots of a placement pay where several moves from it are looked at: they are given up where
@@ -112,7 +112,7 @@ class PlacementSession:
 
     def _members_of(self, units: Units) -> Ints:
         """The ops of units, each once. Raises InputError where they stand on several devices."""
-        if isinstance(units, (str, int)):
+        if isinstance(units, (str, int, np.integer)):
             return self._members[self._row(units)]
         rows = self._rows_of(units)
         if not rows:
@@ -129,6 +129,11 @@ class PlacementSession:
         """The rows of units, each once."""
         if not isinstance(units, np.ndarray):
             return list(dict.fromkeys(map(self._row, units)))
+        if units.ndim != 1 or units.dtype.kind not in "iu":
+            raise InputError(
+                f"session: units must be one row of whole numbers, got {units.dtype} of shape "
+                f"{units.shape}"
+            )
         rows = list(dict.fromkeys(units.tolist()))
         for extreme in {min(rows, default=0), max(rows, default=0)}:  # the others lie between
             self._row(extreme)
@@ -185,12 +190,14 @@ class PlacementSession:
             raise InputError("session: nothing is proposed")
         return self._proposed
 
-    def _row(self, unit: str | int) -> int:
+    def _row(self, unit: str | int | np.integer[Any]) -> int:
         if isinstance(unit, str):
             if unit not in self._rows:
                 raise InputError(f'session: no op or group named "{unit}"')
             return self._rows[unit]
-        return _index("group", unit, len(self._members))
+        return _index(
+            "group", int(unit) if isinstance(unit, np.integer) else unit, len(self._members)
+        )
 
     def _device(self, device: str | int) -> int:
         if isinstance(device, str):
