@@ -167,10 +167,8 @@ class Oracle:
         return self._splits.start(strategy) if covered and self._splits is not None else None
 
     def placement(self, placement: Placement) -> Ints:
-        """Device indices by op: a row of int64 as it is, which must not be changed.
-
-        Raises InputError for wrong lengths, and in names for devices that are not there and groups
-        that are split.
+        """Device indices by op: a row of int64 as it is. Raises InputError for wrong lengths, and
+        by name for devices that are not there and groups that are split.
         """
         if _is_column(placement, len(self.graph.ops)):  # what searches hand in
             return placement
@@ -225,10 +223,7 @@ class Oracle:
         return None if cost is None or cost.exceeds(limit) else cost
 
     def step_ps(self, placement: Placement) -> int:
-        """The step time alone, in ps: faster, since memory is not looked at.
-
-        Not counted, not cached.
-        """
+        """The step time alone, in ps: faster, without memory. Not counted, not cached."""
         column = self.placement(placement)
         compiled = self.evaluator(self.under.order.policy) if self._plain else None
         step_ps = None if compiled is None else compiled.step_ps(column)

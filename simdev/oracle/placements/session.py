@@ -195,9 +195,7 @@ class PlacementSession:
             if unit not in self._rows:
                 raise InputError(f'session: no op or group named "{unit}"')
             return self._rows[unit]
-        return _index(
-            "group", int(unit) if isinstance(unit, np.integer) else unit, len(self._members)
-        )
+        return _index("group", unit, len(self._members))
 
     def _device(self, device: str | int) -> int:
         if isinstance(device, str):
@@ -207,7 +205,7 @@ class PlacementSession:
         return _index("device", device, len(self.cluster.devices))
 
 
-def _index(label: str, number: int, count: int) -> int:
+def _index(label: str, number: int | np.integer[Any], count: int) -> int:
     if isinstance(number, bool) or not 0 <= number < count:
         raise InputError(f"session: {label} {number} is not in 0..{count - 1}")
     return int(number)
