@@ -35,8 +35,8 @@ def kernels() -> list[Dispatcher]:
 
 
 def compile_into_cache(kernel: Dispatcher) -> None:
-    """As it is called: with numbers and columns of them as its annotations say; what is a named
-    tuple there is a column of addresses.
+    """Compile for the types of its calls: numbers and columns of them as its annotations say; what
+    is a named tuple there is a column of addresses.
     """
     types = {"int": int64, "Floats": float64[::1]}
     parameters = inspect.signature(kernel.py_func).parameters.values()
