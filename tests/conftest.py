@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from simdev.cluster import Cluster, Device
+from simdev.semantics import registry
 from strategies import UNIT, World, op
 
 # for benchmarks: plain `pytest` puts tests/ alone there
@@ -42,6 +44,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def kinds_as_before() -> Iterator[None]:
+    """Kinds that a test registers are gone after it, whichever tests its process runs next."""
+    kinds, traits = dict(registry._KINDS), dict(registry._TRAITS)
+    yield
+    if kinds != registry._KINDS:
+        registry._KINDS, registry._TRAITS = kinds, traits
+        registry._semantics_of.cache_clear()
 
 
 def _devices(count: int) -> list[Device]:

@@ -110,11 +110,7 @@ def test_columns_depend_on_the_number_of_devices_alone():
     assert many.ops.scaled()[:, seconds : seconds + 2] == pytest.approx(many.ops.seconds / 3)
 
 
-def test_kinds_of_ones_own_change_no_column(monkeypatch):
-    from simdev.semantics import registry
-
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
-    monkeypatch.setattr(registry, "_TRAITS", dict(registry._TRAITS))
+def test_kinds_of_ones_own_change_no_column():
     register("mine", kinds()["relu"].describe)
     features = features_of(small())
     assert "mine" in kinds()

@@ -26,7 +26,6 @@ from simdev.semantics import (
     output_regions,
     parts_of,
     register,
-    registry,
     semantics_of,
     shard_of,
     shard_work,
@@ -48,11 +47,6 @@ def of(kind: str, call: Call) -> Semantics:
 def halves(semantics: Semantics, axis: str, degree: int = 2) -> list[Box]:
     size = next(a.size for a in semantics.axes if a.name == axis)
     return [{axis: part} for part in parts_of(size, degree)]
-
-
-@pytest.fixture(autouse=True)
-def kinds_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
 
 
 # Laws over all kinds

@@ -20,7 +20,6 @@ from simdev.semantics import (
     parts_of,
     per,
     register,
-    registry,
     semantics_of,
     shard_of,
     splits,
@@ -70,11 +69,6 @@ def tofu_conv1d(call: Call) -> Description:
 def shift_two(call: Call) -> Description:
     (i,) = axes("i", call.outputs[0])
     return Description((Output((i,)),), (Access((i + 2,)),), (per(1, i),))
-
-
-@pytest.fixture(autouse=True)
-def kinds_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
 
 
 @pytest.fixture
