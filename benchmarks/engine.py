@@ -54,7 +54,7 @@ graph, cluster = Graph("one", (Op("a", time=1),)), Cluster("one", (Device("gpu:0
 task_graph = lower(graph, cluster, CostModel(), Strategy({"a": "gpu:0"}))
 base = clock()
 import simdev.jit
-simdev.jit._cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
+simdev.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
 import simdev.engine.compiled
 loaded = clock()
 simulate(task_graph, "compiled")

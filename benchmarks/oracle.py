@@ -59,7 +59,7 @@ from time import perf_counter as clock
 begin = clock()
 from simdev import Cluster, Device, Graph, Op, Oracle
 import simdev.jit
-simdev.jit._cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
+simdev.jit.cache_folder = lambda: sys.argv[1]  # a cache of our own: the user's stays as it is
 oracle = Oracle(Graph("one", (Op("a", time=1),)), Cluster("one", (Device("gpu:0"),)))
 ready = clock()
 oracle.step_ps([0])

@@ -3,15 +3,18 @@ its sources.
 
 Numba's own disk cache looks at the file of the outermost function only: after an edit to a callee
 in another file the old machine code would go on running. So the cache lives in a folder named after
-a hash of the sources of all kernels, beside the package; where that cannot be written, kernels are
-compiled anew in each process.
+a hash of the sources of all kernels. The folder stands in ``NUMBA_CACHE_DIR`` where that is set,
+else beside the package, else (an installation that cannot be written) in the user's cache folder.
+Where none can be written, kernels are compiled anew in each process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +22,10 @@ from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import numba
 import numpy as np
+from numba.core import event
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic, register_jitable
+from numba.misc.appdirs import AppDirs
 from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -45,14 +51,57 @@ def jitable(*functions: F) -> F:
 
 def jit(function: F) -> F:
     """A compiled kernel, cached on disk, that releases the GIL."""
-    folder = _cache_folder()
+    folder = cache_folder()
     settings: Any = numba.config
     compiler: Any = numba.njit  # its types do not know _nrt
-    before, settings.CACHE_DIR = settings.CACHE_DIR, folder or ""
+    kernel = compiler(nogil=True, _nrt=False)(function)
+    before, settings.CACHE_DIR = settings.CACHE_DIR, folder
     try:
-        return cast(F, compiler(cache=bool(folder), nogil=True, _nrt=False)(function))
+        if folder is not None:
+            kernel._cache = _Cache(function)  # type: ignore[no-untyped-call]
     finally:
         settings.CACHE_DIR = before
+    return cast(F, kernel)
+
+
+class _Cache(FunctionCache):
+    """Numba's, for which a folder that is gone or full is no reason to fail."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with suppress(OSError):
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+class _Announcement(event.Listener):
+    """Tells once on a terminal why a first call takes seconds."""
+
+    def __init__(self) -> None:
+        self.made = False
+
+    def on_start(self, begun: Any) -> None:
+        module = begun.data["dispatcher"].py_func.__module__
+        if self.made or not module.startswith(f"{__package__}.") or not _on_terminal():
+            return
+        self.made = True
+        folder = cache_folder()
+        kept = f"once: {folder} keeps them" if folder else "set NUMBA_CACHE_DIR to keep them"
+        # A progress bar may stand in the line.
+        sys.stderr.write(f"\r\x1b[Ksimdev compiles its kernels ({kept})\n")
+        sys.stderr.flush()
+
+    def on_end(self, ended: Any) -> None:
+        pass
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+event.register("numba:compile", _Announcement())  # type: ignore[no-untyped-call]
 
 
 # Columns for kernels. A kernel takes a table of words (scalars, and addresses of columns) and opens
@@ -133,22 +182,40 @@ bare = cast(Callable[[Ints], Ints], _bare)
 
 
 @cache
-def _cache_folder() -> str | None:
-    """The folder for these very sources, or None where it cannot be written."""
+def cache_folder() -> str | None:
+    """The folder for these very sources, or None where none can be written."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in KERNELS:
-        for source in sorted(package.glob(name)) + sorted(package.glob(f"{name}/**/*.py")):
-            if source.is_file():
-                digest.update(source.read_bytes())
-    folder = package / "__pycache__" / f"kernels-{digest.hexdigest()[:16]}"
-    try:
-        if not folder.exists():
-            for old in folder.parent.glob("kernels-*"):
-                shutil.rmtree(old, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / "writable"
-        probe.touch()
-    except OSError:
+    sources = [
+        source
+        for name in KERNELS
+        for source in (*sorted(package.glob(name)), *sorted(package.glob(f"{name}/**/*.py")))
+        if source.is_file()
+    ]
+    if not sources:  # in a zip, say: nothing would tell old code from new
         return None
-    return str(folder)
+    for source in sources:
+        digest.update(source.read_bytes())
+    for parent in _parents(package):
+        folder = parent / f"kernels-{digest.hexdigest()[:16]}"
+        with suppress(OSError):
+            if not folder.exists():
+                for old in parent.glob("kernels-*"):
+                    shutil.rmtree(old, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "writable").touch()
+            return str(folder)
+    return None
+
+
+def _parents(package: Path) -> Iterator[Path]:
+    """Where the folder may stand, best first. Several installations may share some."""
+    installation = hashlib.sha256(str(package.resolve()).encode()).hexdigest()[:16]
+    given: str = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    if given:
+        yield Path(given, "simdev", installation)
+    yield package / "__pycache__"
+    folders: Any = AppDirs  # untyped
+    user = Path(folders("simdev", appauthor=False).user_cache_dir)
+    if user.is_absolute():  # else there is no home
+        yield user / installation

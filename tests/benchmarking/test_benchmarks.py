@@ -15,7 +15,7 @@ import split_graphs
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import anneal, common, engine, figures, oracle, peers, strategies
+from benchmarks import anneal, common, engine, figures, oracle, peers, start, strategies
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
 from simdev.engine import simulate
@@ -281,3 +281,12 @@ def test_rows_of_strategies(
     assert [row.target_ms for row in rows] == [0.2, None]
     strategies.print_rows(rows)
     assert "resnet-101, operators" in capsys.readouterr().out
+
+
+def test_a_start_is_measured_and_a_fault_is_none(tmp_path: Path) -> None:
+    spent = start.spent(("-c", "import simdev"), str(tmp_path))
+    assert 0 < spent.cpu_seconds < 60
+    assert 1 < spent.memory_mib < 10_000
+    assert start.spent(("-c", "raise SystemExit(2)"), str(tmp_path)).seconds > 0
+    with pytest.raises(AssertionError, match="exit 130"):
+        start.spent(("-c", "raise SystemExit(130)"), str(tmp_path))
