@@ -23,8 +23,8 @@ DESCRIPTION = (
     "Simulate a pipeline from what a rank needs for one microbatch. A single time or size is that "
     "of a rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage, or "
     "for each replica. "
-    "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, or "
-    "your own (--csv)."
+    "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, "
+    "ZB-1p and ZB-2p (made from the times), or your own (--csv)."
 )
 OPTIONS = (
     ("--stages", "P", "ranks (devices), each with a stage, or with --chunks; see --replicas"),
@@ -37,6 +37,13 @@ OPTIONS = (
     ("--backward", "TIME", "of the gradient of the input", {"required": True}),
     ("--weight", "TIME", "of the gradient of the weights (default 0)", {"default": "0"}),
     ("--comm", "TIME", "latency between neighbouring stages (default 0)", {"default": "0"}),
+    (
+        "--wraparound",
+        "",
+        "which microbatches of a round wait where chunks go around to the first rank: every "
+        "(default), or the first alone, as Zero Bubble's script rates interleaved 1F1B",
+        {"action": "store", "choices": ("every", "first"), "default": "every"},
+    ),
     ("--sync", "TIME", "of replicas' gradients, once each went backward", {"default": "0"}),
     ("--activation", "SIZE", "bytes a microbatch leaves on a rank, like 2GB", {"default": "0"}),
     ("--kept", "SIZE", "what of it the gradient of the weights needs (default: all)"),
@@ -66,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
     inputs = [] if args.csv is None else [(args.csv, f"the table {args.csv}")]
     with output_files(args, OUTPUTS, inputs) as out:
-        schedule = _schedule(args)
-        trace = simulate(pipeline_task_graph(schedule, _times(args, schedule)), args.engine)
+        schedule, times = _schedule(args)
+        task_graph = pipeline_task_graph(schedule, times, wraparound=args.wraparound)
+        trace = simulate(task_graph, args.engine)
         report = analyze(Outcome(trace, schedule=schedule))
         code = FAILED_CHECK if args.check and is_faulty(trace) else DONE
         if "save_csv" in out:
@@ -80,12 +88,13 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _schedule(args: argparse.Namespace) -> Schedule:
-    """The table that was named or given. Raises InputError."""
-    from ..schedules import named_schedule
+def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
+    """The table that was named or given, with the times of its stages. Raises InputError."""
+    from ..schedules import SEARCHED, full_name, named_schedule, searched_schedule
 
     if args.csv is not None:
-        return _csv_schedule(args)
+        schedule = _csv_schedule(args)
+        return schedule, _times(args, schedule)
     absent = [
         f"--{name}: is needed, or --csv"
         for name in ("stages", "microbatches")
@@ -95,9 +104,14 @@ def _schedule(args: argparse.Namespace) -> Schedule:
         raise InputError(absent)
     chunks = 1 if args.chunks is None else args.chunks
     with prefixed("--"):
-        return named_schedule(
-            args.schedule or "1F1B", args.stages, args.microbatches, chunks, _replicas(args)
-        )
+        name = full_name(args.schedule or "1F1B")
+        # A stage a rank; which actions a rank does in which order, the times tell.
+        shape = "ZB-H1" if name in SEARCHED else name
+        schedule = named_schedule(shape, args.stages, args.microbatches, chunks, _replicas(args))
+    times = _times(args, schedule)
+    if name in SEARCHED:
+        schedule = searched_schedule(name, times, args.microbatches)
+    return schedule, times
 
 
 def _replicas(args: argparse.Namespace) -> list[int]:

@@ -100,8 +100,12 @@ class Site:
     workspace: tuple[int, ...]
 
 
+WRAPAROUNDS = ("every", "first")
+"""Which microbatches of a round of p wait for what the last rank sends to the first."""
+
+
 def pipeline_task_graph(
-    schedule: Schedule, times: StageTimes, site: Site | None = None
+    schedule: Schedule, times: StageTimes, site: Site | None = None, wraparound: str = "every"
 ) -> TaskGraph:
     """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order,
     then for each round of a stage with replicas their synchronisation, then the transfers.
@@ -109,21 +113,28 @@ def pipeline_task_graph(
     A synchronisation holds the replicas' queues together: it begins when the last of them has gone
     backward, and none goes on before it ends. Without a ``site`` each rank is a device, and
     transfers take the latencies of ``times``; on a site they take the cluster's routes in its queue
-    mode. Raises InputError where times together exceed what a task graph may hold, where they are
-    of another schedule, or no route joins two devices.
+    mode. Where chunks go around from the last rank to the first, ``wraparound`` says which
+    microbatches wait for that transfer and the one back (WRAPAROUNDS): "first" is how Zero Bubble's
+    script rates interleaved 1F1B. Raises InputError where times together exceed what a task graph
+    may hold, where they are of another schedule, or no route joins two devices.
     """
+    if wraparound not in WRAPAROUNDS:
+        raise InputError(f'wraparound: must be {" or ".join(WRAPAROUNDS)}, got "{wraparound}"')
     if len(times.forward) != len(schedule.home):
         raise InputError(
             f"times: are of {len(times.forward)} stages, the schedule has {len(schedule.home)}"
         )
-    return _Pipeline(schedule, times, site).task_graph()
+    return _Pipeline(schedule, times, site, wraparound).task_graph()
 
 
 class _Pipeline:
     """The columns of a pipeline while they grow; ``rows`` are the tasks of its actions."""
 
-    def __init__(self, schedule: Schedule, times: StageTimes, site: Site | None) -> None:
+    def __init__(
+        self, schedule: Schedule, times: StageTimes, site: Site | None, wraparound: str
+    ) -> None:
         self.schedule, self.times, self.site = schedule, times, site
+        self.wraparound = wraparound
         if site is None:
             self.devices: Sequence[int] = range(schedule.ranks)
             self.names = tuple(f"rank {rank}" for rank in self.devices)
@@ -224,10 +235,18 @@ class _Pipeline:
                 self._send(action, waiting, label, self.site)
                 continue
             # A link is told by the stage before it, whichever way it is crossed.
-            latency = self.comm[min(action.stage, waiting.stage)]
-            ends = source, destination
+            link = min(action.stage, waiting.stage)
+            latency, ends = self.comm[link], (source, destination)
             send = self.columns.task(label, TRANSFER, ends, op=before, output=0, duration=latency)
-            self.columns.chain((before, send, after))
+            self.columns.release(before, [send])
+            if self._waits(link, action.microbatch):
+                self.columns.release(send, [after])
+
+    def _waits(self, link: int, microbatch: int) -> bool:
+        """Whether a microbatch waits for what comes over the link behind a stage."""
+        homes, last = self.schedule.rank_of, self.schedule.ranks - 1
+        around = (homes[link], homes[link + 1]) == (last, 0)
+        return self.wraparound == "every" or not around or microbatch % self.schedule.ranks == 0
 
     def _send(self, action: Action, waiting: Action, label: str, site: Site) -> None:
         """What an action makes, over the links; it is kept as long as the stage may need it."""

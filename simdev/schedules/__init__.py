@@ -9,7 +9,16 @@ follows from the times of the stages.
 from __future__ import annotations
 
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .generate import SCHEDULES, gpipe, named_schedule, one_forward_one_backward, round_robin
+from .generate import (
+    SCHEDULES,
+    SEARCHED,
+    full_name,
+    gpipe,
+    named_schedule,
+    one_forward_one_backward,
+    round_robin,
+)
+from .heuristic import searched_schedule, zero_bubble
 from .table import Schedule, aligned, weight_versions
 from .text import read_csv, schedule_csv
 from .times import StageTimes, stage_times
@@ -19,17 +28,21 @@ __all__ = [
     "FORWARD",
     "INPUT",
     "SCHEDULES",
+    "SEARCHED",
     "WEIGHT",
     "Action",
     "Schedule",
     "StageTimes",
     "aligned",
+    "full_name",
     "gpipe",
     "named_schedule",
     "one_forward_one_backward",
     "read_csv",
     "round_robin",
     "schedule_csv",
+    "searched_schedule",
     "stage_times",
     "weight_versions",
+    "zero_bubble",
 ]

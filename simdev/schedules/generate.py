@@ -19,7 +19,7 @@ from .text import MAX_ACTIONS
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forwards, then all backwards, a stage a rank."""
-    _check(ranks, microbatches, 1)
+    check_sizes(ranks, microbatches, 1)
     rows = tuple(
         tuple(Action(rank, kind, i) for kind in (FORWARD, BACKWARD) for i in range(microbatches))
         for rank in range(ranks)
@@ -45,7 +45,7 @@ def one_forward_one_backward(
     the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches
     do not fill whole rounds of p or a little more (chunks > 1).
     """
-    _check(ranks, microbatches, chunks)
+    check_sizes(ranks, microbatches, chunks)
     rounds = max(1, microbatches // ranks)
     if chunks > 1 and microbatches % rounds:
         raise InputError(
@@ -107,7 +107,7 @@ def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
         if count < 1
     ]
     refuse(problems or ([] if replicas else ["replicas: must hold a number for each stage"]))
-    _check(len(replicas), microbatches, 1)
+    check_sizes(len(replicas), microbatches, 1)
     if microbatches < max(replicas):
         raise InputError(
             f"microbatches: must be at least {max(replicas)}, one for each replica, "
@@ -143,6 +143,17 @@ _KINDS = {
     "PipeDream": _Kind(asynchronous=True),
 }
 SCHEDULES = ("GPipe", *_KINDS)
+# Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
+SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
+
+
+def full_name(name: str) -> str:
+    """The name among SCHEDULES or SEARCHED, whatever the case of its letters. Raises InputError."""
+    names = *SCHEDULES, *SEARCHED
+    known = {each.lower(): each for each in names} | {"interleaved": "Interleaved1F1B"}
+    if name.lower() not in known:
+        raise InputError(f'schedule: must be one of {", ".join(names)}, got "{name}"')
+    return known[name.lower()]
 
 
 def named_schedule(
@@ -154,10 +165,12 @@ def named_schedule(
     ``ranks`` is how many stages there are. Raises InputError for what it does not know or cannot
     build.
     """
-    known = {each.lower(): each for each in SCHEDULES} | {"interleaved": "Interleaved1F1B"}
-    full = known.get(name.lower())
-    if full is None:
-        raise InputError(f'schedule: must be one of {", ".join(SCHEDULES)}, got "{name}"')
+    full = full_name(name)
+    if full in SEARCHED:
+        raise InputError(
+            f"schedule: {full} is made from the times of the stages; `simdev pipeline` takes them, "
+            "and writes its table (--save-csv)"
+        )
     if full == "1F1B" and chunks > 1:
         full = "Interleaved1F1B"
     kind = _KINDS.get(full, _Kind())
@@ -180,7 +193,8 @@ def named_schedule(
     )  # fmt: skip
 
 
-def _check(ranks: int, microbatches: int, chunks: int) -> None:
+def check_sizes(ranks: int, microbatches: int, chunks: int = 1) -> None:
+    """Raises InputError where a schedule has no action, or more than any may have."""
     given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
     wrong = [
         f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1

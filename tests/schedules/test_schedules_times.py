@@ -1,25 +1,16 @@
-"""Times of pipelines: golden ones, closed forms, published bubble rates."""
+"""Times of pipelines: golden ones, closed forms."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
-from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schedule_times import COUNTS, PS, TIMES, live, run, step
-from simdev.engine import simulate
-from simdev.lowering.pipeline import pipeline_task_graph
-from simdev.report.measures.pipeline import PipelineUse, pipeline_use
-from simdev.schedules import SCHEDULES, Schedule, named_schedule, stage_times
+from simdev.schedules import SCHEDULES, Schedule, named_schedule
 from simdev.schedules.actions import BACKWARD, FORWARD, Action
-from simdev.taskgraph import TRANSFER, Rows, TaskGraph
-
-DOCUMENT = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
 
 @pytest.mark.parametrize(
@@ -151,99 +142,3 @@ def test_pipedream_that_is_not_steady_yet_tells_a_mean() -> None:
     assert period is not None
     assert not period.repeats
     assert min(period.later_ps) <= period.period_ps <= max(period.later_ps)
-
-
-# Model, p, m, f, b, w, comm (ms), and the published rates of 1F1B, interleaved, ZB-H1, ZB-H2: Qi et
-# al. 2024, tables 9 and 5. Interleaved: as many chunks as a rank has layers, 24 / 8 and 48 / 16
-# (their layers, embeddings counted as one).
-PUBLISHED = (
-    ("1.5B", 8, 24, "18.522", "18.086", "9.337", "0.601", ".2431", ".1055", ".1585", ".1083"),
-    ("1.5B", 8, 32, "18.513", "18.086", "9.331", "0.626", ".1985", ".0818", ".1242", ".0837"),
-    ("1.5B", 8, 64, "18.546", "18.097", "9.321", "0.762", ".1240", ".0443", ".0674", ".0444"),
-    ("14.6B", 16, 48, "11.347", "11.248", "8.132", "0.377", ".2552", ".1104", ".1397", ".0672"),
-    ("14.6B", 16, 64, "11.307", "11.254", "8.101", "0.379", ".2082", ".0852", ".1088", ".0516"),
-    ("14.6B", 16, 128, "11.325", "11.308", "8.109", "0.378", ".1251", ".0445", ".0576", ".0266"),
-)
-
-
-# ms, by an independent replay
-COSTS_1F1B = ("1456.75", "1833.84", "3357.93", "1980.29", "2478.39", "4497.41")
-
-
-CHUNKS = 3
-
-
-@cache
-def replay(row: int, name: str) -> PipelineUse:
-    _, p, m, *times = PUBLISHED[row][:7]
-    chunks = CHUNKS if name == "Interleaved1F1B" else 1
-    return run(named_schedule(name, p, m, chunks), *(f"{time}ms" for time in times))[0]
-
-
-@cache
-def replay_without_waits(row: int) -> PipelineUse:
-    """Interleaved, where only the first microbatch of each round waits for the last rank's chunk
-    before its own.
-    """
-    _, p, m, *times = PUBLISHED[row][:7]
-    schedule = named_schedule("Interleaved1F1B", p, m, CHUNKS)
-    task_graph = pipeline_task_graph(
-        schedule, stage_times(schedule, *(f"{time}ms" for time in times))
-    )
-    return pipeline_use(schedule, simulate(_without_waits(schedule, task_graph)))
-
-
-def _without_waits(schedule: Schedule, task_graph: TaskGraph) -> TaskGraph:
-    tasks = task_graph.tasks
-    successors = tasks.successors.lists()
-    ends = {0, schedule.ranks - 1}
-    for task, (source, to) in enumerate(
-        zip(tasks.source.tolist(), tasks.destination.tolist(), strict=True)
-    ):
-        later = schedule.actions[tasks.op[task]].microbatch % schedule.ranks
-        if tasks.kind[task] == TRANSFER and {source, to} == ends and later:
-            successors[task] = []
-    return replace(task_graph, tasks=replace(tasks, successors=Rows.of(successors)))
-
-
-def rate(report: PipelineUse) -> str:
-    return f"{float(report.bubble_rate):.4f}"[1:]
-
-
-@pytest.mark.parametrize("row", range(len(PUBLISHED)))
-@pytest.mark.parametrize(("name", "column"), [("1F1B", 7), ("ZB-H1", 9), ("ZB-H2", 10)])
-def test_published_bubble_rates_to_four_decimals(row: int, name: str, column: int) -> None:
-    assert rate(replay(row, name)) == PUBLISHED[row][column]
-
-
-@pytest.mark.parametrize("row", range(len(PUBLISHED)))
-def test_published_costs_of_1f1b(row: int) -> None:
-    assert f"{replay(row, '1F1B').cost_ps / 10**9:.2f}" == COSTS_1F1B[row]
-
-
-@pytest.mark.parametrize("row", range(len(PUBLISHED)))
-def test_the_published_interleaved_rates_leave_out_waits(row: int) -> None:
-    """With every wait the rate is higher; without most of those between the last and the first
-    rank, it is theirs.
-    """
-    assert rate(replay_without_waits(row)) == PUBLISHED[row][8]
-    assert rate(replay(row, "Interleaved1F1B")) > PUBLISHED[row][8]
-
-
-def test_table_of_the_document() -> None:
-    """Run with -s to print the table that stands in docs/pipelines.md."""
-    lines = []
-    for i, row in enumerate(PUBLISHED):
-        second = replay(i, "ZB-H2")
-        alone = 1 - second.ideal_ps / second.step_ps
-        cells = [row[0], *map(str, row[1:3])]
-        cells += [
-            f"{published} / {rate(replay(i, name))}"
-            for name, published in (("1F1B", row[7]), ("ZB-H1", row[9]))
-        ]
-        cells += [f"{row[10]} / {rate(second)}", f"{alone:.4f}"[1:]]
-        cells += [f"{row[8]} / {rate(replay(i, 'Interleaved1F1B'))}", rate(replay_without_waits(i))]
-        lines.append(f"| {' | '.join(cells)} |")
-    print("\n" + "\n".join(lines))
-    document = DOCUMENT.read_text(encoding="utf-8")
-    assert all(line in document for line in lines)
