@@ -4,6 +4,7 @@ the regions of its shards.
 
 from . import kinds as _kinds  # noqa: F401  (it registers them)
 from .description import ALL, Access, Call, Description, Output, axes, per
+from .grids import Shards, shards_of
 from .index import Axis, Box, Index, Interval, Region
 from .regions import (
     Executed,
@@ -72,6 +73,7 @@ __all__ = [
     "Region",
     "Semantics",
     "Shard",
+    "Shards",
     "Split",
     "Traits",
     "Work",
@@ -101,6 +103,7 @@ __all__ = [
     "semantics_of",
     "shard_of",
     "shard_work",
+    "shards_of",
     "sliced_strides",
     "splits",
     "statistics_of",

@@ -84,7 +84,8 @@ class Output:
     dtype: str | None = None
 
 
-def _same(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+def same_attributes(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+    """The attributes of a shard where they are those of the op."""
     return attrs
 
 
@@ -110,7 +111,7 @@ class Description:
     moves: bool = True
     # Two closures of one describer are no equal objects, though the descriptions are equal.
     local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]] = field(
-        default=_same, compare=False
+        default=same_attributes, compare=False
     )
 
 

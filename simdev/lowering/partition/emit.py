@@ -12,10 +12,10 @@ from typing import Any
 from ...costs import CostModel
 from ...errors import InputError
 from ...graph import Op
-from ...semantics import Shard, operand_shapes, sliced_strides, traits_of
+from ...semantics import operand_shapes, sliced_strides, traits_of
 from ...semantics.work import layouts
 from ...structure import op_splits
-from .geometry import executed
+from .geometry import Kernel, executed
 from .layout import ShardDraft
 from .problem import Placed
 from .sharding import Sharding
@@ -77,22 +77,22 @@ class Shares:
         return {"phase": self.op.phase, "attrs": attrs, "time": time, **sizes, **hosts}
 
     def _attrs(self, placed: Placed) -> dict[str, Any]:
-        op, shard = self.op, placed.part.shard
+        op, kernel = self.op, placed.part.kernel
         if not op.inputs and "in" not in op.attrs:
-            return dict(op.attrs if shard is None else shard.attrs)
+            return dict(op.attrs if kernel is None else kernel.attrs)
         shapes, dtypes = executed(self.sharding.graph, self.i, placed.part)
-        if shard is None or not placed.part.box:
+        if kernel is None or not placed.part.box:
             return {**op.attrs, **({"in": shapes, "dt": dtypes} if op.inputs else {})}
-        kept = {name: value for name, value in shard.attrs.items() if name not in _LAYOUT}
-        return {**kept, **self._strides(shard), "in": shapes, "dt": dtypes}
+        kept = {name: value for name, value in kernel.attrs.items() if name not in _LAYOUT}
+        return {**kept, **self._strides(kernel), "in": shapes, "dt": dtypes}
 
-    def _strides(self, shard: Shard) -> dict[str, Any]:
+    def _strides(self, kernel: Kernel) -> dict[str, Any]:
         """The attribute "strides" of one part: its operands lie as those of the whole op do."""
         given = layouts(self.op.attrs.get("strides")) or []
         shapes = operand_shapes(self.sharding.graph, self.i)
         sliced = [
             sliced_strides(given[i], shapes[i] or (), part) if i < len(given) else None
-            for i, part in zip(shard.operands, shard.inputs, strict=True)
+            for i, part in zip(kernel.operands, kernel.inputs, strict=True)
         ]
         return {"strides": sliced} if any(sliced) else {}
 

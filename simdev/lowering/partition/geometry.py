@@ -7,13 +7,13 @@ seen through.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
 from math import prod
+from typing import Any
 
 from ...errors import InputError
 from ...graph import Graph
@@ -23,7 +23,6 @@ from ...semantics import (
     Interval,
     Region,
     Semantics,
-    Shard,
     boxes,
     effects_of,
     input_region,
@@ -32,7 +31,7 @@ from ...semantics import (
     operand_shapes,
     parts_of,
     row_strides,
-    shard_of,
+    shards_of,
     splits,
     stored_region,
 )
@@ -46,17 +45,31 @@ Strides = tuple[tuple[int, ...] | None, ...]
 _CACHED = 65_536
 
 
+# Compared by identity: parts of one op that run the same share one object.
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """What a shard runs, wherever its box lies: attributes, and which operands of the op it gets in
+    which shapes.
+    """
+
+    attrs: Mapping[str, Any]
+    operands: tuple[int, ...]
+    inputs: tuple[Shape, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One shard of an op: its box, the shard as an op (None: the whole op, of an unknown kind).
+    """One shard of an op: its box, and what it runs (None: the whole op, of an unknown kind).
 
-    ``needs`` is the region read of each stored operand, ``makes`` that made of each output (None:
-    nothing). By output, ``addends`` is the number among the partial results of one region,
-    ``copies`` that among equal ones. ``share`` is the part of the op's points that it holds.
+    Parts of one op with one kernel make outputs of the same shapes and hold the same share, along
+    the same axes. ``needs`` is the region read of each stored operand, ``makes`` that made of each
+    output (None: nothing). By output, ``addends`` is the number among the partial results of one
+    region, ``copies`` that among equal ones. ``share`` is the part of the op's points that it
+    holds.
     """
 
     box: Box
-    shard: Shard | None
+    kernel: Kernel | None
     needs: tuple[Region | None, ...]
     makes: tuple[Region | None, ...]
     addends: tuple[int, ...]
@@ -125,30 +138,31 @@ def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) 
     if op.semantics is None or not degrees:
         return (part(op, ()),)
     degree_of = dict(degrees)
+    every = boxes(op.semantics, degree_of, even)
     cut = [axis.name for axis in op.semantics.axes if degree_of.get(axis.name, 1) > 1]
+    if not cut:
+        return (part(op, ()),)
     counts = [degree_of[name] for name in cut]
     effects = list(zip(*(effects_of(op.semantics, name) for name in cut), strict=True))
-    effects = effects or [()] * len(op.made)
-    points = product(*map(range, counts))
-    return tuple(
-        replace(
-            part(op, tuple(box.items())),
-            addends=tuple(_number(point, counts, effect, "reduce") for effect in effects),
-            copies=tuple(_number(point, counts, effect, "replicate") for effect in effects),
-        )
-        for point, box in zip(points, boxes(op.semantics, degree_of, even), strict=True)
+    addends, copies = (
+        list(zip(*(_numbers(counts, each, effect) for each in effects), strict=True))
+        or [()] * len(every)
+        for effect in ("reduce", "replicate")
     )
+    return tuple(_parts(op, every, addends, copies))
 
 
-def _number(
-    point: Iterable[int], counts: Iterable[int], effects: Iterable[str], effect: str
-) -> int:
-    """The number of a part of an output, row-major over the axes that have this effect on it."""
-    number = 0
-    for place, count, of_axis in zip(point, counts, effects, strict=True):
+def _numbers(counts: Sequence[int], effects: Sequence[str], effect: str) -> list[int]:
+    """By part the number among those of an output, row-major over the axes that have this effect
+    on it.
+    """
+    numbers = [0]
+    for count, of_axis in zip(counts, effects, strict=True):
         if of_axis == effect:
-            number = number * count + place
-    return number
+            numbers = [number * count + place for number in numbers for place in range(count)]
+        else:
+            numbers = [number for number in numbers for _ in range(count)]
+    return numbers
 
 
 @lru_cache(_CACHED)
@@ -157,12 +171,62 @@ def part(op: Reading, box: Box) -> Part:
     zeros = (0,) * len(op.made)
     if op.semantics is None:
         return Part((), None, _whole(op.stored), _whole(op.made), zeros, zeros, Fraction(1))
-    shard = shard_of(op.semantics, dict(box))
-    needs = tuple(_stored(op, operand, region) for operand, region in enumerate(shard.needs))
+    return next(_parts(op, [dict(box)], [zeros], [zeros]))
+
+
+def _parts(
+    op: Reading,
+    every: Sequence[Mapping[str, Interval]],
+    addends: Sequence[tuple[int, ...]],
+    copies: Sequence[tuple[int, ...]],
+) -> Iterator[Part]:
+    """The shards of boxes over the same axes, numbered so."""
+    assert op.semantics is not None
+    shards, names = shards_of(op.semantics, every), tuple(every[0])
+    needs = _stored_columns(op, shards.needs)
+    points = [prod([stop - start for start, stop in box.values()]) for box in every]
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
-    points = prod(stop - start for _, (start, stop) in box)
-    share = Fraction(points, prod(sizes[name] for name, _ in box))
-    return Part(box, shard, needs, shard.makes, zeros, zeros, share)
+    total = prod([sizes[name] for name in names])
+    share_of = {count: Fraction(count, total) for count in set(points)}
+    kernels = _kernels(op)
+    for at, box in enumerate(every):
+        made = tuple([region is not None for region in shards.makes[at]])
+        attrs, operands, inputs = shards.attrs[at], shards.operands[at], shards.inputs[at]
+        # As text: lists cannot be keys, and 1 and 1.0 are two attributes.
+        run = repr(attrs), operands, inputs, shards.outputs[at]
+        key = names, points[at], made, run
+        kernel = kernels.get(key)
+        if kernel is None:
+            kernel = kernels.setdefault(key, Kernel(attrs, operands, inputs))
+        yield Part(
+            tuple(box.items()),
+            kernel,
+            needs[at],
+            shards.makes[at],
+            addends[at],
+            copies[at],
+            share_of[points[at]],
+        )
+
+
+@lru_cache(_CACHED)
+def _kernels(op: Reading) -> dict[object, Kernel]:
+    """What shards of an op run, as far as that was asked for."""
+    return {}
+
+
+def _stored_columns(
+    op: Reading, needs: Sequence[tuple[Region | None, ...]]
+) -> Sequence[tuple[Region | None, ...]]:
+    """What each shard needs of the tensors as they are stored."""
+    assert op.semantics is not None
+    if op.semantics.inputs == op.stored and not any(op.strides):
+        return needs  # seen as it is stored
+    columns = []
+    for operand, regions in enumerate(zip(*needs, strict=True)):
+        known = {region: _stored(op, operand, region) for region in set(regions)}
+        columns.append([known[region] for region in regions])
+    return list(zip(*columns, strict=True))
 
 
 def _whole(shapes: Iterable[Shape]) -> tuple[Region, ...]:
@@ -261,7 +325,7 @@ def _box(
 def executed(graph: Graph, position: int, placed: Part) -> tuple[Shapes, tuple[str | None, ...]]:
     """Shapes and dtypes of a shard's operands as its kernel gets them."""
     shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
-    if placed.shard is None:
+    if placed.kernel is None:
         return shapes, dtypes
-    kept = placed.shard.operands
-    return placed.shard.inputs, tuple([dtypes[i] if i < len(dtypes) else None for i in kept])
+    kept = placed.kernel.operands
+    return placed.kernel.inputs, tuple([dtypes[i] if i < len(dtypes) else None for i in kept])

@@ -21,7 +21,7 @@ from ...lowering.partition.emit import Shares
 from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, part_of
 from ...lowering.partition.problem import Placed
 from ...memory import with_training_state
-from ...semantics import Region
+from ...semantics import Region, extents
 from ...structure import hands_out_parameters
 from ...units import picoseconds
 from .columns import MOST_PS, NotCoveredError
@@ -45,6 +45,10 @@ KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
 ROWS, SUM_GRID, ROW = range(3)
 WHAT, LENGTH, BASES, INPUTS, QUEUES, SUM_SIZES, DEVICES = range(7)
 LIMIT = 1 << 62
+SumTakes = tuple[int, int, Sequence[int], int, int, Sequence[int]]
+"""COMPUTE or COLLECTIVE, ps, the device of each output (none: its own), where queues and sizes are,
+dispatches.
+"""
 
 
 class Arena:
@@ -75,6 +79,7 @@ class Blocks:
         self._class_of: dict[int, int] = {}
         self._kept: list[Any] = []  # what is known by its id must live
         self._ops: dict[Any, tuple[Op, dict[str, tuple[int, ...]]]] = {}
+        self._sums: dict[Any, SumTakes] = {}
         self._geometries: dict[Any, int] = {}
         self._boxes: dict[Any, int] = {}
 
@@ -96,18 +101,32 @@ class Blocks:
         self, program: SplitProgram, split: SplitOp, number: int
     ) -> tuple[Op, dict[str, tuple[int, ...]]]:
         """One part as an op, with its training state, and what it takes by device kind (see
-        ``_takes``), as far as that was needed.
+        ``_takes``), as far as that was needed: once for all parts that run the same.
         """
         placed, i = split.placed[number], split.op
-        key = self._class(program, i), id(placed.part), split.divided
+        runs = placed.part.kernel or placed.part
+        key = self._class(program, i), id(runs), split.divided
         if key not in self._ops:
-            self._kept.append(placed.part)
+            self._kept.append(runs)
             fields = Shares(program.sharding, i, self.prepared.costs).fields(placed)
             outputs = tuple(split.drafts[number].tensors)
             op = Op("op", program.graph.ops[i].kind, outputs=outputs, **fields)
             trained = with_training_state(Graph("part", (op,)), self.prepared.memory)
             self._ops[key] = trained.ops[0], {}
         return self._ops[key]
+
+    def _runs(self, split: SplitOp) -> tuple[list[int], list[int]]:
+        """The numbers of parts of which each runs something else, and by part which of these runs
+        the same.
+        """
+        first: dict[int, int] = {}
+        numbers, same = list[int](), list[int]()
+        for number, placed in enumerate(split.placed):
+            at = first.setdefault(id(placed.part.kernel or placed.part), len(numbers))
+            if at == len(numbers):
+                numbers.append(number)
+            same.append(at)
+        return numbers, same
 
     def _ps(self, graph: Graph, position: int, kind: str) -> int:
         cost = self.prepared.costs.cost(graph, position, kind)
@@ -140,9 +159,10 @@ class Blocks:
             if len(split.placed) >= MOST_PARTS:
                 raise NotCoveredError
             devices, takes = [placed.device for placed in split.placed], []
-            for number, device in enumerate(devices):
-                op, known = self._part(program, split, number)
-                kind = self.device_kinds[device]
+            numbers, same = self._runs(split)
+            parts = [self._part(program, split, number) for number in numbers]
+            for device, at in zip(devices, same, strict=True):
+                (op, known), kind = parts[at], self.device_kinds[device]
                 if kind not in known:
                     known[kind] = self._takes(op, kind)
                 takes.append(known[kind])
@@ -180,10 +200,12 @@ class Blocks:
         """The rank, then by part whether it reads anything, and the intervals."""
         regions = [each.part.needs[operand] for each in placed]
         rank = max((len(region) for region in regions if region is not None), default=0)
-        words = [rank]
-        for region in regions:
-            words += [int(region is not None), *_flat(region, rank)]
-        return self.arena.put(words)
+        words = np.ones((len(regions), 1 + 2 * rank), np.int64)
+        for row in [row for row, region in enumerate(regions) if region is None]:
+            words[row], regions[row] = 0, ((0, 0),) * rank
+        if rank:
+            words[:, 1:] = np.array(regions, np.int64).reshape(len(regions), 2 * rank)
+        return self.arena.put([rank, *words.reshape(-1).tolist()])
 
     def _sizes(self, program: SplitProgram, split: SplitOp) -> tuple[int, list[int]]:
         """By part: bytes throughout, bytes while it runs, then those of each output made."""
@@ -191,14 +213,15 @@ class Blocks:
         most = max((len(draft.regions) for draft in split.drafts), default=0)
         if most >= MOST_BASES:
             raise NotCoveredError
-        words: list[int] = []
-        for number in range(len(split.drafts)):
+        rows, (numbers, same) = list[list[int]](), self._runs(split)
+        for number in numbers:
             op, _ = self._part(program, split, number)
             shared = hands_out_parameters(op)
             made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
-            words.append(sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes))))
-            words += [rounded(op.workspace_bytes), *made, *[0] * (most - len(made))]
-        return 2 + most, words
+            lasting = sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes)))
+            running = rounded(op.workspace_bytes)
+            rows.append([lasting, running, *made, *[0] * (most - len(made))])
+        return 2 + most, [word for at in same for word in rows[at]]
 
     def _layout(
         self,
@@ -216,10 +239,15 @@ class Blocks:
             stride = stride // len(intervals) if intervals else 0
             starts, stops = put([a for a, _ in intervals]), put([b for _, b in intervals])
             dims += [len(intervals), starts, stops, stride]
-        cells = [-1] * places
+        cells, words, begin = [-1] * places, list[int](), self.arena.used
         for place, cell in layout.cells.items():
-            at = sum(index * dims[4 * d + 3] for d, index in enumerate(place))
-            cells[at] = put([len(cell), *(put(_copies(copies, rows)) for copies in cell)])
+            at, copied = sum(index * dims[4 * d + 3] for d, index in enumerate(place)), []
+            for copies in cell:
+                copied.append(begin + len(words))
+                words += _copies(copies, rows)
+            cells[at] = begin + len(words)
+            words += [len(cell), *copied]
+        put(words)
         head = GRID, len(layout.dims), *self._units(tensor), put(cells), layout.addends
         return put([*head, *dims])
 
@@ -262,38 +290,61 @@ class Blocks:
             ):
                 raise NotCoveredError
             tensor = program.sharding.tensor((sums.made.op, sums.output))
-            words = [self._sum(draft, inputs[key], rows, tensor) for key, draft in drafts.items()]
+            whose = self._class(program, sums.made.op), sums.output
+            words = [
+                self._sum(whose, draft, inputs[key], rows, tensor) for key, draft in drafts.items()
+            ]
             grid = self._layout(sums.grid, tensor, rows, sums.output)
             self._kept += [*drafts.values(), sums]
             sums.words = self.arena.put([len(drafts), grid, *words]), len(drafts)
         return sums.words
 
     def _sum(
-        self, draft: ShardDraft, inputs: Sequence[Piece], rows: Mapping[int, int], tensor: Tensor
+        self,
+        whose: tuple[int, int],
+        draft: ShardDraft,
+        inputs: Sequence[Piece],
+        rows: Mapping[int, int],
+        tensor: Tensor,
     ) -> int:
+        """Where one sum is: what it reads, then its row."""
         words = [len(inputs), max((len(region) for _, _, region in inputs), default=0)]
         for copy, _, region in inputs:
             is_base = int(region == copy.draft.regions[copy.base][1])
             words += [rows[id(copy.draft)], copy.base, is_base, *_flat(region, 0)]
+        made = [extents(region) for _, region in draft.regions]
+        # Operands of adders are as large as what they make, where shapes are known.
+        read = () if draft.fields["attrs"].get("in") else [extents(region) for *_, region in inputs]
+        ranks = draft.fields["attrs"].get("ranks", ())
+        # Where no host dispatches them, sums on devices of one kind take the same.
+        hosted = self.prepared.cluster.hosted
+        where = draft.device if hosted else self.device_kinds[draft.device]
+        key = *whose, draft.kind, where, len(inputs), *made, -1, *read, -1, *ranks
+        if key not in self._sums:
+            self._sums[key] = self._sum_takes(draft, inputs, tensor)
+        what, length, on, queues, sizes, dispatches = self._sums[key]
+        on = on or [draft.device] * len(made)
+        head = what, length, len(on), self.arena.used, queues, sizes, *on, *dispatches
+        return self.arena.put([*words, *head]) + len(words)
+
+    def _sum_takes(self, draft: ShardDraft, inputs: Sequence[Piece], tensor: Tensor) -> SumTakes:
+        """What a sum takes, and where it is: the same for all of one size on one device."""
         read = tuple(part_of(tensor, region) for _, _, region in inputs)
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
         prepared, put = self.prepared.of(graph, self.prepared.collectives), self.arena.put
         sizes = put([self.prepared.memory.rounded(made.bytes) for made in draft.tensors])
-        where = put(words)
         if not is_collective(op):
             length = self._ps(prepared.graph, 1, self.device_kinds[draft.device])
-            devices = [draft.device] * len(draft.regions)
-            dispatches = _dispatches(prepared, [draft.device])
-            return put([COMPUTE, length, len(devices), where, 0, sizes, *devices, *dispatches])
+            return COMPUTE, length, (), 0, sizes, _dispatches(prepared, [draft.device])
         ring = prepared.rings[1]
         if ring.expanded or ring.duration_ps >= MOST_PS:
             raise NotCoveredError
         queues = put([len(ring.resources), *ring.resources])
         on = ring.outputs_on[: len(draft.regions)]
-        head = COLLECTIVE, ring.duration_ps, len(on), where, queues, sizes
-        return put([*head, *on, *_dispatches(prepared, ring.ranks)])
+        dispatches = _dispatches(prepared, ring.ranks)
+        return COLLECTIVE, ring.duration_ps, on, queues, sizes, dispatches
 
 
 def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:

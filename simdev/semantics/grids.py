@@ -1,0 +1,135 @@
+"""The shards of many boxes at once: dimension by dimension in place of box by box.
+
+Boxes of a grid name the same axes, and an interval hangs on the axes of its own dimension alone: 64
+parts of 8 by 8 have 8 intervals along each dimension, not 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .description import Shape, same_attributes
+from .index import Axis, Box, Index, Interval, Region, clipped_interval, span_of
+from .regions import extents, shard_of
+from .registry import Dims, Semantics
+
+V = TypeVar("V", bound=Hashable)
+
+
+class Shards(NamedTuple):
+    """The columns of ``Shard``, one entry a box."""
+
+    attrs: Sequence[Mapping[str, Any]]
+    operands: Sequence[tuple[int, ...]]
+    inputs: Sequence[tuple[Shape, ...]]
+    outputs: Sequence[tuple[Shape, ...]]
+    makes: Sequence[tuple[Region | None, ...]]
+    needs: Sequence[tuple[Region | None, ...]]
+
+
+def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:
+    """What ``shard_of`` gives for each box; several name the same axes, and parts of them that are
+    not all. Raises InputError, as it does.
+    """
+    columns = _by_dimension(semantics, boxes) if len(boxes) > 1 else None
+    if columns is not None:
+        return columns
+    shards = [shard_of(semantics, box) for box in boxes]
+    names = Shards._fields
+    return Shards(*([getattr(shard, name) for shard in shards] for name in names))
+
+
+def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
+    """The columns; None where some box leaves an operand or an output out."""
+    description = semantics.description
+    if any(access.when is not None for access in description.inputs):
+        return None
+    every, needs, shapes = len(boxes), list[Sequence[Region | None]](), list[Sequence[Shape]]()
+    for access, dims, shape in zip(
+        description.inputs, semantics.reads, semantics.inputs, strict=True
+    ):
+        regions = _regions(dims, shape, boxes)
+        if regions is None:
+            return None
+        needs.append(regions if access.read else [None] * every)
+        shapes.append(_executed(dims, shape, boxes, regions, access.padded))
+    makes = []
+    for dims, shape in zip(semantics.makes, semantics.outputs, strict=True):
+        regions = _regions(dims, shape, boxes)
+        if regions is None:
+            return None
+        makes.append(regions)
+    local = description.local
+    same = local is same_attributes
+    return Shards(
+        [semantics.attrs] * every if same else [local(semantics.attrs, box) for box in boxes],
+        [tuple(range(len(shapes)))] * every,
+        _rows(shapes, every),
+        _rows([_sizes(regions) for regions in makes], every),
+        _rows(makes, every),
+        _rows(needs, every),
+    )
+
+
+def _rows(columns: Sequence[Sequence[V]], count: int) -> list[tuple[V, ...]]:
+    return list(zip(*columns, strict=True)) if columns else [()] * count
+
+
+def _regions(dims: Dims, shape: Shape, boxes: Sequence[Box]) -> Sequence[Region] | None:
+    """The region of a tensor, by box; None where one is empty though the tensor is not."""
+    columns = []
+    for (index, names, full), extent in zip(dims, shape, strict=True):
+        cut = names & boxes[0].keys()
+        if index is None or not cut:
+            column = [full] * len(boxes)
+        elif isinstance(index, Axis):
+            column = [box[index.name] for box in boxes]
+        else:
+            column = _each(boxes, cut, _clipped(index, extent))
+        if extent and any(start >= stop for start, stop in set(column)):
+            return None
+        columns.append(column)
+    return _rows(columns, len(boxes))
+
+
+def _clipped(index: Index, extent: int) -> Callable[[Box], Interval]:
+    return lambda box: clipped_interval(index, extent, box)
+
+
+def _each(boxes: Sequence[Box], names: frozenset[str], call: Callable[[Box], V]) -> list[V]:
+    """What a call gives by box, where it hangs on these axes alone."""
+    known: dict[Hashable, V] = {}
+    column = []
+    first, *others = names
+    for box in boxes:
+        key = (box[first], *(box[name] for name in others)) if others else box[first]
+        if key not in known:
+            known[key] = call(box)
+        column.append(known[key])
+    return column
+
+
+def _sizes(regions: Sequence[Region]) -> list[Shape]:
+    known = {region: extents(region) for region in set(regions)}
+    return [known[region] for region in regions]
+
+
+def _executed(
+    dims: Dims, shape: Shape, boxes: Sequence[Box], regions: Sequence[Region], padded: bool
+) -> list[Shape]:
+    """The shape of an operand as the kernel of each shard gets it: see ``executed``."""
+    columns = []
+    for d, ((index, names, _), extent) in enumerate(zip(dims, shape, strict=True)):
+        cut = names & boxes[0].keys()
+        if index is None or not cut:
+            columns.append([extent] * len(boxes))
+        elif padded and isinstance(index, Index):
+            columns.append(_each(boxes, cut, _span(index)))
+        else:
+            columns.append([region[d][1] - region[d][0] for region in regions])
+    return _rows(columns, len(boxes))
+
+
+def _span(index: Index) -> Callable[[Box], int]:
+    return lambda box: span_of(index, box)
