@@ -29,8 +29,27 @@ PARAMETERS = {
     "llama2-70b": 68_976_648_192, "llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496,
     "llama3-405b": 405_853_388_800, "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_620_634_112,
-    "deepseek-moe-16b": 16_375_728_128,
+    "deepseek-moe-16b": 16_375_728_128, "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880, "deepseek-v3": 671_026_419_200, "kimi-k2": 1_026_408_232_448,
+    "qwen3-0.6b": 596_049_920, "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200, "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
+    "qwen2.5-0.5b": 494_032_768, "qwen2.5-7b": 7_615_616_512, "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648, "gpt-oss-20b": 20_914_757_184, "gpt-oss-120b": 116_829_156_672,
+    "llama3.2-1b": 1_235_814_400, "llama3.2-3b": 3_212_749_824, "mistral-7b": 7_241_732_096,
+    "mistral-nemo-12b": 12_247_782_400, "mistral-small-24b": 23_572_403_200,
+    "gemma2-2b": 2_614_341_888, "gemma2-9b": 9_241_705_984, "gemma2-27b": 27_227_128_320,
+    "gemma3-1b": 999_885_952, "gemma3-27b": 27_009_346_304,
 }  # fmt: skip
+# Billions that a word meets, without tables that are looked up, to the digits that are published:
+# DeepSeek-V3's README_WEIGHTS.md, the GPT-OSS model card (table 1), abstracts of the others.
+ACTIVE = {
+    "deepseek-v3": (36.6, 1), "gpt-oss-20b": (3.61, 2), "gpt-oss-120b": (5.13, 2),
+    "deepseek-v2": (21, 0), "qwen3-235b-a22b": (22, 0), "qwen3-30b-a3b": (3, 0),
+    "mixtral-8x22b": (39, 0), "mixtral-8x7b": (13, 0), "kimi-k2": (32, 0),
+}  # fmt: skip
+# GFLOPs a word in training, 4,096 words: "Insights into DeepSeek-V3" (ISCA 2025), table 2.
+GFLOPS = {"deepseek-v2": 155, "deepseek-v3": 250}
 BILLIONS = {
     "gpt-1.7b": 1.7,
     "gpt-3.6b": 3.6,
@@ -47,6 +66,30 @@ def test_parameters_are_the_published_ones() -> None:
     for name, billions in BILLIONS.items():
         assert LARGE[name].parameters() / 1e9 == pytest.approx(billions, rel=0.03)
     assert PARAMETERS.keys() | BILLIONS.keys() == LARGE.keys()
+
+
+def test_the_page_has_all_models() -> None:
+    for name, m in LARGE.items():
+        heads = f"{m.heads}" if m.kv_heads == m.heads else f"{m.heads} / {m.kv_heads}"
+        experts = f"{m.experts} of {m.expert_inner}, top {m.top_k}" if m.experts else "-"
+        sizes = f"{m.inner} | {experts} | {m.vocabulary:,} | {m.length} | {m.parameters():,}"
+        assert f"| `{name}` | {m.layers} | {m.hidden} | {heads} | {sizes} |" in PAGE
+
+
+def test_words_meet_the_published_parameters() -> None:
+    for name, (billions, digits) in ACTIVE.items():
+        assert round(LARGE[name].active_parameters() / 1e9, digits) == billions, name
+    for name in ("llama3-8b", "qwen3-8b"):
+        m = LARGE[name]
+        assert m.active_parameters() == m.parameters() - m.vocabulary * m.hidden
+
+
+def test_flops_a_word_are_the_published_ones() -> None:
+    for name, published in GFLOPS.items():
+        assert LARGE[name].length == 4096
+        assert round(LARGE[name].flops(1) / 4096 / 1e9) == published
+    llama = large_model("llama3-405b", length=4096, causal=True)
+    assert llama.flops(1) / 4096 / 1e9 == pytest.approx(2448, rel=0.011)
 
 
 @pytest.mark.parametrize("name", ["llama2-7b", "llama3-8b", "llama3-70b", "gpt3-175b"])

@@ -173,7 +173,7 @@ class Program:
     schedule: Schedule
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
-    blocks: dict[bool, Block] = field(default_factory=dict)
+    blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
     placed: dict[tuple[int, str], Placed] = field(default_factory=dict)
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0

@@ -95,21 +95,23 @@ def _add_exchanges(program: Program, template: Template, number: int) -> None:
     is_moe, size = model.is_moe(number), shard.words_bytes
     calls = [("all_reduce", size)] * 2
     if p.sequence_parallel:
-        second = size * (model.top_k + (model.shared_experts > 0)) if is_moe else size
-        parts = [(name, size) for name in ("all_gather", "reduce_scatter")]
-        calls = [*parts, *((name, second) for name, _ in parts)]
+        second = size
+        if is_moe:
+            second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
+        first = ("all_gather", shard.gathered_bytes), ("reduce_scatter", size)
+        calls = [*first, *((name, second) for name, _ in first)]
     _add_tensor(program, template, calls, number)
     if p.ep > 1 and is_moe:
         for _ in range(2):
-            template.collective(EXPERT_QUEUE, "all_to_all", shard.rows_bytes * model.top_k, number)
+            template.collective(EXPERT_QUEUE, "all_to_all", shard.exchanged_bytes, number)
 
 
 def _add_visit(program: Program, template: Template, number: int, kind: str) -> None:
     """A layer's turn."""
-    p, is_moe = program.parallelism, program.shard.model.is_moe(number)
-    if is_moe not in program.blocks:  # layers of one kind have one block
-        program.blocks[is_moe] = layer(program.shard, number)
-    block, back = program.blocks[is_moe], kind in (BACKWARD, INPUT)
+    p, kind_of = program.parallelism, program.shard.model.kind_of(number)
+    if kind_of not in program.blocks:  # layers of one kind have one block
+        program.blocks[kind_of] = layer(program.shard, number)
+    block, back = program.blocks[kind_of], kind in (BACKWARD, INPUT)
     gathers = _gather(program, template, number) if p.zero == 3 and kind != WEIGHT else ()
     fetch = send = NONE
     moved = footprint(program.shard, number).moved if "activations" in p.offload else 0

@@ -4,8 +4,9 @@ without a graph.
 
 from __future__ import annotations
 
+from .released import LARGE, large_model, resized
 from .shard import Footprint, Shard, footprint, shard_of
-from .transformer import LARGE, Transformer, large_model
+from .transformer import Transformer
 from .work import Block, classifier, embedding, layer, update
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "footprint",
     "large_model",
     "layer",
+    "resized",
     "shard_of",
     "update",
 ]

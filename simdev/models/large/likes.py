@@ -14,9 +14,10 @@ from typing import Any
 from ...costs import profile_key
 from ...costs.roofline import Load
 from .shard import Shard
+from .transformer import PRECISIONS
 
 # The training that these models are published with; masters and states count in the update.
-DTYPE = "bfloat16"
+DTYPE, NARROW = PRECISIONS
 FORWARD, BACKWARD = "fwd", "bwd"
 Shape = Sequence[int]
 
@@ -71,11 +72,12 @@ Loads = tuple[Kernel, ...]
 
 
 def kernel(
-    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None
-) -> Kernel:
+    name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
+    dtype: str = DTYPE,
+) -> Kernel:  # fmt: skip
     """Work in bytes and FLOPs; without FLOPs it is bound by memory."""
     if like is None:
-        return Kernel(name, op_class, DTYPE, flops, read, written, "")
+        return Kernel(name, op_class, dtype, flops, read, written, "")
     share = (read + written) / like.moved if like.moved else 1.0
     return Kernel(name, op_class, DTYPE, flops, read, written, "", op=like, share=share)
 
@@ -89,13 +91,13 @@ def products(m: int, k: int, n: int) -> tuple[Like, Like, Like]:
     )
 
 
-def norms(s: Shard) -> tuple[Like, Like]:
+def norms(s: Shard, count_of_rows: int, width: int) -> tuple[Like, Like]:
     """A norm and its backward, which is one op with the gradients of scale and shift."""
-    rows, scale, row = [s.rows, s.model.hidden], [s.model.hidden], [s.rows, 1]
+    rows, scale, row = [count_of_rows, width], [width], [count_of_rows, 1]
     is_layer = s.model.norm == "layer"
     count = 2 if is_layer else 1
     kind = "layer_norm" if is_layer else "fused_rms_norm"
-    attrs, x = {"normalized_shape": scale}, s.rows_bytes
+    attrs, x = {"normalized_shape": scale}, 2 * count_of_rows * width
     forward = Like(kind, [rows, *[scale] * count], [rows, *[row] * count], FORWARD, attrs, 2 * x)
     others = [(row, "float32")] * count + [(scale, DTYPE)] * count
     outputs = [rows, *[scale] * count]
@@ -114,35 +116,37 @@ def plain(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
 def attention(s: Shard) -> tuple[Like, Like]:
     """cuDNN's, causal, with the keys of all heads, as PyTorch runs it; and its backward."""
     m, kind = s.model, "scaled_dot_product_cudnn_attention"
-    samples, heads = s.words // m.length, m.heads // s.tp
-    each, row = [samples, heads, m.length, m.head_width], [samples, heads, m.length, 1]
+    rows = [s.samples, m.heads // s.tp, m.length]
+    each, value, row = [*rows, m.head_width], [*rows, m.value_head], [*rows, 1]
     once: dict[str, Any] = {"is_causal": True, "compute_log_sumexp": True}
     again: dict[str, Any] = {"is_causal": True, "max_q": m.length, "max_k": m.length}
     scalars: list[tuple[Shape, str]] = [([], "int64"), ([], "int64")]
-    forward = Like(kind, [each] * 3, [each, row, [], []], attrs=once)
+    forward = Like(kind, [each, each, value], [value, row, [], []], attrs=once)
     others = [(row, "float32"), *scalars]
-    back = Like(f"{kind}_backward", [each] * 5, [each] * 3, BACKWARD, again, others=others)
+    read, made = [value, each, each, value, value], [each, each, value]
+    back = Like(f"{kind}_backward", read, made, BACKWARD, again, others=others)
     return forward, back
 
 
 def unfused(s: Shard) -> dict[str, Like]:
     """The products, softmax and dropout that make attention with all its scores."""
-    matrices = s.model.heads // s.tp * (s.words // s.model.length)
+    matrices = s.model.heads // s.tp * s.samples
     length, turned = s.model.length, {"transpose_b": True}
     rows, wide = [matrices, length, length], [matrices, length, s.model.head_width]
+    value = [matrices, length, s.model.value_head]
     size, kind = 2 * s.scores, "batch_matmul"
-    weight = Like(kind, [rows, wide], [wide], BACKWARD, {"transpose_a": True})
+    turned_rows = {"transpose_a": True}
     dims: dict[str, Any] = {"dim": -1}
     softmax = [rows, rows], [rows], BACKWARD, {**dims, "input_dtype": DTYPE}, 3 * size
     return {
         "scores": Like(kind, [wide, wide], [rows], attrs=turned),
         "softmax": Like("softmax", [rows], [rows], attrs=dims, moved=2 * size),
         "dropout": plain("mul", rows, 2),
-        "context": Like(kind, [rows, wide], [wide]),
-        "context dx": Like(kind, [wide, wide], [rows], BACKWARD, turned),
-        "context dv": weight,
+        "context": Like(kind, [rows, value], [value]),
+        "context dx": Like(kind, [value, value], [rows], BACKWARD, turned),
+        "context dv": Like(kind, [rows, value], [value], BACKWARD, turned_rows),
         "dropout dx": plain("mul", rows, 2, BACKWARD),
         "softmax dx": Like("softmax_backward", *softmax),
         "scores dq": Like(kind, [rows, wide], [wide], BACKWARD),
-        "scores dk": weight,
+        "scores dk": Like(kind, [rows, wide], [wide], BACKWARD, turned_rows),
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 from ...errors import refuse
 from ...strategy.parallelism import Parallelism
@@ -42,24 +44,43 @@ class Shard:
         return -(-self.model.vocabulary // unit) * VOCABULARY_MULTIPLE
 
     @property
+    def width(self) -> int:
+        """Bytes of a number that a layer's products read."""
+        return 1 if self.model.is_narrow else 2
+
+    @property
     def queries(self) -> int:
         """Width of the queries here."""
         return self.model.attention_width // self.tp
 
     @property
     def keys(self) -> int:
-        """Width of the keys here, and of the values."""
+        """Width of the keys here."""
         return self.model.kv_width // self.tp
+
+    @property
+    def values(self) -> int:
+        """Width of the values here."""
+        return self.model.kv_heads * self.model.value_head // self.tp
+
+    @property
+    def context(self) -> int:
+        """Width of what attention puts out here."""
+        return self.model.heads * self.model.value_head // self.tp
+
+    def pairs(self, layer: int) -> int:
+        """Pairs of words that fused attention computes here, by head."""
+        return self.samples * self.model.pairs(layer)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the microbatch."""
+        return self.words // self.model.length
 
     @property
     def scores(self) -> int:
         """Numbers in all rows of scores: heads x words x length."""
         return self.model.heads // self.tp * self.words * self.model.length
-
-    @property
-    def batched(self) -> int:
-        """Matrices of scores: heads here x samples."""
-        return self.model.heads // self.tp * (self.words // self.model.length)
 
     @property
     def rows_bytes(self) -> int:
@@ -71,10 +92,34 @@ class Shard:
         """Bytes of a tensor (words, hidden): the size of tp's collectives."""
         return 2 * self.words * self.model.hidden
 
+    @property
+    def gathered_bytes(self) -> int:
+        """What a split sequence is gathered of before attention: words, or their latents, and the
+        words beside them where queries are made of these.
+        """
+        m = self.model
+        width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
+        return 2 * self.words * width
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """What the busiest device of those that share the experts gets of words, or sends back."""
+        return self.busiest(self.rows_bytes * self.model.top_k)
+
+    def busiest(self, mean: int) -> int:
+        """What falls to the busiest device of those that share the experts, from the mean.
+
+        It gets at most every word of all of them, once for each of its experts (ours).
+        """
+        m = self.model
+        most = Fraction(self.ep * min(m.top_k, m.experts // self.ep), m.top_k)
+        return ceil(mean * min(Fraction(str(m.skew)), most))
+
     def layer_parameters(self, layer: int) -> tuple[int, int]:
         """Parameters of a layer here: those that all replicas have, and those of the experts."""
-        split, whole, experts = self.model.layer_parameters(layer)
-        return split // self.tp + whole, experts // (self.tp * self.ep)
+        of = self.model.layer_parameters(layer)
+        experts = of.experts // (self.tp * self.ep) + of.beside // self.ep
+        return of.split // self.tp + of.whole, experts
 
     @property
     def embedding_parameters(self) -> int:
@@ -151,9 +196,22 @@ def _mask(s: Shard) -> int:
     return s.rows * s.model.hidden if s.model.dropout else 0
 
 
+def _inputs(s: Shard, width: int) -> int:
+    """Of a part's norms, and of its first products, these of so many bytes a number."""
+    norms = 2 if s.model.post_norms else 1
+    return norms * s.rows_bytes + width * s.rows * s.model.hidden + _mask(s)
+
+
 def _attention(s: Shard) -> int:
-    """Input of norm and products; queries, keys, values; what the projection reads; the mask."""
-    return 2 * s.rows_bytes + 4 * s.words * (s.queries + s.keys) + _mask(s)
+    """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
+    m, output = s.model, s.words * s.context
+    kept = _inputs(s, s.width) + 2 * s.words * (s.queries + s.keys + s.values) + 2 * output
+    if m.is_narrow:  # attention keeps its output, the projection what it makes of it
+        kept += output
+    if m.head_norms:
+        kept += 2 * s.words * (s.queries + s.keys)
+    # Latents before their norm and after it: what tells the position is in the keys.
+    return kept + (2 + s.width) * s.rows * (m.query_latent + m.kv_latent)
 
 
 def _core(s: Shard) -> int:
@@ -166,25 +224,39 @@ def _core(s: Shard) -> int:
 def _second(s: Shard, layer: int) -> int:
     """Input of norm and of the products, what the activation reads and produces, the mask."""
     m = s.model
-    kept = 2 * s.rows_bytes + _mask(s)
+    # What the activation reads and what it puts out, for the second product to read.
+    between = 2 * (m.matrices - 1) + s.width
     if not m.is_moe(layer):
-        return kept + 2 * s.words * m.inner // s.tp * m.matrices
-    inner = m.expert_inner // s.tp
+        return _inputs(s, s.width) + s.words * m.inner // s.tp * between
+    inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
     kept += 4 * s.rows * m.experts  # the router's probabilities
     # Sorted words before the experts and after, as they are sent: a share of them on each tp rank.
-    kept += 2 * 2 * s.rows * m.top_k * m.hidden
-    return kept + 2 * s.words * inner * m.matrices * (m.top_k + m.shared_experts)
+    kept += (s.width + 2) * s.busiest(s.rows * m.top_k) * m.hidden
+    if m.shared_experts:
+        kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
+    return kept + inner * between * (s.busiest(s.words * m.top_k) + s.words * m.shared_experts)
 
 
 def _workspace(s: Shard, layer: int) -> int:
     """The most that the backward has at once.
 
-    Gradients of what the activation read and produced, and two of (words, hidden): with sequence
-    parallelism the whole sequence is gathered once more for the gradient of the weights.
+    Gradients of what the activation read and produced, or those of fused attention, and two of
+    (words, hidden): with sequence parallelism the whole sequence is gathered once more for the
+    gradient of the weights.
     """
     m = s.model
-    inner = m.top_k * m.expert_inner if m.is_moe(layer) else m.inner
-    return 2 * s.words * inner // s.tp * m.matrices + 2 * s.words_bytes
+    inner = m.inner * s.words
+    if m.is_moe(layer):
+        inner = m.expert_inner * s.busiest(s.words * m.top_k)
+    second = 2 * inner // s.tp * m.matrices
+    return (max(second, _attention_workspace(s)) if s.flash else second) + 2 * s.words_bytes
+
+
+def _attention_workspace(s: Shard) -> int:
+    """Gradients of queries, keys, values and output, and the sums of the first in float32
+    (FlashAttention-2, algorithm 2).
+    """
+    return 2 * s.words * (s.queries + s.keys + s.values + s.context) + 4 * s.words * s.queries
 
 
 def classifier_saved(s: Shard) -> int:

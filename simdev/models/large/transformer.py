@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from numbers import Real
+from typing import Any, NamedTuple
 
-from ...errors import InputError, refuse
+from ...errors import refuse
 from ...frozen import FrozenDict
 from ...graph import PHASES
 from ...units import Number, is_count, name_problems, parse_time
 
 NORMS = ("layer", "rms")
+PRECISIONS = ("bfloat16", "float8")
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
 POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
-OPTIONAL = "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width"
-SWITCHES = "gated", "bias", "dropout", "tied", "positions"
+OPTIONAL = (
+    "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
+    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every",
+)  # fmt: skip
+SWITCHES = (
+    "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
+    "post_norms", "sinks", "causal",
+)  # fmt: skip
+
+
+class LayerParameters(NamedTuple):
+    """Of one layer: what tp splits, what every rank of tp has whole; of its experts likewise."""
+
+    split: int
+    whole: int
+    experts: int
+    beside: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,21 @@ class Transformer:
     ``experts`` > 0: all layers but the first ``dense_layers`` send each word to ``top_k`` of so
     many experts of ``expert_inner``, beside ``shared_experts`` of that width which every word
     meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
+
+    - ``kv_latent`` > 0 is multi-head latent attention (DeepSeek-V2, section 2.1): keys and values
+      are made of so many numbers a word, queries of ``query_latent`` (0: of the word itself).
+      ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
+      heads; values are ``value_width`` wide (0: as keys, with and without latents).
+    - ``head_norms``: each head's query and key is normed; ``post_norms``: so is what both parts of
+      a layer put out; ``sinks``: a number a head stands in every softmax.
+    - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
+      choice of experts.
+    - ``window`` > 0: a word attends to so many before it; every ``global_every``-th layer (0: none)
+      to all. ``causal``: fused attention skips the pairs that are masked; else all are computed.
+    - ``precision`` of the layers' products: "float8" computes them from operands of a byte, all but
+      the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
+      experts gets so many times the words of the mean; all wait for it.
+
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
     made again) for a microbatch, and the step's "update", in seconds.
     """
@@ -55,6 +86,20 @@ class Transformer:
     shared_experts: int = 0
     dense_layers: int = 0
     host_time: Mapping[str, Number] = FrozenDict()
+    value_width: int = 0
+    query_latent: int = 0
+    kv_latent: int = 0
+    rotary_width: int = 0
+    window: int = 0
+    global_every: int = 0
+    qkv_bias: bool = False
+    router_bias: bool = False
+    head_norms: bool = False
+    post_norms: bool = False
+    sinks: bool = False
+    causal: bool = False
+    precision: str = PRECISIONS[0]
+    skew: float | Fraction = 1
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -80,6 +125,11 @@ class Transformer:
                 yield f"{name}: must be true or false, got {getattr(self, name)!r}"
         if self.norm not in NORMS:
             yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
+        if self.precision not in PRECISIONS:
+            yield f'precision: must be one of {", ".join(PRECISIONS)}, got "{self.precision}"'
+        is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
+        if not (is_number and 1 <= self.skew <= MOST):
+            yield f"skew: must be a number from 1 to {MOST:,}, got {self.skew!r}"
 
     def _size_problems(self) -> Iterator[str]:
         if not self.head_width:
@@ -92,10 +142,44 @@ class Transformer:
             yield "expert_inner: experts need a width"
         if self.dense_layers > self.layers:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
+        if self.global_every and not self.window:
+            yield "global_every: without window all layers attend to all words"
+        yield from self._latent_problems()
+
+    def _latent_problems(self) -> Iterator[str]:
+        if not self.kv_latent:
+            for name in ("query_latent", "rotary_width"):
+                if getattr(self, name):
+                    yield f"{name}: goes with kv_latent"
+            return
+        if self.kv_heads != self.heads:
+            yield f"kv_heads: keys of a latent have all {self.heads} heads, got {self.kv_heads}"
+        if self.rotary_width >= self.head_width:
+            yield f"rotary_width: must be below head_width {self.head_width}"
+        for name in ("bias", "qkv_bias", "head_norms"):
+            if getattr(self, name):
+                yield f"{name}: is not known of attention with kv_latent"
 
     def is_moe(self, layer: int) -> bool:
         """Whether a layer has experts."""
         return self.experts > 0 and layer >= self.dense_layers
+
+    def reach(self, layer: int) -> int:
+        """To how many words a word of a layer attends at most."""
+        is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
+        return min(self.window, self.length) if self.window and not is_global else self.length
+
+    def kind_of(self, layer: int) -> tuple[bool, int]:
+        """What tells a layer from others: those of one kind cost the same."""
+        return self.is_moe(layer), self.reach(layer)
+
+    def pairs(self, layer: int) -> int:
+        """Pairs of words of one sample that count, by head: all within reach, or ``causal`` those
+        that are not masked, as if words were infinitely many (half of all, as FlashAttention
+        counts).
+        """
+        reach = self.reach(layer)
+        return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
 
     @property
     def attention_width(self) -> int:
@@ -104,17 +188,32 @@ class Transformer:
 
     @property
     def kv_width(self) -> int:
-        """Of all keys, or all values."""
+        """Of all keys."""
         return self.kv_heads * self.head_width
+
+    @property
+    def value_head(self) -> int:
+        """Of one head's values."""
+        return self.value_width or self.head_width
+
+    @property
+    def latents(self) -> int:
+        """Numbers a word from which queries (0: made of the word itself) and keys are made."""
+        return self.query_latent + self.kv_latent + self.rotary_width
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the layers' products read numbers of a byte."""
+        return self.precision == PRECISIONS[1]
 
     @property
     def matrices(self) -> int:
         """Of a feed-forward part: 3 where it is gated."""
         return 3 if self.gated else 2
 
-    def norm_parameters(self) -> int:
-        """Of one norm."""
-        return self.hidden * (2 if self.norm == "layer" else 1)
+    def norm_parameters(self, width: int = 0) -> int:
+        """Of one norm, over the hidden size or another width."""
+        return (width or self.hidden) * (2 if self.norm == "layer" else 1)
 
     def parameters(self) -> int:
         """All parameters, the embedding counted once where it is tied."""
@@ -122,47 +221,82 @@ class Transformer:
         rows = self.vocabulary * (1 if self.tied else 2) + self.length * self.positions
         return layers + rows * self.hidden + self.norm_parameters()
 
-    def layer_parameters(self, layer: int) -> tuple[int, int, int]:
-        """Of one layer: what tp splits, what every rank of tp has whole, those of the experts."""
-        h, a, kv = self.hidden, self.attention_width, self.kv_width
-        split = h * (a + 2 * kv) + a * h + self.bias * (a + 2 * kv)
-        whole = 2 * self.norm_parameters() + self.bias * h
+    def active_parameters(self) -> int:
+        """Those that a word meets: of the experts ``top_k``, and no tables that are looked up, as
+        DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
+        """
+        looked_up = self.vocabulary * (not self.tied) + self.length * self.positions
+        idle = sum(
+            (of.experts + of.beside) // self.experts * (self.experts - self.top_k)
+            for of in map(self.layer_parameters, range(self.dense_layers, self.layers))
+            if self.experts
+        )
+        return self.parameters() - looked_up * self.hidden - idle
+
+    def layer_parameters(self, layer: int) -> LayerParameters:
+        """Of one layer."""
+        h, inner = self.hidden, self.expert_inner if self.is_moe(layer) else self.inner
+        split, whole = self._attention_parameters()
+        into, mlp = inner * (self.matrices - 1), self.matrices * h * inner
         if not self.is_moe(layer):
-            split += self.matrices * h * self.inner + self.bias * self.inner
-            return split, whole + self.bias * h, 0
-        expert = self.matrices * h * self.expert_inner
-        return split + expert * self.shared_experts, whole + h * self.experts, expert * self.experts
+            return LayerParameters(split + mlp + self.bias * into, whole + self.bias * h, 0, 0)
+        shared = mlp + self.bias * into
+        split += self.shared_experts * shared
+        whole += (self.experts + self.bias * (self.shared_experts > 0)) * h
+        whole += (self.bias or self.router_bias) * self.experts
+        return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
+
+    def _attention_parameters(self) -> tuple[int, int]:
+        """What tp splits, and what every rank of it has whole, the layer's norms among it."""
+        h, values = self.hidden, self.kv_heads * self.value_head
+        split, whole = self._attention_weights()
+        whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
+        if self.bias or self.qkv_bias:
+            split += self.attention_width + self.kv_width + values
+        split += self.sinks * self.heads
+        if self.head_norms:
+            whole += 2 * self.norm_parameters(self.head_width)
+        for latent in filter(None, (self.query_latent, self.kv_latent)):
+            whole += self.norm_parameters(latent)
+        return split, whole
+
+    def _attention_weights(self) -> tuple[int, int]:
+        """Of its products: what tp splits, and the way down to latents, which it does not."""
+        h, context = self.hidden, self.heads * self.value_head
+        if not self.kv_latent:
+            into = self.attention_width + self.kv_width + self.kv_heads * self.value_head
+            return h * into + context * h, 0
+        keys = self.heads * (self.head_width - self.rotary_width) + context
+        queries = (self.query_latent or h) * self.attention_width
+        return queries + self.kv_latent * keys + context * h, h * self.latents
 
     def flops(self, samples: int) -> int:
         """FLOPs of a step's products over so many samples, forward and backward, nothing made
         twice.
 
-        A multiply-add counts two, attention over all pairs of words (Narayanan et al. 2021, section
+        A multiply-add counts two, attention over ``pairs`` of words (Narayanan et al. 2021, section
         5.1).
         """
         words = samples * self.length
-        layers = sum(self._layer_flops(words, i) for i in range(self.layers))
+        layers = sum(self._layer_flops(samples, i) for i in range(self.layers))
         return 3 * (layers + 2 * words * self.hidden * self.vocabulary)
 
     def flops_again(self, samples: int, recompute: str) -> int:
         """Those that recomputation ("none", "selective", "full") adds."""
-        words = samples * self.length
-        if recompute == "full":
-            return sum(self._layer_flops(words, i) for i in range(self.layers))
-        return self.layers * self._core_flops(words) if recompute == "selective" else 0
+        count = {"full": self._layer_flops, "selective": self._core_flops}.get(recompute)
+        return sum(count(samples, i) for i in range(self.layers)) if count else 0
 
-    def _core_flops(self, words: int) -> int:
-        return 4 * words * self.length * self.attention_width
+    def _core_flops(self, samples: int, layer: int) -> int:
+        """Scores, and the values that they weigh."""
+        return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
 
-    def _layer_flops(self, words: int, layer: int) -> int:
+    def _layer_flops(self, samples: int, layer: int) -> int:
         """Of one layer's forward."""
-        used, _, experts = self.layer_parameters(layer)
-        # Biases are added, not multiplied.
-        inner = 0 if experts else self.inner
-        used -= self.bias * (self.attention_width + 2 * self.kv_width + inner)
-        if experts:
-            used += experts // self.experts * self.top_k + self.hidden * self.experts
-        return 2 * words * used + self._core_flops(words)
+        is_moe, h = self.is_moe(layer), self.hidden
+        used = sum(self._attention_weights())
+        inner = (self.top_k + self.shared_experts) * self.expert_inner if is_moe else self.inner
+        used += self.matrices * h * inner + self.experts * h * is_moe
+        return 2 * samples * self.length * used + self._core_flops(samples, layer)
 
 
 def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
@@ -180,76 +314,3 @@ def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
         except ValueError as error:
             problems.append(f"host_time.{phase}: {error}")
     return seconds, problems
-
-
-_LLAMA: Mapping[str, Any] = {
-    "gated": True, "bias": False, "norm": "rms", "dropout": False, "tied": False,
-    "positions": False,
-}  # fmt: skip
-
-
-def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_200) -> Transformer:
-    return Transformer(name, layers, hidden, heads, 4 * hidden, vocabulary, 2048)
-
-
-def _llama(
-    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:
-    return Transformer(
-        name, layers, hidden, heads, inner, vocabulary, **{"length": 4096, **_LLAMA, **more}
-    )
-
-
-# Sources: GPT of 22B to 1T: Narayanan et al. 2021 (Megatron-LM, table 1) and Korthikanti et al.
-# 2022 (table 3); GPT-3: Brown et al. 2020 (table 2.1); Llama 2: Touvron et al. 2023; Llama 3:
-# Grattafiori et al. 2024 (table 3); Mixtral: Jiang et al. 2024 (table 1) and Mistral's release of
-# 8x22B; DeepSeekMoE: Dai et al. 2024 (section 5).
-LARGE: Mapping[str, Transformer] = {
-    model.name: model
-    for model in (
-        _gpt("gpt-1.7b", 24, 2304, 24),
-        _gpt("gpt-3.6b", 30, 3072, 32),
-        _gpt("gpt-7.5b", 36, 4096, 32),
-        _gpt("gpt-18b", 40, 6144, 48),
-        _gpt("gpt-22b", 48, 6144, 64),
-        _gpt("gpt-39b", 48, 8192, 64),
-        _gpt("gpt3-175b", 96, 12_288, 96, 50_257),
-        _gpt("megatron-530b", 105, 20_480, 128),
-        _gpt("megatron-1t", 128, 25_600, 160),
-        _llama("llama2-7b", 32, 4096, 32, 11_008, 32_000),
-        _llama("llama2-13b", 40, 5120, 40, 13_824, 32_000),
-        _llama("llama2-70b", 80, 8192, 64, 28_672, 32_000, kv_heads=8),
-        _llama("llama3-8b", 32, 4096, 32, 14_336, 128_256, kv_heads=8, length=8192),
-        _llama("llama3-70b", 80, 8192, 64, 28_672, 128_256, kv_heads=8, length=8192),
-        _llama("llama3-405b", 126, 16_384, 128, 53_248, 128_256, kv_heads=8, length=8192),
-        _llama("mixtral-8x7b", 32, 4096, 32, 14_336, 32_000, kv_heads=8, experts=8, top_k=2,
-        expert_inner=14_336),
-        _llama("mixtral-8x22b", 56, 6144, 48, 16_384, 32_000, kv_heads=8, experts=8, top_k=2,
-        expert_inner=16_384),
-        _llama(
-            "deepseek-moe-16b", 28, 2048, 16, 10_944, 102_400,
-            experts=64, top_k=6, expert_inner=1408, shared_experts=2, dense_layers=1,
-        ),
-    )
-}  # fmt: skip
-
-
-def large_model(name: str, /, **sizes: Any) -> Transformer:
-    """A model of LARGE, with other sizes where they are given. Raises InputError."""
-    if not isinstance(name, str) or name not in LARGE:
-        near = get_close_matches(str(name), LARGE, 3) or list(LARGE)
-        raise InputError(f'model: no large model called "{name}"; perhaps {", ".join(near)}')
-    known = {field.name for field in fields(Transformer)} - {"name"}
-    listed = ", ".join(sorted(known))
-    unknown = [
-        f"{key}: is no size of a large model; there are {listed}"
-        for key in sizes
-        if key not in known
-    ]
-    refuse(unknown)
-    published = LARGE[name]
-    # What follows from the heads is worked out anew; keys of fewer heads stay as published.
-    derived = {"head_width": 0} if {"heads", "hidden"} & sizes.keys() else {}
-    if "heads" in sizes and published.kv_heads == published.heads:
-        derived["kv_heads"] = 0
-    return replace(published, **{**derived, **sizes}) if sizes else published

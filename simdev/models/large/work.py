@@ -3,8 +3,8 @@ roofline, each with the measured op that is like it.
 
 Bytes are those that kernels read and write where what frameworks fuse is fused: scale, mask and
 softmax; bias, dropout and addition; bias and GELU; SwiGLU; and the addition of a weight's gradient
-to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Attention counts all pairs of
-words.
+to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attention counts
+``Transformer.pairs`` of words, else all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import likes
-from .likes import BACKWARD, Loads, kernel
+from .likes import BACKWARD, NARROW, Loads, kernel
 from .shard import Shard
 
 
@@ -49,10 +49,36 @@ def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
     )
 
 
-def _norm(s: Shard) -> Block:
-    x = s.rows_bytes
+def _linear(s: Shard, name: str, m: int, k: int, n: int) -> Block:
+    """A product in the model's precision.
+
+    In float8 its input and the gradient of its output are made narrow once, along rows and along
+    columns, a byte each (NVIDIA's Transformer Engine, ``cast_transpose``); weights with the
+    update.
+    """
+    if not s.model.is_narrow:
+        return _product(s, name, m, k, n)
+    flops, x, w, y, g = 2 * m * k * n, m * k, k * n, m * n, s.gradient_bytes * k * n
+
+    def narrow(part: str, size: int) -> likes.Kernel:
+        return kernel(f"{name} {part}", "elementwise", 2 * size, 2 * size)
+
+    def part(suffix: str, read: int, written: int) -> likes.Kernel:
+        return kernel(f"{name}{suffix}", "gemm", read, written, flops, dtype=NARROW)
+
+    return Block(
+        (narrow("cast", x), part("", x + w, 2 * y)),
+        (narrow("dy cast", y), part(" dx", y + w, 2 * x)),
+        (part(" dw", x + y + g, g),),
+    )
+
+
+def _norm(s: Shard, rows: int = 0, width: int = 0) -> Block:
+    """A norm of the words, or of ``rows`` of another width."""
+    rows, width = rows or s.rows, width or s.model.hidden
+    x = 2 * rows * width
     # Gradients of scale and shift: one more pass over the input and its gradient.
-    forward, back = likes.norms(s)
+    forward, back = likes.norms(s, rows, width)
     again = (kernel("norm dw", "norm", 2 * x, 0, like=back),)
     return Block(
         (kernel("norm", "norm", x, x, like=forward),),
@@ -72,17 +98,22 @@ def _residual(s: Shard) -> Block:
     return Block((kernel("residual", "elementwise", 2 * x, x + mask, like=add),), backward, ())
 
 
-def _core(s: Shard) -> Block:
+def _core(s: Shard, number: int) -> Block:
     """Attention itself: one op, or two products with a softmax (and dropout) over all scores."""
-    q, kv, e = 2 * s.words * s.queries, 2 * s.words * s.keys, s.scores
-    flops, masked = 2 * s.words * s.model.length * s.queries, s.model.dropout
+    q, k, v, o = (2 * s.words * width for width in (s.queries, s.keys, s.values, s.context))
+    heads, m = s.model.heads // s.tp, s.model
     if s.flash:
-        once, twice = likes.attention(s)
+        # Where words attend to few, no measured op is like it: those are causal.
+        pair = 2 * s.pairs(number) * heads
+        once, twice = likes.attention(s) if m.reach(number) == m.length else (None, None)
+        forward, back = m.head_width + m.value_head, 3 * m.head_width + 2 * m.value_head
         # The backward makes the scores again: five products for the forward's two.
-        size = 3 * q + 2 * kv, q + 2 * kv
-        forward = (kernel("attention", "attention", q + 2 * kv, q, 2 * flops, once),)
-        return Block(forward, (kernel("attention dx", "attention", *size, 5 * flops, twice),), ())
-    like = likes.unfused(s)
+        size = q + k + v + 2 * o, q + k + v
+        ahead = kernel("attention", "attention", q + k + v, o, pair * forward, once)
+        behind = kernel("attention dx", "attention", *size, pair * back, twice)
+        return Block((ahead,), (behind,), ())
+    like, masked, e = likes.unfused(s), m.dropout, s.scores
+    scores, weighed = 2 * e * m.head_width, 2 * e * m.value_head
 
     def load(name: str, op_class: str, read: int, written: int, count: int = 0) -> likes.Kernel:
         return kernel(name, op_class, read, written, count, like[name])
@@ -90,31 +121,59 @@ def _core(s: Shard) -> Block:
     dropout = [load("dropout", "elementwise", 2 * e, 3 * e)] * masked
     dropout_dx = [load("dropout dx", "elementwise", 3 * e, 2 * e)] * masked
     unfused: Loads = (
-        load("scores", "gemm", q + kv, 2 * e, flops),
+        load("scores", "gemm", q + k, 2 * e, scores),
         load("softmax", "softmax", 2 * e, 2 * e),
         *dropout,
-        load("context", "gemm", 2 * e + kv, q, flops),
+        load("context", "gemm", 2 * e + v, o, weighed),
     )
     backward = (
-        load("context dx", "gemm", q + kv, 2 * e, flops),
-        load("context dv", "gemm", 2 * e + q, kv, flops),
+        load("context dx", "gemm", o + v, 2 * e, weighed),
+        load("context dv", "gemm", 2 * e + o, v, weighed),
         *dropout_dx,
         load("softmax dx", "softmax", 4 * e, 2 * e),
-        load("scores dq", "gemm", 2 * e + kv, q, flops),
-        load("scores dk", "gemm", 2 * e + q, kv, flops),
+        load("scores dq", "gemm", 2 * e + k, q, scores),
+        load("scores dk", "gemm", 2 * e + q, k, scores),
     )
     return Block(unfused, backward, (), unfused if s.recompute == "selective" else ())
 
 
-def _attention(s: Shard) -> Block:
-    h, width = s.model.hidden, s.queries + 2 * s.keys
-    before = _norm(s) + _product(s, "qkv", s.words, h, width)
-    if not s.model.positions:
-        size = 2 * s.words * (s.queries + s.keys)
-        like = likes.plain("mul", [s.words, s.queries + s.keys], 2)
-        rotary = (kernel("rotary", "elementwise", size, size, like=like),)
-        before += Block(rotary, rotary, ())
-    return before + _core(s) + _product(s, "projection", s.words, s.queries, h) + _residual(s)
+def _into(s: Shard) -> Block:
+    """Queries, keys and values of the words, by way of latents where there are such.
+
+    The way down is the same on all ranks of tp, each for its share of a split sequence
+    (Megatron-LM, ``multi_latent_attention.py``).
+    """
+    m, h = s.model, s.model.hidden
+    if not m.kv_latent:
+        return _linear(s, "qkv", s.words, h, s.queries + s.keys + s.values)
+    block = _linear(s, "latents", s.rows, h, m.latents)
+    for latent in filter(None, (m.query_latent, m.kv_latent)):
+        block += _norm(s, s.rows, latent)
+    block += _linear(s, "queries", s.words, m.query_latent or h, s.queries)
+    rest = s.queries - m.heads // s.tp * m.rotary_width
+    return block + _linear(s, "keys and values", s.words, m.kv_latent, rest + s.values)
+
+
+def _rotary(s: Shard) -> Block:
+    """Of queries and keys; of latents, of the part that tells the position, which is put beside the
+    rest of each key.
+    """
+    m = s.model
+    queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
+    size = 2 * s.words * (queries + s.keys)
+    like = likes.plain("mul", [s.words, queries + s.keys], 2)
+    rotary = (kernel("rotary", "elementwise", size, size, like=like),)
+    return Block(rotary, rotary, ())
+
+
+def _attention(s: Shard, number: int) -> Block:
+    m = s.model
+    before = _norm(s) + _into(s)
+    if m.head_norms:
+        before += _norm(s, s.words * (m.heads + m.kv_heads) // s.tp, m.head_width)
+    if not m.positions:
+        before += _rotary(s)
+    return before + _core(s, number) + _linear(s, "projection", s.words, s.context, m.hidden)
 
 
 def _activation(s: Shard, words: int, inner: int) -> Block:
@@ -131,20 +190,21 @@ def _activation(s: Shard, words: int, inner: int) -> Block:
 def _mlp(s: Shard, words: int, inner: int) -> Block:
     """Two products with an activation between them; a gated one makes gate and value in one."""
     h = s.model.hidden
-    first = _product(s, "up", words, h, inner * (2 if s.model.gated else 1))
-    return first + _activation(s, words, inner) + _product(s, "down", words, inner, h)
+    first = _linear(s, "up", words, h, inner * (2 if s.model.gated else 1))
+    return first + _activation(s, words, inner) + _linear(s, "down", words, inner, h)
 
 
 def _experts(s: Shard) -> Block:
-    """Router, the experts that live here on their even share of the words, and the shared ones.
+    """Router, the experts that live here on their share of the words, even or the busiest
+    device's, and the shared ones.
 
     Words are sorted by expert before and after.
     """
     m, inner = s.model, s.model.expert_inner // s.tp
-    size = 2 * s.rows * m.top_k * m.hidden
+    size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
     sort = (kernel("sort", "data_movement", size, size),) * 2
-    # Each of the ep ranks sends words x top_k rows; every expert is taken to get equally many.
-    words = -(-s.words * m.top_k * s.ep // m.experts)
+    # Each of the ep ranks sends words x top_k rows; those who live here get equally many.
+    words = -(-s.busiest(s.words * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
     expert = _mlp(s, words, inner)
     # A product each, for grouped kernels take as long where every expert has many words.
@@ -157,8 +217,10 @@ def _experts(s: Shard) -> Block:
 
 def layer(s: Shard, number: int) -> Block:
     """A whole layer: attention and feed-forward part, each behind a norm and with a skip."""
-    second = _experts(s) if s.model.is_moe(number) else _mlp(s, s.words, s.model.inner // s.tp)
-    return _attention(s) + _norm(s) + second + _residual(s)
+    m = s.model
+    second = _experts(s) if m.is_moe(number) else _mlp(s, s.words, m.inner // s.tp)
+    after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
+    return _attention(s, number) + after + _norm(s) + second + after
 
 
 def embedding(s: Shard) -> Block:
