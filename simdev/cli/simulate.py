@@ -48,12 +48,16 @@ COUNTS = {
     "chunks": "stages a rank, of interleaved schedules",
     "zero": "0 to 3: what the replicas share out (default 1, the optimizer state)",
     "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",
+    "in_flight": "buckets that ZeRO 2 and 3 reduce beside the backward (default 1)",
+    "bucket": "most parameters of such a bucket (default 500,000,000; else a layer)",
+    "reduce_bytes": "of a gradient between replicas (default: 2 with ZeRO 2 and 3, else 4)",
 }
 TEXTS = {
     "schedule": "of the pipeline (default 1F1B)",
     "recompute": "none, selective or full",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
+    "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
 }
 # Fields that are true by default; each text is the help of its ``--no-`` option.
 SWITCHES = {

@@ -85,6 +85,10 @@ class _PipelineShape(TypedDict, total=False):
     ranks: list[str]
     zero: int
     prefetch: int
+    in_flight: int
+    bucket: int
+    reduce_bytes: int | None
+    message_latency: Seconds
     overlap: bool
     recompute: str
     flash: bool

@@ -162,6 +162,7 @@ _TEXTS = {
     "launch": time_text,
     "latency": time_text,
     "message": time_text,
+    "message_latency": time_text,
     "bandwidth": rate_text,
     "host_bandwidth": rate_text,
     "aggregation": rate_text,

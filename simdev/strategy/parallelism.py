@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from ..errors import InputError
 from ..frozen import freeze
-from ..units import Number, is_count, parse_bandwidth
+from ..units import Number, is_count, parse_bandwidth, parse_time
 
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("activations", "optimizer")
@@ -36,8 +36,13 @@ class Parallelism:
       first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
       (none: the first workers). ``pp`` follows from these where it is not told.
     - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every
-      microbatch), 3 parameters too (gathered for each use, ``prefetch`` layers ahead). ``overlap``:
-      gradients are reduced beside the backward.
+      microbatch), 3 parameters too (gathered for each use, ``prefetch`` buckets ahead). A bucket
+      of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more than ``bucket``
+      parameters is cut into equal ones. ``overlap``: gradients are reduced beside the backward,
+      with ZeRO 2 and 3 of ``in_flight`` buckets at once (the backward waits), else of none.
+    - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
+      with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
+      collective and transfer takes beside what the cluster says of it.
     - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``:
       attention is one op that keeps no scores. ``sequence_parallel``: what tp does not split is
       split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
@@ -62,6 +67,10 @@ class Parallelism:
     ranks: tuple[str, ...] = ()
     zero: int = 1
     prefetch: int = 1
+    in_flight: int = 1
+    bucket: int = 500_000_000
+    reduce_bytes: int | None = None
+    message_latency: Number = 0
     overlap: bool = True
     recompute: str = "none"
     flash: bool = True
@@ -76,11 +85,12 @@ class Parallelism:
         if self.pp == 1:
             object.__setattr__(self, "pp", self._implied_ranks())
         problems = list(self._problems())
-        if self.host_bandwidth is not None:
-            try:
-                object.__setattr__(self, "host_bandwidth", parse_bandwidth(self.host_bandwidth))
-            except ValueError as error:
-                problems.append(f"host_bandwidth: {error}")
+        for name, parse in (("host_bandwidth", parse_bandwidth), ("message_latency", parse_time)):
+            if getattr(self, name) is not None:
+                try:
+                    object.__setattr__(self, name, parse(getattr(self, name)))
+                except ValueError as error:
+                    problems.append(f"{name}: {error}")
         if problems:
             raise InputError(problems)
 
@@ -127,10 +137,7 @@ class Parallelism:
                 yield f"{name}: must be a whole number from 1 to {MOST:,}, got {value!r}"
         if not (is_count(self.zero) and self.zero <= 3):
             yield f"zero: must be 0, 1, 2 or 3, got {self.zero!r}"
-        for name, most in (("prefetch", MOST), ("gradient_bytes", 8), ("state_bytes", 64)):
-            value = getattr(self, name)
-            if not (is_count(value) and value <= most):
-                yield f"{name}: must be a whole number from 0 to {most:,}, got {value!r}"
+        yield from self._size_problems()
         if len({type(stage) for stage in self.stages}) > 1:
             yield "stages: are lists of patterns, or all names of the ops with which they begin"
         if self.ranks and len(self.ranks) != self.pp:
@@ -138,6 +145,17 @@ class Parallelism:
         for stage, count in enumerate(self.stage_layers):
             if not (is_count(count) and count):
                 yield f"stage_layers[{stage}]: a stage needs one layer at least, got {count!r}"
+
+    def _size_problems(self) -> Iterator[str]:
+        for name, least, most in (
+            ("prefetch", 0, MOST), ("in_flight", 0, MOST), ("bucket", 1, 2**62),
+            ("gradient_bytes", 0, 8), ("reduce_bytes", 0, 8), ("state_bytes", 0, 64),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if name == "reduce_bytes" and value is None:
+                continue
+            if not (is_count(value) and least <= value <= most):
+                yield f"{name}: must be a whole number from {least} to {most:,}, got {value!r}"
 
     @property
     def devices(self) -> int:
@@ -148,6 +166,17 @@ class Parallelism:
     def samples(self) -> int:
         """Samples of a step: the global batch."""
         return self.dp * self.microbatches * self.microbatch
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes of a gradient on its way between replicas.
+
+        FSDP and DeepSpeed reduce in the type of the parameters (``MixedPrecisionPolicy``,
+        ``communication_data_type``), Megatron-LM in that of the sums.
+        """
+        if self.reduce_bytes is not None:
+            return self.reduce_bytes
+        return 2 if self.zero >= 2 else self.gradient_bytes
 
     @property
     def host_rate(self) -> Fraction:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...models.large.roles import NO_LAYER
 from ...schedules import FORWARD
-from .program import NONE, Placed, Program, Template
+from .program import ENDS, NONE, Placed, Program, Template
 from .templates import template_of
 
 
@@ -32,6 +33,7 @@ def add_actions(program: Program, rank: int) -> None:
         for source, target in placed[key].template.edges:
             program.edge(placed[key].base + source, placed[key].base + target)
     _gate(program, templates, bases)
+    _hold_back(program, templates, bases)
     before = sum(action is not None for row in schedule.rows[:rank] for action in row)
     numbers = np.arange(before, before + len(actions))
     table = np.concatenate([template.table for template in templates])
@@ -39,23 +41,56 @@ def add_actions(program: Program, rank: int) -> None:
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """What a visit fetches ahead waits for the visit that stands ``prefetch`` + 1 before it."""
+    """What a turn fetches ahead waits for the turn that stands ``prefetch`` + 1 before it."""
     p = program.parallelism
     if p.zero < 3 and "activations" not in p.offload:
         return
-    visits = [
-        (visit, base)
+    turns = [
+        (turn, base)
         for template, base in zip(templates, bases, strict=True)
-        for visit in template.visits.values()
+        for turn in template.turns
+        if p.zero == 3 or turn.layer != NO_LAYER  # else the ends fetch nothing
     ]
     program.edges(
         (before.last + base_before, row + base)
-        for (before, base_before), (visit, base) in zip(
-            visits, visits[1 + p.prefetch :], strict=False
-        )
-        for row in (*visit.gathers, visit.fetch)
+        for (before, base_before), (turn, base) in zip(turns, turns[1 + p.prefetch :], strict=False)
+        for row in (*(sent.row for sent in turn.gathers), turn.fetch)
         if row != NONE
     )
+
+
+def _hold_back(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
+    """A turn that makes gradients waits until all but ``in_flight`` before it are reduced."""
+    p = program.parallelism
+    turns = [
+        (turn, base)
+        for template, base in zip(templates, bases, strict=True)
+        for turn in template.turns
+        if turn.reduced
+    ]
+    program.edges(
+        (sent.row + base_before, turn.first + base)
+        for (before, base_before), (turn, base) in zip(
+            turns, turns[1 + p.in_flight * p.overlap :], strict=False
+        )
+        for sent in before.reduced
+    )
+    if templates and program.tied_table(templates[0].rank):
+        _hold_back_table(program, templates, bases)
+
+
+def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
+    """The classifier begins the gradient of the embedding's table when the last one is reduced.
+
+    That keeps no more than one; ours, as nobody tells how a table is held back.
+    """
+    done: list[int] = []
+    for template, base in zip(templates, bases, strict=True):
+        embedding, classifier = (template.ends.get(end) for end in ENDS)
+        if classifier is not None and classifier.reduced:
+            program.edges((row, classifier.first + base) for row in done)
+        if embedding is not None and embedding.reduced:
+            done = [sent.row + base for sent in embedding.reduced]
 
 
 def add_sends(program: Program, stage: int) -> None:

@@ -10,24 +10,25 @@ from ...models.large.shard import classifier_saved, classifier_workspace, embedd
 from ...schedules import FORWARD
 from ...taskgraph import PERSISTENT, Ints
 from .program import NONE, Placed, Program, Visit
+from .replicas import PARAMETER_BYTES
 
 
 def add_parameters(program: Program, rank: int) -> None:
     """What lives throughout, as far as ZeRO shares it out.
 
-    16-bit parameters, their gradients, the optimizer's state. Parameters and gradients of the
-    embedding and the classifier are whole on every replica.
+    16-bit parameters, their gradients, the optimizer's state.
     """
     p = program.parallelism
     layers = [number for number in program.buckets(rank) if number != NO_LAYER]
     parameters, updated = program.updated(rank, layers)
     ends, updated_ends = program.updated(rank, [NO_LAYER])
+    whole, shared = ends + parameters, updated_ends + updated
     sizes = {
-        "parameters": 2 * (ends + (updated if p.zero == 3 else parameters)),
-        "gradients": p.gradient_bytes * (ends + (updated if p.zero >= 2 else parameters)),
+        "parameters": PARAMETER_BYTES * (shared if p.zero == 3 else whole),
+        "gradients": p.gradient_bytes * (shared if p.zero >= 2 else whole),
     }
     if "optimizer" not in p.offload:
-        sizes["optimizer state"] = p.state_bytes * (updated + updated_ends)
+        sizes["optimizer state"] = p.state_bytes * shared
     for kind, size in sizes.items():
         program.add_buffers(rank, size, kind, PERSISTENT)
 
@@ -83,6 +84,7 @@ def add_activations(program: Program, number: int) -> None:
     if received is not None:
         _add_received(stage, visits[0], received)
     _add_ends(stage)
+    _add_shared(stage)
     _add_transfers(stage)
 
 
@@ -107,16 +109,17 @@ def _add_ends(stage: _Stage) -> None:
     shard, forward, back, weight = stage.shard, stage.forward, stage.back, stage.weight
     ends = forward.template.ends
     if "embedding" in ends:
-        reader = weight.base + weight.template.ends["embedding"]
-        stage.add(embedding_saved(shard), "activations", forward.base + ends["embedding"], reader)
+        reader = weight.base + weight.template.ends["embedding"].last
+        filler = forward.base + ends["embedding"].last
+        stage.add(embedding_saved(shard), "activations", filler, reader)
     if "classifier" in ends:
-        filler = forward.base + ends["classifier"]
-        reader = back.base + back.template.ends["classifier"]
+        filler = forward.base + ends["classifier"].last
+        reader = back.base + back.template.ends["classifier"].last
         stage.add(classifier_saved(shard), "activations", filler, reader)
         stage.add(classifier_workspace(shard), "workspace", reader)
         if stage.is_split:  # its input, and the gradient of its output
             kept = shard.rows_bytes + 2 * shard.words * shard.vocabulary
-            last = weight.base + weight.template.ends["classifier"]
+            last = weight.base + weight.template.ends["classifier"].last
             stage.add(kept, "activations", reader, last)
 
 
@@ -156,19 +159,33 @@ def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
         stage.add(kept.again, "workspace", back + here.last)
     else:
         stage.add(kept.again, "activations", back + here.first, *readers)
-    if stage.program.parallelism.zero >= 2:
-        _add_shared(stage, visit.layer)
 
 
-def _add_shared(stage: _Stage, layer: int) -> None:
-    """Parameters gathered for one use, whole gradients until they are reduced (ZeRO 2 and 3)."""
-    program, rank = stage.program, stage.forward.template.rank
-    buckets = zip(program.bucket(rank, layer), program.replicas, strict=True)
-    sizes = [size for size, count in buckets if size and count > 1]
-    each = program.parallelism.gradient_bytes
+def _add_shared(stage: _Stage) -> None:
+    """Parameters gathered for one turn, whole gradients until they are reduced (ZeRO 2 and 3)."""
+    each = stage.program.parallelism.reduced_bytes
     for placed in (stage.forward, stage.back, *([stage.weight] if stage.is_split else [])):
-        visit, base = placed.template.visits[layer], placed.base
-        for size, row in zip(sizes, visit.gathers, strict=False):
-            stage.add(2 * size, "parameters", base + row, base + visit.last)
-        for size, row in zip(sizes, visit.reduced, strict=False):
-            stage.add(each * size, "gradients", base + visit.last, base + row)
+        for turn in placed.template.turns:
+            last = placed.base + turn.last
+            for row, size in turn.gathers:
+                stage.add(PARAMETER_BYTES * size, "parameters", placed.base + row, last)
+            ends = turn.reduced and turn is placed.template.ends.get("embedding")
+            tied = _add_tied_gradient(stage) if ends else 0
+            for row, size in turn.reduced:
+                stage.add(each * (size - tied), "gradients", last, placed.base + row)
+
+
+def _add_tied_gradient(stage: _Stage) -> int:
+    """The gradient of a table that the embedding shares with the classifier, which begins it.
+
+    Frameworks reduce a parameter's gradient once it is complete. Returns its parameters; 0 where no
+    table is shared on this rank.
+    """
+    program, last = stage.program, stage.program.schedule.stages - 1
+    table = program.tied_table(stage.forward.template.rank)
+    if table:
+        begun = program.placed[last, program.gradient(last)]
+        filler = begun.base + begun.template.ends["classifier"].last
+        reader = stage.weight.base + stage.weight.template.ends["embedding"].reduced[0].row
+        stage.add(program.parallelism.reduced_bytes * table, "gradients", filler, reader)
+    return table

@@ -51,6 +51,9 @@ class Durations:
         self.specs = {spec.kind: spec for spec in costs.specs}
         self.parallelism = parallelism
         self.grid = rank_grid(model.cluster, parallelism)
+        self._message = _checked(
+            picoseconds(Fraction(parallelism.message_latency)), "message_latency"
+        )
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
         self.parts: dict[int, tuple[Part, ...]] = {}
@@ -76,12 +79,19 @@ class Durations:
     def _kind(self, device: int) -> str:
         return self.cluster.devices[device].kind
 
-    def _compute(self, rank: int, loads: Loads) -> int:
-        """The number of what a device of a rank takes for these loads."""
+    def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
+        """The number of what a device of a rank takes for these loads, or for one of equal parts
+        of them.
+        """
         kinds = [self._kind(d) for d in self.grid.devices[rank]]
-        number = self._add([self._load_ps(kind, loads) for kind in kinds])
+        times = [self._load_ps(kind, loads) for kind in kinds]
+        # Rounded so that the parts add up to the whole.
+        number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
         if self.costs.profiles:
-            self.parts[number] = tuple(self._part(kinds[0], load) for load in loads)
+            shares = (self._part(kinds[0], load) for load in loads)
+            self.parts[number] = tuple(
+                share._replace(seconds=share.seconds / parts) for share in shares
+            )
         return number
 
     def _roofline_ps(self, kind: str, loads: Loads) -> int:
@@ -135,7 +145,8 @@ class Durations:
         for pattern, (group, *beside) in self._places(kind, rank):
             key = name, size, pattern
             if key not in self._by_pattern:
-                self._by_pattern[key] = _checked(self.model.cost(name, group, size, beside).ps)
+                cost = self.model.cost(name, group, size, beside).ps
+                self._by_pattern[key] = _checked(cost + self._message)
             durations.append(self._by_pattern[key])
         return self._add(durations)
 
@@ -196,7 +207,7 @@ class Durations:
             near = (flows for flows, others in zip(groups, crossed, strict=True) if links & others)
             wire = flows_wire(self.model.fabric, [flow for flows in near for flow in flows])
             length = _checked(picoseconds(Fraction(size) / wire.bandwidth))
-            sent.append((length, _checked(picoseconds(wire.latency))))
+            sent.append((length, _checked(picoseconds(wire.latency) + self._message)))
         return sent
 
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:

@@ -24,6 +24,7 @@ from .durations import Durations
 from .grid import DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
 
 NONE = -1
+ENDS = "embedding", "classifier"
 
 
 class Queue(NamedTuple):
@@ -67,25 +68,46 @@ COLUMNS = ("role", "queue", "duration", "bytes", "layer", "rank", "action")
 class Visit(NamedTuple):
     """A layer's turn in an action, by the rows of the template.
 
-    ``first`` and ``last`` compute, ``gathers`` collect parameters, ``fetch`` and ``send`` move
-    activations from and to the host (NONE: they stay where they are), ``reduced`` sum gradients.
+    ``first`` and ``last`` compute, ``fetch`` and ``send`` move activations from and to the host
+    (NONE: they stay where they are).
     """
 
     layer: int
     first: int
     last: int
-    gathers: tuple[int, ...]
     fetch: int
     send: int
-    reduced: tuple[int, ...]
+
+
+class Sent(NamedTuple):
+    """A row of a collective over the replicas, and the parameters that it gathers or reduces."""
+
+    row: int
+    parameters: int
+
+
+class Turn(NamedTuple):
+    """A bucket's turn in an action: a layer's, a part of one, the embedding's or the classifier's.
+
+    ``first`` and ``last`` compute; ``gathers`` collect its parameters before, ``reduced`` sum its
+    gradients after; ``fetch`` gets activations from the host (NONE: none).
+    """
+
+    layer: int
+    first: int
+    last: int
+    gathers: tuple[Sent, ...]
+    reduced: tuple[Sent, ...]
+    fetch: int
 
 
 @dataclass
 class Template:
     """Rows of a kind of action on a rank, with the edges beside the chain of the main ones.
 
-    ``visits`` are by layer; ``ends`` are the rows of the embedding and the classifier, ``transfer``
-    that which sends to another rank. The layer of a transfer's row is the rank that it goes to.
+    ``visits`` are by layer, ``turns`` in the order in which they compute; ``ends`` are the turns of
+    the embedding and the classifier, ``transfer`` is the row that sends to another rank. The layer
+    of a transfer's row is the rank that it goes to.
     ``launches`` are the kernels of each row.
     """
 
@@ -95,13 +117,17 @@ class Template:
     launches: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     visits: dict[int, Visit] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    ends: dict[str, Turn] = field(default_factory=dict)
     transfer: int = NONE
 
-    def compute(self, role: int, loads: Loads, layer: int = NO_LAYER) -> int:
-        """A row that computes: its number."""
-        duration = self.durations.compute(self.rank, loads)
-        return self._add(role, COMPUTE, duration, 0, layer, len(loads))
+    def compute(
+        self, role: int, loads: Loads, layer: int = NO_LAYER, part: int = 0, parts: int = 1
+    ) -> int:
+        """A row that computes the loads, or one of equal parts of them: its number."""
+        duration = self.durations.compute(self.rank, loads, part, parts)
+        # All launches stand with the last part: what follows the loads counts them once.
+        return self._add(role, COMPUTE, duration, 0, layer, len(loads) if part == parts - 1 else 0)
 
     def collective(self, queue: int, name: str, size: int, layer: int = NO_LAYER) -> int:
         """A row of a collective of ``size`` bytes, as nccl-tests count them."""
@@ -199,13 +225,29 @@ class Program:
         """Parameters of a layer and of its experts; NO_LAYER: of embedding and classifier."""
         if layer != NO_LAYER:
             return self.shard.layer_parameters(layer)
+        return sum(self.end_bucket(rank, end) for end in ENDS), 0
+
+    def end_bucket(self, rank: int, end: str) -> int:
+        """Parameters of an end whose gradient is complete with it; 0 where another rank has it."""
         stages, shard = self.stages(rank), self.shard
         first, last = 0 in stages, self.schedule.stages - 1 in stages
-        total = shard.embedding_parameters * first + shard.classifier_parameters * last
-        # On one rank a tied table is there once.
-        if first and last and shard.model.tied:
-            total -= shard.model.hidden * shard.vocabulary
-        return total, 0
+        if end == "embedding":
+            return shard.embedding_parameters * first
+        # On one rank a tied table is there once; its gradient ends with the embedding's.
+        return (shard.classifier_parameters - self.tied_table(rank)) * last
+
+    def tied_table(self, rank: int) -> int:
+        """Parameters of the table that the embedding and the classifier of a rank share, or 0."""
+        schedule, model = self.schedule, self.shard.model
+        shared = model.tied and schedule.rank_of[0] == schedule.rank_of[-1] == rank
+        return model.hidden * self.shard.vocabulary * shared
+
+    def parts(self, rank: int, layer: int) -> int:
+        """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
+        p = self.parallelism
+        sizes = zip(self.bucket(rank, layer), self.replicas, strict=True)
+        shared = sum(size for size, count in sizes if count > 1)
+        return max(-(-shared // p.bucket), 1) if p.zero >= 2 else 1
 
     def buckets(self, rank: int) -> list[int]:
         """The layers of a rank, and NO_LAYER where it has the embedding or the classifier."""

@@ -7,56 +7,65 @@ from itertools import pairwise
 from ...models.large import roles, update
 from ...models.large.roles import NO_LAYER
 from .program import FROM_HOST, TO_HOST, TO_NEXT, Program, Template
-from .templates import publish, reduce
+from .replicas import gather, reduce
 
 
 def add_tail(program: Program, rank: int) -> None:
     """The rows of a rank after its last action.
 
     With ``overlap`` a layer's gradient is reduced once its last microbatch has computed it, else
-    all after the last action; from ZeRO 2 on that was done microbatch by microbatch, but for the
-    embedding and the classifier.
+    all after the last action; from ZeRO 2 on that was done microbatch by microbatch.
     """
     p, first, last = program.parallelism, program.rows, program.last[rank]
     tail = Template(rank, program.durations)
-    waits: list[int] = []
+    waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
     pairs: list[tuple[int, int]] = []
     # In the order in which the backward completes them, so that the first can go at once.
-    for number in reversed(program.buckets(rank)):
-        computed, reduced = _gradients(program, rank, number)
-        waits += reduced
-        if p.zero < 2 or number == NO_LAYER:
-            rows = [row + first for row in reduce(program, tail, number)]
-            waits += rows
-            ready = computed if p.overlap else [last]
-            pairs += [(before, row) for before in ready for row in rows]
+    for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
+        sent = reduce(program, tail, program.bucket(rank, number), number)
+        rows = [row + first for row, _ in sent]
+        waits += rows
+        ready = _computed(program, rank, number) if p.overlap else [last]
+        pairs += [(before, row) for before in ready for row in rows]
     updates = [row + first for row in _updates(program, tail)]
     # The update needs the norm of all gradients (clipping), so it waits for every one.
     pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
     pairs += pairwise(updates)
-    for number in program.buckets(rank):
-        pairs += [(updates[-1], row + first) for row in publish(program, tail, number)]
+    # ZeRO 3 gathers what was updated when it uses it.
+    for number in program.buckets(rank) if p.zero in (1, 2) else ():
+        sent = gather(program, tail, program.bucket(rank, number), number)
+        pairs += [(updates[-1], row + first) for row, _ in sent]
     program.append(tail)
     program.edges(pairs)
     program.updates.append(tuple(updates))
 
 
-def _gradients(program: Program, rank: int, number: int) -> tuple[list[int], list[int]]:
-    """The rows that complete a layer's gradient, and those that reduced its last microbatch's.
-
-    A queue serves in order: the sums of the microbatches before are over by then.
-    """
+def _computed(program: Program, rank: int, number: int) -> list[int]:
+    """The rows that complete the gradient of a layer, or of the ends (NO_LAYER)."""
     computed: list[int] = []
-    reduced: list[int] = []
     for stage in program.stages(rank):
         placed = program.placed[stage, program.gradient(stage)]
         template, last = placed.template, int(placed.base.max())
         if number == NO_LAYER:
-            computed += [row + last for row in template.ends.values()]
+            computed += [turn.last + last for turn in template.ends.values()]
         elif number in template.visits:
             computed.append(template.visits[number].last + last)
-            reduced += [row + last for row in template.visits[number].reduced]
-    return computed, reduced
+    return computed
+
+
+def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
+    """The rows that reduce the gradients of the last microbatch (ZeRO 2 and 3), by layer.
+
+    A queue serves in order: the sums of the microbatches before are over by then.
+    """
+    reduced: dict[int, list[int]] = {}
+    for stage in program.stages(rank):
+        placed = program.placed[stage, program.gradient(stage)]
+        last = int(placed.base.max())
+        for turn in placed.template.turns:
+            rows = [sent.row + last for sent in turn.reduced]
+            reduced.setdefault(turn.layer, []).extend(rows)
+    return reduced
 
 
 def _updates(program: Program, tail: Template) -> list[int]:
@@ -88,17 +97,21 @@ def _updates(program: Program, tail: Template) -> list[int]:
 
 
 def tie(program: Program) -> None:
-    """Adds up the gradients of an embedding that both the first and the last stage have."""
-    schedule, shard = program.schedule, program.shard
+    """Adds up the gradients of an embedding that both the first and the last stage have.
+
+    From ZeRO 2 on a replica has a share of it, once it is reduced.
+    """
+    schedule, shard, p = program.schedule, program.shard, program.parallelism
     ends = schedule.rank_of[0], schedule.rank_of[-1]
     if not shard.model.tied or ends[0] == ends[1]:
         return
-    tail = Template(ends[0], program.durations)
+    tail, shares = Template(ends[0], program.durations), p.dp if p.zero >= 2 else 1
     # A ring over two ranks sends half there and back, twice: as long as one transfer.
-    size = shard.model.hidden * shard.vocabulary * program.parallelism.gradient_bytes
-    tail.send(TO_NEXT, ends[1], size)
+    parameters = -(-shard.model.hidden * shard.vocabulary // shares)
+    tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
     row = program.append(tail)
     for rank in ends:
-        computed, _ = _gradients(program, rank, NO_LAYER)
-        program.edges((before, row) for before in computed)
+        reduced = _reduced(program, rank).get(NO_LAYER)
+        ready = reduced or _computed(program, rank, NO_LAYER)
+        program.edges((before, row) for before in ready)
         program.edges([(row, program.updates[rank][0])])

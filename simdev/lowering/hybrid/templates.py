@@ -7,8 +7,6 @@ from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from .program import (
-    DATA_QUEUE,
-    EXPERT_DATA_QUEUE,
     EXPERT_QUEUE,
     FROM_HOST,
     NONE,
@@ -18,8 +16,10 @@ from .program import (
     TO_PREVIOUS,
     Program,
     Template,
+    Turn,
     Visit,
 )
+from .replicas import add_turn, add_turns, gather, join_turns, reduce
 
 ROLES = {
     FORWARD: roles.FORWARD,
@@ -71,10 +71,26 @@ def _add_end(program: Program, template: Template, end: str, kind: str) -> None:
     if gathers and p.sequence_parallel:
         _add_tensor(program, template, [("all_gather", shard.words_bytes)])
     loads = _block_loads(classifier(shard) if is_classifier else embedding(shard), kind)
-    template.ends[end] = template.compute(ROLES[kind], loads)
+    _add_end_turn(program, template, end, kind, loads)
     if kind in ((BACKWARD, INPUT) if is_classifier else (FORWARD,)):
         name = "reduce_scatter" if p.sequence_parallel else "all_reduce"
         _add_tensor(program, template, [(name, shard.words_bytes)])
+
+
+def _add_end_turn(program: Program, template: Template, end: str, kind: str, loads: Loads) -> None:
+    """An end's turn. The gradient of the embedding's table does not need the table."""
+    shard, zero = program.shard, program.parallelism.zero
+    users: tuple[str, ...]
+    size, users = shard.embedding_parameters, (FORWARD,)
+    if end == "classifier":
+        size, users = shard.classifier_parameters, (FORWARD, BACKWARD, INPUT)
+    gathered = gather(program, template, [size]) if zero == 3 and kind in users else ()
+    row = template.compute(ROLES[kind], loads)
+    sums = zero >= 2 and kind in (BACKWARD, WEIGHT)
+    sizes = [program.end_bucket(template.rank, end)] * sums
+    reduced = reduce(program, template, sizes)
+    template.ends[end] = Turn(NO_LAYER, row, row, gathered, reduced, NONE)
+    add_turn(template, template.ends[end])
 
 
 def _add_tensor(
@@ -112,57 +128,38 @@ def _add_visit(program: Program, template: Template, number: int, kind: str) -> 
     if kind_of not in program.blocks:  # layers of one kind have one block
         program.blocks[kind_of] = layer(program.shard, number)
     block, back = program.blocks[kind_of], kind in (BACKWARD, INPUT)
-    gathers = _gather(program, template, number) if p.zero == 3 and kind != WEIGHT else ()
-    fetch = send = NONE
     moved = footprint(program.shard, number).moved if "activations" in p.offload else 0
-    if moved and back:
-        fetch = template.copy(FROM_HOST, moved, number)
-    first = len(template.rows)
-    if back and p.recompute == "full":
-        template.compute(roles.RECOMPUTE, block.forward, number)
-        _add_exchanges(program, template, number)
-    last = template.compute(ROLES[kind], _block_loads(block, kind), number)
+    fetch = template.copy(FROM_HOST, moved, number) if moved and back else NONE
+    before = len(template.turns)
+    _add_layer_turns(program, template, number, kind, block, fetch)
+    first, last = template.turns[before].first, template.turns[-1].last
     if kind != WEIGHT:
         _add_exchanges(program, template, number)
+    send = NONE
     if moved and kind == FORWARD:
         send = template.copy(TO_HOST, moved, number)
         template.edges.append((last, send))
-    template.edges += [(before, first) for before in (*gathers, fetch) if before != NONE]
-    sums = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
-    reduced = reduce(program, template, number) if sums else ()
-    template.edges += [(last, row) for row in reduced]
-    template.visits[number] = Visit(number, first, last, gathers, fetch, send, reduced)
+    template.visits[number] = Visit(number, first, last, fetch, send)
 
 
-def _gather(program: Program, template: Template, number: int) -> tuple[int, ...]:
-    """The parameters of a layer, of 2 bytes each, from all replicas (ZeRO 3)."""
-    return _shared(program, template, number, "all_gather", 2)
-
-
-def reduce(program: Program, template: Template, number: int) -> tuple[int, ...]:
-    """The gradients of a layer, over all replicas; each keeps its share from ZeRO 1 on."""
-    name = "reduce_scatter" if program.parallelism.zero else "all_reduce"
-    return _shared(program, template, number, name, program.parallelism.gradient_bytes)
-
-
-def publish(program: Program, template: Template, number: int) -> tuple[int, ...]:
-    """Parameters that each replica has updated; ZeRO 3 gathers a layer's when it uses them."""
-    zero = program.parallelism.zero
-    wanted = zero in (1, 2) or (zero == 3 and number == NO_LAYER)
-    return _gather(program, template, number) if wanted else ()
-
-
-def _shared(
-    program: Program, template: Template, number: int, name: str, each: int
-) -> tuple[int, ...]:
-    """Rows of collectives over the replicas of a layer, and over those of its experts."""
-    sizes = program.bucket(template.rank, number)
-    queues = DATA_QUEUE, EXPERT_DATA_QUEUE
-    return tuple(
-        template.collective(queue, name, size * each, number)
-        for queue, size, count in zip(queues, sizes, program.replicas, strict=True)
-        if size and count > 1
-    )
+def _add_layer_turns(
+    program: Program, template: Template, number: int, kind: str, block: Block, fetch: int
+) -> None:
+    """What a layer computes, behind what full recomputation repeats."""
+    p = program.parallelism
+    gathers, sums = p.zero == 3 and kind != WEIGHT, p.zero >= 2 and kind in (BACKWARD, WEIGHT)
+    again = p.recompute == "full" and kind in (BACKWARD, INPUT)
+    if again:
+        role, loads = roles.RECOMPUTE, block.forward
+        add_turns(program, template, number, role, loads, gathers, False, fetch)
+        _add_exchanges(program, template, number)
+        fetch = NONE
+    # A layer of one bucket is still there from the recomputation.
+    whole = again and program.parts(template.rank, number) == 1
+    role, loads = ROLES[kind], _block_loads(block, kind)
+    add_turns(program, template, number, role, loads, gathers and not whole, sums, fetch)
+    if whole:
+        join_turns(template)
 
 
 def _add_send(program: Program, template: Template, other: int) -> None:
