@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,21 @@ TOO_LONG, FAULT, WORSE = -1, -2, -3
 MOST = 2.0**62  # ps: longer than any step
 
 
+class _Deferred:
+    """Room for how to compute the peaks of a Cost that was made without them."""
+
+    __slots__ = ("_peaks_of",)
+    _peaks_of: Callable[[], tuple[int, ...]] | None
+
+
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(_Deferred):
     """The step time in seconds (finite even where the step does not fit) and whether it fits.
 
     Where steps follow one another, their period is the step time. ``memory_excess`` is the
     largest excess of a device over its capacity in bytes, 0 where all fit; ``step_ps`` is the exact
-    step time in ps; ``peaks`` are bytes by device.
+    step time in ps; ``peaks`` are bytes by device, which may be computed only when they are read
+    (compared, printed, pickled).
     """
 
     seconds: float
@@ -36,6 +44,29 @@ class Cost:
     def exceeds(self, limit: float | None) -> bool:
         """Whether the step takes longer than ``limit`` in seconds (None: there is none)."""
         return limit is not None and self.seconds > limit
+
+    def __getattr__(self, name: str) -> tuple[int, ...]:
+        """``peaks`` as long as nobody has read them: no slot stays empty but theirs."""
+        if name != "peaks":
+            raise AttributeError(f"Cost has no attribute {name!r}")
+        peaks_of = self._peaks_of
+        if peaks_of is None:  # another thread was faster
+            return object.__getattribute__(self, name)
+        peaks = peaks_of()
+        object.__setattr__(self, name, peaks)
+        object.__setattr__(self, "_peaks_of", None)
+        return peaks
+
+    @classmethod
+    def fitting(cls, step_ps: int, peaks_of: Callable[[], tuple[int, ...]]) -> Cost:
+        """The cost of a step in ps that is known to fit, whose peaks nobody has asked for yet."""
+        cost, put = object.__new__(cls), object.__setattr__
+        put(cost, "seconds", step_ps / 1e12)
+        put(cost, "feasible", True)
+        put(cost, "memory_excess", 0)
+        put(cost, "step_ps", step_ps)
+        put(cost, "_peaks_of", peaks_of)
+        return cost
 
     @classmethod
     def of(

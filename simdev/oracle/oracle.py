@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..costs import CostModel
@@ -29,13 +26,14 @@ from ..strategy import (
     Order,
     Strategy,
     Sync,
-    resolve_placement,
 )
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
 from .answers import Answers
+from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
+from .meter import Meter
 from .placements import PlacementSession
 from .splits import SplitSession
 
@@ -44,7 +42,6 @@ if TYPE_CHECKING:  # importing evaluators imports numba
     from .splits.evaluator import SplitEvaluator, SplitStrategy
 
 CACHE_BYTES = 2**28  # the most that answers remembered take
-Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
 
 class Oracle:
@@ -78,11 +75,10 @@ class Oracle:
             order=order, sync=sync, collectives=collectives, accumulate=accumulate
         )
         self.steps, self._sync = steps, sync
-        self.evaluations, self.cpu_seconds = 0, 0.0
-        # The placement, its peaks, and the rest.
-        answer_bytes = 8 * len(graph.ops) + 40 * len(cluster.devices) + 400
+        # The placement, twice while nobody has read the peaks; these; and the rest.
+        answer_bytes = 9 * len(graph.ops) + 40 * len(cluster.devices) + 700
         self._cache_size = max(min(cache, CACHE_BYTES // answer_bytes), 0)
-        self.__setstate__({})
+        self.__setstate__({"_counted": (0, 0.0)})
 
     def on(self, graph: Graph, cache: int = 10_000) -> Oracle:
         """An oracle of another graph in every other way like this one, with nothing remembered."""
@@ -92,13 +88,25 @@ class Oracle:
 
     def __getstate__(self) -> dict[str, Any]:
         names = "graph", "cluster", "costs", "memory", "under", "steps", "_sync", "_cache_size"
-        return {name: getattr(self, name) for name in (*names, "evaluations", "cpu_seconds")}
+        counted = self.evaluations, self.cpu_seconds
+        return {name: getattr(self, name) for name in names} | {"_counted": counted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._meter = Meter(*state.pop("_counted"))
         vars(self).update(state)
         self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
-        self._cache, self._lock = Answers(self._cache_size), threading.Lock()
+        self._cache = Answers(self._cache_size)
         self._evaluators: dict[str, PlacementEvaluator | None] = {}
+
+    @property
+    def evaluations(self) -> int:
+        """How many strategies were scored."""
+        return self._meter.evaluations
+
+    @property
+    def cpu_seconds(self) -> float:
+        """About how long that took: not every evaluation is clocked."""
+        return self._meter.cpu_seconds
 
     @property
     def order(self) -> Order:
@@ -146,7 +154,9 @@ class Oracle:
             if find_spec("numba") is not None:
                 from .placements.evaluator import evaluator_of
 
-                compiled = evaluator_of(self.prepared, policy)
+                compiled = evaluator_of(
+                    self.prepared, policy, lambda column: self._by_lowering(column, Order(policy))
+                )
             self._evaluators[policy] = compiled
         return self._evaluators[policy]
 
@@ -170,32 +180,9 @@ class Oracle:
         """Device indices by op: a row of int64 as it is. Raises InputError for wrong lengths, and
         by name for devices that are not there and groups that are split.
         """
-        if _is_column(placement, len(self.graph.ops)):  # what searches hand in
+        if is_column(placement, len(self.graph.ops)):  # what searches hand in
             return placement
-        if isinstance(placement, Mapping):
-            for name, device in placement.items():
-                if not isinstance(name, str) or not isinstance(device, str):
-                    raise InputError(
-                        f"placement[{name!r}]: must map a name to a name, got {device!r}"
-                    )
-            return np.array(resolve_placement(self.graph, self.cluster, placement), np.int64)
-        try:
-            column = np.asarray(placement)
-        except ValueError:  # rows of different lengths
-            raise InputError("placement: must be one row of whole numbers") from None
-        if column.ndim != 1 or (column.size and column.dtype.kind not in "iu"):
-            raise InputError(
-                f"placement: must be one row of whole numbers, got {column.dtype} of shape "
-                f"{column.shape}"
-            )
-        if len(column) not in (len(self.graph.ops), len(self.groups)):
-            raise InputError(
-                f"placement: must have {len(self.graph.ops)} devices (ops) or "
-                f"{len(self.groups)} (groups)"
-            )
-        # the one kind of array that kernels are compiled for
-        column = np.require(column, np.int64, ("C", "A", "W"))
-        return column if len(column) == len(self.graph.ops) else column[self._group_of]
+        return column_of(self.graph, self.cluster, self._group_of, placement)
 
     @overload
     def __call__(self, strategy: Strategy | Placement | str, limit: None = None) -> Cost: ...
@@ -211,16 +198,15 @@ class Oracle:
         """The cost of one strategy; a text is the name of a short form. None where its ``seconds``
         would exceed ``limit``: a compiled path of placements knows that before the end.
         """
-        check_limit(limit)
-        started = time.thread_time()
+        if limit is not None:
+            check_limit(limit)
+        begun = self._meter.begin()
         if isinstance(strategy, (str, Strategy)) or not self._plain:
             cost: Cost | None = self._of_strategy(self.strategy(strategy))
         else:
             cost = self._of_placement(self.placement(strategy), self.under.order, limit)
-        with self._lock:
-            self.evaluations += 1
-            self.cpu_seconds += time.thread_time() - started
-        return None if cost is None or cost.exceeds(limit) else cost
+        self._meter.end(begun)
+        return None if cost is None or (limit is not None and cost.exceeds(limit)) else cost
 
     def step_ps(self, placement: Placement) -> int:
         """The step time alone, in ps: faster, without memory. Not counted, not cached."""
@@ -239,16 +225,13 @@ class Oracle:
         are read off ``trace``: hundreds of times longer. Costs are remembered, starts are not:
         every call evaluates. Raises as ``__call__`` does.
         """
-        started = time.thread_time()
-        column, order = self.placement(placement), self.under.order
+        begun, column, order = self._meter.begin(), self.placement(placement), self.under.order
         compiled = self.evaluator(order.policy) if self._plain else None
         answer = None if compiled is None else compiled.cost_with_starts(column)
         cost, op_ps = answer or self._traced_starts(self.strategy(column))
         if self._plain:
-            self._cache.keep(_key(column, order), cost)
-        with self._lock:
-            self.evaluations += 1
-            self.cpu_seconds += time.thread_time() - started
+            self._cache.keep(key_of(column, order), cost)
+        self._meter.end(begun)
         return Starts(cost, op_ps, self._members.least(op_ps))
 
     def _traced_starts(self, strategy: Strategy) -> tuple[Cost, Ints]:
@@ -280,7 +263,7 @@ class Oracle:
         """
         if self._cache_size == 0:
             return self._answer(column, order, limit)
-        key = _key(column, order)
+        key = key_of(column, order)
         cost = self._cache.known(key)
         if cost is None:
             cost = self._answer(column, order, limit)
@@ -290,15 +273,14 @@ class Oracle:
 
     def _answer(self, column: Ints, order: Order, limit: float | None) -> Cost | None:
         compiled = self.evaluator(order.policy)
-        if compiled is None:
-            cost: Cost | Literal["worse"] | None = None
-        elif limit is None:
-            cost = compiled.cost(column)
-        else:
-            cost = compiled.limited(column, limit_ps_of(limit))
+        limit_ps = None if limit is None else limit_ps_of(limit)
+        cost = None if compiled is None else compiled.cost(column, limit_ps)
         if cost == "worse":
             return None
-        return self.in_full(Strategy(self.named(column), order)) if cost is None else cost
+        return self._by_lowering(column, order) if cost is None else cost
+
+    def _by_lowering(self, column: Ints, order: Order) -> Cost:
+        return self.in_full(Strategy(self.named(column), order))
 
     def strategy(self, strategy: Strategy | Placement | str) -> Strategy:
         """Anything that can be scored, as a Strategy: a placement and a short form under the
@@ -380,18 +362,3 @@ class Oracle:
 
     def __repr__(self) -> str:
         return f"Oracle({self.graph!r}, {self.cluster!r}, {self.evaluations} evaluations)"
-
-
-def _is_column(placement: Placement, ops: int) -> TypeGuard[Ints]:
-    """Whether kernels can read it as it is."""
-    return (
-        type(placement) is np.ndarray
-        and placement.shape == (ops,)
-        and placement.dtype == np.int64
-        and placement.flags.carray
-    )
-
-
-def _key(column: Ints, order: Order) -> bytes:
-    """What the cache knows a placement by."""
-    return order.policy.encode() + column.tobytes()

@@ -1,80 +1,14 @@
-"""Step time and memory of a placement: the buffers that lowering would make, from a record."""
+"""Exact peaks of memory of a placement: the buffers that lowering would make, from a record."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-
-from ...jit import bare, jit, jitable, opener
-from ...lowering import Prepared
-from ...structure import hands_out_parameters
+from ...jit import bare, jit, jitable
 from ...taskgraph import Ints
 from ..cost import TOO_LONG
 from ..peaks import NONE, Events, add_peaks, buffer, clear, open_events
-from .bounds import open_bounds
-from .hosts import open_hosts
 from .problem import PER_CONSUMER, PlacementProblem, Record
-from .step import open_problem, open_record, open_work, run_limited
-
-
-class Sizes(NamedTuple):
-    """Bytes: of each op throughout, of each op while it runs, of each tensor at its producer, and
-    of its copies.
-
-    A tensor and its views are one group (NONE: a tensor without views); its last one that is read
-    stands for the buffer of all. ``holder`` is the op that lets a tensor go that nothing reads any
-    more (NONE: its last reader). ``reserved`` is by device, held whatever runs there.
-    """
-
-    persistent: Ints
-    running: Ints
-    held: Ints
-    group: Ints
-    sent: Ints
-    holder: Ints
-    reserved: Ints
-
-
-open_sizes = opener(Sizes)
-
-
-def sizes_of(prepared: Prepared) -> Sizes:
-    """What the ops and tensors of a graph weigh."""
-    ops, reads, rounded = prepared.graph.ops, prepared.reads, prepared.memory.rounded
-    pairs = list(zip(reads.producer.tolist(), reads.output.tolist(), strict=True))
-    # A view is its tensor's buffer; a control input (output -1) is a buffer of no bytes.
-    bases = [
-        (p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view)
-        for p, k in pairs
-    ]
-    last = {base: row for row, base in enumerate(bases)}
-    viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
-    rows = {base: row for row, base in enumerate(viewed)}
-    shared = [hands_out_parameters(op) for op in ops]
-    # What nobody reads is freed when its op finishes: it counts as what the op needs to run.
-    running = [
-        rounded(op.workspace_bytes)
-        + sum(
-            rounded(tensor.bytes)
-            for k, tensor in enumerate(op.outputs)
-            if not shared[i] and tensor.view_of is None and (i, k) not in last
-        )
-        for i, op in enumerate(ops)
-    ]
-    held = np.zeros(len(bases), np.int64)
-    for (p, k), row in last.items():
-        held[row] = rounded(ops[p].outputs[k].bytes) if k >= 0 and not shared[p] else 0
-    columns = (
-        [sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes))) for op in ops],
-        running,
-        held,
-        [rows.get(base, NONE) for base in bases],
-        list(map(rounded, reads.bytes.tolist())),
-        [prepared.holders.get(pair, NONE) for pair in pairs],
-        list(map(sum, prepared.reserves)),
-    )
-    return Sizes(*(np.array(column, np.int64) for column in columns))
+from .sizes import Sizes, open_sizes
+from .step import open_problem, open_record
 
 
 @jitable
@@ -115,21 +49,21 @@ def tensor_buffers(
         end[device] = NONE
 
 
-@jitable
-def peaks_of(
-    p: PlacementProblem,
-    z: Sizes,
-    r: Record,
-    v: Events,
-    placement: Ints,
+@jit
+def fill_peaks(
+    problem: Ints,
+    sizes: Ints,
+    record: Ints,
+    events: Ints,
+    devices: Ints,
+    peaks: Ints,
     step_ps: int,
-    peak: Ints,
 ) -> int:
-    """Write the peak bytes of every device to ``peak``; returns the step time in ps, or what went
-    wrong.
+    """Write the peak bytes of every device to ``peaks``, of a placement whose run was recorded, and
+    took ``step_ps``; returns that, or TOO_LONG.
     """
-    if step_ps < 0:
-        return step_ps
+    p, z, r, v = open_problem(problem), open_sizes(sizes), open_record(record), open_events(events)
+    placement, peak = bare(devices), bare(peaks)
     if not clear(v, p.devices, step_ps):
         return TOO_LONG
     for device in range(p.devices):
@@ -141,44 +75,3 @@ def peaks_of(
             tensor_buffers(p, r, z, v, placement, op, tensor)
     add_peaks(v, p.devices, peak)
     return step_ps
-
-
-@jit
-def cost(
-    problem: Ints,
-    sizes: Ints,
-    work: Ints,
-    record: Ints,
-    bounds: Ints,
-    events: Ints,
-    devices: Ints,
-    peaks: Ints,
-    limit: int,
-) -> int:
-    """The step time in ps of a placement, or FAULT, TOO_LONG or WORSE: it reaches the instant
-    ``limit`` (see ``limit_instant``). Writes the peak bytes of every device to ``peaks``.
-    """
-    p, r, placement = open_problem(problem), open_record(record), bare(devices)
-    z, v, least = open_sizes(sizes), open_events(events), open_bounds(bounds)
-    step_ps = run_limited(p, open_work(work), r, None, least, placement, limit)
-    return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))
-
-
-@jit
-def cost_hosted(
-    problem: Ints,
-    sizes: Ints,
-    work: Ints,
-    record: Ints,
-    hosts: Ints,
-    bounds: Ints,
-    events: Ints,
-    devices: Ints,
-    peaks: Ints,
-    limit: int,
-) -> int:
-    """``cost`` on a cluster with hosts."""
-    p, r, placement = open_problem(problem), open_record(record), bare(devices)
-    z, v, least = open_sizes(sizes), open_events(events), open_bounds(bounds)
-    step_ps = run_limited(p, open_work(work), r, open_hosts(hosts), least, placement, limit)
-    return peaks_of(p, z, r, v, placement, step_ps, bare(peaks))

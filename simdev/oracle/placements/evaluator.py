@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,93 +16,157 @@ from ..cost import WORSE, Cost, limits_of
 from ..peaks import events_for
 from ..threads import Threads, threads_of
 from .bounds import bounds_for, fill_tails, limit_instant
-from .buffers import cost, cost_hosted, sizes_of
-from .hosts import hosts_for
+from .buffers import fill_peaks
+from .hosts import Hosts, hosts_for
 from .moves import Moves
 from .problem import PlacementProblem, in_file_order, placement_problem, record_for, work_for
-from .step import step, step_hosted, step_hosted_recorded, step_recorded
+from .sizes import sizes_of
+from .step import (
+    judged,
+    judged_hosted,
+    limited,
+    limited_hosted,
+    recorded,
+    recorded_hosted,
+    step,
+    step_hosted,
+)
+from .totals import PROVEN, always_fits, totals_for
+
+BYTE = 256  # devices that a byte tells apart
+# Evaluations that note when everything happened, after one whose peaks were looked at: a record
+# makes an evaluation a tenth longer, but peaks without one take another evaluation.
+SOON = 8
 
 
-class _Room(threading.local):
-    """What the evaluations of one thread write to: made anew in each thread that looks at it."""
+class _Room:
+    """What the evaluations of one thread write to, and what kernels are handed of it."""
 
-    def __init__(
-        self, prepared: Prepared, problem: PlacementProblem, threads: Threads | None, program: bool
-    ) -> None:
+    def __init__(self, evaluator: PlacementEvaluator) -> None:
+        problem, sizes = evaluator.problem.columns, evaluator.sizes.columns
         devices, tensors = problem.devices, problem.tensors
         buffers = problem.ops + tensors + len(problem.consumer)
-        self.work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
+        work, self.record = Table.of(work_for(problem)), Table.of(record_for(problem))
         self.bounds, self.tails_known = Table.of(bounds_for(problem)), False
+        self.totals = Table.of(totals_for(problem, sizes, evaluator.limits))
         self.events = Table.of(events_for(buffers, devices, devices, tensors))
         self.peaks = np.zeros(devices, np.int64)
-        self._hosts = threads and Table.of(hosts_for(prepared, threads, problem, program))
-        self.hosts = () if self._hosts is None else (self._hosts.words,)
+        # How many evaluations from now on are to be recorded, and of which one the record is.
+        self.soon = 0
+        self.latest: Ints | None = None
+        self._tables = work, evaluator.hosts()  # words do not keep their columns alive
+        hosts = [table.words for table in self._tables[1:] if table is not None]
+        self.step = evaluator.problem.words, work.words, *hosts
+        self.judged = *self.step, self.totals.words
+        self.limited = *self.judged, self.bounds.words
+        self.recorded = *self.judged, self.record.words
+
+
+class _Rooms(threading.local):
+    """A room for each thread that looks for it."""
+
+    def __init__(self, evaluator: PlacementEvaluator) -> None:
+        self.room = _Room(evaluator)
 
 
 class PlacementEvaluator:
     """Evaluates placements (valid or not) of one problem; several threads at once.
 
     Every answer may be None, where lowering has to answer: the step is too long for the kernels, or
-    the placement cannot be, and lowering tells why.
+    the placement cannot be, and lowering tells why. ``in_full`` is the cost of a placement by
+    lowering.
     """
 
     def __init__(
         self,
         prepared: Prepared,
         problem: PlacementProblem,
+        in_full: Callable[[Ints], Cost],
         threads: Threads | None = None,
         program: bool = False,
     ) -> None:
         self.graph, self.limits = prepared.graph, limits_of(prepared.cluster)
         self.problem, self.sizes = Table.of(problem), Table.of(sizes_of(prepared))
-        hosted = threads is not None
+        hosted, self._in_full = threads is not None, in_full
         self._step: Callable[..., int] = step_hosted if hosted else step
-        self._step_recorded: Callable[..., int] = step_hosted_recorded if hosted else step_recorded
-        self._cost: Callable[..., int] = cost_hosted if hosted else cost
-        self._room = _Room(prepared, problem, threads, program)
+        self._judged: Callable[..., int] = judged_hosted if hosted else judged
+        self._limited: Callable[..., int] = limited_hosted if hosted else limited
+        self._recorded: Callable[..., int] = recorded_hosted if hosted else recorded
+        self._hosts = partial(hosts_for, prepared, threads, problem, program) if threads else None
+        self._rooms = _Rooms(self)
+        self._always_fits = always_fits(problem, self._rooms.room.totals.columns)
+        self._kept: Any = np.uint8 if problem.devices <= BYTE else np.int64
+
+    def hosts(self) -> Table[Hosts] | None:
+        """The hosts of the cluster, and room for one evaluation; None where there are none."""
+        return None if self._hosts is None else Table.of(self._hosts())
 
     def step_ps(self, placement: Ints) -> int | None:
         """The step time in ps."""
-        room = self._room
-        step_ps = self._step(self.problem.words, room.work.words, *room.hosts, placement)
+        step_ps = self._step(*self._rooms.room.step, placement)
         return step_ps if step_ps >= 0 else None
 
-    def cost(self, placement: Ints) -> Cost | None:
-        """Step time and memory."""
-        return self._cost_of(self._evaluate(placement, None))
+    def cost(self, placement: Ints, limit_ps: int | None = None) -> Cost | Literal["worse"] | None:
+        """Step time and memory; "worse" where the step is longer than ``limit_ps``.
 
-    def limited(self, placement: Ints, limit_ps: int) -> Cost | Literal["worse"] | None:
-        """``cost``, or "worse" where the step is longer than ``limit_ps`` (not always, if memory
-        was looked at by then).
+        Buffers are looked at only where totals leave it open whether they fit, or the peaks are
+        read.
         """
-        room = self._room
+        room = self._rooms.room
+        recorded = room.soon > 0
+        step_ps = self._run(room, placement, limit_ps)
+        if step_ps < 0:
+            return "worse" if step_ps == WORSE else None
+        kept = placement.astype(self._kept)
+        if recorded:
+            room.latest = kept
+        if self._always_fits or room.totals.columns.cell[PROVEN]:
+            return Cost.fitting(step_ps, partial(self._peaks, kept, step_ps))
+        return Cost.of(step_ps, self._peaks(kept, step_ps), self.limits)
+
+    def _run(self, room: _Room, placement: Ints, limit_ps: int | None) -> int:
+        """The step time in ps, or what went wrong: with a record (of nobody as yet) where one may
+        be needed, else up to the limit.
+        """
+        if room.soon > 0:
+            room.soon, room.latest = room.soon - 1, None
+            return self._recorded(*room.recorded, placement)
+        if limit_ps is None:
+            if self._always_fits:
+                return self._step(*room.step, placement)
+            return self._judged(*room.judged, placement)
         if not room.tails_known:
             fill_tails(self.problem.columns, self.graph, room.bounds.columns.tail)
             room.tails_known = True
-        step_ps = self._evaluate(placement, limit_ps)
-        return "worse" if step_ps == WORSE else self._cost_of(step_ps)
+        limit = limit_instant(self.problem.columns, limit_ps)
+        return self._limited(*room.limited, placement, limit)
 
-    def _evaluate(self, placement: Ints, limit_ps: int | None) -> int:
-        """The step time in ps, or what went wrong; peaks are left in the room."""
-        room, limit = self._room, limit_instant(self.problem.columns, limit_ps)
-        words = self.problem.words, self.sizes.words, room.work.words, room.record.words
-        others = *room.hosts, room.bounds.words, room.events.words
-        return self._cost(*words, *others, placement, room.peaks, limit)
-
-    def _cost_of(self, step_ps: int) -> Cost | None:
-        room = self._room
-        return Cost.of(step_ps, room.peaks.tolist(), self.limits) if step_ps >= 0 else None
+    def _peaks(self, kept: Ints, step_ps: int) -> tuple[int, ...]:
+        """The peaks of a placement that takes ``step_ps``, as ``cost`` kept it."""
+        room, placement = self._rooms.room, kept.astype(np.int64)
+        room.soon = SOON
+        if room.latest is not kept:
+            self._recorded(*room.recorded, placement)
+            room.latest = kept
+        words = self.problem.words, self.sizes.words, room.record.words, room.events.words
+        if fill_peaks(*words, placement, room.peaks, step_ps) < 0:
+            return self._in_full(placement).peaks
+        return tuple(room.peaks.tolist())
 
     def cost_with_starts(self, placement: Ints) -> tuple[Cost, Ints] | None:
-        """``cost``, and the start of every op in ps, which it has noted anyway."""
+        """``cost``, and the start of every op in ps."""
+        room = self._rooms.room
+        room.soon = max(room.soon, 1)
         cost = self.cost(placement)
-        return None if cost is None else (cost, self._room.record.columns.start.copy())
+        if not isinstance(cost, Cost):
+            return None
+        return cost, room.record.columns.start.copy()
 
     def starts(self, placement: Ints) -> tuple[Ints, Ints] | None:
         """Start and finish of every op in ps."""
-        room = self._room
-        words = self.problem.words, room.work.words, room.record.words, *room.hosts
-        if self._step_recorded(*words, placement) < 0:
+        room = self._rooms.room
+        room.latest = None
+        if self._recorded(*room.recorded, placement) < 0:
             return None
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
@@ -115,8 +180,12 @@ class PlacementEvaluator:
         return Moves(self.problem, producers)
 
 
-def evaluator_of(prepared: Prepared, policy: str) -> PlacementEvaluator | None:
-    """The evaluator under an order's policy; None where there is none."""
+def evaluator_of(
+    prepared: Prepared, policy: str, in_full: Callable[[Ints], Cost]
+) -> PlacementEvaluator | None:
+    """The evaluator under an order's policy, with the cost by lowering of what its kernels cannot
+    answer; None where there is none.
+    """
     if slows(prepared.cluster):
         return None
     program, threads = policy == "program", threads_of(prepared)
@@ -126,4 +195,4 @@ def evaluator_of(prepared: Prepared, policy: str) -> PlacementEvaluator | None:
     problem = placement_problem(prepared, program, threads)
     if problem is None:
         return None
-    return PlacementEvaluator(prepared, problem, threads, program)
+    return PlacementEvaluator(prepared, problem, in_full, threads, program)

@@ -156,7 +156,7 @@ def advance(
     key = p.roots[taken] if taken < p.root_count else take(w)
     if key == LATE:
         return NOBODY, 0
-    return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, least, placement, key)
+    return key & ((1 << w.id_bits) - 1), happen(p, w, None, None, least, None, placement, key)
 
 
 @jitable

@@ -13,149 +13,17 @@ in program order (hosts.py).
 from __future__ import annotations
 
 from ...jit import bare, jit, jitable, opener
-from ...lowering.transfer import destinations
 from ...taskgraph import Ints
 from .. import heap
 from ..cost import FAULT, TOO_LONG, WORSE
 from ..heap import LATE, NOBODY, TAKEN, after, later, next_to_send, release, take, wait_to_send
-from .bounds import Bounds, begin_bounds, is_exceeded, start_op
+from .bounds import NEVER, Bounds, begin_bounds, is_exceeded, open_bounds, start_op
 from .hosts import WAITS, Hosts, begin, dispatch, open_hosts
-from .problem import MULTICAST, PER_CONSUMER, PlacementProblem, Record, Work
+from .problem import PlacementProblem, Record, Work
+from .sending import send_all
+from .totals import Totals, begin_totals, end_totals, open_totals
 
-jitable(destinations)
 open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), opener(Record)
-
-
-@jitable
-def send(p: PlacementProblem, w: Work, tensor: int, route: int, now: int) -> tuple[int, int, int]:
-    """One transfer over one route: its start, finish and release."""
-    inverse, start = ~((1 << p.round_bits) - 1), now
-    begin, end = p.queue_ptr[route], p.queue_ptr[route + 1]
-    for e in range(begin, end):
-        start = max(start, w.free[p.queue[e]])
-    finish = after(
-        start, p.sending[tensor * p.classes + p.route_class[route]] + p.route_held[route], inverse
-    )
-    free = later(finish, p.route_gap[route], inverse)
-    for e in range(begin, end):
-        w.free[p.queue[e]] = free
-    return start, finish, later(finish, p.route_lag[route], inverse)
-
-
-@jitable
-def multicast(
-    p: PlacementProblem, w: Work, tensor: int, source: int, now: int, count: int
-) -> tuple[int, int, int]:
-    """One transfer to all devices found: every queue, the smallest bandwidth, the largest latency
-    and gap.
-    """
-    inverse = ~((1 << p.round_bits) - 1)
-    start, sending, held, lag, gap = now, 0, 0, 0, 0
-    for k in range(count):
-        route = source * p.devices + w.targets[k]
-        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
-            start = max(start, w.free[p.queue[e]])
-        sending = max(sending, p.sending[tensor * p.classes + p.route_class[route]])
-        held, lag, gap = (
-            max(held, p.route_held[route]),
-            max(lag, p.route_lag[route]),
-            max(gap, p.route_gap[route]),
-        )
-    finish = after(start, sending + held, inverse)
-    free = later(finish, gap, inverse)
-    for k in range(count):
-        route = source * p.devices + w.targets[k]
-        for e in range(p.queue_ptr[route], p.queue_ptr[route + 1]):
-            w.free[p.queue[e]] = free
-    return start, finish, later(finish, lag, inverse)
-
-
-@jitable
-def send_for(
-    p: PlacementProblem,
-    w: Work,
-    r: Record | None,
-    e: int,
-    tensor: int,
-    source: int,
-    device: int,
-    now: int,
-) -> None:
-    """A transfer for the one read ``e``."""
-    start, finish, arrival = send(p, w, tensor, source * p.devices + device, now)
-    if r is not None:
-        r.sent[e], r.received[e] = start >> p.round_bits, finish >> p.round_bits
-    release(w, p.consumer[e], arrival)
-
-
-@jitable
-def send_each(
-    p: PlacementProblem,
-    w: Work,
-    r: Record | None,
-    placement: Ints,
-    tensor: int,
-    source: int,
-    now: int,
-    count: int,
-) -> None:
-    """A transfer for each remote read, by device and then by consumer."""
-    for k in range(count):
-        for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
-            if placement[p.consumer[e]] == w.targets[k]:
-                send_for(p, w, r, e, tensor, source, w.targets[k], now)
-
-
-@jitable
-def send_shared(
-    p: PlacementProblem,
-    w: Work,
-    r: Record | None,
-    placement: Ints,
-    tensor: int,
-    source: int,
-    now: int,
-    count: int,
-) -> None:
-    """A transfer for each device, or one for all, that serves all reads there."""
-    start, finish, arrival = (
-        multicast(p, w, tensor, source, now, count) if p.mode == MULTICAST else (0, 0, 0)
-    )
-    for k in range(count):
-        device = w.targets[k]
-        if p.mode != MULTICAST:
-            start, finish, arrival = send(p, w, tensor, source * p.devices + device, now)
-        w.arrival[device] = arrival
-        if r is not None:
-            r.sent_to[device], r.received_by[device] = start >> p.round_bits, finish >> p.round_bits
-    for e in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
-        device = placement[p.consumer[e]]
-        if device != source:
-            if r is not None:
-                r.sent[e], r.received[e] = r.sent_to[device], r.received_by[device]
-            release(w, p.consumer[e], w.arrival[device])
-
-
-@jitable
-def send_all(
-    p: PlacementProblem, w: Work, r: Record | None, placement: Ints, op: int, now: int
-) -> None:
-    """The transfers of a finished producer."""
-    source = placement[op]
-    for tensor in range(p.tensor_ptr[op], p.tensor_ptr[op + 1]):
-        begin, end = p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]
-        if end == begin + 1:  # most tensors have one reader, and every mode is the same for it
-            device = placement[p.consumer[begin]]
-            if device != source:
-                send_for(p, w, r, begin, tensor, source, device, now)
-            continue
-        count = destinations(p.consumer, begin, end, placement, source, w.targets)
-        if count == 0:
-            continue
-        if p.mode == PER_CONSUMER:
-            send_each(p, w, r, placement, tensor, source, now, count)
-        else:
-            send_shared(p, w, r, placement, tensor, source, now, count)
 
 
 @jitable
@@ -236,6 +104,7 @@ def happen(
     r: Record | None,
     h: Hosts | None,
     bounds: Bounds | None,
+    m: Totals | None,
     placement: Ints,
     key: int,
 ) -> int:
@@ -249,7 +118,7 @@ def happen(
         now = w.when[op]
         next_to_send(w, p.ops, op, placement[op])
     if sends:
-        send_all(p, w, r, placement, op, now)
+        send_all(p, w, r, m, placement, op, now)
     return finish
 
 
@@ -260,6 +129,7 @@ def run(
     r: Record | None,
     h: Hosts | None,
     bounds: Bounds | None,
+    m: Totals | None,
     placement: Ints,
 ) -> int:
     """The step time in ps of a placement (device by op; valid); with a record, also when everything
@@ -286,7 +156,7 @@ def run(
             key = take(w)
         if key == LATE:
             return TOO_LONG if w.cell[heap.FAULT] else last >> p.round_bits
-        last = max(last, happen(p, w, r, h, bounds, placement, key))
+        last = max(last, happen(p, w, r, h, bounds, m, placement, key))
         if bounds is not None and is_exceeded(bounds):
             return TOO_LONG if w.cell[heap.FAULT] else WORSE
 
@@ -317,63 +187,96 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
 
 
 @jitable
-def run_valid(
+def run_valid(p: PlacementProblem, w: Work, h: Hosts | None, placement: Ints) -> int:
+    """The step time in ps of a placement, or FAULT or TOO_LONG."""
+    return run(p, w, None, h, None, None, placement) if is_valid(p, placement) else FAULT
+
+
+@jitable
+def run_judged(
     p: PlacementProblem,
     w: Work,
     r: Record | None,
     h: Hosts | None,
     bounds: Bounds | None,
-    placement: Ints,
-) -> int:
-    """The step time in ps of a placement, or FAULT, TOO_LONG or WORSE."""
-    return run(p, w, r, h, bounds, placement) if is_valid(p, placement) else FAULT
-
-
-@jitable
-def run_limited(
-    p: PlacementProblem,
-    w: Work,
-    r: Record | None,
-    h: Hosts | None,
-    bounds: Bounds,
+    m: Totals,
     placement: Ints,
     limit: int,
 ) -> int:
-    """``run_valid`` up to the instant ``limit``."""
+    """``run_valid``, with bounds up to the instant ``limit`` (see ``limit_instant``), or WORSE;
+    ``m`` tells whether totals prove that it fits.
+    """
     if not is_valid(p, placement):
         return FAULT
-    begin_bounds(p, bounds, placement, limit)
-    return run(p, w, r, h, bounds, placement)
+    if bounds is not None:
+        begin_bounds(p, bounds, placement, limit)
+    begin_totals(p, m, placement)
+    step_ps = run(p, w, r, h, bounds, m, placement)
+    end_totals(p, m)
+    return step_ps
 
 
-# For a record, hosts or bounds that may be None, numba would look at types in every call: each has
-# kernels of its own, compiled where they are needed.
+# For a record, hosts, bounds or totals that may be None, numba would look at types in every call:
+# each has kernels of its own, compiled where they are needed.
 
 
 @jit
 def step(problem: Ints, work: Ints, devices: Ints) -> int:
-    """``run_valid`` without a record or hosts."""
-    return run_valid(open_problem(problem), open_work(work), None, None, None, bare(devices))
-
-
-@jit
-def step_recorded(problem: Ints, work: Ints, record: Ints, devices: Ints) -> int:
-    """``run_valid`` with a record, without hosts."""
-    p, w, r = open_problem(problem), open_work(work), open_record(record)
-    return run_valid(p, w, r, None, None, bare(devices))
+    """``run_valid`` without hosts."""
+    return run_valid(open_problem(problem), open_work(work), None, bare(devices))
 
 
 @jit
 def step_hosted(problem: Ints, work: Ints, hosts: Ints, devices: Ints) -> int:
-    """``run_valid`` with hosts, without a record."""
-    p, w, h = open_problem(problem), open_work(work), open_hosts(hosts)
-    return run_valid(p, w, None, h, None, bare(devices))
+    """``run_valid`` with hosts."""
+    return run_valid(open_problem(problem), open_work(work), open_hosts(hosts), bare(devices))
 
 
 @jit
-def step_hosted_recorded(
-    problem: Ints, work: Ints, record: Ints, hosts: Ints, devices: Ints
+def judged(problem: Ints, work: Ints, totals: Ints, devices: Ints) -> int:
+    """``run_judged`` without a record, hosts or bounds."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    return run_judged(p, w, None, None, None, m, bare(devices), NEVER)
+
+
+@jit
+def judged_hosted(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices: Ints) -> int:
+    """``run_judged`` with hosts, without a record or bounds."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    return run_judged(p, w, None, open_hosts(hosts), None, m, bare(devices), NEVER)
+
+
+@jit
+def limited(
+    problem: Ints, work: Ints, totals: Ints, bounds: Ints, devices: Ints, limit: int
 ) -> int:
-    """``run_valid`` with a record and hosts."""
-    p, w, r = open_problem(problem), open_work(work), open_record(record)
-    return run_valid(p, w, r, open_hosts(hosts), None, bare(devices))
+    """``run_judged`` with bounds, without a record or hosts."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    return run_judged(p, w, None, None, open_bounds(bounds), m, bare(devices), limit)
+
+
+@jit
+def limited_hosted(
+    problem: Ints, work: Ints, hosts: Ints, totals: Ints, bounds: Ints, devices: Ints, limit: int
+) -> int:
+    """``run_judged`` with hosts and bounds, without a record."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    least, h = open_bounds(bounds), open_hosts(hosts)
+    return run_judged(p, w, None, h, least, m, bare(devices), limit)
+
+
+@jit
+def recorded(problem: Ints, work: Ints, totals: Ints, record: Ints, devices: Ints) -> int:
+    """``run_judged`` with a record, without hosts or bounds."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    return run_judged(p, w, open_record(record), None, None, m, bare(devices), NEVER)
+
+
+@jit
+def recorded_hosted(
+    problem: Ints, work: Ints, hosts: Ints, totals: Ints, record: Ints, devices: Ints
+) -> int:
+    """``run_judged`` with a record and hosts, without bounds."""
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    r, h = open_record(record), open_hosts(hosts)
+    return run_judged(p, w, r, h, None, m, bare(devices), NEVER)

@@ -1,0 +1,30 @@
+"""Meter: how much an oracle was asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+# Of the evaluations after the first so many, one in so many is clocked, and stands for all of
+# these: reading the clock twice may take as long as a small step.
+CLOCKED, UNCLOCKED = 16, -1.0
+
+
+class Meter:
+    """Counts evaluations, and estimates their CPU seconds; from several threads at once."""
+
+    def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
+        self.evaluations, self.cpu_seconds = evaluations, cpu_seconds
+        self._lock = threading.Lock()
+
+    def begin(self) -> float:
+        """What ``end`` is handed after the evaluation that begins now."""
+        clocked = self.evaluations < CLOCKED or self.evaluations % CLOCKED == 0
+        return time.thread_time() if clocked else UNCLOCKED
+
+    def end(self, begun: float) -> None:
+        """Count an evaluation."""
+        seconds = 0.0 if begun == UNCLOCKED else time.thread_time() - begun
+        with self._lock:
+            self.cpu_seconds += seconds if self.evaluations < CLOCKED else seconds * CLOCKED
+            self.evaluations += 1
