@@ -24,7 +24,7 @@ DESCRIPTION = (
     "of a rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage, or "
     "for each replica. "
     "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, "
-    "ZB-1p and ZB-2p (made from the times), or your own (--csv)."
+    "ZB-1p and ZB-2p (made from the times), DualPipe (bidirectional), or your own (--csv)."
 )
 OPTIONS = (
     ("--stages", "P", "ranks (devices), each with a stage, or with --chunks; see --replicas"),
@@ -36,6 +36,7 @@ OPTIONS = (
     ("--forward", "TIME", "of a forward, like 18.5ms", {"required": True}),
     ("--backward", "TIME", "of the gradient of the input", {"required": True}),
     ("--weight", "TIME", "of the gradient of the weights (default 0)", {"default": "0"}),
+    ("--overlapped", "TIME", "of a forward and a backward that overlap (default: one by one)"),
     ("--comm", "TIME", "latency between neighbouring stages (default 0)", {"default": "0"}),
     (
         "--wraparound",
@@ -163,6 +164,7 @@ def _times(args: argparse.Namespace, schedule: Schedule) -> StageTimes:
             kept=None if args.kept is None else _listed(args.kept),
             parameters=_listed(args.parameters),
             sync=_listed(args.sync),
+            overlapped=None if args.overlapped is None else _listed(args.overlapped),
         )
 
 

@@ -73,6 +73,11 @@ def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
         given, count = getattr(p, name), getattr(schedule, "ranks" if name == "pp" else name)
         if given != count:
             yield f"{name}: is {given}, but the table has {count}"
+    if schedule.bidirectional:
+        yield (
+            f"schedule: {schedule.name} holds two copies of the model on every rank; "
+            "`simdev pipeline` runs it"
+        )
     kinds: dict[int, set[str]] = {}
     for action in schedule.actions:
         kinds.setdefault(action.stage, set()).add(action.kind)
@@ -146,8 +151,13 @@ class _Pipeline:
             self.names = tuple(device.name for device in site.prepared.cluster.devices)
             self.columns = Columns(site.prepared.memory, resources(site.prepared.fabric))
         self.rows = {action: row for row, action in enumerate(schedule.actions)}
+        # Two that overlap begin with the first of them and end with the second.
+        self.pairs = {} if times.overlapped is None else schedule.pairs
+        self.begins = self.rows | {last: self.rows[first] for first, last in self.pairs.items()}
+        self.ends = self.rows | {first: self.rows[last] for first, last in self.pairs.items()}
         self.comm = list(map(picoseconds, times.comm))
         self.updates: dict[Action, int] = {}  # the synchronisation that a backward waits for
+        self.flushes: list[tuple[list[int], int]] = []  # devices, and what they sum up at the end
 
     def task_graph(self) -> TaskGraph:
         """All of it."""
@@ -173,28 +183,44 @@ class _Pipeline:
         return self.devices[self.schedule.home[self.schedule.replica(action)]]
 
     def _add_actions(self) -> None:
-        durations = _durations(self.times)
+        durations, together = _durations(self.times), self._durations_of_pairs()
         for action, row in self.rows.items():
             device, replica = self._device(action), self.schedule.replica(action)
+            duration = together.get(action, durations[action.kind][replica])
             self.columns.task(
                 str(action),
                 KINDS[action.kind],
                 (device, device),
                 op=row,
-                duration=durations[action.kind][replica],
+                duration=duration,
                 held=(device,),
             )
 
+    def _durations_of_pairs(self) -> dict[Action, int]:
+        """Ps of those that overlap: together what they take, each in proportion to what it does."""
+        alone, durations = _durations(self.times), dict[Action, int]()
+        for first, last in self.pairs.items():
+            assert self.times.overlapped is not None
+            numbers = self.schedule.replica(first), self.schedule.replica(last)
+            both = picoseconds(self.times.overlapped[self.schedule.home[numbers[0]]])
+            parts = alone[FORWARD][numbers[0]], alone[BACKWARD][numbers[1]]
+            durations[first] = both * parts[0] // (sum(parts) or 1)
+            durations[last] = both - durations[first]
+        return durations
+
     def _add_synchronisations(self) -> None:
-        """What the replicas of a stage do together after a backward of each."""
+        """What the replicas of a stage do together after a backward of each, or after all."""
         if self.times.sync is None:
             return
-        rounds: dict[tuple[int, int], list[Action]] = {}
+        rounds: dict[tuple[int, int], dict[int, Action]] = {}
         for action in self.rows:
             count = self.schedule.replicas[action.stage]
             if count > 1 and action.kind in UPDATING:
-                rounds.setdefault((action.stage, action.microbatch // count), []).append(action)
-        for (stage, number), together in sorted(rounds.items()):
+                number = action.microbatch // count if self.schedule.asynchronous else 0
+                last = rounds.setdefault((action.stage, number), {})
+                last[self.schedule.replica(action)] = action
+        for (stage, number), lasts in sorted(rounds.items()):
+            together = list(lasts.values())
             devices = [self._device(action) for action in together]
             row = self.columns.task(
                 f"sync {stage}:{number}",
@@ -204,7 +230,10 @@ class _Pipeline:
                 duration=picoseconds(self.times.sync[stage]),
                 held=devices,
             )
-            self.updates |= dict.fromkeys(together, row)
+            if self.schedule.asynchronous:
+                self.updates |= dict.fromkeys(together, row)
+            else:
+                self.flushes.append((devices, row))
 
     def _fix_order(self) -> None:
         """The queue of each rank, as its row of the table stands."""
@@ -215,18 +244,19 @@ class _Pipeline:
                 order.append(self.rows[action])
                 if action in self.updates:
                     order.append(self.updates[action])
+            order += [row for devices, row in self.flushes if device in devices]
             queues[device] = replace(queues[device], policy="fixed", sequence=tuple(order))
 
     def _connect(self, action: Action) -> None:
         """What waits for this action: on the same rank directly, on another one behind a
         transfer.
         """
-        before, source = self.rows[action], self._device(action)
+        before, source = self.ends[action], self._device(action)
         for step, kind in WAITING[action.kind]:
             waiting = Action(action.stage + step, kind, action.microbatch)
             if waiting not in self.rows:
                 continue
-            after, destination = self.rows[waiting], self._device(waiting)
+            after, destination = self.begins[waiting], self._device(waiting)
             if destination == source:
                 self.columns.release(before, [after])
                 continue
@@ -237,7 +267,8 @@ class _Pipeline:
             # A link is told by the stage before it, whichever way it is crossed.
             link = min(action.stage, waiting.stage)
             latency, ends = self.comm[link], (source, destination)
-            send = self.columns.task(label, TRANSFER, ends, op=before, output=0, duration=latency)
+            op = self.rows[action]
+            send = self.columns.task(label, TRANSFER, ends, op=op, output=0, duration=latency)
             self.columns.release(before, [send])
             if self._waits(link, action.microbatch):
                 self.columns.release(send, [after])

@@ -9,7 +9,9 @@ follows from the times of the stages.
 from __future__ import annotations
 
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .dualpipe import dualpipe
 from .generate import (
+    BIDIRECTIONAL,
     SCHEDULES,
     SEARCHED,
     full_name,
@@ -25,6 +27,7 @@ from .times import StageTimes, stage_times
 
 __all__ = [
     "BACKWARD",
+    "BIDIRECTIONAL",
     "FORWARD",
     "INPUT",
     "SCHEDULES",
@@ -34,6 +37,7 @@ __all__ = [
     "Schedule",
     "StageTimes",
     "aligned",
+    "dualpipe",
     "full_name",
     "gpipe",
     "named_schedule",

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from ..errors import InputError, refuse
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
+from .dualpipe import dualpipe
+from .sizes import check_sizes
 from .table import Row, Schedule
-from .text import MAX_ACTIONS
 
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
@@ -145,11 +146,15 @@ _KINDS = {
 SCHEDULES = ("GPipe", *_KINDS)
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
+BIDIRECTIONAL = ("DualPipe",)
 
 
 def full_name(name: str) -> str:
-    """The name among SCHEDULES or SEARCHED, whatever the case of its letters. Raises InputError."""
-    names = *SCHEDULES, *SEARCHED
+    """A name of a schedule, whatever the case of its letters, as it is written here.
+
+    Raises InputError for what is none of SCHEDULES, BIDIRECTIONAL and SEARCHED.
+    """
+    names = *SCHEDULES, *BIDIRECTIONAL, *SEARCHED
     known = {each.lower(): each for each in names} | {"interleaved": "Interleaved1F1B"}
     if name.lower() not in known:
         raise InputError(f'schedule: must be one of {", ".join(names)}, got "{name}"')
@@ -159,7 +164,7 @@ def full_name(name: str) -> str:
 def named_schedule(
     name: str, ranks: int, microbatches: int, chunks: int = 1, replicas: Sequence[int] = ()
 ) -> Schedule:
-    """One of SCHEDULES, whatever the case of its letters; ``chunks`` stages a rank.
+    """One of SCHEDULES or BIDIRECTIONAL, in letters of any case, with ``chunks`` stages a rank.
 
     1F1B of several chunks is Interleaved1F1B. Stages of PipeDream may have ``replicas``; then
     ``ranks`` is how many stages there are. Raises InputError for what it does not know or cannot
@@ -185,20 +190,11 @@ def named_schedule(
         )
     if full == "GPipe":
         return gpipe(ranks, microbatches)
+    if full in BIDIRECTIONAL:
+        return dualpipe(ranks, microbatches)
     if replicas:
         return round_robin(replicas, microbatches)
     return one_forward_one_backward(
         ranks, microbatches, chunks,
         per_hop=kind.per_hop, split=kind.split, asynchronous=kind.asynchronous, name=full,
     )  # fmt: skip
-
-
-def check_sizes(ranks: int, microbatches: int, chunks: int = 1) -> None:
-    """Raises InputError where a schedule has no action, or more than any may have."""
-    given = {"stages": ranks, "microbatches": microbatches, "chunks": chunks}
-    wrong = [
-        f"{name}: must be at least 1, got {value}" for name, value in given.items() if value < 1
-    ]
-    if not wrong and 3 * ranks * microbatches * chunks > MAX_ACTIONS:
-        wrong = [f"stages, microbatches, chunks: make more than {MAX_ACTIONS:,} actions"]
-    refuse(wrong)

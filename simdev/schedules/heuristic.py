@@ -11,7 +11,8 @@ from typing import NamedTuple
 from ..errors import InputError
 from ..units import picoseconds
 from .actions import FORWARD, INPUT, WEIGHT, Action
-from .generate import SEARCHED, check_sizes, full_name
+from .generate import SEARCHED, full_name
+from .sizes import check_sizes
 from .table import Schedule
 from .times import StageTimes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from math import lcm
 
 from ..errors import InputError, refuse
@@ -22,7 +22,10 @@ class Schedule:
     ``asynchronous``: every backward is followed on the spot by an update of its stage's weights,
     and no flush ends the step (PipeDream). ``replicas`` says by stage on how many ranks it stands
     (() for one each): microbatch i of a stage of r runs on its replica i mod r, forward and
-    backward (1F1B-RR, Narayanan et al. 2019, section 3.2). Raises InputError for a table that no
+    backward (1F1B-RR, Narayanan et al. 2019, section 3.2). ``bidirectional``: each stage
+    stands on two ranks, for the two copies of a model whose microbatches run in opposite directions
+    (DeepSeek-V3, section 3.2.1). ``overlaps`` are actions that run together with the next one of
+    their row, where the times tell what the two take. Raises InputError for a table that no
     pipeline could run, every problem with rank and slot.
     """
 
@@ -30,6 +33,8 @@ class Schedule:
     name: str = "custom"
     asynchronous: bool = False
     replicas: tuple[int, ...] = ()
+    bidirectional: bool = False
+    overlaps: frozenset[Action] = frozenset()
 
     def __post_init__(self) -> None:
         freeze(self, "rows", "replicas")
@@ -37,7 +42,7 @@ class Schedule:
         if not self.replicas:
             stages = len({action.stage for action in self.actions})
             object.__setattr__(self, "replicas", (1,) * stages)
-        if max(self.replicas) > 1 and not self.asynchronous:
+        if max(self.replicas) > 1 and not (self.asynchronous or self.bidirectional):
             raise InputError("replicas: only an asynchronous schedule runs microbatches in turn")
 
     @cached_property
@@ -92,9 +97,21 @@ class Schedule:
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """How many stages each rank runs."""
-        count = Counter(self.home)
-        return tuple(count[rank] for rank in range(self.ranks))
+        """How many stages of a microbatch each rank runs."""
+        # In one direction a rank runs other stages than in the other one.
+        count, ways = Counter(self.home), 1 + self.bidirectional
+        return tuple(count[rank] // ways for rank in range(self.ranks))
+
+    @cached_property
+    def pairs(self) -> dict[Action, Action]:
+        """Each forward that overlaps with a whole backward, and that backward."""
+        rows = ([action for action in row if action is not None] for row in self.rows)
+        return {
+            first: second
+            for row in rows
+            for first, second in pairwise(row)
+            if first in self.overlaps and (first.kind, second.kind) == (FORWARD, BACKWARD)
+        }
 
     def __repr__(self) -> str:
         return (

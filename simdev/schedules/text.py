@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ..errors import InputError, refuse
 from .actions import Action
+from .sizes import MAX_ACTIONS
 from .table import Row, Schedule
 
 _ACTION = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
@@ -20,18 +21,17 @@ _COMMUNICATION = re.compile(
     r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*"
 )
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
-# Files from outside: a larger table would take minutes to check.
-MAX_ACTIONS = 2_000_000
 
 
 def read_csv(text: str, name: str = "custom") -> Schedule:
     """A schedule from a table with a line a rank; empty cells are empty slots.
 
     Reads what ``torch.distributed.pipelining`` dumps, in both of its formats: actions that
-    communicate become empty slots, and the parts of an OVERLAP_F_B run one after the other, as in
-    PyTorch. Raises InputError with every problem.
+    communicate become empty slots, and the parts of an OVERLAP_F_B are two actions of which the
+    first is one of ``Schedule.overlaps``. Raises InputError with every problem.
     """
     problems: list[str] = []
+    overlaps = set[Action]()
     rows: list[Row] = []
     try:
         lines = list(csv.reader(io.StringIO(text)))
@@ -45,21 +45,37 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
         row: list[Action | None] = []
         for cell in line:
             try:
-                row += _cell(cell)
+                actions = list(_cell(cell))
             except ValueError as error:
                 problems.append(f"rank {rank}, slot {len(row)}: {error}")
+                continue
+            row += actions
+            if len(actions) > 1:
+                overlaps.update(filter(None, actions[:1]))
         rows.append(tuple(row))
     refuse(problems)
-    return Schedule(tuple(rows), name)
+    return Schedule(tuple(rows), name, overlaps=frozenset(overlaps))
 
 
 def schedule_csv(schedule: Schedule) -> str:
     """The table as PyTorch dumps it: a line a rank, an empty cell for an empty slot."""
     file = io.StringIO()
-    csv.writer(file).writerows(
-        [["" if action is None else str(action) for action in row] for row in schedule.rows]
-    )
+    csv.writer(file).writerows([list(_cells(row, schedule.overlaps)) for row in schedule.rows])
     return file.getvalue()
+
+
+def _cells(row: Row, overlaps: frozenset[Action]) -> Iterator[str]:
+    """Two that overlap stand in the slot of the second."""
+    first: Action | None = None
+    for action in row:
+        if action is None or action in overlaps:
+            first = action or first
+            yield ""
+        elif first is not None:
+            yield f"({first};{action})OVERLAP_F_B"
+            first = None
+        else:
+            yield str(action)
 
 
 def _cell(cell: str) -> Iterator[Action | None]:

@@ -23,11 +23,13 @@ class StageTimes:
     """By replica (one a stage, where stages have no more): seconds of the ``forward``, of the
     gradient of its input (``backward``) and of its ``weight``.
 
-    A whole backward takes backward + weight. ``comm[s]`` is the latency from stage s to stage s + 1
-    and back, ``sync[s]`` what the replicas of stage s take together for the update of a round
-    (None: they do not wait for one another). ``activation`` are the bytes that a microbatch leaves
-    on a replica from its forward on, ``kept`` those of them that stay after the gradient of the
-    input until that of the weights, ``parameters`` the bytes of one version of weights.
+    A whole backward takes backward + weight, and ``overlapped[r]`` together with a forward that
+    overlaps with it on rank r (None: one follows the other). ``comm[s]`` is the latency from stage
+    s to stage s + 1 and back, ``sync[s]`` what the replicas of stage s take together for the update
+    of a round (None: they do not wait for one another). ``activation`` are the bytes that a
+    microbatch leaves on a replica from its forward on, ``kept`` those of them that stay after the
+    gradient of the input until that of the weights, ``parameters`` the bytes of one version of
+    weights.
     """
 
     forward: tuple[Fraction, ...]
@@ -38,6 +40,7 @@ class StageTimes:
     kept: tuple[int, ...]
     parameters: tuple[int, ...]
     sync: tuple[Fraction, ...] | None = None
+    overlapped: tuple[Fraction, ...] | None = None
 
 
 def stage_times(
@@ -51,6 +54,7 @@ def stage_times(
     kept: Given | None = None,
     parameters: Given = 0,
     sync: Given | None = 0,
+    overlapped: Given | None = None,
 ) -> StageTimes:
     """Times (seconds, or text with a unit) and bytes for a schedule.
 
@@ -58,7 +62,9 @@ def stage_times(
     up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is one
     latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is one
     time for all stages, or one for each; None for replicas that do not wait for one another.
-    ``kept`` is all of the activation where it is not given. Raises InputError with every problem.
+    ``kept`` is all of the activation where it is not given. ``overlapped`` is what a forward and a
+    whole backward take together that overlap, one for all ranks or for each; None runs them one
+    after the other. Raises InputError with every problem.
     """
     wrong: list[str] = []
     stages = schedule.stages
@@ -85,6 +91,7 @@ def stage_times(
         size("kept", activation if kept is None else kept),
         size("parameters", parameters),
         None if sync is None else _values("sync", sync, stages, "stage", parse_time, wrong),
+        None if overlapped is None else _pairs(overlapped, schedule, wrong),
     )
     more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
     # Only where all sizes were read: zeros stand in for those that were not.
@@ -94,6 +101,13 @@ def stage_times(
         wrong = [f"kept: {first} bytes on {owner} {more[0]}, more than its whole activation"]
     refuse(wrong)
     return times
+
+
+def _pairs(value: Given, schedule: Schedule, wrong: list[str]) -> tuple[Fraction, ...]:
+    """What two stages that overlap take, by rank; a single value is that of all of a rank's."""
+    values = _values("overlapped", value, schedule.ranks, "rank", parse_time, wrong)
+    shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
+    return tuple(time / share for time, share in zip(values, shares, strict=True))
 
 
 def _shared_out(value: Given, schedule: Schedule, values: Sequence[T]) -> tuple[Fraction, ...]:

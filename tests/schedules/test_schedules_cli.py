@@ -301,7 +301,7 @@ def test_commands_and_table_of_the_document_run(
 ) -> None:
     text = DOCUMENT.read_text().replace("\\\n", " ")
     commands = re.findall(r"^    simdev (pipeline .*)$", text, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         assert main(command.split()) == 0
     table = "\n".join(re.findall(r"^    ([0-9,].*)$", text, re.MULTILINE))
