@@ -75,7 +75,7 @@ def _option(name: str) -> str:
 
 GROUPS = {
     "a large model instead of a scenario file": (
-        ("--model", "NAME", "like llama3-70b; see docs/large-models.md"),
+        ("--model", "NAME", "like llama3-70b, or the config.json of a release"),
         ("--cluster", "NAME", "a preset or a file"),
         ("--nodes", "N", "machines, of a preset"),
         ("--length", "N", "words of a sample (default: the model's)"),
@@ -126,7 +126,7 @@ def _inputs(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """(path, description) of the files that no output may replace."""
     source = args.file or ""
     yield source, f"the scenario {source}"
-    for path in filter(os.path.isfile, filter(None, (args.cluster, args.csv))):
+    for path in filter(os.path.isfile, filter(None, (args.model, args.cluster, args.csv))):
         yield path, f"the input {path}"
     yield from ((path, f"a file of the scenario {source}") for path in files_of(source))
 

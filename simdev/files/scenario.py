@@ -23,13 +23,14 @@ from ..errors import InputError
 from ..graph import Graph
 from ..memory import MemoryModel
 from ..models import MODELS, build
-from ..models.large import LARGE, Transformer, large_model
+from ..models.large import LARGE, Transformer
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .collectives import with_tables
 from .device import device_names, read_device
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
+from .model import config_path, is_config, read_sizes, sizes_of
 from .paths import shown
 from .profile import read_profile
 from .reading import PathLike, label, read_json
@@ -115,16 +116,16 @@ def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
     """The paths that a scenario's document names, relative to its folder; a preset's name is among
     them.
 
-    The last is the schedule that its strategy, opened for that, may name.
+    The last are the config.json of a large model and the schedule that its strategy, opened for
+    that, may name.
     """
     for part in PARTS:
         names = value.get(part)
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name and "\0" not in name:
                 yield os.path.normpath(os.path.join(folder, name))
-    table = table_path(value.get("strategy"), folder)
-    if table is not None:
-        yield table
+    others = config_path(value.get("graph"), folder), table_path(value.get("strategy"), folder)
+    yield from (path for path in others if path is not None)
 
 
 def read_scenario(
@@ -272,7 +273,9 @@ class _Reader:
         """A graph; under a pipeline a large model by its name is its sizes."""
         is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
         is_sizes = isinstance(value, Mapping) and _is_large(value.get("model"), is_pipeline)
-        return self._part("graph", value, read_sizes if is_sizes else read_ops)
+        # The file of a model lies relative to where the graph stands.
+        read = (lambda sizes: read_sizes(sizes, self.folder)) if is_sizes else read_ops
+        return self._part("graph", value, read)
 
     def _several(self, key: str, value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
         """A part that may be one or a list of them."""
@@ -304,8 +307,8 @@ def _is_large(name: Any, is_pipeline: bool) -> bool:
     """Whether a model's name means the sizes of a large model: some have a graph too, for
     strategies of other kinds.
     """
-    if not isinstance(name, str):
-        return False
+    if not isinstance(name, str) or is_config(name):
+        return is_config(name)
     is_small = name in MODELS
     return name in LARGE or not is_small if is_pipeline else name in LARGE and not is_small
 
@@ -333,19 +336,8 @@ def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:
     "batch": 32}.
     """
     if isinstance(value, Mapping) and "model" in value:
-        return build(value["model"], **_sizes(value))
+        return build(value["model"], **sizes_of(value))
     return read_graph(value)
-
-
-def read_sizes(value: Mapping[str, Any]) -> Transformer:
-    """A large model by its name, with sizes of one's own: {"model": "llama3-70b", "length":
-    4096}.
-    """
-    return large_model(value["model"], **_sizes(value))
-
-
-def _sizes(value: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): size for key, size in value.items() if key != "model"}
 
 
 def datasheets(

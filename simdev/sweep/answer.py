@@ -105,8 +105,10 @@ def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
         return replace(source, **nouns)
 
     def reading(part: str, value: Any, read: Callable[[Any], Any]) -> Any:
-        # A model's name is a graph to one reader and sizes to another; a strategy may name a table.
-        name = part.partition("[")[0], digests[part], read.__name__, digests.get("table")
+        # A model's name is a graph to one reader and sizes to another; both that and a strategy may
+        # name a file.
+        others = digests.get("config"), digests.get("table")
+        name = part.partition("[")[0], digests[part], read.__name__, others
         return memo.once(name, lambda: read(_unchanged(value, digests[part])))
 
     parts = read_scenario(source, reading, try_placement=False)

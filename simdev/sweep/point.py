@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import preset_names
+from ..files.model import config_path
 from ..files.paths import shown
 from ..files.reading import label, read_json
 from ..files.shape import VERSION
@@ -203,9 +204,11 @@ def _document_point(document: Mapping[str, Any], folder: str, sources: Sources) 
             digests |= {f"{part}[{i}]": _digest(entry, sources) for i, entry in enumerate(value)}
         else:
             digests[part] = _digest(value, sources)
-    table = table_path(document.get("strategy"), folder, sources.read)
-    if table is not None:
-        digests["table"] = sources.file(table)
+    named = {
+        "config": config_path(document.get("graph"), folder),
+        "table": table_path(document.get("strategy"), folder, sources.read),
+    }
+    digests |= {key: sources.file(path) for key, path in named.items() if path is not None}
     others = {key: value for key, value in document.items() if key not in PARTS}
     return SweepPoint(_key(others | digests), document, digests, engine_version())
 
@@ -220,6 +223,9 @@ def _with_paths(part: str, value: Any, folder: str) -> Any:
     """The part with the absolute path of every file that it names."""
     if part not in PARTS:
         return value
+    config = config_path(value, folder) if part == "graph" else None
+    if config is not None:
+        return {**value, "model": config}
     table = table_path(value, folder) if part == "strategy" else None
     if table is not None:
         return {**value, "pipeline": {**value["pipeline"], "table": table}}

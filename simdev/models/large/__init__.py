@@ -4,6 +4,7 @@ without a graph.
 
 from __future__ import annotations
 
+from .huggingface import from_config
 from .released import LARGE, large_model, resized
 from .shard import Footprint, Shard, footprint, shard_of
 from .transformer import Transformer
@@ -18,6 +19,7 @@ __all__ = [
     "classifier",
     "embedding",
     "footprint",
+    "from_config",
     "large_model",
     "layer",
     "resized",

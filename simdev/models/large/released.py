@@ -14,9 +14,6 @@ _LLAMA: Mapping[str, Any] = {
     "gated": True, "bias": False, "norm": "rms", "dropout": False, "tied": False,
     "positions": False,
 }  # fmt: skip
-# Of those that are trained with fused attention from the start; the older are counted as their
-# authors did, with all pairs of words.
-_TODAY: Mapping[str, Any] = {**_LLAMA, "causal": True}
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_200) -> Transformer:
@@ -31,8 +28,12 @@ def _llama(
     )
 
 
-def _today(name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
-) -> Transformer:  # fmt: skip
+def _today(
+    name: str, layers: int, hidden: int, heads: int, inner: int, vocabulary: int, **more: Any
+) -> Transformer:
+    """Trained with fused attention from the start; the older are counted as their authors did, with
+    all pairs of words.
+    """
     return _llama(name, layers, hidden, heads, inner, vocabulary, **{"causal": True, **more})
 
 
