@@ -106,9 +106,8 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     chunks = 1 if args.chunks is None else args.chunks
     with prefixed("--"):
         name = full_name(args.schedule or "1F1B")
-        # A stage a rank; which actions a rank does in which order, the times tell.
-        shape = "ZB-H1" if name in SEARCHED else name
-        schedule = named_schedule(shape, args.stages, args.microbatches, chunks, _replicas(args))
+        sizes = args.stages, args.microbatches, chunks
+        schedule = named_schedule(name, *sizes, _replicas(args), shape=True)
     times = _times(args, schedule)
     if name in SEARCHED:
         schedule = searched_schedule(name, times, args.microbatches)

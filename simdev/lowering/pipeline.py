@@ -48,10 +48,13 @@ WAITING = {
 }
 
 
-def schedule_of(p: Parallelism) -> Schedule:
-    """The schedule that a parallelism names or holds. Raises InputError."""
+def schedule_of(p: Parallelism, shape: bool = False) -> Schedule:
+    """The schedule that a parallelism names or holds; ``shape`` as of ``named_schedule``.
+
+    Raises InputError.
+    """
     if p.table is None:
-        schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks)
+        schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=shape)
     else:
         try:
             schedule = read_csv(p.table)

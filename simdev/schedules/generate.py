@@ -162,23 +162,30 @@ def full_name(name: str) -> str:
 
 
 def named_schedule(
-    name: str, ranks: int, microbatches: int, chunks: int = 1, replicas: Sequence[int] = ()
+    name: str,
+    ranks: int,
+    microbatches: int,
+    chunks: int = 1,
+    replicas: Sequence[int] = (),
+    *,
+    shape: bool = False,
 ) -> Schedule:
     """One of SCHEDULES or BIDIRECTIONAL, in letters of any case, with ``chunks`` stages a rank.
 
     1F1B of several chunks is Interleaved1F1B. Stages of PipeDream may have ``replicas``; then
-    ``ranks`` is how many stages there are. Raises InputError for what it does not know or cannot
-    build.
+    ``ranks`` is how many stages there are. With ``shape`` it may be one of SEARCHED, whose actions
+    then stand in the order of ZB-H1, for the times of its stages to be told. Raises InputError for
+    what it does not know or cannot build.
     """
     full = full_name(name)
-    if full in SEARCHED:
+    if full in SEARCHED and not shape:
         raise InputError(
-            f"schedule: {full} is made from the times of the stages; `simdev pipeline` takes them, "
-            "and writes its table (--save-csv)"
+            f"schedule: {full} is made from the times of the stages: of large models, or "
+            "by `simdev pipeline`"
         )
     if full == "1F1B" and chunks > 1:
         full = "Interleaved1F1B"
-    kind = _KINDS.get(full, _Kind())
+    kind = _KINDS["ZB-H1"] if full in SEARCHED else _KINDS.get(full, _Kind())
     if chunks > 1 and not kind.chunked:
         several = " and ".join(name for name in _KINDS if _KINDS[name].chunked)
         raise InputError(f"chunks: {full} runs one stage a rank; {several} run several")

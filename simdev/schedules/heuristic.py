@@ -160,10 +160,11 @@ class _Try:
         # All are decided before any is put.
         going = [stage for stage in range(self.stages) if self._goes_forward(stage)]
         for stage in going:
-            self._make_room(stage)
+            self._make_room(stage, FORWARD)
             self._fill(stage, FORWARD)
             self._put(stage, FORWARD)
         for stage in reversed(range(self.stages)):
+            self._make_room(stage, INPUT)
             self._fill(stage, INPUT)
             self._put(stage, INPUT)
 
@@ -185,18 +186,20 @@ class _Try:
         cost = self.cost[FORWARD][stage] + int(weights) * self.cost[WEIGHT][stage]
         return self.free[stage] + cost
 
-    def _make_room(self, stage: int) -> None:
-        while self.held[stage] + self.change[FORWARD][stage] > self.limit:
+    def _pending(self, stage: int) -> int:
+        return self._count(INPUT, stage) - self._count(WEIGHT, stage)
+
+    def _make_room(self, stage: int, kind: str) -> None:
+        change = self.change[kind][stage]
+        while change > 0 and self.held[stage] + change > self.limit and self._pending(stage):
             self._put(stage, WEIGHT)
 
     def _fill(self, stage: int, kind: str) -> None:
         """Gradients of weights in the gap before the next action of a kind."""
         arrival, cost = self._arrival(stage, kind), self.cost[WEIGHT][stage]
-        pending = self._count(INPUT, stage) - self._count(WEIGHT, stage)
-        while pending and self.free[stage] + cost <= arrival:
+        while self._pending(stage) and self.free[stage] + cost <= arrival:
             self._put(stage, WEIGHT)
-            pending -= 1
         gap = arrival - self.free[stage]
         most = self.longest_wait if self.choices.sparing else 0
-        if pending and gap > 0 and self.waited[stage] + gap > most:
+        if self._pending(stage) and gap > 0 and self.waited[stage] + gap > most:
             self._put(stage, WEIGHT)

@@ -27,6 +27,7 @@ from .dispatch import add_dispatches
 from .durations import Durations
 from .expand import expand
 from .program import NONE, QUEUES, Program
+from .searched import searched
 from .tail import add_tail, tie
 
 __all__ = ["lower_hybrid"]
@@ -83,7 +84,7 @@ def _program(
     costs: CostModel,
 ) -> Program:
     """All rows, edges and buffers of a step."""
-    schedule = schedule_of(parallelism)
+    schedule = schedule_of(parallelism, shape=True)
     counts = parallelism.stage_layers or _even_layers(model.layers, schedule.stages)
     if len(counts) != schedule.stages:
         raise InputError(
@@ -93,6 +94,7 @@ def _program(
     shard = shard_of(model, parallelism)
     durations = Durations(parallelism, collectives, costs)
     program = Program(shard, parallelism, schedule, layers, durations)
+    program.schedule = searched(program)
     for rank in range(schedule.ranks):
         add_actions(program, rank)
         add_tail(program, rank)

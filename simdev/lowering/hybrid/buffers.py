@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from ...models.large import Shard, footprint
 from ...models.large.roles import NO_LAYER
-from ...models.large.shard import classifier_saved, classifier_workspace, embedding_saved
+from ...models.large.shard import (
+    classifier_kept,
+    classifier_saved,
+    classifier_workspace,
+    embedding_saved,
+)
 from ...schedules import FORWARD
 from ...taskgraph import PERSISTENT, Ints
 from .program import NONE, Placed, Program, Visit
@@ -117,10 +122,9 @@ def _add_ends(stage: _Stage) -> None:
         reader = back.base + back.template.ends["classifier"].last
         stage.add(classifier_saved(shard), "activations", filler, reader)
         stage.add(classifier_workspace(shard), "workspace", reader)
-        if stage.is_split:  # its input, and the gradient of its output
-            kept = shard.rows_bytes + 2 * shard.words * shard.vocabulary
+        if stage.is_split:
             last = weight.base + weight.template.ends["classifier"].last
-            stage.add(kept, "activations", reader, last)
+            stage.add(classifier_kept(shard), "activations", reader, last)
 
 
 def _add_transfers(stage: _Stage) -> None:

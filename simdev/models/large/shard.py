@@ -264,6 +264,13 @@ def classifier_saved(s: Shard) -> int:
     return 2 * s.rows_bytes + (2 + 4) * s.words * s.vocabulary
 
 
+def classifier_kept(s: Shard) -> int:
+    """Bytes that a split backward of the classifier leaves for the gradient of its weights: its
+    input, and the gradient of its output.
+    """
+    return s.rows_bytes + 2 * s.words * s.vocabulary
+
+
 def classifier_workspace(s: Shard) -> int:
     """The gradient of the logits, in float32."""
     return 4 * s.words * s.vocabulary
