@@ -3,7 +3,9 @@
 // A tensor crosses to each device once; queues serve in the order of readiness, so that a start is
 // known as soon as its turn comes: start = max(now, when its queues are free). An event is an op
 // that is ready, or a finished op that sends; ties go by the number of the op. The loop knows
-// neither rounds (no op may last 0 ps) nor memory nor placements that cannot be.
+// neither rounds (no op may last 0 ps) nor placements that cannot be. Of memory it knows what totals
+// tell: whether all that is ever made or received on a device, with the most that one of its ops
+// needs while it runs, is within the device's capacity.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -39,6 +41,11 @@ struct Heap {
     }
 };
 
+struct Bytes {
+    std::vector<std::int64_t> kept, running;  // by op: throughout and in its tensors; while it runs
+    std::vector<std::int64_t> sent, room;     // by tensor; by device
+};
+
 class Loop {
   public:
     Loop(int ops, int devices, int tensors, bool shared, const Time* duration, const Time* sending,
@@ -55,7 +62,24 @@ class Loop {
             if (waits[op] == 0) roots_.push_back(op);
     }
 
+    void weigh(const std::int64_t* kept, const std::int64_t* running, const std::int64_t* sent,
+               const std::int64_t* room) {
+        const int tensors = readers_.size() - 1;
+        bytes_ = {{kept, kept + ops_}, {running, running + ops_}, {sent, sent + tensors},
+                  {room, room + devices_}};
+        total_.resize(devices_), most_.resize(devices_);
+    }
+
+    // Whether totals prove that a placement fits, after a step that counted them.
+    bool fits() const {
+        for (int d = 0; d < devices_; ++d)
+            if (total_[d] + most_[d] > bytes_.room[d]) return false;
+        return true;
+    }
+
+    template <bool COUNTS>
     Time step(const Time* placement) {
+        if (COUNTS) count_ops(placement);
         missing_ = waits_;
         std::fill(ready_.begin(), ready_.end(), 0);
         std::fill(device_free_.begin(), device_free_.end(), 0);
@@ -68,7 +92,7 @@ class Loop {
             if (event < ops_)
                 compute(placement, event, key >> bits_);
             else
-                send(placement, event - ops_, key >> bits_);
+                send<COUNTS>(placement, event - ops_, key >> bits_);
         }
         return last_;
     }
@@ -90,13 +114,28 @@ class Loop {
         if (away) heap_.push(Key(finish) << bits_ | (ops_ + op));
     }
 
+    void count_ops(const Time* placement) {
+        std::fill(total_.begin(), total_.end(), 0);
+        std::fill(most_.begin(), most_.end(), 0);
+        for (int op = 0; op < ops_; ++op) {
+            const int device = placement[op];
+            total_[device] += bytes_.kept[op];
+            most_[device] = std::max(most_[device], bytes_.running[op]);
+        }
+    }
+
     // A finished op sends each tensor to each other device that reads it, in their order.
+    template <bool COUNTS>
     void send(const Time* placement, int op, Time now) {
         const int source = placement[op];
         for (int t = tensor_[op]; t < tensor_[op + 1]; ++t) {
             const Time* lasts = &sending_[(t * devices_ + source) * devices_];
+            const std::uint64_t to = shared_ || COUNTS ? readers_elsewhere(placement, t, source) : 0;
+            if (COUNTS)
+                for (std::uint64_t left = to; left != 0; left &= left - 1)
+                    total_[__builtin_ctzll(left)] += bytes_.sent[t];
             if (shared_)
-                queue(placement, t, source, now, lasts);
+                queue(to, source, now, lasts);
             else
                 for (int d = 0; d < devices_; ++d) arrival_[d] = now + lasts[d];
             for (int e = readers_[t]; e < readers_[t + 1]; ++e)
@@ -105,12 +144,17 @@ class Loop {
         }
     }
 
-    // The transfers of a tensor, one after another on the queues of their devices.
-    void queue(const Time* placement, int tensor, int source, Time now, const Time* lasts) {
+    // The other devices that read a tensor, a bit each.
+    std::uint64_t readers_elsewhere(const Time* placement, int tensor, int source) const {
         std::uint64_t to = 0;
         for (int e = readers_[tensor]; e < readers_[tensor + 1]; ++e)
             to |= std::uint64_t(1) << placement[reader_[e]];
-        for (to &= ~(std::uint64_t(1) << source); to != 0; to &= to - 1) {
+        return to & ~(std::uint64_t(1) << source);
+    }
+
+    // The transfers of a tensor, one after another on the queues of their devices.
+    void queue(std::uint64_t to, int source, Time now, const Time* lasts) {
+        for (; to != 0; to &= to - 1) {
             const int device = __builtin_ctzll(to);
             const Time start = std::max({now, link_free_[source], link_free_[device]});
             arrival_[device] = start + lasts[device];
@@ -132,6 +176,8 @@ class Loop {
     std::vector<Time> ready_, device_free_, link_free_, arrival_;
     Heap heap_;
     Time last_ = 0;
+    Bytes bytes_;
+    std::vector<std::int64_t> total_, most_;  // by device
 };
 
 }  // namespace
@@ -145,7 +191,18 @@ Loop* loop_new(int ops, int devices, int tensors, int shared, const Time* durati
                     reader);
 }
 
-Time loop_step(Loop* loop, const Time* placement) { return loop->step(placement); }
+Time loop_step(Loop* loop, const Time* placement) { return loop->step<false>(placement); }
+
+void loop_weigh(Loop* loop, const std::int64_t* kept, const std::int64_t* running,
+                const std::int64_t* sent, const std::int64_t* room) {
+    loop->weigh(kept, running, sent, room);
+}
+
+// The step time, negative where totals do not prove that it fits.
+Time loop_fit(Loop* loop, const Time* placement) {
+    const Time step = loop->step<true>(placement);
+    return loop->fits() ? step : -step;
+}
 
 void loop_delete(Loop* loop) { delete loop; }
 }

@@ -46,8 +46,12 @@ from simdev.engine import simulate
 from simdev.lowering import Prepared
 from simdev.lowering.build import build
 from simdev.oracle import Oracle
+from simdev.oracle.cost import limits_of
 from simdev.oracle.placements import PlacementSession
-from simdev.oracle.placements.problem import placement_problem, work_for
+from simdev.oracle.placements.bounds import bounds_for
+from simdev.oracle.placements.problem import placement_problem, record_for, work_for
+from simdev.oracle.placements.sizes import sizes_of
+from simdev.oracle.placements.totals import totals_for
 from simdev.taskgraph import Ints, TaskGraph
 
 DEVICES = 8  # of the layered graphs that grow
@@ -134,8 +138,14 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
     settle()
     walk = anneal(oracle.step_ps, placements[0], len(prepared.cluster.devices), size.walk)
     rate = rotate(oracle.step_ps, placements, size.passes)
-    bare, memory, record_, trace = in_turns(
-        (oracle.step_ps, oracle, short.starts, lambda column: oracle.trace(column).start),
+    bare, whole, memory, record_, trace = in_turns(
+        (
+            oracle.step_ps,
+            oracle,
+            lambda column: oracle(column).peaks,
+            short.starts,
+            lambda column: oracle.trace(column).start,
+        ),
         placements,
         size.passes,
     )
@@ -147,7 +157,9 @@ def speeds(prepared: Prepared, size: Size) -> list[Figure]:
         Figure(part, f"{len(placements)} random in rotation", rate.per_second, "/s", 7_500
         if targets else None),
         Figure(part, "rotation / compiled Kahn pass over the ops", rate.seconds / kahn, "x"),
-        Figure(part, "oracle(): with memory / step time only", memory / bare, "x", 1.6, False),
+        Figure(part, "oracle() / step time only", whole / bare, "x", 1.2, False),
+        Figure(part, "oracle(): with peaks of memory / step time only", memory / bare, "x", 1.6,
+        False),
         Figure(part, "with the record of all starts / step time only", record_ / bare, "x", 1.6,
         False),
         Figure(part, "oracle.trace (lower + simulate) / step time only", trace / bare, "x"),
@@ -368,12 +380,14 @@ def nbytes(columns: Iterable[object]) -> int:
 
 
 def bytes_of(prepared: Prepared, placement: Ints) -> tuple[float, float, TaskGraph]:
-    """Bytes per task: of the prepared question with the room for one evaluation, and of the task
-    graph with names.
+    """Bytes per task: of the prepared question with the room for one evaluation (peaks, where they
+    are read, take more), and of the task graph with names.
     """
-    problem = placement_problem(prepared)
+    problem, sizes = placement_problem(prepared), sizes_of(prepared)
     assert problem is not None
-    prepared_bytes = nbytes(problem) + nbytes(work_for(problem))
+    totals = totals_for(problem, sizes, limits_of(prepared.cluster))
+    room = work_for(problem), record_for(problem), bounds_for(problem)
+    prepared_bytes = nbytes({id(c): c for t in (problem, sizes, totals, *room) for c in t}.values())
     # what is prepared once is not counted; there it is nothing, and takes long
     if len(prepared.graph.ops) < 10**6:
         build(prepared, placement.tolist())

@@ -14,7 +14,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import common, event_loop
 from simdev.lowering import Prepared
-from simdev.oracle import Oracle
+from simdev.oracle import Cost, Oracle
+from simdev.oracle.placements.totals import BANKS, PROVEN
+from simdev.taskgraph import Ints
 
 OPS = 200
 
@@ -32,10 +34,27 @@ def loop() -> ctypes.CDLL:
 @pytest.mark.parametrize("devices", [2, 5, 64])
 def test_the_loop_equals_the_oracle(loop: ctypes.CDLL, queues: str, devices: int) -> None:
     prepared = common.layered(OPS, devices, queues, seed=devices)
-    oracle = Oracle(prepared.graph, prepared.cluster)
+    placements = common.random_placements(prepared, 10)
+    most = sorted(totals(event_loop.with_memory(prepared, 1), one)[1] for one in placements)
+    prepared = event_loop.with_memory(prepared, most[5])
+    oracle, verdicts = event_loop.never_cached(prepared), set()
     peer = event_loop.EventLoop(loop, prepared)
-    for placement in common.random_placements(prepared, 10):
+    for placement in placements:
         assert peer.step_ps(placement) == oracle.step_ps(placement)
+        proven = totals(prepared, placement)[0]
+        assert peer.fit(placement) == (1 if proven else -1) * oracle.step_ps(placement)
+        verdicts.add(proven)
+    assert verdicts == {0, 1}
+
+
+def totals(prepared: Prepared, placement: Ints) -> tuple[int, int]:
+    """Whether the oracle's totals prove that a placement fits, and the largest of a device."""
+    compiled = event_loop.never_cached(prepared).evaluator("fifo")
+    assert compiled is not None
+    assert isinstance(compiled.cost(placement), Cost)
+    counted, shape = compiled._rooms.room.totals.columns, (BANKS, -1)
+    total, most = counted.total.reshape(shape).sum(0), counted.most.reshape(shape).max(0)
+    return int(counted.cell[PROVEN]), int((total + most).max())
 
 
 def test_walks_are_of_one_op(loop: ctypes.CDLL) -> None:

@@ -19,6 +19,9 @@ from .problem import PER_CONSUMER, PlacementProblem
 from .sizes import Sizes
 
 PROVEN, CELLS = range(2)  # whether the totals of the last run prove that it fits
+# Sums by device are kept apart for every so many-th op, and added up at the end: one sum would wait
+# for itself at every op.
+BANKS = 4
 UNLIMITED = 1 << KEY_BITS  # more than all buffers together
 
 
@@ -30,8 +33,8 @@ class Totals(NamedTuple):
     sent: Ints  # by tensor
     room: Ints  # by device: its capacity, less what is reserved
     cell: Ints
-    total: Ints
-    most: Ints  # that an op needs while it runs
+    total: Ints  # by bank and device
+    most: Ints  # by bank and device: what an op needs while it runs
 
 
 open_totals = opener(Totals)
@@ -44,7 +47,8 @@ def totals_for(problem: PlacementProblem, sizes: Sizes, limits: list[tuple[int, 
     room = np.full(problem.devices, UNLIMITED, np.int64)
     for device, capacity in limits:
         room[device] = min(capacity, UNLIMITED) - sizes.reserved[device]
-    columns = (np.zeros(size, np.int64) for size in (CELLS, problem.devices, problem.devices))
+    sums = BANKS * problem.devices
+    columns = (np.zeros(size, np.int64) for size in (CELLS, sums, sums))
     return Totals(sizes.persistent + made, sizes.running, sizes.sent, room, *columns)
 
 
@@ -59,12 +63,12 @@ def always_fits(problem: PlacementProblem, totals: Totals) -> bool:
 @jitable
 def begin_totals(p: PlacementProblem, m: Totals, placement: Ints) -> None:
     """What devices hold for the ops that stand there."""
-    for device in range(p.devices):
-        m.total[device], m.most[device] = 0, 0
+    for at in range(BANKS * p.devices):
+        m.total[at], m.most[at] = 0, 0
     for op in range(p.ops):
-        device = placement[op]
-        m.total[device] += m.kept[op]
-        m.most[device] = max(m.most[device], m.running[op])
+        at = (op & (BANKS - 1)) * p.devices + placement[op]
+        m.total[at] += m.kept[op]
+        m.most[at] = max(m.most[at], m.running[op])
 
 
 @jitable
@@ -78,6 +82,9 @@ def end_totals(p: PlacementProblem, m: Totals) -> None:
     """Compare, and write PROVEN."""
     proven = 1
     for device in range(p.devices):
-        if m.total[device] + m.most[device] > m.room[device]:
+        total, most = 0, 0
+        for at in range(device, BANKS * p.devices, p.devices):
+            total, most = total + m.total[at], max(most, m.most[at])
+        if total + most > m.room[device]:
             proven = 0
     m.cell[PROVEN] = proven
