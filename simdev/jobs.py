@@ -49,6 +49,11 @@ def is_serial(n_jobs: int | None) -> bool:
     return count in (None, 1) and type(backend).__module__.startswith("joblib._parallel_backends")
 
 
+def working(n_jobs: int | None) -> int:
+    """How many processes work at once. Raises InputError."""
+    return 1 if is_serial(n_jobs) else int(require_joblib().effective_n_jobs(n_jobs))
+
+
 def require_joblib() -> Any:
     """The module ``joblib``. Raises InputError where it is not installed."""
     try:

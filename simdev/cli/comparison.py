@@ -29,7 +29,7 @@ OPTIONS = (
     ("--journal", "FILE", "keep the runs of a comparison, which a second one goes on from"),
 )
 BUDGET = 5000  # of each method, where a comparison is given no limits: all shall have the same
-OF_ONE = ("policy", "save_policy")  # options that go with a single method
+OF_ONE = ("chains", "policy", "save_policy")  # options that go with a single method
 OF_SEVERAL = ("seeds", "plot", "journal")
 
 

@@ -44,6 +44,7 @@ OPTIONS = (
     ),
     ("-o --output", "OUT", "write the best strategy (.json, .json.gz)"),
     ("--json", "", "print objectives, provenance and curves as JSON"),
+    ("--chains", "N", "walks side by side, of local search (default 1); they exchange, see -j"),
     ("--settings", "LIST", "of a learner: published, NAME=VALUE (comma-separated)"),
     (
         "--warm",
@@ -57,13 +58,13 @@ OPTIONS = (
     (
         "-j --jobs",
         "N",
-        "processes at once, of a learner or of a comparison, -1 on all cores (default 1)",
+        "processes at once, of chains, a learner or a comparison, -1 on all cores (default 1)",
     ),
     *several.OPTIONS,
 )
 # Arguments of ``search``, which are the first words of its problems, and the options that they are
 # here.
-FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare")}
+FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare", "chains")}
 FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
 FLAGS |= {"train": "--no-train", "n_jobs": "--jobs", "seeds": "--seeds", "plot": "--plot"}
 UNJUDGED = "interrupted before the answer was confirmed by the reference engine and the checker"
@@ -223,5 +224,5 @@ def _searched(args: argparse.Namespace, scenario: Scenario) -> Result:
         return search(
             scenario, args.method, args.budget, args.seed, args.seconds, _prepare(args),
             lambda count: bar.update(count - bar.n), args.settings, args.warm, args.policy,
-            not args.no_train, args.jobs,
+            not args.no_train, args.jobs, args.chains,
         )  # fmt: skip

@@ -11,14 +11,19 @@ one policy for all graphs of a ``family``.
 
 from __future__ import annotations
 
-from .comparison import Comparison, compare, run_comparison
-from .families import FAMILIES, Family, family, read_scenarios, write_family
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .methods import METHODS
 from .policy import SavedPolicy, load_policy
 from .prepare import PREPARATIONS, Grouped, prepare
-from .pretraining import Practised, Trained, train
 from .result import Result, confirm, present_cost
 from .run import AskTell, search
+
+if TYPE_CHECKING:
+    from .comparison import Comparison, compare, run_comparison
+    from .families import FAMILIES, Family, family, read_scenarios, write_family
+    from .pretraining import Practised, Trained, train
 
 __all__ = [
     "FAMILIES",
@@ -44,3 +49,22 @@ __all__ = [
     "train",
     "write_family",
 ]
+
+# What one search needs not is imported when it is first asked for.
+_HOMES = {
+    "comparison": ("Comparison", "compare", "run_comparison"),
+    "families": ("FAMILIES", "Family", "family", "read_scenarios", "write_family"),
+    "pretraining": ("Practised", "Trained", "train"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(f".{home}", __name__), name))
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -5,24 +5,23 @@ random placements, greedy moves, simulated annealing and the cross-entropy metho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from itertools import repeat
 
 import numpy as np
 
 from ..errors import InputError
 from ..taskgraph import Ints
+from .chains import Chain, Round, begun, run_chains
+from .cooling import Cooling, cool, cool_chains, mean_change, movable_groups
 from .features import neighbours
 from .fitting import repair
 from .sampling import EXPLORE, PATIENCE, best_of, frequencies, mixed, sampled, uniform
 from .space import alone, energy, rank_of
 from .trial import Trial, Walk, best_start
 
-PROBES = 64  # moves from the start that tell the first temperature
-COOLING = 0.01  # last temperature over the first
 ROUNDS = 3  # each begins hot again, at the best placement so far
 BLOCK = 64  # moves drawn at a time, under one temperature
 NEAR = 0.5  # share of moves that bring a group to a device of a neighbour
-COLDEST = 1e-6
 
 SAMPLES = 50
 
@@ -65,16 +64,39 @@ def greedy(trial: Trial) -> None:
 
     Sweeps go on until one changes nothing: then no single move is better.
     """
-    start, choices = best_start(trial), trial.problem.choices
+    start = best_start(trial)
     if start is None:
         return
-    walk, changed = trial.walk(start), True
-    while changed:
-        changed = False
-        for group in trial.budget.random.permutation(len(choices)).tolist():
-            for device in choices[group].tolist():
-                if device != walk.where[group]:
-                    changed |= walk.improve(group, device)
+    if trial.chaining.count > 1:
+        chains = begun(trial, [start], trial.best.base_rank)
+        run_chains(trial, Sweeping(), chains, repeat(Round()))
+        return
+    walk = trial.walk(start)
+    while _sweep(trial, walk):
+        pass
+
+
+def _sweep(trial: Trial, walk: Walk) -> bool:
+    """Every move once; whether any was better. Raises SpentError."""
+    choices, changed = trial.problem.choices, False
+    for group in trial.budget.random.permutation(len(choices)).tolist():
+        for device in choices[group].tolist():
+            if device != walk.where[group]:
+                changed |= walk.improve(group, device)
+    return changed
+
+
+class Sweeping:
+    """Greedy search in chains (a Walker): each sweeps in an order of its own."""
+
+    def advance(self, trial: Trial, chain: Chain, phase: object) -> None:
+        """One sweep."""
+        walk = trial.walk(chain.where, known=True)
+        try:
+            chain.ended = not _sweep(trial, walk)
+        finally:
+            chain.where = np.array(walk.where, np.int64)
+            chain.rank = rank_of(trial.problem.oracle, walk.cost)
 
 
 def annealing(trial: Trial) -> None:
@@ -86,45 +108,41 @@ def annealing(trial: Trial) -> None:
     no scale to set; it falls geometrically with the share of the budget, in three rounds. What does
     not fit counts as slower by the factor 1 + its relative excess.
     """
-    start, choices = best_start(trial), trial.problem.choices
-    movable = np.array([group for group, able in enumerate(choices) if len(able) > 1], np.int64)
+    start, movable = best_start(trial), movable_groups(trial)
     if start is None or not len(movable):
         return
-    near = neighbours(trial.problem.oracle).lists()
     hot = mean_change(trial, trial.walk(start), movable)
+    if trial.chaining.count > 1:
+        cool_chains(trial, Cooling(Singles, movable, hot), start)
+        return
+    moves = Singles(trial, movable)
     for number in range(ROUNDS):
         assert trial.best.base is not None  # there is a start
-        _cool(trial, trial.walk(trial.best.base[0]), movable, near, hot, number)
+        end = 1.0 if number == ROUNDS - 1 else (number + 1) / ROUNDS
+        cool(trial, moves, trial.best.base[0], hot, number / ROUNDS, end)
 
 
-def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
-    """The mean relative change by random moves that change anything, at least COLDEST.
+class Singles:
+    """Moves of one group, often to where a neighbour stands."""
 
-    Worsenings alone would say nothing of a bad start, and the search would never climb.
-    """
-    oracle, random = trial.problem.oracle, trial.budget.random
-    base, changes = energy(oracle, walk.cost), []
-    for group in random.choice(movable, PROBES).tolist():
-        others = [d for d in trial.problem.choices[group].tolist() if d != walk.where[group]]
-        moved = energy(oracle, walk.propose(group, int(random.choice(others))))
-        if moved != base > 0 and moved < inf:
-            changes.append(abs(moved / base - 1.0))
-    return max(float(np.mean(changes)) if changes else 0.0, COLDEST)
+    def __init__(self, trial: Trial, movable: Ints, memory: None = None) -> None:
+        self.memory = memory
+        self._trial, self._movable = trial, movable
+        self._near = neighbours(trial.problem.oracle).lists()
+        self._able = [devices.tolist() for devices in trial.problem.choices]
 
+    def begin(self, walk: Walk) -> None:
+        """The walk that moves from here on."""
+        self._walk = walk
 
-def _cool(
-    trial: Trial, walk: Walk, movable: Ints, near: Sequence[Sequence[int]], hot: float, number: int
-) -> None:
-    """One round: from hot to cold over its part of the budget."""
-    oracle, choices, budget = trial.problem.oracle, trial.problem.choices, trial.budget
-    random, current, where = budget.random, energy(oracle, walk.cost), walk.where
-    able = [devices.tolist() for devices in choices]
-    while budget.share < (number + 1) / ROUNDS or number == ROUNDS - 1:
-        temperature = hot * COOLING ** min(max(budget.share * ROUNDS - number, 0.0), 1.0)
+    def block(self, temperature: float) -> None:
+        """Some moves under one temperature. Raises SpentError."""
+        walk, oracle, random = self._walk, self._trial.problem.oracle, self._trial.budget.random
+        current, where = energy(oracle, walk.cost), walk.where
         lucks = random.exponential(temperature, BLOCK).tolist()
-        places, groups = random.random(BLOCK).tolist(), random.choice(movable, BLOCK).tolist()
+        places, groups = random.random(BLOCK).tolist(), random.choice(self._movable, BLOCK).tolist()
         for group, luck, place in zip(groups, lucks, places, strict=True):
-            device = draw_device(place, near[group], where, able[group])
+            device = draw_device(place, self._near[group], where, self._able[group])
             if device == where[group]:
                 continue
             most = current * (1.0 + luck)

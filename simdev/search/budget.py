@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from typing import Self
 
@@ -12,6 +13,17 @@ import numpy as np
 
 class SpentError(Exception):
     """The budget is spent: methods let it pass, and ``search`` ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chaining:
+    """How many walks go on side by side (chains.py), and how many processes work on them."""
+
+    count: int = 1
+    n_jobs: int | None = 1
+
+
+ALONE = Chaining()
 
 
 class Budget:
@@ -92,8 +104,8 @@ class Budget:
         """Whether there are as many evaluations as there may be, of at least one."""
         return self.limit is not None and self.evaluations >= max(self.limit, 1)
 
-    def count(self) -> None:
-        """One more evaluation."""
-        self.evaluations += 1
+    def count(self, evaluations: int = 1) -> None:
+        """One more evaluation, or so many."""
+        self.evaluations += evaluations
         if self._progress is not None:
             self._progress(self.evaluations)

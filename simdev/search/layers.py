@@ -54,6 +54,10 @@ class Layers:
     graph: Graph
     cluster: Cluster
 
+    def __getstate__(self) -> dict[str, object]:
+        """What follows from the two is worked out anew, and cannot all be pickled."""
+        return {"graph": self.graph, "cluster": self.cluster}
+
     @cached_property
     def dataflow(self) -> SplitProblem:
         """How the graph's ops read and make."""

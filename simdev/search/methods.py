@@ -18,6 +18,7 @@ class Method:
     ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
     use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
     so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
+    ``chains``: it can walk in several chains at once (chains.py).
     ``random``: another seed may give another answer, as for every learner.
     ``learner``: of a method that learns, the path of its class of settings (learning/settings.py).
     ``keeps``: of a learner, it learns a policy that can be kept, begun with and evaluated.
@@ -31,6 +32,7 @@ class Method:
     budget: int | None = None
     splits: bool = False
     ranks: bool = True
+    chains: bool = False
     learner: str | None = None
     keeps: bool = True
     random: bool = False
@@ -68,9 +70,9 @@ METHODS: Mapping[str, Method] = {
     "round-robin": Method("blackbox:round_robin", budget=10_000),
     "expert": Method("expert:expert"),
     "random": Method("blackbox:random", budget=1000, random=True),
-    "greedy": Method("blackbox:greedy", budget=100_000, random=True),
-    "annealing": Method("blackbox:annealing", budget=20_000, random=True),
-    "adaptive": Method("adaptive.annealing:adaptive", budget=20_000, random=True),
+    "greedy": Method("blackbox:greedy", budget=100_000, chains=True, random=True),
+    "annealing": Method("blackbox:annealing", budget=20_000, chains=True, random=True),
+    "adaptive": Method("adaptive.annealing:adaptive", budget=20_000, chains=True, random=True),
     "cross-entropy": Method("blackbox:cross_entropy", budget=5000, random=True),
     "brkga": Method(
         "brkga.learner:brkga", ("pair",), 5000, learner="brkga.settings:Settings", keeps=False
@@ -86,7 +88,7 @@ METHODS: Mapping[str, Method] = {
     "dnn-latency": Method("maxload.placers:dnn_latency", ranks=False),
     "optcnn": Method("soap.optcnn:optcnn", splits=True, ranks=False),
     "flexflow": Method(
-        "soap.flexflow:flexflow", budget=2000, splits=True, ranks=False, random=True
+        "soap.flexflow:flexflow", budget=2000, splits=True, ranks=False, chains=True, random=True
     ),
     "exhaustive": Method("soap.exhaustive:exhaustive", splits=True, ranks=False),
     "tofu": Method("tofu.strategy:tofu", splits=True, ranks=False),

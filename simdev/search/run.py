@@ -11,12 +11,13 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from ..errors import InputError
+from ..jobs import is_serial, require_joblib
 from ..oracle import Cost, Oracle, oracle_of
 from ..scenario import Scenario
 from ..strategy import Strategy
 from ..taskgraph import Ints
 from ..version import __version__
-from .budget import Budget, SpentError
+from .budget import ALONE, Budget, Chaining, SpentError
 from .holding import obstacles
 from .learners import EVALUATED, LearnerOptions, Request, beginning, requested
 from .learning.settings import Settings
@@ -52,6 +53,7 @@ def search(
     policy: SavedPolicy | str | os.PathLike[str] | None = None,
     train: bool = True,
     n_jobs: int | None = None,
+    chains: int | None = None,
 ) -> Result:
     """Run a method: a name of METHODS, or an object with ``ask`` and ``tell``.
 
@@ -63,20 +65,26 @@ def search(
     search, whatever the preparation. Where what a method plans cannot be (between devices without a
     route), or is not ready in time, the best of these starts is the answer, beyond the limits.
 
+    ``chains`` is how many walks a local search keeps, which exchange where they stand; the answer
+    depends on it. ``n_jobs`` is how many processes work on them (``simdev.jobs``), which changes no
+    answer.
+
     Options of learners (docs/learning.md): ``settings`` by name, or as a text like
     "published,hidden=128"; ``warm`` is what they imitate first: "auto", "random" or a method's
     name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
-    how many processes work (``simdev.jobs``), which changes no answer.
+    as above.
 
     Raises InputError for a method or preparation that is not there, limits that are none, a group
     that can stand nowhere, where no placement can be, and for a malformed one that an object
     proposes.
     """
     check_limits(method, budget, seed, seconds, prepare)
-    options = LearnerOptions(settings, warm, policy, train, n_jobs)
-    request = requested(method, options)
+    chaining = chaining_of(method, chains, n_jobs)
+    jobs = n_jobs if chains is None else None
+    request = requested(method, LearnerOptions(settings, warm, policy, train, jobs))
     limits = Budget(budget, seconds, seed, progress)  # its clock runs: preparing an oracle counts
-    return search_oracle(*oracle_and_strategy(question), method, limits, prepare, request)
+    searched = oracle_and_strategy(question)
+    return search_oracle(*searched, method, limits, prepare, request, chaining)
 
 
 def oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
@@ -121,6 +129,23 @@ def check_limits(
         raise InputError(f"seconds: must be a number > 0, got {seconds!r}")
 
 
+def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Chaining:
+    """The chains of a search. Raises InputError for what is no number of them, and for any that is
+    given to a method that keeps none.
+    """
+    if chains is None:
+        return ALONE
+    if not isinstance(method, str) or not METHODS[method].chains:
+        name = method if isinstance(method, str) else type(method).__name__
+        walkers = ", ".join(name for name in METHODS if METHODS[name].chains)
+        raise InputError(f"chains: goes with methods that walk ({walkers}), not with {name}")
+    if isinstance(chains, bool) or not isinstance(chains, Integral) or chains < 1:
+        raise InputError(f"chains: must be a whole number of at least 1, got {chains!r}")
+    if not is_serial(n_jobs):
+        require_joblib()
+    return Chaining(int(chains), None if n_jobs is None else int(n_jobs))
+
+
 def search_oracle(
     oracle: Oracle,
     given: Strategy,
@@ -128,6 +153,7 @@ def search_oracle(
     budget: Budget,
     prepare: Sequence[str] | None,
     learner: Request | None,
+    chaining: Chaining = ALONE,
 ) -> Result:
     """Run a method on a prepared oracle, of which ``given`` is the own strategy, within checked
     limits.
@@ -140,7 +166,9 @@ def search_oracle(
         budget.limit = EVALUATED if evaluates else chosen.budget
     request = {"method": name, "seed": budget.seed, "budget": budget.limit, "prepare": list(names)}
     request |= {} if learner is None else learner.provenance()
+    request |= {"chains": chaining.count} if chaining.count > 1 else {}
     trial = Trial(problem_of(oracle, given, name, chosen, names), budget)
+    trial.chaining = chaining
     request["groups"] = None if chosen.splits else len(trial.problem.choices)
     ended = _run(trial, method, learner, prepare)
     fall_back(trial)

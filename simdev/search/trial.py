@@ -15,7 +15,7 @@ from ..errors import DeadlockError, InputError
 from ..oracle import Cost, Oracle
 from ..strategy import Strategy, resolve_placement
 from ..taskgraph import Ints
-from .budget import Budget
+from .budget import ALONE, Budget
 from .instance import Instance
 from .policy import Learned, SavedPolicy
 from .prepare import Grouped
@@ -132,7 +132,7 @@ class Trial:
 
     def __init__(self, problem: SearchProblem, budget: Budget, outer: Trial | None = None) -> None:
         self.problem, self.budget, self.best, self._outer = problem, budget, Best(), outer
-        self.learning = Learning()
+        self.learning, self.chaining = Learning(), ALONE
         self.policy: Learned | None = None
         self._known: dict[bytes, Cost] = {}
 
@@ -291,14 +291,14 @@ class Trial:
         point = Point(budget.evaluations, budget.cpu_seconds, cost.step_ps, cost.memory_excess)
         best.points.append(point)
 
-    def walk(self, placement: Ints, oracle: Oracle | None = None) -> Walk:
+    def walk(self, placement: Ints, oracle: Oracle | None = None, known: bool = False) -> Walk:
         """Local search from a placement that can be, over the groups of ``oracle`` (``whole``, or
         the problem's).
 
-        Its start is counted, unless it is the best so far, which was evaluated before. Raises
+        Its start is counted, unless it was evaluated before (``known``, or the best so far). Raises
         SpentError, and InputError or DeadlockError for a placement that cannot be.
         """
-        return Walk(self, placement, oracle or self.problem.oracle)
+        return Walk(self, placement, oracle or self.problem.oracle, known)
 
 
 def _digest(column: Ints) -> bytes:
@@ -311,10 +311,10 @@ class Walk:
     counted by the trial.
     """
 
-    def __init__(self, trial: Trial, placement: Ints, oracle: Oracle) -> None:
+    def __init__(self, trial: Trial, placement: Ints, oracle: Oracle, known: bool) -> None:
         column = oracle.placement(placement)
         bests = (trial.best.base, trial.best.placement)
-        known = any(kept is not None and np.array_equal(kept[0], column) for kept in bests)
+        known |= any(kept is not None and np.array_equal(kept[0], column) for kept in bests)
         if not known:
             trial.budget.require()
         self._trial, self._oracle, self._session = trial, oracle, oracle.session(column)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...taskgraph import Ints
-from ..blackbox import BLOCK, COOLING, mean_change
+from ..cooling import Cooling, cool, cool_chains, mean_change, movable_groups
 from ..space import energy
 from ..trial import Trial, Walk, best_start
 from .clusters import Clusters
 from .mixture import Mixture
 
+BLOCK = 64  # moves drawn at a time, under one temperature
 PARTS = 4  # a cluster has at most a fourth of the groups
 RACES, RACING = 4, 1 / 3  # short chains from the start, and their share of the budget
 ROUNDS = 2  # afterwards, each hot again at the best placement so far
@@ -24,52 +25,50 @@ def adaptive(trial: Trial) -> None:
     Several short chains from the best start choose the basin, for what they end in differs more
     than what is left to gain there; the best of all is then refined.
     """
-    start, choices = best_start(trial), trial.problem.choices
-    movable = np.array([group for group, able in enumerate(choices) if len(able) > 1], np.int64)
+    start, movable = best_start(trial), movable_groups(trial)
     if start is None or not len(movable):
         return
-    chains = _Chains(trial, movable, mean_change(trial, trial.walk(start), movable))
+    hot = mean_change(trial, trial.walk(start), movable)
+    if trial.chaining.count > 1:
+        cool_chains(trial, Cooling(Clustered, movable, hot), start)
+        return
+    moves = Clustered(trial, movable)
     for number in range(RACES):
-        chains.cool(start, RACING * number / RACES, RACING * (number + 1) / RACES)
+        cool(trial, moves, start, hot, RACING * number / RACES, RACING * (number + 1) / RACES)
     refining = (1.0 - RACING) / ROUNDS
     for number in range(ROUNDS):
         assert trial.best.base is not None  # there is a start
         first = RACING + refining * number
         last = 1.0 if number == ROUNDS - 1 else first + refining
-        chains.cool(trial.best.base[0], first, last)
+        cool(trial, moves, trial.best.base[0], hot, first, last)
 
 
-class _Chains:
-    """Chains of one search, which share what the policy learned."""
+class Clustered:
+    """Moves of clusters; what walk after walk remembers is what the policy learned."""
 
-    def __init__(self, trial: Trial, movable: Ints, hot: float) -> None:
-        self._trial, self._movable, self._hot = trial, movable, hot
+    def __init__(self, trial: Trial, movable: Ints, memory: Mixture | None = None) -> None:
+        self._trial, self._movable = trial, movable
         self._clusters, self._allowed = Clusters(trial.problem.oracle), trial.problem.allowed
         self._anywhere = bool(self._allowed.all())
         sizes = [1]
         while 2 * PARTS * sizes[-1] <= len(movable):
             sizes.append(2 * sizes[-1])
         self._kinds = [(size, near) for size in sizes for near in (True, False)]
-        self._mixture = Mixture(len(self._kinds))
+        self.memory = Mixture(len(self._kinds)) if memory is None else memory
 
-    def cool(self, placement: Ints, begin: float, end: float) -> None:
-        """One chain from a placement, from hot to cold over a part of the budget (shares of it)."""
-        trial, budget = self._trial, self._trial.budget
-        walk = trial.walk(placement)
-        where = np.array(walk.where, np.int64)
-        while budget.share < end or end == 1.0:
-            cooled = min(max((budget.share - begin) / (end - begin), 0.0), 1.0)
-            self._block(walk, where, self._hot * COOLING**cooled)
+    def begin(self, walk: Walk) -> None:
+        """The walk that moves from here on."""
+        self._walk, self._where = walk, np.array(walk.where, np.int64)
 
-    def _block(self, walk: Walk, where: Ints, temperature: float) -> None:
-        """Some moves under one temperature, from which the policy learns; ``where`` is kept up to
-        date.
+    def block(self, temperature: float) -> None:
+        """Some moves under one temperature, from which the policy learns.
 
         A move's gain is how far the step fell, in temperatures, and negative where it rose: of a
         kind that goes up as often as down nothing is left. A rejected one gains nothing.
         """
         random, oracle = self._trial.budget.random, self._trial.problem.oracle
-        kinds = self._mixture.draw(random, BLOCK)
+        walk, where = self._walk, self._where
+        kinds = self.memory.draw(random, BLOCK)
         lucks = random.exponential(temperature, BLOCK).tolist()
         groups = random.choice(self._movable, BLOCK).tolist()
         current, gains = energy(oracle, walk.cost), list[tuple[int, float]]()
@@ -85,7 +84,7 @@ class _Chains:
                 gain = (1.0 - moved / current) / temperature if current > 0 else 0.0
                 where[cluster], current = device, moved
             gains.append((kind, gain))
-        self._mixture.learn(gains)
+        self.memory.learn(gains)
 
     def _drawn(self, where: Ints, group: int, size: int, near: bool) -> tuple[Ints, int]:
         """A cluster around a group, and a device: of a neighbour elsewhere, where it should be near

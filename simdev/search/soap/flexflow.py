@@ -13,8 +13,9 @@ from ...errors import InputError
 from ...lowering import expanded
 from ...oracle import Cost
 from ...strategy import Configuration, Strategy, resolve_partition
+from ..chains import Chain, Round, begun, run_chains
 from ..layers import Layer, Layers
-from ..space import energy
+from ..space import WORST, energy, rank_of
 from ..trial import SearchProblem, Trial
 from .spread import PLAIN, changes, strategy_of
 
@@ -68,6 +69,10 @@ def flexflow(trial: Trial) -> None:
 def walks(trial: Trial, space: Space, temperature: float = TEMPERATURE) -> None:
     """A walk from each start, over some space. Raises SpentError."""
     every = starts(trial, space)
+    if trial.chaining.count > 1:
+        rounds = [Round(1 / RETURNS)] * RETURNS
+        run_chains(trial, Walking(space, temperature), begun(trial, every, WORST), rounds)
+        return
     for number, start in enumerate(every):
         _walk(trial, space, start, (number + 1) / len(every), temperature)
 
@@ -120,6 +125,11 @@ def _of_form(
     return configuration if configuration is not None and configuration.devices else otherwise
 
 
+def _movable(space: Space) -> list[int]:
+    """The layers that have a choice."""
+    return [number for number, choices in enumerate(space.choices) if len(choices) > 1]
+
+
 def _walk(
     trial: Trial, space: Space, start: Sequence[Configuration], until: float, temperature: float
 ) -> None:
@@ -128,22 +138,14 @@ def _walk(
     budget.require()
     walk = SplitWalk(trial, space, start)
     walk.note(walk.cost, walk.state)
-    movable = [number for number, choices in enumerate(space.choices) if len(choices) > 1]
+    movable = _movable(space)
     began = improved = returned = budget.share
     current = least = energy(oracle, walk.cost)
     kept, scale = walk.state, max(least, 1.0)
     while (
         movable and budget.share < until and budget.share - improved <= PATIENCE * (until - began)
     ):
-        number = movable[int(budget.random.integers(len(movable)))]
-        others = [
-            configuration
-            for configuration in space.choices[number]
-            if configuration != walk.state[number]
-        ]
-        chosen = others[int(budget.random.integers(len(others)))]
-        state = [*walk.state[:number], chosen, *walk.state[number + 1 :]]
-        proposed = energy(oracle, walk.propose(state))
+        proposed = energy(oracle, walk.propose(_drawn(trial, walk, movable)))
         if proposed - current <= scale * temperature * budget.random.exponential():
             walk.accept()
             current = proposed
@@ -152,6 +154,45 @@ def _walk(
         if budget.share - returned > (until - began) / RETURNS:
             walk = SplitWalk(trial, space, kept, walk.changes)
             current, returned = energy(oracle, walk.cost), budget.share
+
+
+def _drawn(trial: Trial, walk: SplitWalk, movable: Sequence[int]) -> list[Configuration]:
+    """The state of a walk with another configuration of one layer."""
+    random = trial.budget.random
+    number = movable[int(random.integers(len(movable)))]
+    others = [way for way in walk.space.choices[number] if way != walk.state[number]]
+    chosen = others[int(random.integers(len(others)))]
+    return [*walk.state[:number], chosen, *walk.state[number + 1 :]]
+
+
+@dataclass(frozen=True, slots=True)
+class Walking:
+    """The walks in chains (a Walker): each round begins at the best state of its chain."""
+
+    space: Space
+    temperature: float
+
+    def advance(self, trial: Trial, chain: Chain, phase: object) -> None:
+        """Walk until the round is over; ``memory`` is the cost of the start, to which temperatures
+        are relative.
+        """
+        oracle, movable = trial.problem.whole, _movable(self.space)
+        walk = SplitWalk(trial, self.space, chain.where)
+        current = least = energy(oracle, walk.cost)
+        if chain.memory is None:
+            trial.budget.require()
+            walk.note(walk.cost, walk.state)
+            chain.memory, chain.rank = max(least, 1.0), rank_of(oracle, walk.cost)
+        chain.ended = not movable
+        while movable:
+            cost = walk.propose(_drawn(trial, walk, movable))
+            proposed = energy(oracle, cost)
+            worse = chain.memory * self.temperature * trial.budget.random.exponential()
+            if proposed - current <= worse:
+                walk.accept()
+                current = proposed
+            if current < least:
+                least, chain.where, chain.rank = current, walk.state, rank_of(oracle, cost)
 
 
 class SplitWalk:

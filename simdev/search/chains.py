@@ -1,0 +1,220 @@
+"""Chains: several walks of one search, in rounds; between rounds the worse half goes on from where
+the better half stands.
+
+Rounds are counted in evaluations, each chain draws its own random numbers, and what the chains
+found is put together in their order: so the answer depends on how many chains there are, and not on
+how many processes work, or where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..jobs import working
+from .budget import Budget, SpentError
+from .learning.workers import Workers
+from .space import Rank
+from .trial import Best, Point, SearchProblem, Trial
+
+ROUNDING = 1e-9  # of shares that are added up
+
+
+@dataclass(slots=True)
+class Chain:
+    """One walk between two rounds.
+
+    ``where`` is what its method goes on from, ``rank`` how good that is, ``memory`` what else a
+    method keeps of it. ``ended``: it has nowhere to go.
+    """
+
+    random: np.random.Generator
+    where: Any
+    rank: Rank
+    memory: Any = None
+    ended: bool = False
+
+
+class Walker(Protocol):
+    """A method in chains. It is pickled once, with what does not change."""
+
+    def advance(self, trial: Trial, chain: Chain, phase: Any) -> None:
+        """Go on until the budget of ``trial`` is spent (SpentError may pass), or until the round is
+        over, and leave the chain as it stands then. Random numbers are the chain's.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A share of what is left of the budget when chains begin (None: all that is left by now), and
+    what a walker is told of it.
+    """
+
+    share: float | None = None
+    phase: Any = None
+
+
+@dataclass(slots=True)
+class _Advanced:
+    """What became of a chain in a round."""
+
+    chain: Chain
+    best: Best = field(default_factory=Best)
+    evaluations: int = 0
+    cpu_seconds: float = 0.0
+    interrupted: bool = False
+
+
+class _Task:
+    """What workers are sent."""
+
+    def __init__(self, problem: SearchProblem, walker: Walker) -> None:
+        self._problem, self._walker, self._interrupted = problem, walker, False
+
+    def advance(
+        self, chain: Chain, phase: Any, limit: int | None, seconds: float | None, rank: Rank
+    ) -> _Advanced:
+        """A chain's part of a round; ``rank`` is the best of the search before it."""
+        advanced = _Advanced(chain)
+        if chain.ended or limit == 0 or self._interrupted:
+            return advanced
+        budget = Budget(limit, seconds)
+        budget.random = chain.random
+        trial = Trial(self._problem, budget)
+        trial.best.rank = trial.best.base_rank = rank
+        try:
+            with suppress(SpentError):
+                self._walker.advance(trial, chain, phase)
+        except KeyboardInterrupt:  # what was found by now is kept, also of the chains before
+            advanced.interrupted = self._interrupted = True
+        advanced.best, advanced.evaluations = trial.best, budget.evaluations
+        advanced.cpu_seconds = budget.cpu_seconds
+        return advanced
+
+
+def begun(trial: Trial, where: Iterable[Any], rank: Rank) -> list[Chain]:
+    """The chains that the trial asks for, each with random numbers of its own; they begin at
+    ``where`` in turn.
+    """
+    places, count = list(where), trial.chaining.count
+    seeds = np.random.SeedSequence(trial.budget.seed, spawn_key=(count,)).spawn(count)
+    return [
+        Chain(np.random.default_rng(seed), deepcopy(places[number % len(places)]), rank)
+        for number, seed in enumerate(seeds)
+    ]
+
+
+def run_chains(
+    trial: Trial, walker: Walker, chains: Sequence[Chain], rounds: Iterable[Round]
+) -> list[Chain]:
+    """Let the chains walk, round by round, until there is none left or all have ended; how they
+    stand then.
+
+    Raises SpentError where the budget is used up, and KeyboardInterrupt once the best so far is
+    kept.
+    """
+    jobs, current = trial.chaining.n_jobs, list(chains)
+    workers = Workers(_Task(trial.problem, walker), jobs, trial.budget)
+    turns = -(-len(current) // min(working(jobs), len(current)))
+    shares = _Shares(trial.budget)
+    for step in rounds:
+        trial.budget.require()
+        cpu_seconds, rank = trial.budget.cpu_seconds, trial.best.rank
+        evaluations, seconds = shares.next(step.share)
+        limits = _dealt(evaluations, current)
+        seconds = None if seconds is None else max(seconds, 0.0) / turns
+        pairs = zip(current, limits, strict=True)
+        answers: list[_Advanced] = workers.run(
+            "advance", [(chain, step.phase, limit, seconds, rank) for chain, limit in pairs]
+        )
+        for answer in answers:
+            _keep(trial, answer, cpu_seconds)
+            cpu_seconds += answer.cpu_seconds
+        if any(answer.interrupted for answer in answers):
+            raise KeyboardInterrupt
+        current = exchanged([answer.chain for answer in answers])
+        if all(chain.ended for chain in current):
+            return current
+    trial.budget.require()
+    return current
+
+
+class _Shares:
+    """What rounds may use of what was left of a budget when they began."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._passed = budget, 0.0
+        self._evaluations, self._seconds = budget.evaluations, budget.wall_seconds
+
+    def next(self, share: float | None) -> tuple[int | None, float | None]:
+        """Evaluations and seconds of the next round, None where there is no limit."""
+        budget, evaluations, seconds = self._budget, None, None
+        self._passed = 1.0 if share is None else self._passed + share
+        passed = 1.0 if self._passed > 1.0 - ROUNDING else self._passed
+        if budget.limit is not None:
+            until = self._evaluations + round((budget.limit - self._evaluations) * passed)
+            evaluations = until - budget.evaluations
+        if budget.seconds is not None:
+            until_s = self._seconds + (budget.seconds - self._seconds) * passed
+            seconds = until_s - budget.wall_seconds
+        return evaluations, seconds
+
+
+def _dealt(evaluations: int | None, chains: Sequence[Chain]) -> list[int | None]:
+    """Evaluations for each chain that has not ended, as even as can be."""
+    walking = [number for number, chain in enumerate(chains) if not chain.ended]
+    if evaluations is None:
+        return [None] * len(chains)
+    limits: list[int | None] = [0] * len(chains)
+    for turn, number in enumerate(walking):
+        limits[number] = (evaluations + turn) // len(walking)
+    return limits
+
+
+def _keep(trial: Trial, answer: _Advanced, cpu_seconds: float) -> None:
+    """Take over what a chain found, as if it had been evaluated here, after ``cpu_seconds``."""
+    best, part, budget = trial.best, answer.best, trial.budget
+    if part.rank < best.rank:
+        best.placement, best.strategy = part.placement, part.strategy
+        best.rank = part.rank
+        for point in part.points:
+            # A chain of this round that came before may have been better by then.
+            if (
+                point is part.points[-1]
+                or not best.points
+                or _worth(point) < _worth(best.points[-1])
+            ):
+                at, used = budget.evaluations + point.evaluation, cpu_seconds + point.cpu_seconds
+                best.points.append(replace(point, evaluation=at, cpu_seconds=used))
+    if part.base is not None and part.base_rank < best.base_rank:
+        best.base, best.base_rank = part.base, part.base_rank
+    best.refusals += part.refusals
+    best.refused = part.refused or best.refused
+    budget.count(answer.evaluations)
+
+
+def _worth(point: Point) -> tuple[int, int]:
+    return point.memory_excess, point.step_ps
+
+
+def exchanged(chains: Sequence[Chain]) -> list[Chain]:
+    """The chains, of which the worse half goes on from where the better half stands: the worst from
+    the best. What each remembers, and its random numbers, stay its own.
+    """
+    order = sorted(range(len(chains)), key=lambda number: (chains[number].rank, number))
+    after = list(chains)
+    for better, worse in zip(order[: len(order) // 2], reversed(order), strict=False):
+        source = chains[better]
+        if source.rank < chains[worse].rank:
+            after[worse] = replace(
+                chains[worse],
+                where=deepcopy(source.where),
+                rank=source.rank,
+                ended=source.ended,
+            )
+    return after
