@@ -59,10 +59,11 @@ TEXTS = {
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
     "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
 }
-# Fields that are true by default; each text is the help of its ``--no-`` option.
+# Fields that are true by default (flash by the model); each text is the help of its ``--no-``
+# option.
 SWITCHES = {
     "overlap": "reduce gradients after the backward, not beside it",
-    "flash": "attention keeps its scores",
+    "flash": "attention keeps its scores (default of models published before 2023)",
     "sequence_parallel": "do not split the sequence among the parts of tp",
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES)
@@ -85,6 +86,12 @@ GROUPS = {
         *(
             (_option(name), "", text, {"dest": name, "action": "store_false", "default": None})
             for name, text in SWITCHES.items()
+        ),
+        (
+            "--flash",
+            "",
+            "attention is one op that keeps no scores (default of later models)",
+            {"action": "store_true", "default": None},
         ),
         ("--no-symmetry", "", "simulate all devices, alike or not"),
     )

@@ -91,7 +91,7 @@ class _PipelineShape(TypedDict, total=False):
     message_latency: Seconds
     overlap: bool
     recompute: str
-    flash: bool
+    flash: bool | None
     sequence_parallel: bool
     offload: list[str]
     host_bandwidth: Bandwidth

@@ -44,7 +44,8 @@ class Parallelism:
       with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
       collective and transfer takes beside what the cluster says of it.
     - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``:
-      attention is one op that keeps no scores. ``sequence_parallel``: what tp does not split is
+      attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
+      has it since 2023). ``sequence_parallel``: what tp does not split is
       split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
       all_gather and a reduce_scatter.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
@@ -73,7 +74,7 @@ class Parallelism:
     message_latency: Number = 0
     overlap: bool = True
     recompute: str = "none"
-    flash: bool = True
+    flash: bool | None = None
     sequence_parallel: bool = True
     offload: tuple[str, ...] = ()
     host_bandwidth: Number | None = None
@@ -103,8 +104,9 @@ class Parallelism:
                 "over replicas"
             )
         for name in ("overlap", "flash", "sequence_parallel"):
-            if not isinstance(getattr(self, name), bool):
-                yield f"{name}: must be true or false, got {getattr(self, name)!r}"
+            value = getattr(self, name)
+            if not (isinstance(value, bool) or (name == "flash" and value is None)):
+                yield f"{name}: must be true or false, got {value!r}"
         if self.recompute not in RECOMPUTES:
             yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
         for target in self.offload:

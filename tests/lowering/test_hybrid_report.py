@@ -16,6 +16,7 @@ from simdev.costs import CostModel
 from simdev.errors import InputError
 from simdev.files import read_cluster
 from simdev.lowering.hybrid import lower_hybrid
+from simdev.models.large import LARGE
 from simdev.report import run
 from simdev.report.figures import chart_of, draw_gantt
 from simdev.report.measures.training import BUBBLE, TERMS, tiles
@@ -344,3 +345,24 @@ def test_names_are_made_when_asked_for() -> None:
         names[5]
     kinds = Coded(np.array([1, 0, 1], np.uint8), ("forward", "transfer"))
     assert tuple(kinds) == ("transfer", "forward", "transfer")
+
+
+def test_attention_is_that_of_the_models_year(capsys: pytest.CaptureFixture[str]) -> None:
+    """GPTs of 2021 keep their scores, Llamas do not; the report tells it, and options decide."""
+
+    def told(line: str) -> str:
+        assert main(f"simulate --cluster dgx-h100 --tp 8 {line}".split()) in (0, 1)
+        return capsys.readouterr().out
+
+    kept, fused = "Attention keeps its scores (no flash)", "Attention is one op"
+    assert f"{kept} (default of gpt-1.7b)." in told("--model gpt-1.7b")
+    assert f"{fused} that keeps no scores (flash)." in told("--model gpt-1.7b --flash")
+    assert f"{fused} that keeps no scores (flash) (default of llama2-7b)." in told(
+        "--model llama2-7b"
+    )
+    assert f"{kept}." in told("--model llama2-7b --no-flash")
+    assert '"flash": true' in told("--model llama2-7b --json")
+    early = {name for name, model in LARGE.items() if not model.flash}
+    assert early == {name for name in LARGE if name.startswith(("gpt-", "gpt3-", "megatron-"))} - {
+        name for name in LARGE if name.startswith("gpt-oss")
+    }

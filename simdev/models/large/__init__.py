@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .huggingface import from_config
 from .released import LARGE, large_model, resized
-from .shard import Footprint, Shard, footprint, shard_of
+from .shard import Footprint, Shard, footprint, shard_of, uses_flash
 from .transformer import Transformer
 from .work import Block, classifier, embedding, layer, update
 
@@ -25,4 +25,5 @@ __all__ = [
     "resized",
     "shard_of",
     "update",
+    "uses_flash",
 ]

@@ -16,8 +16,10 @@ _LLAMA: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def _gpt(name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_200) -> Transformer:
-    return Transformer(name, layers, hidden, heads, 4 * hidden, vocabulary, 2048)
+def _gpt(
+    name: str, layers: int, hidden: int, heads: int, vocabulary: int = 51_200, year: int = 2021
+) -> Transformer:
+    return Transformer(name, layers, hidden, heads, 4 * hidden, vocabulary, 2048, year=year)
 
 
 def _llama(
@@ -78,9 +80,9 @@ _PUBLISHED = (
     _gpt("gpt-3.6b", 30, 3072, 32),
     _gpt("gpt-7.5b", 36, 4096, 32),
     _gpt("gpt-18b", 40, 6144, 48),
-    _gpt("gpt-22b", 48, 6144, 64),
+    _gpt("gpt-22b", 48, 6144, 64, year=2022),
     _gpt("gpt-39b", 48, 8192, 64),
-    _gpt("gpt3-175b", 96, 12_288, 96, 50_257),
+    _gpt("gpt3-175b", 96, 12_288, 96, 50_257, year=2020),
     _gpt("megatron-530b", 105, 20_480, 128),
     _gpt("megatron-1t", 128, 25_600, 160),
     _llama("llama2-7b", 32, 4096, 32, 11_008, 32_000),

@@ -142,7 +142,13 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     refuse(_problems(model, parallelism))
     p, words = parallelism, parallelism.microbatch * model.length
     rows = words // p.tp if p.sequence_parallel else words
-    return Shard(model, words, p.tp, p.ep, rows, p.flash, p.recompute, p.gradient_bytes)
+    flash = uses_flash(model, p)
+    return Shard(model, words, p.tp, p.ep, rows, flash, p.recompute, p.gradient_bytes)
+
+
+def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
+    """Whether attention is one op: as told, else as when the model was published."""
+    return model.flash if parallelism.flash is None else parallelism.flash
 
 
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:

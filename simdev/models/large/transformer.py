@@ -15,12 +15,13 @@ from ...units import Number, is_count, name_problems, parse_time
 
 NORMS = ("layer", "rms")
 PRECISIONS = ("bfloat16", "float8")
+FLASH_YEAR = 2023
 # Past every published model, and small enough that no product of sizes leaves 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
 POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_heads"
 OPTIONAL = (
     "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
-    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every",
+    "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every", "year",
 )  # fmt: skip
 SWITCHES = (
     "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
@@ -61,6 +62,7 @@ class Transformer:
       the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
       experts gets so many times the words of the mean; all wait for it.
 
+    ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
     made again) for a microbatch, and the step's "update", in seconds.
     """
@@ -100,6 +102,7 @@ class Transformer:
     causal: bool = False
     precision: str = PRECISIONS[0]
     skew: float | Fraction = 1
+    year: int = 0
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -180,6 +183,14 @@ class Transformer:
         """
         reach = self.reach(layer)
         return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
+
+    @property
+    def flash(self) -> bool:
+        """Whether attention was one op when the model was published.
+
+        FlashAttention is of May 2022 (Dao et al.) and in Megatron-LM since the beginning of 2023.
+        """
+        return not 0 < self.year < FLASH_YEAR
 
     @property
     def attention_width(self) -> int:

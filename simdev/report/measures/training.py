@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...models.large import uses_flash
 from ...models.large.roles import (
     COMPUTES,
     DATA,
@@ -91,7 +92,7 @@ class Training:
         p, model, seconds = large.parallelism, large.model, trace.end_ps / PS_PER_SECOND
         again = p.recompute
         # Flash attention recomputes its scores in any case and keeps none to recompute.
-        if again == "selective" and p.flash:
+        if again == "selective" and uses_flash(model, p):
             again = "none"
         once, twice = model.flops(p.samples), model.flops_again(p.samples, again)
         stages = tuple(
@@ -123,6 +124,7 @@ class Training:
             "tokens_per_s": self.tokens_per_s,
             "mfu": self.mfu,
             "hfu": self.hfu,
+            "flash": uses_flash(large.model, p),
             "terms_s": self.terms,
             "stages": [stage.to_json() for stage in self.stages],
             "symmetry": {
@@ -178,7 +180,14 @@ class Training:
             yield f"All {large.counted:,} tasks were simulated: {large.why}."
         else:
             yield f"{count:,} tasks were simulated."
-        if large.parallelism.recompute == "selective" and large.parallelism.flash:
+        flash = uses_flash(large.model, large.parallelism)
+        told = f" (default of {large.model.name})" if large.parallelism.flash is None else ""
+        yield (
+            f"Attention is one op that keeps no scores (flash){told}."
+            if flash
+            else f"Attention keeps its scores (no flash){told}."
+        )
+        if large.parallelism.recompute == "selective" and flash:
             yield (
                 'recompute "selective" changes nothing with flash attention, which never keeps its '
                 "scores."
