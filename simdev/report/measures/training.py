@@ -181,11 +181,11 @@ class Training:
         else:
             yield f"{count:,} tasks were simulated."
         flash = uses_flash(large.model, large.parallelism)
-        told = f" (default of {large.model.name})" if large.parallelism.flash is None else ""
+        why = f" (default of {large.model.name})" if large.parallelism.flash is None else ""
         yield (
-            f"Attention is one op that keeps no scores (flash){told}."
+            f"Attention is one op that keeps no scores (flash){why}."
             if flash
-            else f"Attention keeps its scores (no flash){told}."
+            else f"Attention keeps its scores (no flash){why}."
         )
         if large.parallelism.recompute == "selective" and flash:
             yield (
