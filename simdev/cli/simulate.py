@@ -66,7 +66,10 @@ SWITCHES = {
     "flash": "attention keeps its scores (default of models published before 2023)",
     "sequence_parallel": "do not split the sequence among the parts of tp",
 }
-PIPELINE = (*COUNTS, *TEXTS, *SWITCHES)
+OFF_SWITCHES = {
+    "scatter_gather": "parts of tp send their share to the next rank, which gathers it",
+}
+PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
 ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "length", "csv")
 
 
@@ -92,6 +95,10 @@ GROUPS = {
             "",
             "attention is one op that keeps no scores (default of later models)",
             {"action": "store_true", "default": None},
+        ),
+        *(
+            (_option(name), "", text, {"action": "store_true", "default": None})
+            for name, text in OFF_SWITCHES.items()
         ),
         ("--no-symmetry", "", "simulate all devices, alike or not"),
     )

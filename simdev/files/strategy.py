@@ -93,6 +93,7 @@ class _PipelineShape(TypedDict, total=False):
     recompute: str
     flash: bool | None
     sequence_parallel: bool
+    scatter_gather: bool
     offload: list[str]
     host_bandwidth: Bandwidth
     gradient_bytes: int

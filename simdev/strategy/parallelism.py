@@ -47,7 +47,9 @@ class Parallelism:
       attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
       has it since 2023). ``sequence_parallel``: what tp does not split is
       split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
-      all_gather and a reduce_scatter.
+      all_gather and a reduce_scatter. ``scatter_gather``: where it is not, a rank of tp sends its
+      share of a tensor to the next rank of the pipeline, and those there gather it (Narayanan et
+      al. 2021, section 4.1).
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way).
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
@@ -76,6 +78,7 @@ class Parallelism:
     recompute: str = "none"
     flash: bool | None = None
     sequence_parallel: bool = True
+    scatter_gather: bool = False
     offload: tuple[str, ...] = ()
     host_bandwidth: Number | None = None
     gradient_bytes: int = 4
@@ -103,7 +106,7 @@ class Parallelism:
                 f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out "
                 "over replicas"
             )
-        for name in ("overlap", "flash", "sequence_parallel"):
+        for name in ("overlap", "flash", "sequence_parallel", "scatter_gather"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (name == "flash" and value is None)):
                 yield f"{name}: must be true or false, got {value!r}"

@@ -51,7 +51,7 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
         zero=draw(st.integers(0, 3)),
         prefetch=draw(st.integers(0, 2)), overlap=draw(st.booleans()), flash=draw(st.booleans()),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        sequence_parallel=draw(st.booleans()),
+        sequence_parallel=draw(st.booleans()), scatter_gather=draw(st.booleans()),
         host_bandwidth="20 GB/s", gradient_bytes=draw(st.sampled_from([2, 4])),
         in_flight=draw(st.integers(0, 2)), bucket=draw(st.sampled_from([100_000, 500_000_000])),
         message_latency=draw(st.sampled_from([0, "3 us"])),

@@ -35,6 +35,8 @@ def template_of(program: Program, stage: int, kind: str) -> Template:
     first, last = stage == 0, stage == program.schedule.stages - 1
     forward = kind == FORWARD
     layers = program.stage_layers[stage]
+    if kind != WEIGHT:
+        _add_received(program, template, stage - 1 if forward else stage + 1)
     if first and forward:
         _add_end(program, template, "embedding", kind)
     if last and not forward:
@@ -162,11 +164,32 @@ def _add_layer_turns(
         join_turns(template)
 
 
+def _is_scattered(program: Program) -> bool:
+    """Whether the ranks of tp share out a tensor that all of them have, to send it."""
+    p = program.parallelism
+    return p.scatter_gather and p.tp > 1 and not p.sequence_parallel
+
+
+def _crosses(program: Program, template: Template, other: int) -> bool:
+    """Whether there is another stage of this number, on another rank."""
+    schedule = program.schedule
+    return 0 <= other < schedule.stages and schedule.rank_of[other] != template.rank
+
+
+def _add_received(program: Program, template: Template, other: int) -> None:
+    """What the stage before or after scattered is gathered, where it runs on another rank."""
+    if _is_scattered(program) and _crosses(program, template, other):
+        _add_tensor(program, template, [("all_gather", program.shard.rows_bytes)])
+
+
 def _add_send(program: Program, template: Template, other: int) -> None:
     """To the stage after or before, where it runs on another rank."""
     schedule, rank = program.schedule, template.rank
-    if 0 <= other < schedule.stages and schedule.rank_of[other] != rank:
+    if _crosses(program, template, other):
         destination = schedule.rank_of[other]
+        size = program.shard.rows_bytes
+        if _is_scattered(program):
+            size = -(-size // program.parallelism.tp)
         # By neighbour rather than direction: with chunks a forward can go around to the first rank.
         queue = TO_NEXT if destination == (rank + 1) % schedule.ranks else TO_PREVIOUS
-        template.send(queue, destination, program.shard.rows_bytes)
+        template.send(queue, destination, size)
