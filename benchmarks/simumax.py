@@ -1,20 +1,21 @@
 """SimuMax's B200 by its own measured operators: what its layers' kernels take, as a profile.
 
 The numbers are those of configs/system/b200_bf16_ceperm.json (Apache-2.0): products and attention
-by shape (``tests/peers/simumax``), and for passes over memory one bandwidth and 30 us each. None of
-them belongs to a step.
+by shape (``tests/peers/simumax``), collectives by line, and for passes over memory one bandwidth
+and 30 us each. None of them belongs to a step.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
 from benchmarks.common import PEER_FILES
+from simdev.collectives import CollectiveTable
 from simdev.costs import DeviceSpec, Efficiency, Profile, Row
 from simdev.costs.groups import device_prefix
 from simdev.costs.rows import PHASE_CODES
@@ -24,6 +25,7 @@ from simdev.models.large.likes import Kernel
 from simdev.strategy import Parallelism
 
 B200 = "b200"
+LINK = 900 * 2**30  # bytes/s: what shares of collectives are of
 PEAK = 2250e12  # FLOP/s: what the efficiencies are shares of
 BANDWIDTH, LATENCY = 8000 * 2**30, Fraction(30, 10**6)  # bytes/s, and seconds a pass
 PASSES, LOSS = 0.666, 0.3246  # shares of the bandwidth
@@ -58,6 +60,27 @@ def _operators() -> dict[tuple[int, ...], Shares]:
             shares = (float(row[name] or 1) for name in ("forward", "backward", "weight"))
             table[tuple(int(row[name]) for name in names)] = tuple(shares)
     return table
+
+
+@cache
+def collectives() -> tuple[CollectiveTable, ...]:
+    """What the machine's collectives take over 2, 4 and 8 of its devices: a line each."""
+    with (PEER_FILES / "simumax" / "collectives.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return tuple(_line(row, ranks) for row in rows for ranks in (2, 4, 8))
+
+
+def _line(row: Mapping[str, str], ranks: int) -> CollectiveTable:
+    scale, share, latency, fixed = (
+        Fraction(row[name]) for name in ("scale", "share", "latency_us", "fixed_us")
+    )
+
+    def seconds(size: int) -> Fraction:
+        moved = Fraction(size * (ranks - 1), ranks) / (share * LINK)
+        return scale * moved + (scale * (ranks - 1) * latency + fixed) / 10**6
+
+    anchors = tuple((size, seconds(size)) for size in (1, 2**30))
+    return CollectiveTable(row["op"], ranks, anchors, "fitted")
 
 
 def profile(model: Transformer, p: Parallelism) -> Profile:

@@ -1,16 +1,18 @@
 """Steps of vTrain's measurements beside simulated ones: ``python -m benchmarks.vtrain [FILE]``.
 
 vTrain (MICRO 2024) measured GPT models with Megatron-DeepSpeed on A100: 1F1B, full recomputation,
-no ZeRO, 16-bit gradients that are reduced after the backward. Layers cost what the datasheet says,
-and where they are small the hosts hold them up: three host times, fitted to the given steps on one
-machine as ``simdev calibrate`` does. ``--calibrate`` fits them again; FILE is a table like the
-given.
+no ZeRO, 16-bit gradients that are reduced after the backward, shares sent between ranks of the
+pipeline (DeepSpeed's ``is_pipe_partitioned``), 800 Gbit/s between machines. Layers cost what the
+datasheet says, and where they are small the hosts hold them up: three host times, fitted to the
+given steps on one machine as ``simdev calibrate`` does. ``--calibrate`` fits them again; FILE is a
+table like the given.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +26,8 @@ from benchmarks.common import PEER_FILES
 from simdev.calibrate import MeasuredStep, calibrate_steps, steps_text
 from simdev.cluster import Cluster, Host
 from simdev.costs import CostModel
-from simdev.files import read_preset
+from simdev.files import read_cluster, read_preset
+from simdev.files.cluster import CLUSTERS
 from simdev.files.scenario import datasheets
 from simdev.models.large import Transformer
 from simdev.scenario import Scenario, execute
@@ -66,7 +69,7 @@ def _scenario(row: Mapping[str, int], host_time: Mapping[str, str]) -> Scenario:
     p = Parallelism(
         dp=dp, tp=row["tensor parallelism"], pp=row["pipeline parallelism"], microbatch=samples,
         microbatches=row["global batch"] // (dp * samples), recompute="full", flash=False,
-        sequence_parallel=False, zero=0, overlap=False, gradient_bytes=2,
+        sequence_parallel=False, scatter_gather=True, zero=0, overlap=False, gradient_bytes=2,
     )  # fmt: skip
     cluster = _a100s(row["# GPUs"])
     costs = CostModel(specs=datasheets((), [device.kind for device in cluster.devices], ()))
@@ -75,9 +78,17 @@ def _scenario(row: Mapping[str, int], host_time: Mapping[str, str]) -> Scenario:
 
 @cache
 def _a100s(count: int) -> Cluster:
-    """So many A100 with eager hosts: whole machines, or a part of one."""
+    """So many A100 with eager hosts: whole machines, or a part of one.
+
+    The source's machines have 800 Gbit/s each: four adapters of the preset's eight. That two
+    neighbours share one is ours.
+    """
     if count > 8:
-        return replace(read_preset("dgx-a100-80", count // 8), host=Host())
+        told = json.loads((CLUSTERS / "dgx-a100-80.json").read_text())
+        del told["provenance"]
+        pairs = [[f"gpu:{i}", f"gpu:{i + 1}"] for i in range(0, 8, 2)]
+        told |= {"nodes": count // 8, "network": told["network"] | {"attach": pairs}}
+        return replace(read_cluster(told), host=Host())
     whole = read_preset("dgx-a100-80")
     kept = {*(f"gpu:{i}" for i in range(count)), "nvswitch:0"}
     devices = tuple(device for device in whole.devices if device.name in kept)

@@ -146,10 +146,11 @@ def test_flops_are_the_papers_formula(name: str) -> None:
 
 @pytest.mark.parametrize("row", hybrid.A100, ids=lambda row: row.name)
 def test_steps_on_a100(row: hybrid.Published) -> None:
-    """Within 3 % of the published times and 5 % of the published memory (without embedding and
-    logits there).
+    """Within 3 % of the published times, 5 % of the published memory, and 2 % of it with layers
+    alone, as it is published.
     """
     found = hybrid.errors(row)
+    assert found["layers_error"] is None or abs(found["layers_error"]) < 0.02
     assert found["time_error"] is None or abs(found["time_error"]) < 0.03
     assert found["memory_error"] is None or abs(found["memory_error"]) < 0.05
     assert _line(found) in PAGE
@@ -157,14 +158,14 @@ def test_steps_on_a100(row: hybrid.Published) -> None:
 
 @pytest.mark.parametrize("row", hybrid.B200, ids=lambda row: row.name)
 def test_steps_on_b200(row: hybrid.Published) -> None:
-    """Measured peaks within 2 %; times by the operators of that very machine within 6.1 % up to
-    tp 4, by other machines' much too short.
+    """Measured peaks within 2 %; times by operators and collectives of that very machine within
+    6 % up to tp 4, by other machines' much too short.
     """
     preset, own, carried = (hybrid.errors(row, costs) for costs in hybrid.COSTS)
     assert abs(own["memory_error"]) < 0.02
     assert max(preset["time_error"], carried["time_error"]) < own["time_error"]
     assert -0.42 < carried["time_error"] < -0.24
-    assert abs(own["time_error"]) < (0.061 if row.parallelism["tp"] <= 4 else 0.19)
+    assert abs(own["time_error"]) < (0.06 if row.parallelism["tp"] <= 4 else 0.14)
     line = f"| {row.name.removeprefix('Llama-3 70B of 12 layers, ')} | {row.seconds * 1e3:.1f} |"
     for answer in (own, preset):
         line += f" {answer['seconds'] * 1e3:.1f} ({answer['time_error']:+.1%}) |"
@@ -182,7 +183,8 @@ def _line(found: dict[str, object]) -> str:
         told(found["seconds"], found["time_error"], ".2f"),
         told(found["gib"], found["memory_error"], ".2f"),
     )
-    return f"| {found['step']} | {cells[0]} | {time} | {cells[1]} | {memory} |"
+    layers = told(found["layers_gib"], found["layers_error"], ".2f")
+    return f"| {found['step']} | {cells[0]} | {time} | {cells[1]} | {memory} | {layers} |"
 
 
 def test_calculon_term_by_term() -> None:
@@ -222,7 +224,7 @@ def test_the_large_step_has_so_many_tasks() -> None:
     assert f"{plan.counted:,}" in PAGE
 
 
-@pytest.mark.parametrize(("name", "bound"), [("multi", 0.10), ("single", 0.08)])
+@pytest.mark.parametrize(("name", "bound"), [("multi", 0.055), ("single", 0.08)])
 def test_measured_steps_of_vtrain(name: str, bound: float) -> None:
     """With hosts: nearer than vTrain's own 14.7 and 8.4 %."""
     signed = hybrid.vtrain_errors(name)
