@@ -58,14 +58,18 @@ class Cost(_Deferred):
         return peaks
 
     @classmethod
-    def fitting(cls, step_ps: int, peaks_of: Callable[[], tuple[int, ...]]) -> Cost:
-        """The cost of a step in ps that is known to fit, whose peaks nobody has asked for yet."""
+    def fitting(cls, step_ps: int, peaks_of: Callable[[], tuple[int, ...]] | None = None) -> Cost:
+        """The cost of a step in ps that is known to fit, whose peaks nobody has asked for yet (and
+        nobody will tell: empty ones).
+        """
         cost = object.__new__(cls)
         _put_seconds(cost, step_ps / 1e12)
         _put_feasible(cost, True)
         _put_excess(cost, 0)
         _put_step(cost, step_ps)
         _put_peaks_of(cost, peaks_of)
+        if peaks_of is None:
+            _put_peaks(cost, ())
         return cost
 
     @classmethod
@@ -80,9 +84,9 @@ class Cost(_Deferred):
 
 
 # What fills the slots of a frozen Cost, in half the time of object.__setattr__.
-_put_seconds, _put_feasible, _put_excess, _put_step, _put_peaks_of = (
+_put_seconds, _put_feasible, _put_excess, _put_step, _put_peaks, _put_peaks_of = (
     getattr(Cost, name).__set__
-    for name in ("seconds", "feasible", "memory_excess", "step_ps", "_peaks_of")
+    for name in ("seconds", "feasible", "memory_excess", "step_ps", "peaks", "_peaks_of")
 )
 
 

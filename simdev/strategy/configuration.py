@@ -218,13 +218,12 @@ class Resolver:
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
-    first = {name: i for i, name in reversed(list(enumerate(names)))}
     for i, name in enumerate(names):
         if name not in cluster.index:
             yield f'.devices[{i}]: op "{op}": no device named "{name}"'
         elif not cluster.devices[cluster.index[name]].runs_ops:
             yield f'.devices[{i}]: op "{op}": "{name}" is a switch and runs no op'
-        elif first[name] < i:
+        elif name in names[:i]:
             yield f'.devices[{i}]: op "{op}": "{name}" is listed twice'
 
 

@@ -50,8 +50,7 @@ def short_form(
         for device in devices
         if device not in runs_ops
     ]
-    first = {device: i for i, device in reversed(list(enumerate(devices)))}
-    repeated = (device for i, device in enumerate(devices) if first[device] < i)
+    repeated = (device for i, device in enumerate(devices) if device in devices[:i])
     problems += [f'devices: "{device}" is listed twice' for device in repeated]
     if problems:
         raise InputError(problems)

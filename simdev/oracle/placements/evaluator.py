@@ -11,7 +11,7 @@ import numpy as np
 
 from ...jit import Table
 from ...lowering import Prepared, slows
-from ...taskgraph import Ints, Rows
+from ...taskgraph import Ints
 from ..cost import WORSE, Cost, limits_of
 from ..peaks import events_for
 from ..threads import Threads, threads_of
@@ -176,8 +176,7 @@ class PlacementEvaluator:
         """
         if self.problem.columns.program:
             return None
-        producers = Rows.of([producer for producer, _ in reads] for reads in self.graph.reads)
-        return Moves(self.problem, producers)
+        return Moves(self.problem)
 
 
 def evaluator_of(

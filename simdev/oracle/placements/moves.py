@@ -1,24 +1,22 @@
 """Exact re-simulation of a placement in which a few ops have moved.
 
-The base run leaves snapshots of its state, evenly spaced in ops taken up. A move first matters when
-a predecessor of a moved op is taken up (is its consumer here or away?) or the op itself, so the run
-restarts at the last snapshot before that. At every later snapshot it is compared with the base:
-where the moved ops are done, the same ops are taken and pending, and every instant that still
-matters differs by one and the same shift, the rest of the run is the base's rest, shifted.
-(Instants before now cannot matter any more and count as now.) A run with a limit ends where the
-step must take longer (bounds.py): once the moved ops are done, the tails of the base hold.
+The base run leaves snapshots of its state (snapshots.py), evenly spaced in ops taken up. A run of a
+move restarts at the last one before anything that it can change. At every later one it is compared
+with the base: where the moved ops are done, the same ops are taken and pending, and every instant
+that still matters differs by one and the same shift, the rest of the run is the base's rest,
+shifted. (Instants before now cannot matter any more and count as now.) A run with a limit ends
+where the step must take longer (bounds.py): once the moved ops are done, the tails of the base
+hold.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from ...jit import Table, bare, jit, jitable, opener
-from ...taskgraph import Ints, Rows
+from ...jit import Table, bare, jit, jitable
+from ...taskgraph import Ints
 from ..cost import TOO_LONG, WORSE
-from ..heap import FAULT, LATE, NOBODY, SIZE, TAKEN, now, take
+from ..heap import FAULT, LATE, NOBODY, now, take
 from .bounds import (
     ALL,
     LEAST,
@@ -34,116 +32,27 @@ from .bounds import (
     tail_of,
 )
 from .problem import PlacementProblem, Work, work_for
+from .snapshots import (
+    CELLS,
+    FIRST,
+    NEXT,
+    NOW,
+    REST,
+    SAVED,
+    TAKEN_UP,
+    Base,
+    are_done,
+    base_for,
+    first_row,
+    open_base,
+    restore,
+    same_rest,
+    save,
+    wait,
+)
 from .step import clear, happen, is_valid, open_problem, open_work
 
-SNAPSHOTS = 24
 LOOK = 8  # ops between two looks at whether the moved ones are done
-# Cells of a snapshot: those of Work, then the instant of the key in hand, and the last finish until
-# the next snapshot and from here on.
-NOW, NEXT, REST, CELLS = range(FAULT + 1, FAULT + 5)
-
-
-class Base(NamedTuple):
-    """The snapshots of a base run, one row each, flat."""
-
-    stride: int  # ops from one snapshot to the next
-    rows: Ints  # [0]: how many snapshots there are; [1]: from which one the last replay started
-    cell: Ints
-    missing: Ints
-    when: Ints
-    free: Ints
-    line_end: Ints
-    heap: Ints
-    rest: Ints  # by device: see Bounds
-    position: Ints  # how many ops were taken up before each op
-    order: Ints  # the ops as they were taken up
-    stale: Ints  # by op: whether its tail may have changed
-    producer_ptr: Ints  # predecessors of each op
-    producer: Ints
-
-
-open_base = opener(Base)
-
-
-def base_for(problem: PlacementProblem, producers: Rows) -> Base:
-    """Room for the snapshots."""
-    ops, devices = problem.ops, problem.devices
-    stride = max(ops // SNAPSHOTS + 1, 1)
-    sizes = (CELLS, ops, ops, problem.queues, devices, ops + devices + 2, devices)
-    columns = (np.empty((ops // stride + 2) * size, np.int64) for size in sizes)
-    by_op = (np.empty(ops, np.int64) for _ in range(3))
-    rows = np.zeros(2, np.int64)
-    return Base._make((stride, rows, *columns, *by_op, producers.ptr, producers.ids))
-
-
-@jitable
-def copy(count: int, source: Ints, begin: int, target: Ints, at: int) -> None:
-    """Copy some of a column (kernels take no slices, see jit.py)."""
-    for i in range(count):
-        target[at + i] = source[begin + i]
-
-
-@jitable
-def save(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> None:
-    """Write the state to a snapshot."""
-    copy(p.ops, w.missing, 0, b.missing, row * p.ops)
-    copy(p.ops, w.when, 0, b.when, row * p.ops)
-    copy(p.queues, w.free, 0, b.free, row * p.queues)
-    copy(p.devices, w.line_end, 0, b.line_end, row * p.devices)
-    copy(p.devices, least.rest, 0, b.rest, row * p.devices)
-    copy(w.cell[SIZE], w.heap, 0, b.heap, row * (p.ops + p.devices + 2))
-    at = row * CELLS
-    copy(FAULT + 1, w.cell, 0, b.cell, at)
-    b.cell[at + NOW], b.cell[at + NEXT] = now(w), 0
-
-
-@jitable
-def restore(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> int:
-    """Read the state of a snapshot; returns the last finish before it."""
-    copy(p.ops, b.missing, row * p.ops, w.missing, 0)
-    copy(p.ops, b.when, row * p.ops, w.when, 0)
-    copy(p.queues, b.free, row * p.queues, w.free, 0)
-    copy(p.devices, b.line_end, row * p.devices, w.line_end, 0)
-    copy(p.devices, b.rest, row * p.devices, least.rest, 0)
-    copy(FAULT + 1, b.cell, row * CELLS, w.cell, 0)
-    copy(w.cell[SIZE], b.heap, row * (p.ops + p.devices + 2), w.heap, 0)
-    last = 0
-    for k in range(row):
-        last = max(last, b.cell[k * CELLS + NEXT])
-    return last
-
-
-@jitable
-def are_done(w: Work, moved: Ints) -> bool:
-    """Whether ops have been taken up, and sent what they send."""
-    for k in range(len(moved)):
-        if w.missing[moved[k]] != TAKEN:
-            return False
-    return True
-
-
-@jitable
-def same_rest(p: PlacementProblem, w: Work, b: Base, row: int, moved: Ints) -> bool:
-    """Whether the moved ops are done, and the state is that of the snapshot, shifted in time."""
-    instant, before = now(w), b.cell[row * CELLS + NOW]
-    shift = instant - before
-    if shift & ((1 << p.round_bits) - 1):
-        return False
-    if not are_done(w, moved):
-        return False
-    for i in range(p.queues):
-        if max(w.free[i], instant) - max(b.free[row * p.queues + i], before) != shift:
-            return False
-    for i in range(p.ops):
-        at = row * p.ops + i
-        missing = w.missing[i]
-        if missing != b.missing[at]:
-            return False
-        if missing < TAKEN and w.when[i] - b.when[at] != shift:
-            return False
-        if missing > TAKEN and max(w.when[i], instant) - max(b.when[at], before) != shift:
-            return False
-    return True
 
 
 @jitable
@@ -167,6 +76,8 @@ def record(
     is the base's: then all later ones stay as they are.
     """
     restore(p, w, least, b, row)
+    for k in range(len(moved)):
+        wait(p, w, b, placement, row, moved[k], w.missing, w.when, 0)
     b.cell[row * CELLS + NEXT] = 0
     taken, entry = row * b.stride, 0
     while entry != NOBODY:
@@ -174,15 +85,15 @@ def record(
         b.cell[row * CELLS + NEXT] = max(b.cell[row * CELLS + NEXT], finish)
         if entry < 0 or entry >= p.ops:
             continue
-        b.position[entry], b.order[taken] = taken, entry
+        b.position[entry], b.order[taken], b.finish[entry] = taken, entry, finish
         taken += 1
         if taken % b.stride == 0:
             row += 1
-            unmoved = row < b.rows[0] and now(w) == b.cell[row * CELLS + NOW]
+            unmoved = row < b.rows[SAVED] and now(w) == b.cell[row * CELLS + NOW]
             if unmoved and same_rest(p, w, b, row, moved):
                 return
             save(p, w, least, b, row)
-    b.rows[0] = row + 1
+    b.rows[SAVED] = row + 1
 
 
 @jitable
@@ -243,11 +154,13 @@ def record_base(
             return TOO_LONG
         clear(p, w)
         begin_bounds(p, least, placement, NEVER - 1)
-        row, b.rows[0] = 0, 0
+        row, b.rows[SAVED] = 0, 0
         save(p, w, least, b, 0)
     else:
         for k in range(row + 1):
             move_rest(p, b.rest, k * p.devices, members, before, placement[members[0]])
+            for i in range(len(members)):
+                wait(p, w, b, placement, k, members[i], b.missing, b.when, k * p.ops)
     record(p, w, least, b, placement, row, members)
     if fresh:
         for number in range(p.ops - 1, -1, -1):
@@ -256,22 +169,10 @@ def record_base(
     else:
         retail(p, least, b, placement, members)
     rest = 0
-    for k in range(b.rows[0] - 1, -1, -1):
+    for k in range(b.rows[SAVED] - 1, -1, -1):
         rest = max(rest, b.cell[k * CELLS + NEXT])
         b.cell[k * CELLS + REST] = rest
     return TOO_LONG if w.cell[FAULT] else rest >> p.round_bits
-
-
-@jitable
-def first_row(p: PlacementProblem, b: Base, moved: Ints) -> int:
-    """The last snapshot before anything that the moved ops change."""
-    first = p.ops
-    for k in range(len(moved)):
-        op = moved[k]
-        first = min(first, b.position[op])
-        for e in range(b.producer_ptr[op], b.producer_ptr[op + 1]):
-            first = min(first, b.position[b.producer[e]])
-    return first // b.stride
 
 
 @jitable
@@ -287,8 +188,10 @@ def last_finish(
     """The last finish, from the last snapshot before anything that the moved ops change; WORSE as
     soon as the limit is exceeded.
     """
-    row, least.cell[TAILS] = b.rows[1], 0
+    row, least.cell[TAILS] = b.rows[FIRST], 0
     last, taken = restore(p, w, least, b, row), row * b.stride
+    for k in range(len(moved)):
+        wait(p, w, b, placement, row, moved[k], w.missing, w.when, 0)
     move_rest(p, least.rest, 0, moved, before, placement[moved[0]])
     for device in range(p.devices):
         if least.rest[device]:  # else nothing waits for the gap after the last op
@@ -301,10 +204,11 @@ def last_finish(
         if entry >= p.ops:
             continue
         taken += 1
+        b.rows[TAKEN_UP] = taken
         if taken % LOOK == 0 and are_done(w, moved):
             least.cell[TAILS] = ALL
         row = taken // b.stride
-        if taken % b.stride == 0 and row < b.rows[0] and same_rest(p, w, b, row, moved):
+        if taken % b.stride == 0 and row < b.rows[SAVED] and same_rest(p, w, b, row, moved):
             rest = b.cell[row * CELLS + REST]
             return max(last, rest + now(w) - b.cell[row * CELLS + NOW] if rest > 0 else 0)
     return WORSE
@@ -325,7 +229,7 @@ def replay(
     (``devices`` is restored); TOO_LONG where lowering has to answer, WORSE where it reaches the
     instant ``limit`` (see ``limit_instant``), unless it is the base's but for a shift.
 
-    ``rows[1]`` of the base is left at the snapshot from which it was simulated.
+    ``rows[FIRST]`` of the base is left at the snapshot from which it was simulated.
     """
     p, w, b, placement = open_problem(problem), open_work(work), open_base(base), bare(devices)
     least = open_bounds(bounds)
@@ -336,7 +240,7 @@ def replay(
     before, row = placement[members[0]], first_row(p, b, members)
     for k in range(len(members)):
         placement[members[k]] = device
-    b.rows[1], least.cell[LIMIT], least.cell[LEAST] = row, limit, 0
+    b.rows[FIRST], least.cell[LIMIT], least.cell[LEAST] = row, limit, 0
     last = last_finish(p, w, least, b, placement, members, before)
     for k in range(len(members)):
         placement[members[k]] = before
@@ -348,10 +252,10 @@ def replay(
 class Moves:
     """Re-simulates moves from a base placement; where an answer is None, lowering has to answer."""
 
-    def __init__(self, problem: Table[PlacementProblem], producers: Rows) -> None:
+    def __init__(self, problem: Table[PlacementProblem]) -> None:
         self.problem, self.work = problem, Table.of(work_for(problem.columns))
         self.bounds = Table.of(bounds_for(problem.columns))
-        self.base = Table.of(base_for(problem.columns, producers))
+        self.base = Table.of(base_for(problem.columns))
         self._words = problem.words, self.work.words, self.bounds.words, self.base.words
         self._none = np.empty(0, np.int64)
 
@@ -372,6 +276,6 @@ class Moves:
         snapshots before that with the old base.
         """
         moved = self._none if members is None else members
-        row = -1 if members is None else int(self.base.columns.rows[1])
+        row = -1 if members is None else int(self.base.columns.rows[FIRST])
         step_ps = record_base(*self._words, placement, moved, before, row)
         return step_ps if step_ps >= 0 else None

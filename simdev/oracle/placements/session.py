@@ -81,12 +81,13 @@ class PlacementSession:
         An op in a colocation group takes its group along. What exceeds the limit cannot be
         accepted. Raises InputError for what is not there, or cannot be.
         """
-        check_limit(limit)
+        if limit is not None:
+            check_limit(limit)
         members, index = self._members_of(units), self._device(device)
         step_ps, self._proposed = self._step_ps(members, index, limit), None
         if step_ps == WORSE:
             return None
-        cost = None if step_ps is None else Cost.of(step_ps)
+        cost = None if step_ps is None else Cost.fitting(step_ps)
         if cost is None or (self._limited and not cost.exceeds(limit)):
             cost = self._in_full(members, index, limit)
         if cost is None or cost.exceeds(limit):
@@ -153,7 +154,7 @@ class PlacementSession:
         """
         evaluator = None if self._limited else self._evaluator
         step_ps = None if evaluator is None else evaluator.step_ps(self._placement)
-        return self._evaluate(self._placement, limit) if step_ps is None else Cost.of(step_ps)
+        return self._evaluate(self._placement, limit) if step_ps is None else Cost.fitting(step_ps)
 
     def accept(self) -> Cost:
         """Make the last proposal the current placement. Raises InputError where there is none."""
@@ -178,7 +179,7 @@ class PlacementSession:
         if step_ps is None:
             self._moves = None
             return None
-        return Cost.of(step_ps)
+        return Cost.fitting(step_ps)
 
     def reject(self) -> None:
         """Forget the last proposal. Raises InputError where there is none."""
