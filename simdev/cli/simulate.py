@@ -43,6 +43,7 @@ COUNTS = {
     "tp": "parts of every matrix (tensor parallelism)",
     "pp": "ranks of the pipeline",
     "ep": "parts of the experts, within the replicas",
+    "cp": "parts of every sample's words (context parallelism)",
     "microbatches": "microbatches of a replica and step",
     "microbatch": "samples of a microbatch",
     "chunks": "stages a rank, of interleaved schedules",
@@ -54,6 +55,7 @@ COUNTS = {
 }
 TEXTS = {
     "schedule": "of the pipeline (default 1F1B)",
+    "context": "how parts exchange keys and values: all_gather or ring",
     "recompute": "none, selective or full",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',

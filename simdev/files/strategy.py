@@ -75,6 +75,8 @@ class _PipelineShape(TypedDict, total=False):
     tp: int
     pp: int
     ep: int
+    cp: int
+    context: str
     microbatches: int
     microbatch: int
     schedule: str

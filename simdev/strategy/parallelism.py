@@ -13,6 +13,7 @@ from ..frozen import freeze
 from ..units import Number, is_count, parse_bandwidth, parse_time
 
 RECOMPUTES = ("none", "selective", "full")
+CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
@@ -22,11 +23,14 @@ OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ran
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """dp x tp x pp devices, and what is done to make the step fit. Raises InputError.
+    """dp x cp x tp x pp devices, and what is done to make the step fit. Raises InputError.
 
-    - ``dp`` replicas, ``tp`` parts of every matrix, ``pp`` ranks of the pipeline; ``ep`` parts of
-      the experts, within the replicas. Ranks are numbered tp first, then dp (``ep`` replicas in a
-      row share the experts), then pp.
+    - ``dp`` replicas, ``cp`` parts of every sample's words, ``tp`` parts of every matrix, ``pp``
+      ranks of the pipeline; ``ep`` parts of the experts, within the dp x cp that have the same
+      parameters. Ranks are numbered tp first, then cp, then dp (``ep`` in a row of dp x cp share
+      the experts), then pp.
+    - ``context``: keys and values go to the other parts of a sample all at once before attention
+      ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
     - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each.
     - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a
       schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
@@ -60,6 +64,8 @@ class Parallelism:
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    cp: int = 1
+    context: str = CONTEXTS[0]
     microbatches: int = 1
     microbatch: int = 1
     schedule: str = "1F1B"
@@ -101,11 +107,12 @@ class Parallelism:
     def _problems(self) -> Iterator[str]:
         problems = list(self._count_problems())
         yield from problems
-        if not problems and self.dp % self.ep:
-            yield (
-                f"ep: {self.ep} does not divide dp {self.dp}; the experts are shared out "
-                "over replicas"
-            )
+        if not problems and self.replicas % self.ep:
+            degrees = f"dp {self.dp}" if self.cp == 1 else f"dp x cp {self.replicas}"
+            reason = "the experts are shared out over replicas"
+            yield f"ep: {self.ep} does not divide {degrees}; {reason}"
+        if self.context not in CONTEXTS:
+            yield f'context: must be one of {", ".join(CONTEXTS)}, got "{self.context}"'
         for name in ("overlap", "flash", "sequence_parallel", "scatter_gather"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (name == "flash" and value is None)):
@@ -136,7 +143,7 @@ class Parallelism:
         ]
 
     def _count_problems(self) -> Iterator[str]:
-        for name in ("dp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
+        for name in ("dp", "cp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
             value = getattr(self, name)
             if not (is_count(value) and 0 < value <= MOST):
                 yield f"{name}: must be a whole number from 1 to {MOST:,}, got {value!r}"
@@ -165,7 +172,12 @@ class Parallelism:
     @property
     def devices(self) -> int:
         """How many devices it takes."""
-        return self.dp * self.tp * self.pp
+        return self.replicas * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Devices that have the same part of the parameters."""
+        return self.dp * self.cp
 
     @property
     def samples(self) -> int:

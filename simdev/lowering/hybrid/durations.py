@@ -64,6 +64,7 @@ class Durations:
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread = cache(self._thread)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
+        self.beside = cache(self._beside)
         self._load_ps, self._places = cache(self._roofline_ps), cache(self._places_of)
         self._scalars = cache(self._datasheet_scalars)
         kinds = {self._kind(d) for devices in self.grid.devices for d in devices}
@@ -150,6 +151,14 @@ class Durations:
             durations.append(self._by_pattern[key])
         return self._add(durations)
 
+    def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
+        """The number of what is left of a collective, by its number, that goes on beside a share of
+        these loads.
+        """
+        kinds = {self._kind(d) for d in self.grid.devices[rank]}
+        hidden = min(self._load_ps(kind, loads) for kind in kinds) * share
+        return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
+
     def _places_of(self, kind: int, rank: int) -> list[Place]:
         members = self.grid.members(kind, rank)
         homes = [dict.fromkeys(map(self._alike.neighbourhood, devices)) for devices in members]
@@ -169,7 +178,7 @@ class Durations:
 
     def _transfer(self, source: int, destination: int, size: int) -> int:
         """The number of a transfer between ranks: all parts of all replicas send at once."""
-        tp, dp = self.parallelism.tp, self.parallelism.dp
+        tp, dp = self.parallelism.tp, self.parallelism.replicas
         devices = self.grid.devices
         pairs = list(zip(devices[source], devices[destination], strict=True))
         replicas = [pairs[d * tp : (d + 1) * tp] for d in range(dp)]

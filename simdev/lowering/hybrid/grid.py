@@ -18,18 +18,21 @@ from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
 from ..sharing import refuse_slowing
 
-SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA = range(5)
-CLASSES = 5
+SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT = range(6)
+CLASSES = 6
 
 
 @dataclass(frozen=True)
 class RankGrid:
-    """``devices[rank][g]`` are indices into the cluster."""
+    """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
+    parameters, the ``cp`` parts of a sample too.
+    """
 
     devices: tuple[tuple[int, ...], ...]
     dp: int
     tp: int
     ep: int
+    cp: int = 1
 
     @property
     def copies(self) -> int:
@@ -42,7 +45,9 @@ class RankGrid:
         g = np.arange(self.copies, dtype=np.int64)
         d, t = np.divmod(g, self.tp)
         # Experts are spread over ep consecutive replicas; the others of equal place share theirs.
-        return g, d, t, d // self.ep * self.tp + t, d % self.ep * self.tp + t
+        experts = d // self.ep * self.tp + t, d % self.ep * self.tp + t
+        # The parts of a sample stand in a row, too.
+        return g, d, t, *experts, d // self.cp * self.tp + t
 
     def count(self, kind: int) -> int:
         """How many groups a class has."""
@@ -64,9 +69,11 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
     refuse_slowing(cluster, "a large model")
     usable = cluster.workers
     if len(usable) != p.devices:
-        degrees = f"dp x tp x pp: {p.dp} x {p.tp} x {p.pp} = {p.devices} devices"
+        names = [name for name in ("dp", "cp", "tp", "pp") if name != "cp" or p.cp > 1]
+        counts = " x ".join(str(getattr(p, name)) for name in names)
+        degrees = f"{' x '.join(names)}: {counts} = {p.devices} devices"
         raise InputError(f'{degrees}, but the cluster "{cluster.name}" has {len(usable)}')
     # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
-    each = p.dp * p.tp
+    each = p.replicas * p.tp
     ranks = tuple(usable[rank * each : (rank + 1) * each] for rank in range(p.pp))
-    return RankGrid(ranks, p.dp, p.tp, p.ep)
+    return RankGrid(ranks, p.replicas, p.tp, p.ep, p.cp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from ...schedules import BACKWARD, INPUT, WEIGHT, Schedule
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import BUFFER_KINDS, Ints
 from .durations import Durations
-from .grid import DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
+from .grid import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
 
 NONE = -1
 ENDS = "embedding", "classifier"
@@ -39,6 +40,7 @@ class Queue(NamedTuple):
     COMPUTE,
     TENSOR_QUEUE,
     EXPERT_QUEUE,
+    CONTEXT_QUEUE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
     TO_NEXT,
@@ -46,11 +48,12 @@ class Queue(NamedTuple):
     TO_HOST,
     FROM_HOST,
     THREAD,
-) = range(10)
+) = range(11)
 QUEUES = (
     Queue("", SINGLE, NONE),
     Queue("tensor", TENSOR, roles.TENSOR),
     Queue("experts", EXPERT, roles.EXPERT),
+    Queue("context", CONTEXT, roles.TENSOR),
     Queue("data", DATA, roles.DATA),
     Queue("experts' data", EXPERT_DATA, roles.DATA),
     Queue("to next", SINGLE, roles.PIPELINE),
@@ -60,7 +63,7 @@ QUEUES = (
     Queue("thread", SINGLE, roles.DISPATCH),
 )
 # Rows up to this queue follow one another on their rank; the others run beside them.
-LAST_MAIN_QUEUE = EXPERT_QUEUE
+LAST_MAIN_QUEUE = CONTEXT_QUEUE
 # A template knows the first five; rank and action are added where it is placed.
 COLUMNS = ("role", "queue", "duration", "bytes", "layer", "rank", "action")
 
@@ -133,6 +136,15 @@ class Template:
         """A row of a collective of ``size`` bytes, as nccl-tests count them."""
         duration = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
         return self._add(QUEUES[queue].role, queue, duration, size, layer)
+
+    def around(self, name: str, size: int, beside: Loads, layer: int) -> int:
+        """A row of what is left of a collective over the parts of a sample that goes on while these
+        loads are computed for all but a part.
+        """
+        parts = self.durations.grid.cp
+        whole = self.durations.collective(CONTEXT, self.rank, name, size)
+        left = self.durations.beside(self.rank, whole, beside, Fraction(parts - 1, parts))
+        return self._add(QUEUES[CONTEXT_QUEUE].role, CONTEXT_QUEUE, left, size, layer)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host."""
@@ -257,7 +269,8 @@ class Program:
     @property
     def replicas(self) -> tuple[int, int]:
         """How many share parameters: those of all layers, and those of experts."""
-        return self.parallelism.dp, self.parallelism.dp // self.parallelism.ep
+        p = self.parallelism
+        return p.replicas, p.replicas // p.ep
 
     def updated(self, rank: int, layers: list[int]) -> tuple[int, int]:
         """Parameters of some buckets here, and those that this replica updates (ZeRO)."""

@@ -105,7 +105,7 @@ def tie(program: Program) -> None:
     ends = schedule.rank_of[0], schedule.rank_of[-1]
     if not shard.model.tied or ends[0] == ends[1]:
         return
-    tail, shares = Template(ends[0], program.durations), p.dp if p.zero >= 2 else 1
+    tail, shares = Template(ends[0], program.durations), p.replicas if p.zero >= 2 else 1
     # A ring over two ranks sends half there and back, twice: as long as one transfer.
     parameters = -(-shard.model.hidden * shard.vocabulary // shares)
     tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)

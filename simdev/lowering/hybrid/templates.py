@@ -7,6 +7,7 @@ from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from .program import (
+    CONTEXT_QUEUE,
     EXPERT_QUEUE,
     FROM_HOST,
     NONE,
@@ -103,8 +104,29 @@ def _add_tensor(
             template.collective(TENSOR_QUEUE, name, size, number)
 
 
-def _add_exchanges(program: Program, template: Template, number: int) -> None:
-    """Collectives of tp in a layer, one way, and of experts: words to their experts and back.
+def _add_context(program: Program, template: Template, number: int, kind: str) -> None:
+    """Keys and values of the other parts of each sample, and gradients back to them.
+
+    Around a ring they take as long as if they were gathered and scattered (ours), beside attention
+    to all parts but the first (Liu et al. 2023, section 3).
+    """
+    p, size = program.parallelism, program.shard.context_bytes
+    if p.cp == 1:
+        return
+    calls = ["all_gather"] if kind == FORWARD else ["all_gather", "reduce_scatter"]
+    if p.context == "all_gather":
+        for name in calls:
+            template.collective(CONTEXT_QUEUE, name, size, number)
+        return
+    block = program.blocks[program.shard.model.kind_of(number)]
+    loads = block.forward if kind == FORWARD else block.backward
+    core = tuple(load for load in loads if load.op_class == "attention")
+    template.around("all_gather", size * len(calls), core, number)
+
+
+def _add_exchanges(program: Program, template: Template, number: int, kind: str) -> None:
+    """Collectives of tp in a layer, one way, of the parts of each sample, and of experts: words to
+    their experts and back.
 
     Of tp there is one for each of the two parts, two where the sequence is split; between the
     experts each word is there top_k times.
@@ -119,6 +141,7 @@ def _add_exchanges(program: Program, template: Template, number: int) -> None:
         first = ("all_gather", shard.gathered_bytes), ("reduce_scatter", size)
         calls = [*first, *((name, second) for name, _ in first)]
     _add_tensor(program, template, calls, number)
+    _add_context(program, template, number, kind)
     if p.ep > 1 and is_moe:
         for _ in range(2):
             template.collective(EXPERT_QUEUE, "all_to_all", shard.exchanged_bytes, number)
@@ -136,7 +159,7 @@ def _add_visit(program: Program, template: Template, number: int, kind: str) -> 
     _add_layer_turns(program, template, number, kind, block, fetch)
     first, last = template.turns[before].first, template.turns[-1].last
     if kind != WEIGHT:
-        _add_exchanges(program, template, number)
+        _add_exchanges(program, template, number, kind)
     send = NONE
     if moved and kind == FORWARD:
         send = template.copy(TO_HOST, moved, number)
@@ -154,7 +177,7 @@ def _add_layer_turns(
     if again:
         role, loads = roles.RECOMPUTE, block.forward
         add_turns(program, template, number, role, loads, gathers, False, fetch)
-        _add_exchanges(program, template, number)
+        _add_exchanges(program, template, number, FORWARD)
         fetch = NONE
     # A layer of one bucket is still there from the recomputation.
     whole = again and program.parts(template.rank, number) == 1

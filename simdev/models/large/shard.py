@@ -21,7 +21,8 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank of tp (and of ep) of a model, at work on a microbatch of ``words``.
+    """A rank of tp (and of ep) of a model, at work on a microbatch of ``words``, of each sample one
+    of ``cp`` parts.
 
     ``rows`` are the words that the rank has where a tensor is not split by tp: all of them, or a
     share of the sequence.
@@ -35,6 +36,8 @@ class Shard:
     flash: bool
     recompute: str
     gradient_bytes: int
+    cp: int = 1
+    context_kept: int = 1
 
     @property
     def vocabulary(self) -> int:
@@ -69,13 +72,20 @@ class Shard:
         return self.model.heads * self.model.value_head // self.tp
 
     def pairs(self, layer: int) -> int:
-        """Pairs of words that fused attention computes here, by head."""
-        return self.samples * self.model.pairs(layer)
+        """Pairs of words that fused attention computes here, by head: an equal part, for each
+        device has an early and a late piece of a text (Llama 3, section 3.3.2).
+        """
+        return self.samples * self.model.pairs(layer) // self.cp
 
     @property
     def samples(self) -> int:
         """Samples of the microbatch."""
-        return self.words // self.model.length
+        return self.words * self.cp // self.model.length
+
+    @property
+    def context_bytes(self) -> int:
+        """Keys and values of all words of the samples, of which a part is made here."""
+        return 2 * self.words * self.cp * (self.keys + self.values)
 
     @property
     def scores(self) -> int:
@@ -140,10 +150,12 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     Raises InputError where the degrees do not divide the model's sizes, all at once.
     """
     refuse(_problems(model, parallelism))
-    p, words = parallelism, parallelism.microbatch * model.length
+    p, words = parallelism, parallelism.microbatch * model.length // parallelism.cp
     rows = words // p.tp if p.sequence_parallel else words
-    flash = uses_flash(model, p)
-    return Shard(model, words, p.tp, p.ep, rows, flash, p.recompute, p.gradient_bytes)
+    # Gathered, and their gradients; or of each a part at work and one on its way (ours).
+    kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
+    sizes = words, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
+    return Shard(model, *sizes, p.cp, kept)
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
@@ -158,6 +170,11 @@ def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     wrong = [f"{name} {size}" for name, size in sizes.items() if size % p.tp]
     if wrong:
         yield f"tp: {p.tp} does not divide {', '.join(wrong)} of {model.name}"
+    pieces = 2 * p.cp * (p.tp if p.sequence_parallel else 1)
+    if p.cp > 1 and not uses_flash(model, p):
+        yield "cp: words of a sample are spread over devices only with fused attention (flash)"
+    if p.cp > 1 and model.length % pieces:
+        yield f"cp: {model.length} words of {model.name} are not divided into {pieces} pieces"
     if p.ep > 1 and not model.experts:
         yield f"ep: {model.name} has no experts"
     elif p.ep > 1 and model.experts % p.ep:
@@ -260,9 +277,10 @@ def _workspace(s: Shard, layer: int) -> int:
 
 def _attention_workspace(s: Shard) -> int:
     """Gradients of queries, keys, values and output, and the sums of the first in float32
-    (FlashAttention-2, algorithm 2).
+    (FlashAttention-2, algorithm 2); keys and values of other parts of the samples.
     """
-    return 2 * s.words * (s.queries + s.keys + s.values + s.context) + 4 * s.words * s.queries
+    others = s.context_kept * (s.keys + s.values)
+    return 2 * s.words * (s.queries + others + s.context) + 4 * s.words * s.queries
 
 
 def classifier_saved(s: Shard) -> int:

@@ -100,12 +100,14 @@ def _residual(s: Shard) -> Block:
 
 def _core(s: Shard, number: int) -> Block:
     """Attention itself: one op, or two products with a softmax (and dropout) over all scores."""
-    q, k, v, o = (2 * s.words * width for width in (s.queries, s.keys, s.values, s.context))
+    q, o = 2 * s.words * s.queries, 2 * s.words * s.context
+    k, v = 2 * s.words * s.cp * s.keys, 2 * s.words * s.cp * s.values
     heads, m = s.model.heads // s.tp, s.model
     if s.flash:
-        # Where words attend to few, no measured op is like it: those are causal.
         pair = 2 * s.pairs(number) * heads
-        once, twice = likes.attention(s) if m.reach(number) == m.length else (None, None)
+        # Where words attend to few, or are few, no measured op is like it: those are causal.
+        is_whole = m.reach(number) == m.length and s.cp == 1
+        once, twice = likes.attention(s) if is_whole else (None, None)
         forward, back = m.head_width + m.value_head, 3 * m.head_width + 2 * m.value_head
         # The backward makes the scores again: five products for the forward's two.
         size = q + k + v + 2 * o, q + k + v

@@ -140,9 +140,11 @@ class Training:
         """What stands above the step time, for a person at a terminal."""
         large, p = self.large, self.large.parallelism
         experts = f" x ep {p.ep}" if p.ep > 1 else ""
+        context = f" x cp {p.cp}" if p.cp > 1 else ""
         yield (
-            f"{large.model.name}: dp {p.dp} x tp {p.tp} x pp {p.pp}{experts}, {p.microbatches} "
-            f"microbatches of {p.microbatch} ({p.samples:,} samples a step), {large.schedule.name}"
+            f"{large.model.name}: dp {p.dp}{context} x tp {p.tp} x pp {p.pp}{experts}, "
+            f"{p.microbatches} microbatches of {p.microbatch} ({p.samples:,} samples a step), "
+            f"{large.schedule.name}"
         )
         yield f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}; {self.tokens_per_s:,.0f} tokens/s"
 
