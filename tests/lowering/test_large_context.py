@@ -122,10 +122,6 @@ def test_longer_texts_fit_where_they_are_spread() -> None:
     ("fields", "reason"),
     [
         ({"cp": 0}, "cp: must be a whole number from 1 to"),
-        (
-            {"cp": 2, "flash": False},
-            "cp: words of a sample are spread over devices only",
-        ),
         ({"context": "star"}, 'context: must be one of all_gather, ring, got "star"'),
         ({"cp": 2, "ep": 4}, "ep: 4 does not divide dp x cp 2; the experts are shared out"),
     ],
