@@ -14,6 +14,8 @@ from simdev.errors import InputError
 from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
 from simdev.models.large.roles import EXPERT, FORWARD
 from simdev.models.large.work import Block
+from simdev.report import run
+from simdev.scenario import load_scenario
 from simdev.strategy.parallelism import Parallelism
 
 # Small enough to count by hand, every width another.
@@ -181,6 +183,19 @@ def test_router_and_attention_stay_wide() -> None:
     dtypes = {kernel.kind: kernel.dtype for kernel in layer(s, 1).forward}
     assert dtypes["router"] == dtypes["attention"] == "bfloat16"
     assert dtypes["qkv"] == dtypes["up"] == dtypes["down"] == dtypes["projection"] == "float8"
+
+
+def test_devices_without_narrow_products_are_refused() -> None:
+    def scenario(cluster: str) -> dict[str, object]:
+        graph = {"model": "qwen3-0.6b", "length": 512, "precision": "float8"}
+        return {"graph": graph, "cluster": cluster, "strategy": {"pipeline": {"dp": 8}}}
+
+    wide = scenario("dgx-h100") | {"graph": {"model": "qwen3-0.6b", "length": 512}}
+    steps = [run(load_scenario(each)).seconds for each in (scenario("dgx-h100"), wide)]
+    assert steps[0] != steps[1]
+    reason = 'the datasheet of "a100-80" names no peak for float8'
+    with pytest.raises(InputError, match=reason):
+        run(load_scenario(scenario("dgx-a100-80")))
 
 
 @pytest.mark.parametrize("skew", [1, 1.5, Fraction(5, 4)])

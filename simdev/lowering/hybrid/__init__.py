@@ -14,8 +14,8 @@ import numpy as np
 
 from ...collectives import CollectiveModel
 from ...costs import RUNGS, CostModel
-from ...costs.roofline import ROOFLINE_ERROR, peak_flops
-from ...errors import InputError
+from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops
+from ...errors import InputError, refuse
 from ...models.large import Transformer, shard_of
 from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
@@ -93,6 +93,10 @@ def _program(
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
     durations = Durations(parallelism, collectives, costs)
+    if model.is_narrow:
+        # A device without such products would compute them as fast as it does wider ones.
+        sheets = [durations.specs[kind] for kind in _kinds(durations)]
+        refuse(no_peak(s, model.precision) for s in sheets if model.precision not in s.flops)
     program = Program(shard, parallelism, schedule, layers, durations)
     program.schedule = searched(program)
     for rank in range(schedule.ranks):
@@ -130,11 +134,16 @@ def _require_size(tasks: int) -> None:
 
 def _peak(durations: Durations) -> float:
     """FLOP/s in bfloat16 of all devices together, by their datasheets."""
-    devices = durations.cluster.devices
-    kinds = Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
     return sum(
-        float(peak_flops(durations.specs[kind], "bfloat16")) * n for kind, n in kinds.items()
+        float(peak_flops(durations.specs[kind], "bfloat16")) * n
+        for kind, n in _kinds(durations).items()
     )
+
+
+def _kinds(durations: Durations) -> Counter[str]:
+    """How many devices of each kind compute."""
+    devices = durations.cluster.devices
+    return Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
 
 
 def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
