@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from ..errors import within
 from ..models.large import Transformer, from_config, large_model, resized
+from .named import config_path
 from .reading import label, read_json
-
-
-def is_config(name: Any) -> TypeGuard[str]:
-    """Whether a model's name is the path of a config.json."""
-    return isinstance(name, str) and name.endswith((".json", ".json.gz")) and "\0" not in name
-
-
-def config_path(graph: Any, folder: str) -> str | None:
-    """Where the config.json lies that a graph names as its model; None where it names none."""
-    name = graph.get("model") if isinstance(graph, Mapping) else None
-    return os.path.normpath(os.path.join(folder, name)) if is_config(name) else None
 
 
 def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:

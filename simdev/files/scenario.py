@@ -30,13 +30,14 @@ from .collectives import with_tables
 from .device import device_names, read_device
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
-from .model import config_path, is_config, read_sizes, sizes_of
+from .model import read_sizes, sizes_of
+from .named import config_path, is_config, table_path
 from .paths import shown
 from .profile import read_profile
 from .reading import PathLike, label, read_json
 from .shape import Format
 from .strategy import FORMAT as STRATEGY
-from .strategy import read_strategy, table_path
+from .strategy import read_strategy
 
 ENGINES = ("auto", "simpy", "compiled")
 PARTS = ("graph", "cluster", "profile", "devices", "strategy")

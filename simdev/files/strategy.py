@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Required
 
@@ -33,7 +33,7 @@ from ..strategy import (
 )
 from .collectives import choice_object, read_choice
 from .paths import shown
-from .reading import PathLike, read_json, read_text
+from .reading import PathLike, read_text
 from .shape import Bandwidth, Bytes, Format, OptionalBytes, Priority, Seconds, opened
 from .writing import changed_fields, time_text, write_text
 
@@ -309,24 +309,6 @@ def _table(fields: Mapping[str, Any], folder: str) -> str:
     if not path or "\0" in path:
         raise InputError(f"table: must be the path of a schedule, got {shown(path)}")
     return read_text(os.path.normpath(os.path.join(folder, path)))
-
-
-def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
-    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it
-    names none.
-
-    ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
-    """
-    if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
-        path = os.path.normpath(os.path.join(folder, strategy))
-        try:
-            strategy, folder = read(path) if os.path.isfile(path) else None, os.path.dirname(path)
-        except InputError:
-            return None
-    pipeline = strategy.get("pipeline") if isinstance(strategy, Mapping) else None
-    table = pipeline.get("table") if isinstance(pipeline, Mapping) else None
-    is_path = isinstance(table, str) and table and "\0" not in table
-    return os.path.normpath(os.path.join(folder, str(table))) if is_path else None
 
 
 def write_strategy(strategy: Strategy, path: PathLike) -> None:

@@ -20,11 +20,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import preset_names
-from ..files.model import config_path
+from ..files.named import config_path, table_path
 from ..files.paths import shown
 from ..files.reading import label, read_json
 from ..files.shape import VERSION
-from ..files.strategy import table_path
 from ..scenario import OPTIONS, Scenario, fingerprint
 from ..version import __version__
 from .fields import PARTS, with_field
