@@ -17,7 +17,7 @@ from .trial import Trial, Walk
 PROBES = 64  # moves from the start that tell the first temperature
 COOLING = 0.01  # last temperature over the first
 COLDEST = 1e-6
-STAGES = 4  # of chains: each begins hot again
+STAGES = (1, 2, 4)  # lengths of the rounds of chains, each of which begins hot again; ours
 
 
 class Moves(Protocol):
@@ -88,6 +88,6 @@ class Cooling:
 
 
 def cool_chains(trial: Trial, cooling: Cooling, start: Ints) -> None:
-    """Chains from one start, in stages of equal length. Raises SpentError."""
+    """Chains from one start, each in stages. Raises SpentError."""
     chains = begun(trial, [start], trial.best.base_rank)
-    run_chains(trial, cooling, chains, [Round(1 / STAGES)] * STAGES)
+    run_chains(trial, cooling, chains, [Round(length / sum(STAGES)) for length in STAGES])
