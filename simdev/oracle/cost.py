@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -88,6 +89,9 @@ _put_seconds, _put_feasible, _put_excess, _put_step, _put_peaks, _put_peaks_of =
     getattr(Cost, name).__set__
     for name in ("seconds", "feasible", "memory_excess", "step_ps", "peaks", "_peaks_of")
 )
+
+EXCEEDING = Cost(inf, False, 0, int(MOST), ())
+"""Stands for the cost of a step that was seen to exceed a limit."""
 
 
 def check_limit(limit: float | None) -> None:

@@ -250,14 +250,13 @@ class Trial:
             self.best.base_rank = rank
             self._keep(rank, cost, self.best.base[0])
 
-    def useful(self, limit: float | None) -> float | None:
+    def useful(self, limit: float | None, rank: Rank | None = None) -> float | None:
         """The limit in seconds within which an evaluation may be accepted (up to ``limit``) or be
-        the best so far. None: there is none, since what does not fit comes after all that does.
+        the best so far (``rank`` of it; None: of placements). None: there is none, since what does
+        not fit comes after all that does.
         """
-        excess, over, step_ps = self.best.base_rank
-        if limit is None or excess or over:
-            return None
-        return max(limit, step_ps / 1e12)
+        excess, over, step_ps = rank or self.best.base_rank
+        return None if limit is None or excess or over else max(limit, step_ps / 1e12)
 
     def try_strategy(self, strategy: Strategy) -> Cost:
         """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is

@@ -24,7 +24,8 @@ from .columns import (
 )
 from .hosts import open_hosts
 from .instants import FULL, LONG
-from .run import device_of, row_of, run
+from .rows import device_of, row_of
+from .run import run
 
 
 @jitable

@@ -19,8 +19,9 @@ PART_MASK, REF_MASK = (1 << PART_BITS) - 1, (1 << REF_BITS) - 1
 NONE = -1
 MOST_PS = 1 << 42
 """No single task takes longer (4.4 s); so a million tasks stay within 53 days."""
-# Cells of Work beside the heap's: rows, bits of rounds, transfers, roots.
-ROWS, BITS, SENT, ROOTS, CELLS = range(HEAP_FAULT + 1, HEAP_FAULT + 6)
+# Cells of Work beside the heap's: rows, bits of rounds, transfers, roots, and the ps beyond which
+# nobody wants to know more.
+ROWS, BITS, SENT, ROOTS, LIMIT, CELLS = range(HEAP_FAULT + 1, HEAP_FAULT + 7)
 
 
 class NotCoveredError(Exception):
@@ -118,6 +119,8 @@ class Work(NamedTuple):
     rows: Ints
     extra: Ints  # by op: the first of the sums that stand before its parts; then a list of these
     extra_next: Ints
+    loads: Ints  # by queue: ps for which it is held in all; see bounds.py
+    left: Ints  # by queue: ps of what has not started
 
 
 class Record(NamedTuple):
@@ -177,14 +180,15 @@ def rules_of(prepared: Prepared) -> Rules:
     return Rules._make((devices, queues, *routes, *rates, prepared.gap_ps, most, unit))
 
 
-def work_for(most_rows: int, ops: int, slots: int, rules: Rules) -> Work:
+def work_for(most_rows: int, ops: int, slots: int, rules: Rules, loads: Ints) -> Work:
     """Room for an evaluation of so many rows."""
     # A row stands on the heap at most once, and ids tell ready rows from those that send.
     id_bits, most = (2 * most_rows).bit_length(), most_rows
     sizes = (CELLS, most, most, most, rules.devices, rules.queues)
     rest = (most, most, slots, slots, most, ops, 3 * most)
     columns = [np.zeros(size, np.int64) for size in (*sizes, *rest)]
-    return Work._make((id_bits, horizon_of(id_bits), *columns[:6], most, *columns[6:]))
+    left = np.zeros(rules.queues, np.int64)
+    return Work._make((id_bits, horizon_of(id_bits), *columns[:6], most, *columns[6:], loads, left))
 
 
 def record_for(most_rows: int) -> Record:

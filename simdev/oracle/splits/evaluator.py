@@ -20,13 +20,15 @@ from ...semantics import statistics_of
 from ...strategy import Collectives, Resolved, Strategy
 from ...structure import TensorOf
 from ...taskgraph import Ints
-from ..cost import Cost, limits_of
+from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..peaks import Events, events_for
 from ..threads import threads_of
 from .blocks import MOST_BASES, Blocks
+from .bounds import MORE, NEVER, add_loads
 from .buffers import cost, cost_in_order
 from .columns import (
     BITS,
+    LIMIT,
     MOST_PS,
     ROWS,
     SENT,
@@ -42,6 +44,7 @@ from .covered import require_covered
 from .fan import fans
 from .hosts import Hosts, dispatches_of, hosts_for
 from .instants import FULL, LONG
+from .instants import WORSE as EXCEEDS
 from .pieces import FULL as NO_ROOM
 from .program import SplitProgram, take_back
 from .run import step, step_in_order
@@ -73,6 +76,7 @@ class SplitStrategy:
         self._hosts: Table[Hosts] | None = None
         self._fans, self._end = np.zeros(1 << 16, np.int64), 1
         self._read(prepared.graph)
+        self._loads = np.zeros(self._rules.columns.queues + MORE, np.int64)
         self._make_work(1 << 12)
         self._make_fan_work(1 << 12)
         self._memory: tuple[int, Table[Record], Table[Events]] | None = None
@@ -139,7 +143,7 @@ class SplitStrategy:
 
     def _make_work(self, most: int) -> None:
         ops, slots = len(self.prepared.graph.ops), self._slots.shape[1]
-        self._work = Table.of(work_for(most, ops, slots, self._rules.columns))
+        self._work = Table.of(work_for(most, ops, slots, self._rules.columns, self._loads))
         if self._threads is not None:
             program = self.strategy.order.policy == "program"
             self._hosts = Table.of(hosts_for(self.prepared, self._threads, program, most))
@@ -149,8 +153,10 @@ class SplitStrategy:
     def _fill_all(self) -> None:
         everything = range(len(self.prepared.graph.ops))
         self._end = 1
+        self._loads[:] = 0
         with self.blocks.lock:
             self._fill(everything, everything)
+        self._add_loads(everything, 1)
         self._live = self._end
 
     def _fill(self, changed: Iterable[int], dirty: Iterable[int]) -> None:
@@ -234,8 +240,19 @@ class SplitStrategy:
         dirty = dict.fromkeys(changed)
         for i in changed:
             dirty.update(dict.fromkeys(self._producers[i]))
+        every_sum = self._every_sum
+        self._add_loads(dirty, -1)
         with self.blocks.lock:
             self._fill(changed, dirty)
+        if self._every_sum == every_sum:
+            self._add_loads(dirty, 1)
+        else:  # then all were filled
+            self._loads[:] = 0
+            self._add_loads(range(len(self.prepared.graph.ops)), 1)
+
+    def _add_loads(self, ops: Iterable[int], sign: int) -> None:
+        words = self._columns.words, self._rules.words
+        add_loads(*words, self._loads, _ints(ops), sign)
 
     def keep(self) -> None:
         """Make what it is now the one to go back to."""
@@ -243,13 +260,13 @@ class SplitStrategy:
         self.program.before.clear()
         if self._end > WASTE * self._live:
             self._fill_all()
-        self._kept = self._slots.copy(), self._given.copy(), self._end
+        self._kept = self._slots.copy(), self._given.copy(), self._loads.copy(), self._end
 
     def back(self) -> None:
         """Undo all changes since it was last kept."""
         take_back(self.program.log)
         self.program.before.clear()
-        self._slots[:], self._given[:], self._end = self._kept
+        self._slots[:], self._given[:], self._loads[:], self._end = self._kept
 
     def become(self, strategy: Strategy) -> bool:
         """Change to another strategy of the same question, where that is a change of some
@@ -274,9 +291,11 @@ class SplitStrategy:
 
     # Answers
 
-    def step_ps(self) -> int | None:
-        """The step time in ps; None where lowering has to answer."""
-        return self._until_it_fits(self._step)
+    def step_ps(self, limit_ps: int | None = None) -> int | None:
+        """The step time in ps, WORSE where it is sure to exceed a limit; None where lowering has to
+        answer.
+        """
+        return self._until_it_fits(self._step, limit_ps)
 
     def _step(self) -> int:
         return step(*self._words) if self._hosts is None else step_in_order(*self._words)
@@ -286,9 +305,13 @@ class SplitStrategy:
         hosts = () if self._hosts is None else (self._hosts.words,)
         return self._columns.words, self._rules.words, self._work.words, *hosts
 
-    def cost(self) -> Cost | None:
-        """Step time and memory; None where lowering has to answer."""
-        step_ps = self._until_it_fits(self._cost)
+    def cost(self, limit_ps: int | None = None) -> Cost | None:
+        """Step time and memory, EXCEEDING where it is sure to exceed a limit; None where lowering
+        has to answer.
+        """
+        step_ps = self._until_it_fits(self._cost, limit_ps)
+        if step_ps == WORSE:
+            return EXCEEDING
         return None if step_ps is None else Cost.of(step_ps, self._peaks.tolist(), self._limits)
 
     def _cost(self) -> int:
@@ -301,18 +324,22 @@ class SplitStrategy:
         evaluate: Callable[..., int] = cost if self._hosts is None else cost_in_order
         return evaluate(*self._words, record.words, events.words, 8 * most, self._peaks)
 
-    def _until_it_fits(self, evaluate: Callable[[], int]) -> int | None:
-        """The step time in ps, with as much room and as few bits for rounds as it takes."""
+    def _until_it_fits(self, evaluate: Callable[[], int], limit_ps: int | None) -> int | None:
+        """The step time in ps, with as much room and as few bits for rounds as it takes; or WORSE,
+        or None.
+        """
+        limit = NEVER if limit_ps is None else min(limit_ps, NEVER)
         for rounds in dict.fromkeys((self._rounds, *ROUNDS)):
             while True:
-                self._work.columns.cell[BITS] = rounds
+                cell = self._work.columns.cell
+                cell[BITS], cell[LIMIT] = rounds, limit
                 step_ps = evaluate()
                 if step_ps != -FULL:
                     break
                 self._make_work(2 * self._work.columns.most_rows)
-            if step_ps >= 0:
+            if step_ps >= 0 or step_ps == -EXCEEDS:
                 self._rounds = rounds
-                return step_ps
+                return step_ps if step_ps >= 0 else WORSE
             if step_ps == -LONG:
                 break
         return None

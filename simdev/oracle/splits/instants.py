@@ -13,8 +13,8 @@ from .columns import BITS, Work
 
 FIRST = 1 << 16
 LATEST = 1 << 61
-FULL, LONG = FAR + 1, FAR + 2
-"""Faults beside FAR: no room; a step or a graph too long."""
+FULL, LONG, WORSE = FAR + 1, FAR + 2, FAR + 3
+"""Faults beside FAR: no room; a step or a graph too long; a step that exceeds the limit."""
 
 
 @jitable

@@ -13,8 +13,10 @@ from ...jit import jit, jitable
 from ...taskgraph import Ints
 from .. import heap
 from ..heap import FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
-from .blocks import COLLECTIVE, DEVICES, LENGTH, QUEUES, ROW, WHAT
+from .blocks import QUEUES, ROW
+from .bounds import NEVER, begin_bounds, check, take_off
 from .columns import (
+    LIMIT,
     NONE,
     PART_BITS,
     PART_MASK,
@@ -32,17 +34,10 @@ from .columns import (
 )
 from .hosts import ENTRIES, Hosts, open_hosts
 from .instants import FULL, LATEST, LONG, after, later, ps_of
+from .rows import device_of, length_of, row_of, sending_ps
 from .waiting import begin, check_end, go_on
 
 MOST_TASKS = 1 << 20
-
-
-@jitable
-def row_of(t: Columns, w: Work, ref: int) -> int:
-    """The row of a part."""
-    slot, part = ref >> PART_BITS, ref & PART_MASK
-    mapped = w.map[slot]
-    return w.base[slot] + part if mapped == NONE else w.rows[mapped + part]
 
 
 @jitable
@@ -138,16 +133,6 @@ def clear(t: Columns, q: Rules, w: Work) -> None:
 
 
 @jitable
-def sending_ps(q: Rules, route: int, size: int) -> int:
-    """How long a transfer of so many bytes takes over a route, its held latency included."""
-    rate = q.route_class[route]
-    ps = size * q.whole[rate] + q.route_held[route]
-    if q.rest[rate]:
-        ps += (size * q.rest[rate] + q.parts[rate] - 1) // q.parts[rate]
-    return ps
-
-
-@jitable
 def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int) -> None:
     """The transfers of a row that has finished."""
     fans, cell = t.fans, w.cell
@@ -165,10 +150,13 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
         if size > q.most_bytes or q.route_class[route] < 0 or start >= LATEST:
             cell[FAULT] = LONG
             return
-        finish = after(w, start, sending_ps(q, route, size))
+        length, left = sending_ps(q, route, size), 0
+        finish = after(w, start, length)
         free = later(w, finish, q.route_gap[route])
         for e in range(begin, stop):
             w.free[q.queue[e]] = free
+            left = max(left, take_off(w, q.queue[e], length))
+        check(w, start, left)
         arrival = later(w, finish, q.route_lag[route])
         for k in range(at + 4, at + 4 + count):
             release(w, row_of(t, w, fans[k]), arrival)
@@ -180,23 +168,6 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
                 return
             r.sent[sent], r.received[sent] = ps_of(w, start), ps_of(w, finish)
         at += 4 + count
-
-
-@jitable
-def device_of(t: Columns, slot: int, part: int) -> int:
-    """The device that a part or a sum holds; NONE: a collective, which holds queues."""
-    if slot < t.ops:
-        return t.arena[t.devices_of[slot] + part]
-    where = t.arena[t.block[slot] + ROW + part]
-    return NONE if t.arena[where + WHAT] == COLLECTIVE else t.arena[where + DEVICES]
-
-
-@jitable
-def length_of(t: Columns, slot: int, part: int) -> int:
-    """The ps that a part or a sum takes."""
-    if slot < t.ops:
-        return t.arena[t.devices_of[slot] + t.parts[slot] + part]
-    return t.arena[t.arena[t.block[slot] + ROW + part] + LENGTH]
 
 
 @jitable
@@ -213,15 +184,18 @@ def happen(
     length = length_of(t, slot, part)
     if device != NONE:
         start = max(start, w.free[device])
+        check(w, start, take_off(w, device, length))
         finish = after(w, start, length)
         w.free[device] = later(w, finish, q.device_gap[device]) if length > 0 else finish
     else:
         queues = arena[arena[t.block[slot] + ROW + part] + QUEUES]
         for e in range(queues + 1, queues + 1 + arena[queues]):
             start = max(start, w.free[arena[e]])
-        finish = after(w, start, length)
+        finish, left = after(w, start, length), 0
         for e in range(queues + 1, queues + 1 + arena[queues]):
             w.free[arena[e]] = finish
+            left = max(left, take_off(w, arena[e], length))
+        check(w, start, left)
     w.missing[row] = TAKEN
     if r is not None:
         r.start[row], r.finish[row] = ps_of(w, start), ps_of(w, finish)
@@ -252,23 +226,30 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 
 
 @jitable
-def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
-    """The step time in ps, or minus a fault."""
-    cell = w.cell
-    if count_rows(t) + q.devices + 2 > w.most_rows:
-        return -FULL
+def begin_all(t: Columns, q: Rules, w: Work, h: Hosts | None) -> None:
+    """What is known before anything has happened."""
     clear(t, q, w)
+    entries = 0
     if h is not None:
         begin(t, w, h, q.devices)
+        entries = h.cell[ENTRIES]
+    if w.cell[LIMIT] < NEVER and w.cell[FAULT] == 0:
+        begin_bounds(q, w, MOST_TASKS - entries - w.cell[ROWS])
+
+
+@jitable
+def play(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
+    """Everything that happens; the last instant at which something finishes."""
+    cell = w.cell
     last, rows, mask = 0, cell[ROWS], (1 << w.id_bits) - 1
     turn, roots = 0, cell[ROOTS]
-    while True:
+    while cell[FAULT] == 0:
         if turn < roots:  # ready in the first round, taken up in the order of their rows
             last = max(last, happen(t, q, w, r, h, w.roots[turn], 0))
             turn += 1
             continue
         key = take(w)
-        if key == LATE or cell[FAULT]:
+        if key == LATE:
             break
         row = key & mask
         if row < rows:
@@ -277,7 +258,18 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int
             send(t, q, w, r, row - rows)
         if last >= LATEST:
             cell[FAULT] = LONG
-    tasks = rows + cell[SENT]
+    return last
+
+
+@jitable
+def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
+    """The step time in ps, or minus a fault."""
+    cell = w.cell
+    if count_rows(t) + q.devices + 2 > w.most_rows:
+        return -FULL
+    begin_all(t, q, w, h)
+    last = play(t, q, w, r, h)
+    tasks = cell[ROWS] + cell[SENT]
     if h is not None:
         tasks += h.cell[ENTRIES]
         check_end(w, h)

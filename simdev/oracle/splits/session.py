@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ...errors import InputError
 from ...lowering import Prepared, without_short, written_out
 from ...strategy import Configuration, Resolved, Resolver, Strategy
-from ..cost import Cost, limits_of
+from ..cost import EXCEEDING, WORSE, Cost, check_limit, limit_ps_of, limits_of
 
 if TYPE_CHECKING:  # importing it imports numba
     from .evaluator import SplitStrategy
@@ -77,27 +77,51 @@ class SplitSession:
         strategy = written_out(graph, cluster, self.strategy, costs, pinned)
         return SplitSession(self._prepared, strategy, self._start, self.simulate)
 
-    def propose(self, op: str | Changes, configuration: Configuration | None = None) -> Cost:
+    @overload
+    def propose(
+        self,
+        op: str | Changes,
+        configuration: Configuration | None = None,
+        limit: None = None,
+    ) -> Cost: ...
+
+    @overload
+    def propose(
+        self, op: str | Changes, configuration: Configuration | None = None, *, limit: float | None
+    ) -> Cost | None: ...
+
+    def propose(
+        self,
+        op: str | Changes,
+        configuration: Configuration | None = None,
+        limit: float | None = None,
+    ) -> Cost | None:
         """The cost with one op, or several in a mapping, in another configuration (None: it follows
-        what it reads).
+        what it reads). None, often long before all is simulated, where ``cost.seconds`` would
+        exceed ``limit``; that cannot be accepted.
 
         What an op had before, in ``partition`` or ``placement`` under its own name, is replaced.
         Raises InputError.
         """
+        check_limit(limit)
         changes: Changes = {op: configuration} if isinstance(op, str) else dict(op)
-        if self._proposed is not None:
-            self.reject()
+        self._drop()
         unknown = [name for name in changes if name not in self._prepared.graph.index]
         if unknown:
             raise InputError([f'session: no op named "{name}"' for name in unknown])
-        cost = self._changed(changes)
+        cost = self._changed(changes, limit)
         if cost is None:
             cost = self._rebuilt(changed(self.strategy, changes))
+        if cost.exceeds(limit):
+            self._drop()
+            return None
         self._proposed = changes, cost
         return cost
 
-    def _changed(self, changes: Changes) -> Cost | None:
-        """The answer of the compiled path; None where it has none."""
+    def _changed(self, changes: Changes, limit: float | None) -> Cost | None:
+        """The answer of the compiled path; None where it has none, EXCEEDING where it is seen to
+        exceed the limit.
+        """
         split, graph = self._split, self._prepared.graph
         if split is None or not changes.keys().isdisjoint(graph.groups):
             return None
@@ -110,7 +134,7 @@ class SplitSession:
         except InputError:
             return None  # lowering says what is wrong
         try:
-            cost = self._answer(split) if split.change(resolved) else None
+            cost = self._answer(split, limit) if split.change(resolved) else None
             self._pending = None if cost is None else split
         finally:
             if self._pending is None:
@@ -137,10 +161,13 @@ class SplitSession:
         cost = self.simulate(strategy)
         return cost if self._limited else replace(cost, peaks=())
 
-    def _answer(self, split: SplitStrategy) -> Cost | None:
+    def _answer(self, split: SplitStrategy, limit: float | None = None) -> Cost | None:
+        limit_ps = None if limit is None else limit_ps_of(limit)
         if self._limited:
-            return split.cost()
-        step_ps = split.step_ps()
+            return split.cost(limit_ps)
+        step_ps = split.step_ps(limit_ps)
+        if step_ps == WORSE:
+            return EXCEEDING
         return None if step_ps is None else Cost.of(step_ps)
 
     def accept(self) -> Cost:
@@ -155,6 +182,9 @@ class SplitSession:
     def reject(self) -> None:
         """Forget the last proposal. Raises InputError where there is none."""
         self._last()
+        self._drop()
+
+    def _drop(self) -> None:
         if self._split is not None and self._pending is self._split:
             self._split.back()
         self._pending, self._proposed = None, None

@@ -76,6 +76,7 @@ def _evaluate(walk: SplitWalk, choice: Sequence[int]) -> tuple[int, int]:
     """How good a strategy is: bytes over all capacities, then ps. Raises SpentError."""
     pairs = zip(walk.space.choices, choice, strict=True)
     cost = walk.propose([choices[at] for choices, at in pairs])
+    assert cost is not None  # nothing exceeds no limit
     walk.accept()
     return cost.memory_excess, cost.step_ps
 

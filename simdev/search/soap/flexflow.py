@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from ...errors import InputError
@@ -24,6 +24,7 @@ STARTS = ("data-parallel", "expert")
 TEMPERATURE = 0.01
 PATIENCE = 0.5  # a walk ends after so much of its evaluations without a better one
 RETURNS = 10  # times that a walk goes back to its best
+ROUNDING = 1e-9  # relative: no limit is below what may be accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,13 @@ def _walk(
     while (
         movable and budget.share < until and budget.share - improved <= PATIENCE * (until - began)
     ):
-        proposed = energy(oracle, walk.propose(_drawn(trial, walk, movable)))
-        if proposed - current <= scale * temperature * budget.random.exponential():
+        state = _drawn(trial, walk, movable)
+        budget.require()
+        # Drawn before it is asked: what is slower than this is not accepted, whatever it holds.
+        worse = scale * temperature * budget.random.exponential()
+        cost = walk.propose(state, seconds_of(current + worse))
+        proposed = inf if cost is None else energy(oracle, cost)
+        if proposed - current <= worse:
             walk.accept()
             current = proposed
         if current < least:
@@ -154,6 +160,11 @@ def _walk(
         if budget.share - returned > (until - began) / RETURNS:
             walk = SplitWalk(trial, space, kept, walk.changes)
             current, returned = energy(oracle, walk.cost), budget.share
+
+
+def seconds_of(most: float) -> float:
+    """The limit of an energy in ps: no step that may be accepted takes longer, however rounded."""
+    return most * (1 + ROUNDING) / 1e12
 
 
 def _drawn(trial: Trial, walk: SplitWalk, movable: Sequence[int]) -> list[Configuration]:
@@ -185,9 +196,13 @@ class Walking:
             chain.memory, chain.rank = max(least, 1.0), rank_of(oracle, walk.cost)
         chain.ended = not movable
         while movable:
-            cost = walk.propose(_drawn(trial, walk, movable))
-            proposed = energy(oracle, cost)
+            state = _drawn(trial, walk, movable)
+            trial.budget.require()
             worse = chain.memory * self.temperature * trial.budget.random.exponential()
+            cost = walk.propose(state, seconds_of(current + worse))
+            if cost is None:
+                continue
+            proposed = energy(oracle, cost)
             if proposed - current <= worse:
                 walk.accept()
                 current = proposed
@@ -219,14 +234,20 @@ class SplitWalk:
         given = self.trial.problem.given
         self.trial.note_strategy(cost, lambda: self.space.strategy(state, given))
 
-    def propose(self, state: list[Configuration]) -> Cost:
-        """The cost of another state. Raises SpentError."""
+    def propose(self, state: list[Configuration], limit: float | None = None) -> Cost | None:
+        """The cost of another state; None where its step takes more than ``limit`` seconds and is
+        not the best so far. Raises SpentError.
+        """
         self.trial.budget.require()
         changed: dict[str, Configuration | None] = {}
         for number, (old, new) in enumerate(zip(self.state, state, strict=True)):
             if old is not new:
                 changed |= self._change(number, new)
-        cost = self._session.propose(changed)
+        useful = self.trial.useful(limit, self.trial.best.rank)
+        cost = self._session.propose(changed, limit=useful)
+        if cost is None:
+            self.trial.budget.count()
+            return None
         self._proposed = state
         self.note(cost, state)
         return cost
