@@ -35,6 +35,7 @@ from .splits import (
     effects_of,
     output_axes,
     parts_of,
+    require_degrees,
     splits,
     steps,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "parts_of",
     "per",
     "register",
+    "require_degrees",
     "row_strides",
     "semantics_of",
     "shard_of",

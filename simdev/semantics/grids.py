@@ -7,6 +7,7 @@ parts of 8 by 8 have 8 intervals along each dimension, not 64.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from .description import Shape, same_attributes
@@ -14,6 +15,7 @@ from .index import Axis, Box, Index, Interval, Region, clipped_interval, span_of
 from .regions import extents, shard_of
 from .registry import Dims, Semantics
 
+_CACHED = 65_536
 V = TypeVar("V", bound=Hashable)
 
 
@@ -46,17 +48,17 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
     if any(access.when is not None for access in description.inputs):
         return None
     every, needs, shapes = len(boxes), list[Sequence[Region | None]](), list[Sequence[Shape]]()
-    for access, dims, shape in zip(
-        description.inputs, semantics.reads, semantics.inputs, strict=True
-    ):
-        regions = _regions(dims, shape, boxes)
+    for i, access in enumerate(description.inputs):
+        dims, shape = semantics.reads[i], semantics.inputs[i]
+        regions = _regions(dims, shape, boxes, _known(semantics, "read", i))
         if regions is None:
             return None
         needs.append(regions if access.read else [None] * every)
-        shapes.append(_executed(dims, shape, boxes, regions, access.padded))
+        spans = _known(semantics, "span", i) if access.padded else None
+        shapes.append(_executed(dims, shape, boxes, regions, spans))
     makes = []
-    for dims, shape in zip(semantics.makes, semantics.outputs, strict=True):
-        regions = _regions(dims, shape, boxes)
+    for k, (dims, shape) in enumerate(zip(semantics.makes, semantics.outputs, strict=True)):
+        regions = _regions(dims, shape, boxes, _known(semantics, "made", k))
         if regions is None:
             return None
         makes.append(regions)
@@ -72,22 +74,35 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
     )
 
 
+@lru_cache(_CACHED)
+def _known(semantics: Semantics, role: str, tensor: int) -> list[dict[Hashable, Any]]:
+    """Intervals or lengths that were found, by dimension of a tensor and intervals of its axes:
+    grids of one op share most of them.
+    """
+    dims = (semantics.makes if role == "made" else semantics.reads)[tensor]
+    return [{} for _ in dims]
+
+
 def _rows(columns: Sequence[Sequence[V]], count: int) -> list[tuple[V, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * count
 
 
-def _regions(dims: Dims, shape: Shape, boxes: Sequence[Box]) -> Sequence[Region] | None:
+def _regions(
+    dims: Dims, shape: Shape, boxes: Sequence[Box], known: Sequence[dict[Hashable, Any]]
+) -> Sequence[Region] | None:
     """The region of a tensor, by box; None where one is empty though the tensor is not."""
     columns = []
-    for (index, names, full), extent in zip(dims, shape, strict=True):
+    for d, ((index, names, full), extent) in enumerate(zip(dims, shape, strict=True)):
         cut = names & boxes[0].keys()
+        some = [full]
         if index is None or not cut:
-            column = [full] * len(boxes)
-        elif isinstance(index, Axis):
-            column = [box[index.name] for box in boxes]
+            column = some * len(boxes)
+        elif isinstance(index, Axis):  # parts of axes are never empty
+            columns.append([box[index.name] for box in boxes])
+            continue
         else:
-            column = _each(boxes, cut, _clipped(index, extent))
-        if extent and any(start >= stop for start, stop in set(column)):
+            column = some = _each(boxes, cut, _clipped(index, extent), known[d])
+        if extent and any([start >= stop for start, stop in some]):
             return None
         columns.append(column)
     return _rows(columns, len(boxes))
@@ -97,13 +112,16 @@ def _clipped(index: Index, extent: int) -> Callable[[Box], Interval]:
     return lambda box: clipped_interval(index, extent, box)
 
 
-def _each(boxes: Sequence[Box], names: frozenset[str], call: Callable[[Box], V]) -> list[V]:
+def _each(
+    boxes: Sequence[Box],
+    names: frozenset[str],
+    call: Callable[[Box], V],
+    known: dict[Hashable, Any],
+) -> list[V]:
     """What a call gives by box, where it hangs on these axes alone."""
-    known: dict[Hashable, V] = {}
-    column = []
-    first, *others = names
+    column, (first, *others) = list[V](), sorted(names)
     for box in boxes:
-        key = (box[first], *(box[name] for name in others)) if others else box[first]
+        key = first, box[first], *((name, box[name]) for name in others)
         if key not in known:
             known[key] = call(box)
         column.append(known[key])
@@ -116,7 +134,11 @@ def _sizes(regions: Sequence[Region]) -> list[Shape]:
 
 
 def _executed(
-    dims: Dims, shape: Shape, boxes: Sequence[Box], regions: Sequence[Region], padded: bool
+    dims: Dims,
+    shape: Shape,
+    boxes: Sequence[Box],
+    regions: Sequence[Region],
+    spans: Sequence[dict[Hashable, Any]] | None,
 ) -> list[Shape]:
     """The shape of an operand as the kernel of each shard gets it: see ``executed``."""
     columns = []
@@ -124,8 +146,8 @@ def _executed(
         cut = names & boxes[0].keys()
         if index is None or not cut:
             columns.append([extent] * len(boxes))
-        elif padded and isinstance(index, Index):
-            columns.append(_each(boxes, cut, _span(index)))
+        elif spans is not None and isinstance(index, Index):
+            columns.append(_each(boxes, cut, _span(index), spans[d]))
         else:
             columns.append([region[d][1] - region[d][0] for region in regions])
     return _rows(columns, len(boxes))

@@ -191,21 +191,26 @@ def boxes(
     semantics: Semantics, degrees: Mapping[str, int], even: bool = True
 ) -> tuple[dict[str, Interval], ...]:
     """The boxes of all shards, each axis cut into so many parts; the last axis of the op runs
-    fastest.
-
-    Raises InputError where an axis is not known or cannot be split, or a degree is no whole number
-    from 1 to its size, or (``even``) does not divide it.
+    fastest. Raises InputError, as ``require_degrees`` does.
     """
+    require_degrees(semantics, degrees, even)
     allowed = {split.axis: split.size for split in splits(semantics)}
-    problems = list(_degree_problems(semantics, allowed, degrees, even))
-    if problems:
-        raise InputError(problems)
     # In the op's order of axes, not the file's: part i is the same box however degrees are written.
     names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
     return tuple(
         dict(zip(names, point, strict=True))
         for point in product(*(parts_of(allowed[n], degrees[n]) for n in names))
     )
+
+
+def require_degrees(semantics: Semantics, degrees: Mapping[str, int], even: bool = True) -> None:
+    """Raise InputError where an axis is not known or cannot be split, or a degree is no whole
+    number from 1 to its size, or (``even``) does not divide it.
+    """
+    allowed = {split.axis: split.size for split in splits(semantics)}
+    problems = list(_degree_problems(semantics, allowed, degrees, even))
+    if problems:
+        raise InputError(problems)
 
 
 def _degree_problems(

@@ -16,7 +16,7 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..frozen import FrozenDict, freeze
 from ..graph import Graph
-from ..semantics import Semantics, Split, boxes, op_semantics, traits_of
+from ..semantics import Semantics, Split, op_semantics, require_degrees, traits_of
 from ..structure import Weights, op_splits, weights_of
 from .placement import named
 
@@ -79,6 +79,7 @@ class Resolver:
     ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
         self._splits: dict[int, tuple[Split, ...]] = {}
+        self._known: dict[int, Semantics] = {}
 
     @cached_property
     def weights(self) -> Weights:
@@ -115,6 +116,11 @@ class Resolver:
 
     def _semantics(self, position: int) -> Semantics:
         """Semantics of an op that can be split at all. Raises InputError."""
+        if position not in self._known:
+            self._known[position] = self._asked_semantics(position)
+        return self._known[position]
+
+    def _asked_semantics(self, position: int) -> Semantics:
         op = self.graph.ops[position]
         try:
             if len(op.made) < len(op.outputs):
@@ -155,7 +161,7 @@ class Resolver:
         parts = prod(degrees.values())
         if parts > 1:
             try:
-                boxes(self._semantics(position), degrees)
+                require_degrees(self._semantics(position), degrees)
             except InputError as error:
                 raise InputError(
                     problem
@@ -218,13 +224,15 @@ class Resolver:
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:
+    before = set[str]()
     for i, name in enumerate(names):
         if name not in cluster.index:
             yield f'.devices[{i}]: op "{op}": no device named "{name}"'
         elif not cluster.devices[cluster.index[name]].runs_ops:
             yield f'.devices[{i}]: op "{op}": "{name}" is a switch and runs no op'
-        elif name in names[:i]:
+        elif name in before:
             yield f'.devices[{i}]: op "{op}": "{name}" is listed twice'
+        before.add(name)
 
 
 ROLES = ("shard", "copy", "stored", "sum", "sync")

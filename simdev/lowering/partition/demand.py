@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from .geometry import Box, Part, box_of, part, updated_box
+from .geometry import Box, Part, made_part, part, updated_part
 from .layout import inside
 from .problem import Placed, SplitProblem
 
@@ -48,7 +48,7 @@ class Demand:
         output, op = self.problem.read[i][operand][1], self.problem.readings[i]
         regions = ((copy.part.makes[output], copy.device) for copy in self.of(parameter))
         return [
-            Placed(part(op, updated_box(op, operand, region)), device)
+            Placed(updated_part(op, operand, region), device)
             for region, device in regions
             if region is not None
         ]
@@ -65,8 +65,8 @@ class Demand:
             for placed in self.parts.get(reader) or self.of(reader):
                 region = placed.part.needs[operand]
                 if region is not None:
-                    box = box_of(op, output, region)
-                    wanted[placed.device][box] = part(op, box)
+                    copy = made_part(op, output, region)
+                    wanted[placed.device][copy.box] = copy
         return [
             Placed(copy, device)
             for device in sorted(wanted)

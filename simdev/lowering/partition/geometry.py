@@ -294,16 +294,20 @@ def _matching_share(
     return total
 
 
-def box_of(op: Reading, output: int, region: Region) -> Box:
-    """The smallest box whose shard makes a region of an output: along dimensions that one axis
-    indexes, their part.
+@lru_cache(_CACHED)
+def made_part(op: Reading, output: int, region: Region) -> Part:
+    """The smallest shard that makes a region of an output: along dimensions that one axis indexes,
+    their part.
     """
-    return _box(op.semantics, op.semantics.makes[output], region) if op.semantics else ()
+    dims = op.semantics.makes[output] if op.semantics else ()
+    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
 
 
-def updated_box(op: Reading, operand: int, region: Region) -> Box:
-    """The box that touches a region of an operand that is updated in place."""
-    return _box(op.semantics, op.semantics.reads[operand], region) if op.semantics else ()
+@lru_cache(_CACHED)
+def updated_part(op: Reading, operand: int, region: Region) -> Part:
+    """The shard that touches a region of an operand that is updated in place."""
+    dims = op.semantics.reads[operand] if op.semantics else ()
+    return part(op, _box(op.semantics, dims, region) if op.semantics else ())
 
 
 def _box(

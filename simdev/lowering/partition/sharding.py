@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ...errors import InputError
+from ...graph import Tensor
 from ...semantics import Region, is_linear, statistics_of, traits_of
 from ...structure import TensorOf
 from .demand import Demand
@@ -125,10 +126,11 @@ class Sharding(ShardWriter):
         """The operands in partial results that parts of an op need as values, and the dimension
         along which they read them cut.
         """
+        if parts[0].addend is not None:
+            return
         for operand, tensor in enumerate(self.problem.read[i]):
             layout = self.layouts.get(tensor)
-            partial = isinstance(layout, Grid) and layout.addends > 1
-            if not partial or parts[0].addend is not None:
+            if not isinstance(layout, Grid) or layout.addends == 1:
                 continue
             needs = (placed.part.needs[operand] for placed in parts)
             regions = [region for region in needs if region is not None]
@@ -158,13 +160,11 @@ class Sharding(ShardWriter):
         op, parts, stored = self.graph.ops[i], self.parts[i], self.problem.strategy.tensors
         self.drafts[i] = self._drafts(i, "shard")
         addends = 1 + max((placed.addend or 0 for placed in parts), default=0)
+        most = [1 + max(column) for column in zip(*(p.part.addends for p in parts), strict=True)]
         for draft, placed in zip(self.drafts[i], parts, strict=True):
             # Row-major: the partial results of the op itself, each over those that it goes on with.
             draft.addend = [
-                (
-                    placed.part.addends[k] * addends + (placed.addend or 0),
-                    (1 + max(other.part.addends[k] for other in parts)) * addends,
-                )
+                (placed.part.addends[k] * addends + (placed.addend or 0), most[k] * addends)
                 for k, _ in draft.regions
             ]
         for k in range(len(op.outputs)):
@@ -192,26 +192,21 @@ class Sharding(ShardWriter):
     def _drafts(self, i: int, role: str) -> list[ShardDraft]:
         """A draft for each part of an op; a single part keeps the name."""
         op, drafts, many = self.graph.ops[i], list[ShardDraft](), len(self.parts[i]) > 1
+        tensors_of: dict[int, list[Tensor]] = {}  # parts that run the same make the same shapes
         for number, placed in enumerate(self.parts[i]):
             name = f"{op.name}#{number}" if many else op.name
             made = [(k, region) for k, region in enumerate(placed.part.makes) if region is not None]
-            tensors = [part_of(op.outputs[k], region) for k, region in made]
+            runs = id(placed.part.kernel or placed.part)
+            if runs not in tensors_of:
+                tensors_of[runs] = [part_of(op.outputs[k], region) for k, region in made]
+            tensors = list(tensors_of[runs])
             if len(op.made) < len(op.outputs):
                 # An op with views is never split: its outputs stay what they are.
                 tensors = list(op.outputs)
-            addend = [(0, 1)] * len(made)
+            addend, box = [(0, 1)] * len(made), placed.part.box
             drafts.append(
                 ShardDraft(
-                    name,
-                    i,
-                    role,
-                    number,
-                    placed.device,
-                    op.kind,
-                    tensors,
-                    made,
-                    addend,
-                    placed.part.box,
+                    name, i, role, number, placed.device, op.kind, tensors, made, addend, box
                 )
             )
         return drafts

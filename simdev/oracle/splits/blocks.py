@@ -78,7 +78,7 @@ class Blocks:
         self._classes: dict[Any, int] = {}
         self._class_of: dict[int, int] = {}
         self._kept: list[Any] = []  # what is known by its id must live
-        self._ops: dict[Any, tuple[Op, dict[str, tuple[int, ...]]]] = {}
+        self._ops: dict[Any, tuple[Graph, dict[str, tuple[int, ...]]]] = {}
         self._sums: dict[Any, SumTakes] = {}
         self._geometries: dict[Any, int] = {}
         self._boxes: dict[Any, int] = {}
@@ -99,9 +99,9 @@ class Blocks:
 
     def _part(
         self, program: SplitProgram, split: SplitOp, number: int
-    ) -> tuple[Op, dict[str, tuple[int, ...]]]:
-        """One part as an op, with its training state, and what it takes by device kind (see
-        ``_takes``), as far as that was needed: once for all parts that run the same.
+    ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
+        """One part as the op of a graph, with its training state, and what it takes by device kind
+        (see ``_takes``), as far as that was needed: once for all parts that run the same.
         """
         placed, i = split.placed[number], split.op
         runs = placed.part.kernel or placed.part
@@ -111,8 +111,7 @@ class Blocks:
             fields = Shares(program.sharding, i, self.prepared.costs).fields(placed)
             outputs = tuple(split.drafts[number].tensors)
             op = Op("op", program.graph.ops[i].kind, outputs=outputs, **fields)
-            trained = with_training_state(Graph("part", (op,)), self.prepared.memory)
-            self._ops[key] = trained.ops[0], {}
+            self._ops[key] = with_training_state(Graph("part", (op,)), self.prepared.memory), {}
         return self._ops[key]
 
     def _runs(self, split: SplitOp) -> tuple[list[int], list[int]]:
@@ -135,11 +134,11 @@ class Blocks:
             raise NotCoveredError
         return ps
 
-    def _takes(self, op: Op, kind: str) -> tuple[int, ...]:
-        """The ps of an op on a kind of device; where the cluster has hosts, also those of its
+    def _takes(self, graph: Graph, kind: str) -> tuple[int, ...]:
+        """The ps of a part on a kind of device; where the cluster has hosts, also those of its
         dispatch, and its launches.
         """
-        graph, costs = Graph("part", (op,)), self.prepared.costs
+        costs = self.prepared.costs
         ps = self._ps(graph, 0, kind)
         if not self.prepared.cluster.hosted:
             return (ps,)
@@ -162,9 +161,9 @@ class Blocks:
             numbers, same = self._runs(split)
             parts = [self._part(program, split, number) for number in numbers]
             for device, at in zip(devices, same, strict=True):
-                (op, known), kind = parts[at], self.device_kinds[device]
+                (graph, known), kind = parts[at], self.device_kinds[device]
                 if kind not in known:
-                    known[kind] = self._takes(op, kind)
+                    known[kind] = self._takes(graph, kind)
                 takes.append(known[kind])
             columns = [*devices, *chain.from_iterable(zip(*takes, strict=True))]
             columns.append(int(devices == sorted(devices)))
@@ -200,12 +199,11 @@ class Blocks:
         """The rank, then by part whether it reads anything, and the intervals."""
         regions = [each.part.needs[operand] for each in placed]
         rank = max((len(region) for region in regions if region is not None), default=0)
-        words = np.ones((len(regions), 1 + 2 * rank), np.int64)
-        for row in [row for row, region in enumerate(regions) if region is None]:
-            words[row], regions[row] = 0, ((0, 0),) * rank
-        if rank:
-            words[:, 1:] = np.array(regions, np.int64).reshape(len(regions), 2 * rank)
-        return self.arena.put([rank, *words.reshape(-1).tolist()])
+        words = [rank]
+        for region in regions:
+            words.append(int(region is not None))
+            words += _flat(region, rank)
+        return self.arena.put(words)
 
     def _sizes(self, program: SplitProgram, split: SplitOp) -> tuple[int, list[int]]:
         """By part: bytes throughout, bytes while it runs, then those of each output made."""
@@ -215,7 +213,7 @@ class Blocks:
             raise NotCoveredError
         rows, (numbers, same) = list[list[int]](), self._runs(split)
         for number in numbers:
-            op, _ = self._part(program, split, number)
+            op = self._part(program, split, number)[0].ops[0]
             shared = hands_out_parameters(op)
             made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
             lasting = sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes)))
@@ -329,12 +327,17 @@ class Blocks:
 
     def _sum_takes(self, draft: ShardDraft, inputs: Sequence[Piece], tensor: Tensor) -> SumTakes:
         """What a sum takes, and where it is: the same for all of one size on one device."""
-        read = tuple(part_of(tensor, region) for _, _, region in inputs)
+        put, rounded = self.arena.put, self.prepared.memory.rounded
+        sizes = put([rounded(made.bytes) for made in draft.tensors])
+        told = draft.fields["attrs"].get("in") is not None and not self.prepared.cluster.hosted
+        read = () if told else tuple(part_of(tensor, region) for _, _, region in inputs)
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
+        if told:  # of what it reads its cost needs no more than the shapes
+            graph = Graph("sum", (op,))
+            return COMPUTE, self._ps(graph, 0, self.device_kinds[draft.device]), (), 0, sizes, ()
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
-        prepared, put = self.prepared.of(graph, self.prepared.collectives), self.arena.put
-        sizes = put([self.prepared.memory.rounded(made.bytes) for made in draft.tensors])
+        prepared = self.prepared.of(graph, self.prepared.collectives)
         if not is_collective(op):
             length = self._ps(prepared.graph, 1, self.device_kinds[draft.device])
             return COMPUTE, length, (), 0, sizes, _dispatches(prepared, [draft.device])
@@ -362,7 +365,7 @@ def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:
 
 def _flat(region: Region | None, rank: int) -> list[int]:
     """The starts and stops of a region; zeros of a rank where there is none."""
-    return [border for interval in region or ((0, 0),) * rank for border in interval]
+    return [0] * (2 * rank) if region is None else list(chain.from_iterable(region))
 
 
 def _copies(copies: Sequence[Copy], rows: Mapping[int, int]) -> list[int]:

@@ -63,7 +63,8 @@ class SplitOp:
     """The parts of one op on their devices, with how its outputs lie: made once, however often they
     come back.
 
-    ``words`` is where the columns hold its geometry and its devices (blocks.py).
+    ``partial`` are the outputs in partial results, ``words`` is where the columns hold its geometry
+    and its devices (blocks.py).
     """
 
     op: int
@@ -71,6 +72,7 @@ class SplitOp:
     divided: str | None
     drafts: list[ShardDraft] = field(default_factory=list)
     layouts: list[Grid | Local] = field(default_factory=list)
+    partial: frozenset[int] = frozenset()
     words: tuple[int, int] | None = None
 
 
@@ -234,6 +236,7 @@ class SplitProgram:
             lay(i)
             op.drafts = sharding.drafts[i]
             op.layouts = [sharding.layouts[i, k] for k in range(len(self.graph.ops[i].outputs))]
+            op.partial = frozenset(k for k, how in enumerate(op.layouts) if _is_partial(how))
         if self.ops.get(i) is op:
             return
         if i in self.ops:
@@ -335,15 +338,13 @@ class SplitProgram:
 
     def _reached(self, i: int, before: SplitOp) -> list[int]:
         """The readers whose parts may change since an op lies otherwise than before."""
-        pairs = enumerate(zip(before.layouts, self.ops[i].layouts, strict=True))
-        partial = [k for k, layouts in pairs if any(map(_is_partial, layouts))]
+        partial, readers = before.partial | self.ops[i].partial, self._plan_readers.get(i, [])
         for k in partial:
             self.sums.forget((i, k))
-        return [
-            reader
-            for reader in self._plan_readers.get(i, ())
-            if partial or (reader not in self.configured and self.problem.placed[reader] == NOWHERE)
-        ]
+        if partial:
+            return readers
+        configured, placed = self.configured, self.problem.placed
+        return [r for r in readers if r not in configured and placed[r] == NOWHERE]
 
     def _first_cut(self, tensor: TensorOf) -> int | None:
         """Along which dimension the first op of the plan that needs the values of a tensor wants
