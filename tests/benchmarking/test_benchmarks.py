@@ -15,7 +15,17 @@ import split_graphs
 # plain `pytest` puts tests/ alone on the path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import anneal, common, engine, figures, oracle, peers, start, strategies
+from benchmarks import (
+    anneal,
+    common,
+    engine,
+    figures,
+    oracle,
+    peers,
+    split_moves,
+    start,
+    strategies,
+)
 from simdev.cluster import QUEUES, Cluster, Device
 from simdev.costs import CostModel
 from simdev.engine import simulate
@@ -281,6 +291,20 @@ def test_rows_of_strategies(
     assert [row.target_ms for row in rows] == [0.2, None]
     strategies.print_rows(rows)
     assert "resnet-101, operators" in capsys.readouterr().out
+
+
+def test_first_and_known_moves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        split_moves, "graph_of", lambda model, operators: split_graphs.convolutions()
+    )
+    row = split_moves.measure("resnet-101", 4, 6, 2)
+    assert row.tasks > 60
+    assert 0 <= row.exceeding <= 1
+    assert all(0 < median <= most for median, most in (row.first_ms, row.known_ms, row.limit_ms))
+    split_moves.print_rows([row])
+    assert "FlexFlow" in capsys.readouterr().out
 
 
 def test_a_start_is_measured_and_a_fault_is_none(tmp_path: Path) -> None:
