@@ -76,14 +76,14 @@ def times(
     return spent
 
 
-def told(spent: Sequence[float]) -> Times:
+def summary(spent: Sequence[float]) -> Times:
     """Median and 90th percentile."""
     return float(np.median(spent)), float(np.percentile(spent, 90))
 
 
 def best_of(passes: int, call: Callable[[], list[float]]) -> Times:
     """Of each move its best time."""
-    return told(np.min([call() for _ in range(passes)], axis=0).tolist())
+    return summary(np.min([call() for _ in range(passes)], axis=0).tolist())
 
 
 def configured(graph: Graph, session: SplitSession) -> list[int]:
@@ -105,7 +105,7 @@ def measure(model: str, gpus: int, count: int, passes: int) -> Row:
     times(session, [compiled], [None])
     settle()
     free: list[float | None] = [None] * count
-    first = told(times(session, moves, free))
+    first = summary(times(session, moves, free))
     known = best_of(passes, lambda: times(session, moves, free))
     answers, tasks = list[Cost](), list[int]()
     for move in moves:
@@ -139,10 +139,10 @@ def print_rows(rows: Sequence[Row]) -> None:
     lines = []
     for row in rows:
         ratio = row.first_ms[0] / row.known_ms[0]
-        own = [row.model, str(row.gpus), f"{row.tasks:,}", *map(figure, row.known_ms)]
-        own += [*map(figure, row.first_ms), figure(ratio), *map(figure, row.limit_ms)]
+        cells = [row.model, str(row.gpus), f"{row.tasks:,}", *map(figure, row.known_ms)]
+        cells += [*map(figure, row.first_ms), figure(ratio), *map(figure, row.limit_ms)]
         peer = [f"{row.exceeding:.0%}", figure(row.flexflow_ms), f"{row.flexflow_tasks:,}"]
-        lines.append([*own, *peer])
+        lines.append([*cells, *peer])
     print_table(head, lines)
 
 

@@ -329,11 +329,11 @@ class Blocks:
         """What a sum takes, and where it is: the same for all of one size on one device."""
         put, rounded = self.arena.put, self.prepared.memory.rounded
         sizes = put([rounded(made.bytes) for made in draft.tensors])
-        told = draft.fields["attrs"].get("in") is not None and not self.prepared.cluster.hosted
-        read = () if told else tuple(part_of(tensor, region) for _, _, region in inputs)
+        shaped = draft.fields["attrs"].get("in") is not None and not self.prepared.cluster.hosted
+        read = () if shaped else tuple(part_of(tensor, region) for _, _, region in inputs)
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
-        if told:  # of what it reads its cost needs no more than the shapes
+        if shaped:  # of what it reads its cost needs no more than the shapes
             graph = Graph("sum", (op,))
             return COMPUTE, self._ps(graph, 0, self.device_kinds[draft.device]), (), 0, sizes, ()
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
