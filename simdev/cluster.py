@@ -377,9 +377,17 @@ class Cluster:
     def alike(self) -> tuple[int, ...]:
         """For each half-link a number that it shares with those of equal quantities."""
         numbers: dict[tuple[object, ...], int] = {}
-        links = (half_link.link for half_link in self.half_links)
-        keys = [(link.bandwidth, link.latency, link.gap, link.hold_latency) for link in links]
-        return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+        same: dict[tuple[int, int, int, bool], int] = {}
+        alike = []
+        for link in (half_link.link for half_link in self.half_links):
+            # Fractions hash slowly, and the links of equal nodes share theirs.
+            quantities = link.bandwidth, link.latency, link.gap
+            objects = id(link.bandwidth), id(link.latency), id(link.gap), link.hold_latency
+            if objects not in same:
+                key = (*quantities, link.hold_latency)
+                same[objects] = numbers.setdefault(key, len(numbers))
+            alike.append(same[objects])
+        return tuple(alike)
 
     def __repr__(self) -> str:
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cluster import Cluster
@@ -21,6 +21,7 @@ from .lowering.origins import (
     op_costs,
     rung_shares,
 )
+from .lowering.symmetry import Expanded, Quotient, Symmetry, quotient_of
 from .memory import MemoryModel
 from .models.large import Transformer
 from .models.large.roles import LargeStep
@@ -49,8 +50,7 @@ class Scenario:
     - ``costs``: profiles and datasheets; of a large model, by the ops that its kernels are like.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
-    - ``symmetry``: of a large model, one device stands for those that are alike (see
-      docs/large-models.md).
+    - ``symmetry``: one device stands for those that run alike (see docs/symmetry.md).
     - ``steps``: "once", or "repeated": one step after another.
     """
 
@@ -92,8 +92,6 @@ class Scenario:
                 f"strategy.pipeline.{name}: goes with a large model by its name; "
                 f"{self.graph.name or 'this'} is a graph"
             )
-        if not self.symmetry:
-            yield "symmetry: goes with a large model"
 
     def _large_problems(self) -> Iterator[str]:
         """A large model has no ops, so nothing can be said of single ones."""
@@ -114,13 +112,15 @@ class Scenario:
 
 class Splitting(NamedTuple):
     """What says what splitting ops costs: the task graph of one step (or microbatch), the kinds of
-    the ops that were split, what each shard was made from, and the time of ops unsplit in ps.
+    the ops that were split, what each shard was made from, and the time of ops unsplit in ps; where
+    some shards stand for others, the symmetry.
     """
 
     task_graph: TaskGraph
     kinds: Mapping[str, str]
     origins: Mapping[str, Origin]
     whole_ps: Mapping[str, int]
+    symmetry: Symmetry | None = None
 
 
 class Stage(NamedTuple):
@@ -146,7 +146,8 @@ class Outcome:
     ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
     stage times alone follows. ``strategy`` says how gradients are synchronised and what
     collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
-    times of hosts come from.
+    times of hosts come from. ``symmetry`` tells for which devices those of the trace stand, or why
+    all were simulated although some looked alike (None: none did).
     """
 
     trace: Trace
@@ -161,6 +162,7 @@ class Outcome:
     strategy: Strategy | None = None
     stages: tuple[Stage, ...] = ()
     hosts: HostOrigins | None = None
+    symmetry: Symmetry | Expanded | None = None
 
 
 def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
@@ -216,15 +218,22 @@ def prepare(scenario: Scenario) -> Prepared:
 
 
 def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
-    """Lower and simulate, with what ``prepare`` made where it is at hand.
+    """Lower and simulate, with what ``prepare`` made where it is at hand; of many devices that run
+    alike only those that stand for the rest.
 
     Raises InputError, MissingCostError, DeadlockError.
     """
     if isinstance(scenario.graph, Transformer):
         return _large(scenario)
-    prepared = prepare(scenario) if prepared is None else prepared
-    trace, step = simulate_strategy(prepared, scenario.strategy, scenario.engine, scenario.steps)
-    return outcome_of(prepared, scenario.strategy, trace, step)
+    prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
+    quotient = quotient_of(prepared, strategy) if scenario.symmetry else None
+    if not isinstance(quotient, Quotient):
+        trace, step = simulate_strategy(prepared, strategy, scenario.engine, scenario.steps)
+        return replace(outcome_of(prepared, strategy, trace, step), symmetry=quotient)
+    there = quotient.prepared, quotient.strategy
+    trace, step = simulate_strategy(*there, scenario.engine, scenario.steps)
+    outcome = outcome_of(*there, trace, step, quotient.symmetry, prepared)
+    return replace(outcome, strategy=strategy)
 
 
 def _large(scenario: Scenario) -> Outcome:
@@ -257,19 +266,33 @@ def _in_pipeline(problem: str) -> str:
     )
 
 
-def outcome_of(prepared: Prepared, strategy: Strategy, trace: Trace, step: LoweredStep) -> Outcome:
-    """A trace of a strategy's ``step``, with where its op times come from."""
+def outcome_of(
+    prepared: Prepared,
+    strategy: Strategy,
+    trace: Trace,
+    step: LoweredStep,
+    symmetry: Symmetry | None = None,
+    whole: Prepared | None = None,
+) -> Outcome:
+    """A trace of a strategy's ``step``, with where its op times come from.
+
+    Where its devices stand for others ``symmetry`` says for which, and ``whole`` is the graph of
+    all of them.
+    """
     sharded, placed, origins = split(prepared, strategy)
     graph = step.task_graph if step.microbatch is None else step.microbatch
     # Ops are the first tasks of a task graph.
     devices = graph.tasks.source[: len(sharded.graph.ops)]
-    costs = op_costs(sharded, devices.tolist())
-    splitting = _splitting(prepared, placed, origins, graph) if origins else None
+    copies = None if symmetry is None else symmetry.copies
+    costs = op_costs(sharded, devices.tolist(), copies)
+    splitting = _splitting(whole or prepared, placed, origins, graph) if origins else None
+    if splitting is not None:
+        splitting = splitting._replace(symmetry=symmetry)
     known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
     return Outcome(
         trace, *known, prepared.memory, splitting, step.synchronised,
         strategy=strategy, stages=tuple(_stages(prepared, graph, step.stages)),
-        hosts=host_origins(sharded, devices, step.dispatches),
+        hosts=host_origins(sharded, devices, step.dispatches, copies), symmetry=symmetry,
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ OPTIONS = (
     ("--json", "", "print the report as JSON"),
     ("--check", "", "judge the result by the independent checker too"),
     ("--strict", "", "refuse op times that are estimates and name the ops"),
+    ("--no-symmetry", "", "simulate all devices, alike or not"),
 )
 
 # Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
@@ -102,7 +103,6 @@ GROUPS = {
             (_option(name), "", text, {"action": "store_true", "default": None})
             for name, text in OFF_SWITCHES.items()
         ),
-        ("--no-symmetry", "", "simulate all devices, alike or not"),
     )
 }
 
@@ -151,6 +151,7 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     """The scenario of the file or of the options. Raises InputError."""
     from dataclasses import replace
 
+    from ..graph import Graph
     from ..scenario import load_scenario
 
     try:
@@ -166,7 +167,9 @@ def _scenario(args: argparse.Namespace) -> Scenario:
         changes["engine"] = "--engine", args.engine
     if args.strict:
         changes["costs"] = "--strict", replace(scenario.costs, strict=True)
-    if args.no_symmetry:
+    # The checker, and who opens a saved run, sees every device; of a large model some as ever.
+    seen = (args.check or args.save) and isinstance(scenario.graph, Graph)
+    if args.no_symmetry or seen:
         changes["symmetry"] = "--no-symmetry", False
     try:
         return replace(scenario, **{name: value for name, (_, value) in changes.items()})

@@ -92,6 +92,12 @@ class Routes:
                 return [*layers, {destination: max(widths)}]
             if not last:
                 return None
+            # Two links away only what is next to the destination matters: behind a switch there
+            # may be thousands more.
+            beside = self._ahead_beside(source, destination, last, depths)
+            if beside:
+                widths = [min(w, self._widths[d][destination]) for d, w in beside.items()]
+                return [*layers, beside, {destination: max(widths)}]
             layers.append(self._ahead(source, last, depths))
             depths |= dict.fromkeys(layers[-1], len(layers) - 1)
         return layers[: depths[destination] + 1]
@@ -104,6 +110,19 @@ class Routes:
                 for other, beyond in self._widths[device].items():
                     if other not in depths:
                         ahead[other] = max(ahead.get(other, 0), min(width, beyond))
+        return ahead
+
+    def _ahead_beside(
+        self, source: int, destination: int, last: dict[int, int], depths: dict[int, int]
+    ) -> dict[int, int]:
+        """Those devices one link beyond a layer from which a route may end at the destination."""
+        ahead: dict[int, int] = {}
+        for device in self._sources[destination]:
+            if device not in depths and self.cluster.devices[device].transit:
+                before = self._before(source, device, last)
+                width = max((min(last[d], self._widths[d][device]) for d in before), default=0)
+                if width:
+                    ahead[device] = width
         return ahead
 
     def _before(self, source: int, device: int, layer: dict[int, int]) -> Iterator[int]:

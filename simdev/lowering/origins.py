@@ -31,10 +31,13 @@ class SharedCost(NamedTuple):
     number: int
 
 
-def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ...]:
+def op_costs(
+    prepared: Prepared, devices: Sequence[int], copies: Ints | None = None
+) -> tuple[SharedCost, ...]:
     """What the ops cost on their devices (by op), in the order of the first; ops of unknown cost
-    are left out.
+    are left out. ``copies``: for how many a device stands (None: for itself).
     """
+    times = [1] * len(prepared.cluster.devices) if copies is None else copies.tolist()
     ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
     first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
     counts: Counter[tuple[str, str, int]] = Counter()
@@ -44,7 +47,7 @@ def op_costs(prepared: Prepared, devices: Sequence[int]) -> tuple[SharedCost, ..
         if cost is not None:
             key = ops[op].kind, kinds[device], id(cost)  # equal costs are one object
             first.setdefault(key, (op, device, cost))
-            counts[key] += 1
+            counts[key] += times[device]
     return tuple(SharedCost(*first[key], count) for key, count in counts.items())
 
 
@@ -118,9 +121,14 @@ class HostOrigins:
         freeze(self, "rungs")
 
 
-def host_origins(prepared: Prepared, devices: Ints, dispatches: Dispatches | None) -> HostOrigins:
-    """What is known of the hosts of a step whose ops run on ``devices`` (indices, by op)."""
+def host_origins(
+    prepared: Prepared, devices: Ints, dispatches: Dispatches | None, copies: Ints | None = None
+) -> HostOrigins:
+    """What is known of the hosts of a step whose ops run on ``devices`` (indices, by op), of which
+    each stands for so many ``copies`` (None: for itself).
+    """
     cluster, totals = prepared.cluster, Counter[str]()
+    times = [1] * len(cluster.devices) if copies is None else copies.tolist()
     unknown = count = 0
     if dispatches is not None:
         replayed = set[int]()
@@ -130,18 +138,19 @@ def host_origins(prepared: Prepared, devices: Ints, dispatches: Dispatches | Non
             if host is None or host.mode != "eager":
                 replayed.add(device)
                 continue
+            number *= times[device]
             count += number
             cost = dispatches.prepared.costed.host_cost(op, cluster.devices[device].kind)
             unknown += number * (cost is None)
             if cost is not None:
                 totals[cost.rung] += int(dispatches.prepared.host_ps[op, device]) * number
-        count += len(replayed)
+        count += sum(times[device] for device in replayed)
     total = sum(totals.values())
     rungs = {rung: ps / total for rung, ps in totals.items() if ps}
-    return HostOrigins(count, unknown, rungs, _mean_ps(prepared, devices))
+    return HostOrigins(count, unknown, rungs, _mean_ps(prepared, devices, np.array(times)))
 
 
-def _mean_ps(prepared: Prepared, devices: Ints) -> int:
+def _mean_ps(prepared: Prepared, devices: Ints, copies: Ints) -> int:
     """The mean duration in ps of the ops that take time on accelerators without a host."""
     cluster = prepared.cluster
     bare = [
@@ -151,5 +160,5 @@ def _mean_ps(prepared: Prepared, devices: Ints) -> int:
     alone = np.array([i not in prepared.rings for i in range(len(devices))], np.bool_)
     there = np.flatnonzero(np.array(bare, np.bool_)[devices] & alone) if len(devices) else devices
     duration = prepared.duration[there, devices[there]]
-    timed = duration[duration > 0]
-    return int(timed.mean()) if len(timed) else 0
+    number = copies[devices[there]] * (duration > 0)
+    return int(np.average(duration, weights=number)) if number.any() else 0

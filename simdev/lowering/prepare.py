@@ -176,7 +176,7 @@ class Prepared:
     def of(self, graph: Graph, collectives: Collectives) -> Prepared:
         """Another graph on the same cluster, at the same costs. Raises InputError."""
         nouns = graph, self.cluster, self.costs, self.memory, collectives
-        communicators = Communicators(self.cluster, collectives, self.communicators)
+        communicators = self.communicators.choosing(collectives)
         # What ops need to run was looked up for this graph, of which the other one is made.
         costed = CostedGraph(with_training_state(graph, self.memory), self.costs)
         return Prepared(*nouns, costed=costed, communicators=communicators)

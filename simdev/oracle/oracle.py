@@ -35,6 +35,7 @@ from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
 from .meter import Meter
 from .placements import PlacementSession
+from .replicas import Replicated
 from .splits import SplitSession
 
 if TYPE_CHECKING:  # importing evaluators imports numba
@@ -48,13 +49,12 @@ class Oracle:
     """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one
-    an op, or one a group (``groups``: the colocation groups and the ops without one, in the order
-    of their first op). ``order``, ``sync``, ``collectives`` and ``accumulate`` are those of what is
-    given without a Strategy (``under``); ``cache`` is how many answers are remembered (fewer where
-    these would take more than CACHE_BYTES); ``memory`` how memory is counted; ``steps``: "once", or
-    "repeated": steps follow one another, and their period is the step time. An infeasible strategy
-    is an answer; a malformed one raises InputError (MissingCostError where a cost is not known,
-    DeadlockError where fixed sequences contradict).
+    an op, or one a group (see ``groups``). ``order``, ``sync``, ``collectives`` and ``accumulate``
+    are those of what is given without a Strategy (``under``); ``cache`` is how many answers are
+    remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
+    counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the
+    step time; ``symmetry``: of many replicas that run alike some stand for all. An infeasible
+    strategy is an answer; a malformed one raises InputError (MissingCostError, DeadlockError).
     """
 
     def __init__(
@@ -69,12 +69,13 @@ class Oracle:
         collectives: Collectives = Collectives(),
         accumulate: int = 1,
         steps: str = STEPS[0],
+        symmetry: bool = True,
     ) -> None:
         self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
         self.under = Strategy(
             order=order, sync=sync, collectives=collectives, accumulate=accumulate
         )
-        self.steps, self._sync = steps, sync
+        self.steps, self._sync, self.symmetry = steps, sync, symmetry
         # The placement, twice while nobody has read the peaks; these; and the rest.
         answer_bytes = 9 * len(graph.ops) + 40 * len(cluster.devices) + 700
         self._cache_size = max(min(cache, CACHE_BYTES // answer_bytes), 0)
@@ -84,12 +85,12 @@ class Oracle:
         """An oracle of another graph in every other way like this one, with nothing remembered."""
         under = self.under
         nouns = graph, self.cluster, self.costs, under.order, cache, self.memory, self._sync
-        return Oracle(*nouns, under.collectives, under.accumulate, self.steps)
+        return Oracle(*nouns, under.collectives, under.accumulate, self.steps, self.symmetry)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = "graph", "cluster", "costs", "memory", "under", "steps", "_sync", "_cache_size"
-        counted = self.evaluations, self.cpu_seconds
-        return {name: getattr(self, name) for name in names} | {"_counted": counted}
+        names = "graph", "cluster", "costs", "memory", "under", "steps", "symmetry", "_sync"
+        counted = {"_counted": (self.evaluations, self.cpu_seconds)}
+        return {name: getattr(self, name) for name in (*names, "_cache_size")} | counted
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._meter = Meter(*state.pop("_counted"))
@@ -97,6 +98,7 @@ class Oracle:
         self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
         self._cache = Answers(self._cache_size)
         self._evaluators: dict[str, PlacementEvaluator | None] = {}
+        self._replicated = Replicated(self.prepared, self.steps)
 
     @property
     def evaluations(self) -> int:
@@ -132,8 +134,8 @@ class Oracle:
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The units of placement: op positions of each colocation group, and of each op without
-        one.
+        """The units of placement, by their first op: op positions of each colocation group, and of
+        each op without one.
         """
         return units(self.graph)
 
@@ -240,8 +242,8 @@ class Oracle:
         return cost_of(trace), np.minimum.reduceat(trace.start[rows.ids], rows.ptr[:-1])
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        cost = None
-        if not self._runs_once(strategy):
+        cost = self._replicated.cost(strategy) if self.symmetry and strategy.splits else None
+        if cost is not None or not self._runs_once(strategy):
             pass
         elif strategy.splits:
             if self._splits is not None and strategy.collectives.slowdown == 1:

@@ -19,23 +19,18 @@ from ..costs import CostMiss
 from ..errors import OutOfMemoryError
 from ..lowering import Prepared
 from ..lowering.origins import HostOrigins
+from ..lowering.symmetry import Expanded, Symmetry
 from ..period import Steady, steady_state
 from ..scenario import Outcome, Scenario, Stage, execute
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
 from .assumptions import assumptions
+from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint
-from .measures.hosts import (
-    HostUse,
-    host_lines,
-    host_notes,
-    host_table,
-    host_use,
-    hosts_json,
-)
+from .measures.hosts import HostUse, host_lines, host_notes, host_table, hosts_json
 from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
-from .measures.spans import Window, sent_mask, shown_devices
+from .measures.spans import Window, sent_mask
 from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
 from .measures.training import Training
 from .measures.usage import (
@@ -43,10 +38,8 @@ from .measures.usage import (
     DeviceUse,
     LinkUse,
     device_table,
-    device_use,
     held_table,
     link_table,
-    link_use,
     verdict,
 )
 from .table import COUNT, DETAIL, SHARE, TEXT, TIME, Table, fields_json, table_html, table_text
@@ -71,7 +64,9 @@ class Report:
     (None: there is no policy). ``training`` is the section of a large model's step, ``pipeline``
     that of a schedule from the times of its stages. ``stages`` are those of a pipeline over a
     graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on,
-    ``hosts`` the threads that dispatch ops, ``host_origins`` what is known of their times.
+    ``hosts`` the threads that dispatch ops, ``host_origins`` what is known of their times. Where a
+    ``symmetry`` let some devices stand for others, the trace holds those alone; devices, links and
+    hosts are all of them.
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -96,6 +91,7 @@ class Report:
     assumptions: tuple[str, ...] = ()
     hosts: tuple[HostUse, ...] = ()
     host_origins: HostOrigins | None = None
+    symmetry: Symmetry | Expanded | None = None
 
     @property
     def seconds(self) -> float:
@@ -130,7 +126,7 @@ class Report:
     @property
     def memories(self) -> tuple[DeviceMemory, ...]:
         """The memory of every device over the whole trace, in the order of the cluster."""
-        return self.trace.memory
+        return tuple(device.memory for device in self.devices)
 
     @property
     def blame(self) -> dict[str, int]:
@@ -176,6 +172,10 @@ class Report:
         """
         return self._share(sum(device.bubble_ps for device in self.working))
 
+    @property
+    def _alike(self) -> Symmetry | None:
+        return self.symmetry if isinstance(self.symmetry, Symmetry) else None
+
     def _share(self, ps: int) -> float:
         return ps / (self.step_ps * len(self.working)) if ps else 0.0
 
@@ -214,6 +214,8 @@ class Report:
         figures |= {} if self.footprint is None else {"memory": self.footprint.to_json()}
         figures |= {} if self.steady is None else self.steady.to_json()
         figures |= hosts_json(self.hosts, self.host_origins, self.held)
+        if self._alike is not None:
+            figures["symmetry"] = self._alike.to_json(self.trace.task_graph)
         if self.synchronised is not None:
             figures["synchronised_gradients"] = self.synchronised
         figures |= {} if self.training is None else {"training": self.training.to_json()}
@@ -241,7 +243,7 @@ class Report:
         if self.training is not None:
             yield from self.training.tables()
         else:
-            yield device_table(self.devices, shown_devices(self.trace.task_graph))
+            yield device_table(self.devices, shown_of_all(self.trace.task_graph, self._alike))
             yield held_table(self.memories, in_terminal=self.footprint is not None)
         if self.pipeline is not None:
             yield self.pipeline.table()
@@ -263,6 +265,7 @@ class Report:
             f"devices' time (idle: {self.idle:.1%})."
         )
         yield from self.assumptions
+        yield from symmetry_notes(self.symmetry, self.trace.task_graph)
         for section in (self.training, self.footprint):
             yield from () if section is None else section.notes()
         if self.costs:
@@ -316,14 +319,16 @@ def analyze(outcome: Outcome) -> Report:
     # Counts are those of the whole trace, in which every step has the same tasks.
     steady, steps = steady_state(trace), trace.task_graph.steps
     window = Window.of(trace, steady)
+    symmetry = outcome.symmetry if isinstance(outcome.symmetry, Symmetry) else None
+    devices, links, hosts = all_uses(trace, window, symmetry)
     splits = split_costs(*outcome.splitting) if outcome.splitting is not None else ()
     return Report(
         trace=trace,
         step_ps=window.a_step(window.length_ps),
-        devices=device_use(trace, window),
-        links=link_use(trace, window),
+        devices=devices,
+        links=links,
         transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
-        transfer_bytes=sent_bytes(trace.task_graph) // steps,
+        transfer_bytes=sent_bytes(trace.task_graph, symmetry) // steps,
         critical_path=critical_path(trace, window),
         costs=dict(outcome.rungs),
         cost_misses=outcome.misses,
@@ -338,8 +343,9 @@ def analyze(outcome: Outcome) -> Report:
         pipeline=None if schedule is None else pipeline_use(schedule, trace),
         stages=outcome.stages,
         assumptions=tuple(assumptions(outcome)),
-        hosts=host_use(trace, window),
+        hosts=hosts,
         host_origins=outcome.hosts,
+        symmetry=outcome.symmetry,
     )
 
 

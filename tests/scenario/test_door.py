@@ -201,8 +201,6 @@ def test_options_are_refused_where_they_say_nothing() -> None:
     assert "strategy: mixtral-8x7b is a large model" in problems(
         graph={"model": "mixtral-8x7b"}, strategy="expert"
     )
-    with pytest.raises(InputError, match=r"options\.symmetry: goes with a large model"):
-        load_scenario(PROGRAM | {"options": {"symmetry": False}})
     with pytest.raises(
         InputError, match=r'options\.steps: must be one of once, repeated, got "twice"'
     ):

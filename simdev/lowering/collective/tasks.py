@@ -71,6 +71,10 @@ class Communicators:
             self.model = base.model
         self._rings: dict[tuple[CollectiveCall, str], Ring] = {}
 
+    def choosing(self, choice: Collectives) -> Communicators:
+        """Collectives on this cluster, as another strategy chooses them."""
+        return Communicators(self.cluster, choice, self)
+
     @cached_property
     def model(self) -> CollectiveModel:
         """The model of collectives, with the tables that the choice names."""

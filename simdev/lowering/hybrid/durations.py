@@ -23,7 +23,7 @@ from ...models.large.likes import Kernel, Loads
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import Ints
 from ...units import MAX_PS, picoseconds
-from .alike import Alike, Flow
+from ..symmetry import Alike, Flow
 from .grid import rank_grid
 
 Place = tuple[Hashable, list[tuple[int, ...]]]

@@ -50,7 +50,8 @@ def short_form(
         for device in devices
         if device not in runs_ops
     ]
-    repeated = (device for i, device in enumerate(devices) if device in devices[:i])
+    first = {device: i for i, device in reversed(list(enumerate(devices)))}
+    repeated = (device for i, device in enumerate(devices) if first[device] < i)
     problems += [f'devices: "{device}" is listed twice' for device in repeated]
     if problems:
         raise InputError(problems)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...lowering.symmetry import Symmetry
 from ...semantics import traits_of
 from ...strategy import Origin
 from ...taskgraph import COLLECTIVE, TRANSFER, Ints, TaskGraph
@@ -51,58 +52,68 @@ def split_costs(
     kinds: Mapping[str, str],
     origins: Mapping[str, Origin],
     whole_ps: Mapping[str, int],
+    symmetry: Symmetry | None = None,
 ) -> tuple[SplitCost, ...]:
     """The ops that were split, and those that stay whole although they take time, in program order.
 
     ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
-    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit.
+    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit. Under a
+    ``symmetry`` a shard counts for those for which its device stands.
     """
     tasks = task_graph.tasks
     of_task = [
         origins.get(tasks.name[task]) if op == task else None
         for task, op in enumerate(tasks.op.tolist())
     ]
-    durations = _durations(task_graph, of_task)
-    degrees = _degrees(origins)
+    copies = copies_of(task_graph, symmetry)
+    durations = _durations(task_graph, of_task, copies)
+    degrees = _degrees(origins, None if symmetry is None else symmetry.replicas)
     shards = {origin.op for origin in origins.values() if origin.role == "shard"}
-    bytes_in, sync_bytes = _bytes(task_graph, of_task)
+    bytes_in, sync_bytes = _bytes(task_graph, of_task, copies)
     costs = []
     for name, kind in kinds.items():
         parts = durations.get(name, [])
+        summed, number = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
         # Ops that are whole by nature, and what takes no time, would only fill the table.
-        whole = len(parts) < 2 and not sync_bytes[name]
-        if traits_of(kind).leaf or (whole and not (name in shards and any(parts))):
+        whole = number < 2 and not sync_bytes[name]
+        if traits_of(kind).leaf or (whole and not (name in shards and summed)):
             continue
+        longest = max((ps // count for ps, count in parts), default=0)
         cost = SplitCost(
-            name, kind, len(parts), degrees.get(name, {}), whole_ps.get(name), sum(parts),
-            max(parts, default=0), bytes_in[name], sync_bytes[name],
+            name, kind, number, degrees.get(name, {}), whole_ps.get(name), summed, longest,
+            bytes_in[name], sync_bytes[name],
         )  # fmt: skip
         costs.append(cost)
     return tuple(costs)
 
 
-def _durations(task_graph: TaskGraph, of_task: Sequence[Origin | None]) -> dict[str, list[int]]:
-    """The times in ps of the parts of each op."""
-    durations: dict[str, list[int]] = {}
-    for origin, duration in zip(of_task, task_graph.tasks.duration.tolist(), strict=True):
+def _durations(
+    task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
+) -> dict[str, list[tuple[int, int]]]:
+    """Of each op the times in ps that parts alike take together, and how many these are."""
+    durations: dict[str, list[tuple[int, int]]] = {}
+    number = copies[task_graph.tasks.source]
+    together = (task_graph.tasks.duration * number).tolist()
+    for origin, duration, count in zip(of_task, together, number.tolist(), strict=True):
         if origin is not None and origin.role not in ADDING:
-            durations.setdefault(origin.op, []).append(duration)
+            durations.setdefault(origin.op, []).append((duration, count))
     return durations
 
 
-def _degrees(origins: Mapping[str, Origin]) -> dict[str, dict[str, int]]:
-    """By op and axis into how many intervals it is cut."""
+def _degrees(origins: Mapping[str, Origin], replicas: int | None) -> dict[str, dict[str, int]]:
+    """By op and axis into how many intervals it is cut: all of them into the ``replicas``."""
     cuts: dict[str, dict[str, set[tuple[int, int]]]] = {}
     for origin in origins.values():
         for axis, interval in origin.box:
             cuts.setdefault(origin.op, {}).setdefault(axis, set()).add(interval)
     return {
-        op: {axis: len(intervals) for axis, intervals in axes.items()} for op, axes in cuts.items()
+        op: {axis: replicas or len(intervals) for axis, intervals in axes.items()}
+        for op, axes in cuts.items()
     }
 
 
 def _bytes(
-    task_graph: TaskGraph, of_task: Sequence[Origin | None]
+    task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
 ) -> tuple[dict[str, int], dict[str, int]]:
     """(bytes sent to the parts of each op, bytes sent to add up its partial results)."""
     tasks = task_graph.tasks
@@ -110,7 +121,7 @@ def _bytes(
         tasks.kind, tasks.op.tolist(), tasks.bytes.tolist(), tasks.successors.lists(), strict=True
     )
     bytes_in, sync_bytes = defaultdict[str, int](int), defaultdict[str, int](int)
-    ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph)), strict=True))
+    ranks = dict(zip(*(column.tolist() for column in ranks_of(task_graph, copies)), strict=True))
     for task, (kind, op, size, successors) in enumerate(columns):
         origin = of_task[task]
         if kind == COLLECTIVE and origin is not None:
@@ -128,23 +139,29 @@ def _bytes(
     return bytes_in, sync_bytes
 
 
-def ranks_of(task_graph: TaskGraph) -> tuple[Ints, Ints]:
-    """The collectives, and on how many devices each leaves a buffer (at least 1)."""
+def copies_of(task_graph: TaskGraph, symmetry: Symmetry | None) -> Ints:
+    """By device for how many it stands: where there is no symmetry, for itself."""
+    return np.ones(len(task_graph.devices), np.int64) if symmetry is None else symmetry.copies
+
+
+def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
+    """The collectives, and on how many devices each leaves a buffer (at least 1), where each stands
+    for so many ``copies``.
+    """
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
     collectives = np.flatnonzero(kind_mask(task_graph, COLLECTIVE))
     filled = np.isin(buffers.filler, collectives)
     # A device counts once, however many buffers it receives.
-    places = np.unique(buffers.filler[filled] * count + buffers.device[filled]) // count
-    filler, ranks = np.unique(places, return_counts=True)
-    by_task = np.ones(len(task_graph.tasks), np.int64)
-    by_task[filler] = ranks
-    return collectives, by_task[collectives]
+    places = np.unique(buffers.filler[filled] * count + buffers.device[filled])
+    by_task = np.zeros(len(task_graph.tasks), np.int64)
+    np.add.at(by_task, places // count, copies[places % count])
+    return collectives, np.maximum(by_task[collectives], 1)
 
 
-def sent_bytes(task_graph: TaskGraph) -> int:
+def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     """Bytes of all transfers, and of collectives what all of their ranks send."""
     moves, size = transfer_mask(task_graph), task_graph.tasks.bytes
-    collectives, ranks = ranks_of(task_graph)
+    collectives, ranks = ranks_of(task_graph, copies_of(task_graph, symmetry))
     # A collective is a transfer too, so one rank's bytes are counted already.
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
