@@ -26,16 +26,17 @@ from .memory import MemoryModel
 from .models.large import Transformer
 from .models.large.roles import LargeStep
 from .period import STEPS, simulate_strategy
+from .scale import LIMIT, parse_limit, scale_of, scale_of_devices, scale_of_large
 from .schedules import Schedule
 from .strategy import Origin, Parallelism, Strategy
 from .taskgraph import TaskGraph
 from .trace import Trace
-from .units import picoseconds
+from .units import Number, picoseconds
 
 if TYPE_CHECKING:
     from .files import ScenarioFiles
 
-OPTIONS = ("engine", "memory", "symmetry", "steps")
+OPTIONS = ("engine", "memory", "symmetry", "steps", "limit")
 """Fields of a scenario that stand under ``options`` in its file."""
 
 
@@ -52,6 +53,8 @@ class Scenario:
       never changes timing.
     - ``symmetry``: one device stands for those that run alike (see docs/symmetry.md).
     - ``steps``: "once", or "repeated": one step after another.
+    - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
+      with a unit, or "none".
     """
 
     graph: Graph | Transformer
@@ -62,6 +65,7 @@ class Scenario:
     memory: MemoryModel = MemoryModel()
     symmetry: bool = True
     steps: str = STEPS[0]
+    limit: Number = LIMIT
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -77,6 +81,10 @@ class Scenario:
                 f'engine: "{self.engine}" is not available in this version of simdev; '
                 f"there are {choice}"
             )
+        try:
+            parse_limit(self.limit)
+        except ValueError as error:
+            yield f"limit: {error}"
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
         yield from (
@@ -165,16 +173,18 @@ class Outcome:
     symmetry: Symmetry | Expanded | None = None
 
 
-def load_scenario(path: str | os.PathLike[str] | Mapping[str, Any]) -> Scenario:
+def load_scenario(
+    path: str | os.PathLike[str] | Mapping[str, Any], limit: Number | None = None
+) -> Scenario:
     """The scenario of a file (or of an object of the same shape), whatever its graph and its
-    strategy are.
+    strategy are. ``limit`` takes the place of that of the file (None: that counts).
 
     Raises InputError with every problem of every file that it names.
     """
     from .files import read_scenario
 
     file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
-    return scenario_of(read_scenario(path), file)
+    return scenario_of(read_scenario(path, limit=limit), file)
 
 
 def scenario_of(
@@ -225,9 +235,12 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
     """
     if isinstance(scenario.graph, Transformer):
         return _large(scenario)
+    limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
+    scale_of_devices(scenario.cluster).require(limit)
     prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
     quotient = quotient_of(prepared, strategy) if scenario.symmetry else None
     if not isinstance(quotient, Quotient):
+        scale_of(prepared.graph, scenario.cluster, strategy, repeats).require(limit)
         trace, step = simulate_strategy(prepared, strategy, scenario.engine, scenario.steps)
         return replace(outcome_of(prepared, strategy, trace, step), symmetry=quotient)
     there = quotient.prepared, quotient.strategy
@@ -245,6 +258,8 @@ def _large(scenario: Scenario) -> Outcome:
     model, pipeline = scenario.graph, scenario.strategy.pipeline
     assert isinstance(model, Transformer)
     assert pipeline is not None
+    scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
+    scale.require(parse_limit(scenario.limit))
     try:
         collectives = collective_model(scenario.cluster)
         options = scenario.costs, scenario.symmetry

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from ..errors import InputError
+
 DONE = 0
 INFEASIBLE = 1
 BAD_INPUT = 2
@@ -20,6 +22,16 @@ Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 NUMBERS: dict[str, type] = {**dict.fromkeys("NPMVK", int), "S": float}
 """Metavars of options that take a number."""
+
+
+def require_limit(value: str | None) -> float:
+    """Seconds of ``--limit`` (None: the default). Raises InputError."""
+    from ..scale import LIMIT, parse_limit
+
+    try:
+        return parse_limit(LIMIT if value is None else value)
+    except ValueError as error:
+        raise InputError(f"--limit: {error}") from None
 
 
 def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:

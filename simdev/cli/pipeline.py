@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, prefixed, within
-from .options import DONE, FAILED_CHECK
+from .options import DONE, FAILED_CHECK, require_limit
 from .outputs import JSON, PICTURES, is_faulty, output_files, write_trace
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ OPTIONS = (
     ("--gantt", "OUT", "draw the timeline (.png, .svg or .pdf)"),
     ("--save-csv", "OUT", "write the schedule as a table (.csv)"),
     ("--save", "OUT", "save the run, for simdev check (.json or .json.gz)"),
+    ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
     ("--json", "", "print the report as JSON"),
     ("--check", "", "judge the result by the independent checker too"),
 )
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     """The table that was named or given, with the times of its stages. Raises InputError."""
+    from ..scale import scale_of_pipeline
     from ..schedules import SEARCHED, full_name, named_schedule, searched_schedule
 
     if args.csv is not None:
@@ -104,6 +106,10 @@ def _schedule(args: argparse.Namespace) -> tuple[Schedule, StageTimes]:
     if absent:
         raise InputError(absent)
     chunks = 1 if args.chunks is None else args.chunks
+    limit = require_limit(args.limit)
+    # Before the table is made, which is as long as the step itself.
+    turns = max(args.stages, 0) * max(chunks, 0) * max(args.microbatches, 0)
+    scale_of_pipeline(turns, args.weight not in ("0", "")).require(limit)
     with prefixed("--"):
         name = full_name(args.schedule or "1F1B")
         sizes = args.stages, args.microbatches, chunks

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadlockError, InputError
-from .options import DONE, FAILED_CHECK, INFEASIBLE
+from .options import DONE, FAILED_CHECK, INFEASIBLE, require_limit
 from .outputs import JSON, PICTURES, files_of, is_faulty, output_files, progress_bar, write_trace
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ OPTIONS = (
     ("--check", "", "judge the result by the independent checker too"),
     ("--strict", "", "refuse op times that are estimates and name the ops"),
     ("--no-symmetry", "", "simulate all devices, alike or not"),
+    ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
 )
 
 # Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
@@ -154,8 +155,10 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     from ..graph import Graph
     from ..scenario import load_scenario
 
+    require_limit(args.limit)
     try:
-        scenario = load_scenario(_document(args) or (_stdin() if args.file == "-" else args.file))
+        document = _document(args) or (_stdin() if args.file == "-" else args.file)
+        scenario = load_scenario(document, args.limit)
     except InputError as error:
         # A file is named by its reader.
         if args.model is None and args.file != "-":

@@ -24,6 +24,7 @@ from ..graph import Graph
 from ..memory import MemoryModel
 from ..models import MODELS, build
 from ..models.large import LARGE, Transformer
+from ..scale import LIMIT, parse_limit
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .collectives import with_tables
@@ -34,8 +35,9 @@ from .model import read_sizes, sizes_of
 from .named import config_path, is_config, table_path
 from .paths import shown
 from .profile import read_profile
-from .reading import PathLike, label, read_json
+from .reading import PathLike, label
 from .shape import Format
+from .size import limit_of, parsed, require_few
 from .strategy import FORMAT as STRATEGY
 from .strategy import read_strategy
 
@@ -69,6 +71,7 @@ class _OptionsShape(TypedDict, total=False):
     memory: _MemoryShape
     symmetry: bool
     steps: str
+    limit: Any
 
 
 class _ScenarioShape(TypedDict, total=False):
@@ -98,9 +101,7 @@ GRID = Format(_GridShape, "a grid")
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
-    """What a scenario file names, read and valid, and its options; ``graph`` is a model's sizes
-    under a pipeline.
-    """
+    """What a scenario file names, read and valid; ``graph`` is a model's sizes under a pipeline."""
 
     graph: Graph | Transformer
     cluster: Cluster
@@ -111,6 +112,7 @@ class ScenarioFiles:
     specs: tuple[DeviceSpec, ...] = ()
     symmetry: bool = True
     steps: str = "once"
+    limit: Any = LIMIT
 
 
 def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -133,6 +135,7 @@ def read_scenario(
     source: PathLike | Mapping[str, Any],
     reading: Reading = _without_memory,
     try_placement: bool = True,
+    limit: Any = None,
 ) -> ScenarioFiles:
     """The parts of a scenario file, or of an object already parsed (its paths are relative to the
     working directory).
@@ -140,21 +143,24 @@ def read_scenario(
     The strategy tells whether a model's name means its graph or, under a pipeline, its sizes.
     Graph, cluster, profiles, datasheets and strategy are read through ``reading``, so that many
     scenarios can share them. Without ``try_placement`` a placement is first tried by lowering,
-    whose errors know no file. Raises InputError with every problem of every file at once, each with
-    the name of its file.
+    whose errors know no file. ``limit`` takes the place of that among the options. Raises
+    InputError with every problem of every file at once, each with the name of its file.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         folder = "" if path == "-" else os.path.dirname(path)
-        return _Reader(label(path), folder, reading, try_placement).files(read_json(path), True)
-    return _Reader("", "", reading, try_placement).files(source, False)
+        reader = _Reader(label(path), folder, reading, try_placement, limit)
+        return reader.files(parsed(path, limit), True)
+    return _Reader("", "", reading, try_placement, limit).files(source, False)
 
 
 class _Reader:
     """Reads the parts of one scenario and collects what is wrong with all of them."""
 
-    def __init__(self, file: str, folder: str, reading: Reading, try_placement: bool) -> None:
-        self.file, self.folder = file, folder
+    def __init__(
+        self, file: str, folder: str, reading: Reading, try_placement: bool, limit: Any
+    ) -> None:
+        self.file, self.folder, self.limit = file, folder, limit
         self.reading, self.try_placement = reading, try_placement
         self.problems: list[str] = []
 
@@ -163,6 +169,8 @@ class _Reader:
         if fields is None:
             raise InputError(self.problems)
         options, given = self._options(fields.get("options", {})), fields["strategy"]
+        if not self.problems:
+            require_few(fields, self._path, parse_limit(options["limit"]))
         # The strategy says what the graph's name means, so it is read first; its problems stand
         # last, where the file has it.
         before = len(self.problems)
@@ -193,6 +201,7 @@ class _Reader:
         if options["engine"] not in ENGINES:
             choice, engine = ", ".join(ENGINES), shown(options["engine"])
             self._add(f"options.engine: must be one of {choice}, got {engine}")
+        options["limit"] = self._caught(lambda: limit_of(given, self.limit), self.file, "options.")
         options["memory"] = self._caught(
             lambda: MemoryModel(**given.get("memory", {})), self.file, "options.memory."
         )

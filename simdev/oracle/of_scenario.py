@@ -28,4 +28,5 @@ def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
         strategy.accumulate if pipeline is None else pipeline.microbatches,
         scenario.steps,
         scenario.symmetry,
+        scenario.limit,
     )

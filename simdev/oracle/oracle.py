@@ -20,6 +20,7 @@ from ..graph import Graph
 from ..lowering import Prepared, expanded, rows_of, slows
 from ..memory import MemoryModel
 from ..period import STEPS, follow_one_another, simulate_strategy
+from ..scale import LIMIT
 from ..strategy import (
     SHORT_FORMS,
     Collectives,
@@ -30,6 +31,7 @@ from ..strategy import (
 from ..structure import unit_of, units
 from ..taskgraph import Ints
 from ..trace import Trace
+from ..units import Number
 from .answers import Answers
 from .columns import Placement, column_of, is_column, key_of
 from .cost import Cost, Members, Starts, check_limit, cost_of, limit_ps_of, limits_of
@@ -53,8 +55,9 @@ class Oracle:
     are those of what is given without a Strategy (``under``); ``cache`` is how many answers are
     remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
     counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the
-    step time; ``symmetry``: of many replicas that run alike some stand for all. An infeasible
-    strategy is an answer; a malformed one raises InputError (MissingCostError, DeadlockError).
+    step time; ``symmetry``: of many replicas that run alike some stand for all; ``longest``: what
+    splits ops and by a guess takes longer is refused (simdev.scale). An infeasible strategy is an
+    answer; a malformed one raises InputError (MissingCostError, DeadlockError).
     """
 
     def __init__(
@@ -70,12 +73,13 @@ class Oracle:
         accumulate: int = 1,
         steps: str = STEPS[0],
         symmetry: bool = True,
+        longest: Number = LIMIT,
     ) -> None:
         self.graph, self.cluster, self.costs, self.memory = graph, cluster, costs, memory
         self.under = Strategy(
             order=order, sync=sync, collectives=collectives, accumulate=accumulate
         )
-        self.steps, self._sync, self.symmetry = steps, sync, symmetry
+        self.steps, self._sync, self.symmetry, self.longest = steps, sync, symmetry, longest
         # The placement, twice while nobody has read the peaks; these; and the rest.
         answer_bytes = 9 * len(graph.ops) + 40 * len(cluster.devices) + 700
         self._cache_size = max(min(cache, CACHE_BYTES // answer_bytes), 0)
@@ -85,12 +89,14 @@ class Oracle:
         """An oracle of another graph in every other way like this one, with nothing remembered."""
         under = self.under
         nouns = graph, self.cluster, self.costs, under.order, cache, self.memory, self._sync
-        return Oracle(*nouns, under.collectives, under.accumulate, self.steps, self.symmetry)
+        return Oracle(
+            *nouns, under.collectives, under.accumulate, self.steps, self.symmetry, self.longest
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         names = "graph", "cluster", "costs", "memory", "under", "steps", "symmetry", "_sync"
         counted = {"_counted": (self.evaluations, self.cpu_seconds)}
-        return {name: getattr(self, name) for name in (*names, "_cache_size")} | counted
+        return {name: getattr(self, name) for name in (*names, "longest", "_cache_size")} | counted
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._meter = Meter(*state.pop("_counted"))
@@ -98,7 +104,8 @@ class Oracle:
         self.prepared = Prepared(self.graph, self.cluster, self.costs, self.memory)
         self._cache = Answers(self._cache_size)
         self._evaluators: dict[str, PlacementEvaluator | None] = {}
-        self._replicated = Replicated(self.prepared, self.steps)
+        how = self.steps, self.symmetry, self.longest
+        self._replicated = Replicated(self.prepared, *how)
 
     @property
     def evaluations(self) -> int:
@@ -242,7 +249,7 @@ class Oracle:
         return cost_of(trace), np.minimum.reduceat(trace.start[rows.ids], rows.ptr[:-1])
 
     def _of_strategy(self, strategy: Strategy) -> Cost:
-        cost = self._replicated.cost(strategy) if self.symmetry and strategy.splits else None
+        cost = self._replicated.cost(strategy) if strategy.splits else None
         if cost is not None or not self._runs_once(strategy):
             pass
         elif strategy.splits:

@@ -26,6 +26,7 @@ from ..cluster import Link
 from ..engine import choose, simulate
 from ..fabric import LINK_QUEUES
 from ..lowering import lower_step
+from ..lowering.symmetry import Symmetry
 from ..period import step_time_ps
 from ..scenario import Scenario
 from ..strategy import Order, Sync
@@ -34,7 +35,7 @@ from ..units import MAX_BYTES
 from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, kind_mask, transfer_mask
 from .measures.usage import Carrier, carriers
-from .report import Report
+from .report import Report, run
 
 FACTOR = 2
 MOST = 48  # so many devices and queues, the busiest
@@ -97,6 +98,9 @@ def what_ifs(
     the classes); ``scenario`` is what the report answers, None for a saved run and a large model;
     ``watch`` may show how far it is. Raises InputError.
     """
+    if scenario is not None and isinstance(report.symmetry, Symmetry):
+        # What is asked is about one device, so none may stand for others.
+        report = run(replace(scenario, symmetry=False))
     lowered = None if scenario is None else FasterStep.of(scenario, factor, kinds or {})
     # All cases first: how many there are decides which engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))

@@ -114,7 +114,7 @@ def reduced(scenario: Scenario, engine: str = "simpy") -> Report | str:
 
 
 def expanded(scenario: Scenario, engine: str = "simpy") -> Report:
-    return run(replace(scenario, symmetry=False, engine=engine))
+    return run(replace(scenario, symmetry=False, engine=engine, limit="none"))
 
 
 def figures(report: Report) -> Any:

@@ -17,6 +17,7 @@ from simdev import Scenario, load_scenario, oracle_of, run
 from simdev.cli import main
 from simdev.cluster import Cluster, Device, Host, Link
 from simdev.lowering.symmetry import Expanded, Symmetry
+from simdev.report.page import what_ifs
 from simdev.strategy import Collectives, Configuration, Loader, Strategy
 from strategies import TAPE, Tape
 
@@ -115,6 +116,14 @@ def test_where_devices_share_more_all_are_simulated(
     assert isinstance(report.symmetry, Expanded)
     assert re.match(why, report.symmetry.why), report.symmetry.why
     assert f"Every device was simulated: {report.symmetry.why}." in str(report)
+
+
+def test_what_ifs_ask_about_single_devices() -> None:
+    asked = scenario(star(*gpus(kind="p4000")))
+    answers = [
+        what_ifs(run(there), None, there) for there in (asked, replace(asked, symmetry=False))
+    ]
+    assert answers[0] == answers[1]
 
 
 def test_few_replicas_and_whole_ops_are_simulated_one_by_one() -> None:

@@ -68,7 +68,9 @@ def quotient_of(
     if not strategy.splits or len(prepared.cluster.devices) < fewest:
         return None
     written = expanded(prepared.graph, prepared.cluster, strategy, prepared.costs)
-    if max(map(_degree, written.partition.values()), default=1) < fewest:
+    first = next(iter(written.partition.values()), None)
+    # Looked at by the first: a search asks this of every strategy, most of which cut ops unlike.
+    if first is None or max(first.split.values(), default=1) < fewest:
         return None
     why = refusal(prepared, written)
     replicas = why or replicas_of(prepared, written)
@@ -78,11 +80,6 @@ def quotient_of(
         return _quotient(prepared, replicas)
     except BrokenSymmetryError as broken:
         return Expanded(str(broken))
-
-
-def _degree(configuration: object) -> int:
-    split: Mapping[str, int] = getattr(configuration, "split", {})
-    return max(split.values(), default=1)
 
 
 def _is_replicated(replicas: Replicas | str) -> TypeGuard[Replicas]:

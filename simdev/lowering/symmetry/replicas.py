@@ -57,16 +57,18 @@ def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas | str:
     """
     if strategy.placement:
         return "some ops are placed by themselves"
-    graph, cluster = prepared.graph, prepared.cluster
-    cuts = {key: [a for a, n in c.split.items() if n > 1] for key, c in strategy.partition.items()}
-    if not cuts or any(len(axes) != 1 for axes in cuts.values()):
-        return "ops are split along several axes, or not at all"
+    graph, cluster, cuts = prepared.graph, prepared.cluster, dict[str, str]()
+    for key, configuration in strategy.partition.items():
+        axes = [axis for axis, degree in configuration.split.items() if degree > 1]
+        if len(axes) != 1:
+            return "ops are split along several axes, or not at all"
+        cuts[key] = axes[0]
     resolved = resolve_partition(graph, cluster, strategy.partition).values()
     spread = {each.devices for each in resolved}
     devices = next(iter(spread))
     if len(spread) > 1 or len(set(devices)) < len(devices):
         return "ops are split over different devices"
-    return Replicas(strategy, devices, {key: axes[0] for key, axes in cuts.items()})
+    return Replicas(strategy, devices, cuts)
 
 
 def representatives(prepared: Prepared, replicas: Replicas) -> tuple[list[int], list[int]]:
