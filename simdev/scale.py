@@ -22,10 +22,10 @@ from .units import Number, format_bytes, format_seconds, parse_time
 NO_LIMIT = "none"
 LIMIT = "60 s"
 """What a question may take at most by the guess, unless more is allowed."""
-# (seconds, bytes) of one: an op read from a file, a device of a cluster with its links and its row
+# (seconds, bytes) of one: an op read from a file, a worker of a cluster with its links and its row
 # of a report, a part of a split op, a task, an action of a pipeline, a task of a large model, and
 # what another device does alike.
-READ, DEVICE = (90e-6, 2000), (0.3e-3, 5000)
+READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
 SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
 STEPS = 6  # as many steps as repeated ones mostly take until they repeat
@@ -77,24 +77,24 @@ def parse_limit(value: Number | str) -> float:
 
 def scale_to_read(ops: int, devices: int) -> Scale:
     """Of what so many ops and devices of files take to read, lower and simulate at the least."""
-    return Scale.of(ops, (ops, READ), (devices, DEVICE), (ops, TASK))
+    return Scale.of(ops, (ops, READ), (devices, WORKER), (ops, TASK))
 
 
 def scale_of_devices(cluster: Cluster) -> Scale:
     """Of a cluster alone, whatever runs there."""
-    return Scale.of(0, (len(cluster.devices), DEVICE))
+    return Scale.of(0, (len(cluster.workers), WORKER))
 
 
 def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool = False) -> Scale:
     """Of a strategy of a graph, every device expanded; ``repeats``: steps follow one another."""
-    pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.devices)
+    pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.workers)
     times = strategy.accumulate if pipeline is None else pipeline.microbatches
     times *= STEPS if repeats or isinstance(strategy.sync, Sync) else 1
     edges = sum(len(reads) for reads in graph.reads)
     if not strategy.splits:
         spread = len(set(strategy.placement.values())) > 1 or pipeline is not None
         tasks = (ops + spread * edges // 2) * times
-        return Scale.of(tasks, (devices, DEVICE), (tasks, TASK))
+        return Scale.of(tasks, (devices, WORKER), (tasks, TASK))
     parts = _parts(graph, cluster, strategy)
     shards, sent = sum(parts), 0
     for op, reads in enumerate(graph.reads):
@@ -105,7 +105,7 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
                 sent += most * max(1, math.isqrt(most)) if most > 1 else 0
     sent += _synchronising(graph, strategy, max(parts, default=1))
     tasks = (shards + sent) * times
-    return Scale.of(tasks, (devices, DEVICE), (shards, SHARD), (tasks, TASK))
+    return Scale.of(tasks, (devices, WORKER), (shards, SHARD), (tasks, TASK))
 
 
 def _keys(graph: Graph, strategy: Strategy, first: int, second: int) -> bool:
@@ -149,5 +149,5 @@ def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetr
     copies = 1 if symmetry else p.devices // max(p.pp, 1)
     actions = 2 * p.microbatches * p.pp * p.chunks
     rows = TASKS_OF_LAYER * model.layers * p.microbatches + 2 * actions
-    parts = (len(cluster.devices), DEVICE), (actions, ACTION), (rows, ROW), (rows * copies, COPY)
+    parts = (len(cluster.workers), WORKER), (actions, ACTION), (rows, ROW), (rows * copies, COPY)
     return Scale.of(rows * copies, *parts)
