@@ -28,3 +28,14 @@ class Meter:
         with self._lock:
             self.cpu_seconds += seconds if self.evaluations < CLOCKED else seconds * CLOCKED
             self.evaluations += 1
+
+    def begin_several(self) -> float:
+        """What ``end_several`` is handed after the evaluations that begin now."""
+        return time.thread_time()
+
+    def end_several(self, begun: float, count: int) -> None:
+        """Count evaluations."""
+        seconds = time.thread_time() - begun
+        with self._lock:
+            self.cpu_seconds += seconds
+            self.evaluations += count

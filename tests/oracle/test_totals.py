@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks import common
 from scored import expected, oracle_of
+from simdev.errors import InputError
 from simdev.oracle import Cost, Oracle
 from simdev.oracle.placements import evaluator
 from strategies import World, worlds
@@ -102,3 +103,21 @@ def test_a_cost_has_no_other_attribute():
         _ = cost.excess  # type: ignore[attr-defined]
     assert hash(cost) == hash(replace(cost))
     assert repr(cost).endswith(f"peaks={cost.peaks})")
+
+
+@pytest.mark.parametrize("cache", [0, 100])
+@pytest.mark.parametrize("memory", [None, "80 MB", "42 MB"])
+def test_batches_of_rows_equal_serial_calls(memory: str | None, cache: int):
+    oracle, placements = asked(memory)
+    expected = [oracle.in_full(oracle.strategy(one)) for one in placements]
+    oracle = oracle.on(oracle.graph, cache)
+    for jobs in (1, 2):
+        costs = oracle.batch(placements, jobs)
+        assert [(c.feasible, c.memory_excess, c.step_ps) for c in costs] == [
+            (c.feasible, c.memory_excess, c.step_ps) for c in expected
+        ]
+        assert costs == expected
+    assert oracle.evaluations == 2 * len(placements)
+    assert oracle.cpu_seconds > 0
+    with pytest.raises(InputError, match=r"is not in 0\.\.2"):
+        oracle.batch([*placements, placements[0] + 3], 2)

@@ -23,6 +23,7 @@ from .problem import PlacementProblem, in_file_order, placement_problem, record_
 from .sizes import sizes_of
 from .step import (
     judged,
+    judged_each,
     judged_hosted,
     limited,
     limited_hosted,
@@ -37,6 +38,9 @@ BYTE = 256  # devices that a byte tells apart
 # Evaluations that note when everything happened, after one whose peaks were looked at: a record
 # makes an evaluation a tenth longer, but peaks without one take another evaluation.
 SOON = 8
+
+
+AT_ONCE = 16  # placements in one call of a kernel
 
 
 class _Room:
@@ -90,6 +94,7 @@ class PlacementEvaluator:
         hosted, self._in_full = threads is not None, in_full
         self._step: Callable[..., int] = step_hosted if hosted else step
         self._judged: Callable[..., int] = judged_hosted if hosted else judged
+        self._judged_each: Callable[..., int] = judged_each
         self._limited: Callable[..., int] = limited_hosted if hosted else limited
         self._recorded: Callable[..., int] = recorded_hosted if hosted else recorded
         self._hosts = partial(hosts_for, prepared, threads, problem, program) if threads else None
@@ -123,6 +128,31 @@ class PlacementEvaluator:
         if self._always_fits or room.totals.columns.cell[PROVEN]:
             return Cost.fitting(step_ps, partial(self._peaks, kept, step_ps))
         return Cost.of(step_ps, self._peaks(kept, step_ps), self.limits)
+
+    def costs(self, placements: list[Ints]) -> list[Cost | None]:
+        """``cost`` of each, in few calls of a kernel: threads beside this one need not wait."""
+        if self._hosts is not None:
+            return [self._whole(placement) for placement in placements]
+        room, costs = self._rooms.room, list[Cost | None]()
+        for at in range(0, len(placements), AT_ONCE):
+            rows = np.stack(placements[at : at + AT_ONCE])
+            row, steps, proven = np.empty((3, max(rows.shape)), np.int64)
+            steps, proven = steps[: len(rows)], proven[: len(rows)]
+            self._judged_each(*room.judged, rows.reshape(-1), row, steps, proven)
+            kept = rows.astype(self._kept)
+            answers = zip(placements[at:], steps.tolist(), proven.tolist(), kept, strict=False)
+            for placement, step_ps, fits, of_row in answers:
+                if step_ps >= 0 and (fits or self._always_fits):
+                    peaks_of = partial(self._peaks, of_row.copy(), step_ps)
+                    costs.append(Cost.fitting(step_ps, peaks_of))
+                else:
+                    costs.append(self._whole(placement))
+        return costs
+
+    def _whole(self, placement: Ints) -> Cost | None:
+        cost = self.cost(placement)
+        assert cost != "worse"  # than no limit
+        return cost
 
     def _run(self, room: _Room, placement: Ints, limit_ps: int | None) -> int:
         """The step time in ps, or what went wrong: with a record (of nobody as yet) where one may

@@ -21,7 +21,7 @@ from .bounds import NEVER, Bounds, begin_bounds, is_exceeded, open_bounds, start
 from .hosts import WAITS, Hosts, begin, dispatch, open_hosts
 from .problem import PlacementProblem, Record, Work
 from .sending import send_all
-from .totals import Totals, begin_totals, end_totals, open_totals
+from .totals import PROVEN, Totals, begin_totals, end_totals, open_totals
 
 open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), opener(Record)
 
@@ -244,6 +244,23 @@ def judged_hosted(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices:
     """``run_judged`` with hosts, without a record or bounds."""
     p, w, m = open_problem(problem), open_work(work), open_totals(totals)
     return run_judged(p, w, None, open_hosts(hosts), None, m, bare(devices), NEVER)
+
+
+@jit
+def judged_each(
+    problem: Ints, work: Ints, totals: Ints, devices: Ints, row: Ints, steps: Ints, proven: Ints
+) -> int:
+    """``judged`` of several placements one after another (``devices``: row by row), each copied to
+    ``row``; writes what it returns, and whether totals prove that it fits.
+    """
+    p, w, m = open_problem(problem), open_work(work), open_totals(totals)
+    placements, placement = bare(devices), bare(row)
+    for k in range(len(steps)):
+        for op in range(p.ops):
+            placement[op] = placements[k * p.ops + op]
+        steps[k] = run_judged(p, w, None, None, None, m, placement, NEVER)
+        proven[k] = m.cell[PROVEN]
+    return len(steps)
 
 
 @jit
