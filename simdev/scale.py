@@ -77,7 +77,7 @@ def parse_limit(value: Number | str) -> float:
 
 def scale_to_read(ops: int, devices: int) -> Scale:
     """Of what so many ops and devices of files take to read, lower and simulate at the least."""
-    return Scale.of(ops, (ops, READ), (devices, WORKER), (ops, TASK))
+    return Scale.of(max(ops, devices), (ops, READ), (devices, WORKER), (ops, TASK))
 
 
 def scale_of_devices(cluster: Cluster) -> Scale:
