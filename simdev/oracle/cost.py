@@ -145,9 +145,14 @@ def limits_of(cluster: Cluster) -> list[tuple[int, int]]:
     return [(device, int(memory)) for device, memory in memories if memory is not None]
 
 
-def cost_of(trace: Trace) -> Cost:
-    """The cost that a whole trace shows."""
+def cost_of(trace: Trace, limit: float | None = None) -> Cost:
+    """The cost that a whole trace shows; EXCEEDING, without a look at memory (a third of the way),
+    where the step takes more than ``limit`` seconds.
+    """
     from ..period import step_time_ps  # what the compiled paths never ask need not be loaded
 
-    peaks, step_ps = tuple(memory.peak for memory in trace.memory), step_time_ps(trace)
+    step_ps = step_time_ps(trace)
+    if limit is not None and step_ps / 1e12 > limit:
+        return EXCEEDING
+    peaks = tuple(memory.peak for memory in trace.memory)
     return Cost(step_ps / 1e12, trace.feasible, trace.memory_excess, step_ps, peaks)

@@ -259,12 +259,13 @@ class Oracle:
             cost = self._of_placement(self.placement(strategy.placement), strategy.order)
         return self.in_full(strategy) if cost is None else cost
 
-    def in_full(self, strategy: Strategy) -> Cost:
-        """The cost by lowering and the engine, whatever compiled path there may be.
+    def in_full(self, strategy: Strategy, limit: float | None = None) -> Cost:
+        """The cost by lowering and the engine, whatever compiled path there may be; EXCEEDING
+        where the step takes more than ``limit`` seconds.
 
         Not counted, not cached.
         """
-        return cost_of(self._trace(strategy))
+        return cost_of(self._trace(strategy), limit)
 
     def _of_placement(self, column: Ints, order: Order, limit: float | None = None) -> Cost | None:
         """The cost of device indices by op, under fifo, program or the oracle's own order: the

@@ -32,10 +32,10 @@ class SplitSession:
         prepared: Prepared,
         strategy: Strategy,
         start: Callable[[Strategy], SplitStrategy | None],
-        simulate: Callable[[Strategy], Cost],
+        simulate: Callable[[Strategy, float | None], Cost],
     ) -> None:
         self._nouns = graph, cluster, costs = prepared.graph, prepared.cluster, prepared.costs
-        self._prepared, self._start, self.simulate = prepared, start, simulate
+        self._prepared, self._start, self._simulate = prepared, start, simulate
         self._strategy = without_short(graph, cluster, strategy, costs)
         self._limited = bool(limits_of(cluster))
         self._resolver = Resolver(graph, cluster, {})
@@ -75,7 +75,7 @@ class SplitSession:
         graph, cluster, costs = self._nouns
         pinned: Sequence[str] = phases or ("forward",)
         strategy = written_out(graph, cluster, self.strategy, costs, pinned)
-        return SplitSession(self._prepared, strategy, self._start, self.simulate)
+        return SplitSession(self._prepared, strategy, self._start, self._simulate)
 
     @overload
     def propose(
@@ -111,7 +111,7 @@ class SplitSession:
             raise InputError([f'session: no op named "{name}"' for name in unknown])
         cost = self._changed(changes, limit)
         if cost is None:
-            cost = self._rebuilt(changed(self.strategy, changes))
+            cost = self._rebuilt(changed(self.strategy, changes), limit)
         if cost.exceeds(limit):
             self._drop()
             return None
@@ -151,15 +151,21 @@ class SplitSession:
             self._known[key] = self._resolver.resolved(i, configuration)
         return self._known[key]
 
-    def _rebuilt(self, strategy: Strategy) -> Cost:
-        """The answer for a strategy that is no change of the current one."""
+    def _rebuilt(self, strategy: Strategy, limit: float | None = None) -> Cost:
+        """The answer for a strategy that is no change of the current one, EXCEEDING where it
+        exceeds the limit.
+        """
         split = self._start(strategy)
-        cost = None if split is None else self._answer(split)
+        cost = None if split is None else self._answer(split, limit)
         if cost is not None:
             self._pending = split
             return cost
-        cost = self.simulate(strategy)
-        return cost if self._limited else replace(cost, peaks=())
+        cost = self._simulate(strategy, limit)
+        return cost if self._limited or cost is EXCEEDING else Cost.of(cost.step_ps)
+
+    def simulate(self, strategy: Strategy) -> Cost:
+        """The cost of a strategy in full."""
+        return self._simulate(strategy, None)
 
     def _answer(self, split: SplitStrategy, limit: float | None = None) -> Cost | None:
         limit_ps = None if limit is None else limit_ps_of(limit)
