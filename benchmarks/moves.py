@@ -32,7 +32,7 @@ from simdev.oracle.placements import PlacementSession
 from simdev.scenario import load_scenario
 from simdev.taskgraph import Ints
 
-NOTE = "wall time of single calls, median of 3; ratios: whole evaluation over move"
+NOTE = "CPU time of single calls, median of 3; ratios: whole evaluation over move"
 
 
 class Size(NamedTuple):
