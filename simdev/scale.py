@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
-from .models.large import Transformer
+from .models.large import Transformer, all_buckets, shard_of
 from .strategy import Configuration, Parallelism, Strategy, Sync
 from .units import Number, format_bytes, format_seconds, parse_time
 
@@ -30,6 +30,7 @@ SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
 STEPS = 6  # as many steps as repeated ones mostly take until they repeat
 TASKS_OF_LAYER = 8  # of a large model: computing, collectives and copies of both directions
+TASKS_OF_BUCKET = {2: 3, 3: 5}  # beside the first of a layer, by ZeRO: parts and collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,17 @@ def scale_of_pipeline(turns: int, split: bool) -> Scale:
 
 
 def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetry: bool) -> Scale:
-    """Of a large model; with ``symmetry`` one device stands for each rank of the pipeline."""
+    """Of a large model; with ``symmetry`` one device stands for each rank of the pipeline.
+
+    Raises InputError where the degrees do not divide the model.
+    """
     copies = 1 if symmetry else p.devices // max(p.pp, 1)
     actions = 2 * p.microbatches * p.pp * p.chunks
     rows = TASKS_OF_LAYER * model.layers * p.microbatches + 2 * actions
-    parts = (len(cluster.workers), WORKER), (actions, ACTION), (rows, ROW), (rows * copies, COPY)
-    return Scale.of(rows * copies, *parts)
+    cut = 0
+    if p.zero in TASKS_OF_BUCKET:
+        more = all_buckets(shard_of(model, p), p) - model.layers
+        cut = TASKS_OF_BUCKET[p.zero] * more * p.microbatches
+    workers = len(cluster.workers), WORKER
+    parts = workers, (actions, ACTION), (rows, ROW), (cut, TASK), ((rows + cut) * copies, COPY)
+    return Scale.of((rows + cut) * copies, *parts)

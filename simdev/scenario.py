@@ -258,9 +258,9 @@ def _large(scenario: Scenario) -> Outcome:
     model, pipeline = scenario.graph, scenario.strategy.pipeline
     assert isinstance(model, Transformer)
     assert pipeline is not None
-    scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
-    scale.require(parse_limit(scenario.limit))
     try:
+        scale = scale_of_large(model, pipeline, scenario.cluster, scenario.symmetry)
+        scale.require(parse_limit(scenario.limit))
         collectives = collective_model(scenario.cluster)
         options = scenario.costs, scenario.symmetry
         task_graph, large = lower_hybrid(model, pipeline, collectives, *options)

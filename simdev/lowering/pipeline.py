@@ -17,12 +17,14 @@ from ..errors import InputError
 from ..memory import MemoryModel
 from ..schedules import (
     BACKWARD,
+    BIDIRECTIONAL,
     FORWARD,
     INPUT,
     WEIGHT,
     Action,
     Schedule,
     StageTimes,
+    full_name,
     named_schedule,
     read_csv,
     weight_versions,
@@ -54,6 +56,9 @@ def schedule_of(p: Parallelism, shape: bool = False) -> Schedule:
     Raises InputError.
     """
     if p.table is None:
+        if (name := full_name(p.schedule)) in BIDIRECTIONAL:
+            reason = "holds two copies of the model on every rank; `simdev pipeline` runs it"
+            raise InputError(f"schedule: {name} {reason}")
         schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=shape)
     else:
         try:
@@ -76,11 +81,6 @@ def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
         given, count = getattr(p, name), getattr(schedule, "ranks" if name == "pp" else name)
         if given != count:
             yield f"{name}: is {given}, but the table has {count}"
-    if schedule.bidirectional:
-        yield (
-            f"schedule: {schedule.name} holds two copies of the model on every rank; "
-            "`simdev pipeline` runs it"
-        )
     kinds: dict[int, set[str]] = {}
     for action in schedule.actions:
         kinds.setdefault(action.stage, set()).add(action.kind)

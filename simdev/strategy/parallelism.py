@@ -180,6 +180,11 @@ class Parallelism:
         return self.dp * self.cp
 
     @property
+    def sharers(self) -> tuple[int, int]:
+        """How many share parameters: those of all layers, and those of experts."""
+        return self.replicas, self.replicas // self.ep
+
+    @property
     def samples(self) -> int:
         """Samples of a step: the global batch."""
         return self.dp * self.microbatches * self.microbatch

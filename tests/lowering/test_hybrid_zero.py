@@ -179,6 +179,19 @@ def test_a_large_layer_is_cut_into_buckets() -> None:
     assert peaks[1] < peaks[0]
 
 
+def test_tasks_of_one_role_are_numbered_by_their_place_in_an_action() -> None:
+    told = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full", "bucket": 5000}
+    task_graph, _ = lowered(SMALL, Parallelism(**told), cluster=star(2, "100 MB/s"))
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for text in task_graph.tasks.name:
+        name, _, device = text.partition(" ")
+        what, _, number = name.rpartition("_")
+        key = (what, device) if number.isdigit() and not what.endswith("layer") else (name, device)
+        numbers.setdefault(key, []).append(int(number) if key[0] == what else 0)
+    assert max(map(len, numbers.values())) > 100
+    assert all(each == list(range(len(each))) for each in numbers.values())
+
+
 @pytest.mark.parametrize(("zero", "each"), [(0, 4), (1, 4), (2, 2), (3, 2)])
 def test_reductions_have_the_type_that_frameworks_use(zero: int, each: int) -> None:
     """Megatron-LM's are those of its sums, FSDP's and DeepSpeed's those of the parameters."""

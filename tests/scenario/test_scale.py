@@ -45,6 +45,15 @@ def large(**options: Any) -> Scenario:
     )
 
 
+def cut(zero: int, bucket: int = 500_000, microbatches: int = 2) -> Scenario:
+    """The gradients of each layer of a large model in many buckets."""
+    scenario = large()
+    assert scenario.strategy.pipeline is not None
+    told = {"zero": zero, "bucket": bucket, "microbatches": microbatches}
+    pipeline = replace(scenario.strategy.pipeline, **told)
+    return replace(scenario, strategy=replace(scenario.strategy, pipeline=pipeline))
+
+
 def guess(scenario: Scenario) -> Scale:
     if isinstance(scenario.graph, Transformer):
         assert scenario.strategy.pipeline is not None
@@ -64,6 +73,9 @@ def guess(scenario: Scenario) -> Scale:
         lenet(steps="repeated"),
         large(),
         large(symmetry=False),
+        cut(2),
+        cut(3),
+        replace(cut(2), symmetry=False),
     ],
 )
 def test_a_guess_is_near_what_is_lowered(scenario: Scenario) -> None:
@@ -79,6 +91,16 @@ def test_what_takes_too_long_is_refused(scenario: Scenario) -> None:
     answer = run(scenario).step_ps
     assert run(replace(scenario, limit="none")).step_ps == answer
     assert run(replace(scenario, limit="3600 s")).step_ps == answer
+
+
+def test_buckets_too_many_are_refused_before_they_are_made() -> None:
+    for zero in (2, 3):
+        with pytest.raises(InputError, match=NEEDS + "60 s") as refusal:
+            run(cut(zero, bucket=1))
+        assert len(refusal.value.problems) == 1
+        with pytest.raises(InputError, match=r"pipeline\.bucket: the step lowers to more than 10,"):
+            run(replace(cut(zero, bucket=1), limit="none"))
+    assert guess(cut(1, bucket=1)).tasks == guess(cut(1)).tasks
 
 
 def test_more_memory_than_there_is_is_refused_whatever_the_time() -> None:

@@ -132,8 +132,10 @@ def test_what_dualpipe_cannot_be(sizes: Any, told: str) -> None:
 
 
 def test_a_strategy_does_not_run_it() -> None:
-    with pytest.raises(InputError, match="schedule: DualPipe holds two copies of the model"):
-        schedule_of(Parallelism(pp=2, microbatches=4, schedule="DualPipe"))
+    for ranks, microbatches in ((2, 4), (3, 1), (4, 8)):
+        with pytest.raises(InputError, match=r"^schedule: DualPipe holds two copies of") as error:
+            schedule_of(Parallelism(pp=ranks, microbatches=microbatches, schedule="dualpipe"))
+        assert len(error.value.problems) == 1
 
 
 def test_overlapped_times_are_one_for_all_or_for_each_rank() -> None:

@@ -16,7 +16,7 @@ from ...collectives import CollectiveModel
 from ...costs import RUNGS, CostModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops
 from ...errors import InputError, refuse
-from ...models.large import Transformer, shard_of
+from ...models.large import Transformer, all_buckets, shard_of
 from ...models.large.roles import LargeStep
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, Ints, TaskGraph
@@ -92,6 +92,7 @@ def _program(
         )
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
+    _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")
     durations = Durations(parallelism, collectives, costs)
     if model.is_narrow:
         # A device without such products would compute them as fast as it does wider ones.
@@ -127,9 +128,9 @@ def _even_layers(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(counts.tolist())
 
 
-def _require_size(tasks: int) -> None:
+def _require_size(tasks: int, field: str = "microbatches") -> None:
     if tasks > MAX_TASKS:
-        raise InputError(f"microbatches: the step lowers to more than {MAX_TASKS:,} tasks")
+        raise InputError(f"{field}: the step lowers to more than {MAX_TASKS:,} tasks")
 
 
 def _peak(durations: Durations) -> float:

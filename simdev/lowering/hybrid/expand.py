@@ -7,7 +7,9 @@ All of it is done on columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +42,7 @@ _KIND_OF_ROLE = np.array(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Expansion:
     """A program on a grid; ``kind`` is the class of each row, ``offset`` its first task."""
 
@@ -51,6 +53,33 @@ class _Expansion:
     kind: Ints
     sizes: Ints
     offset: Ints
+    places: dict[int, list[int]] = field(default_factory=dict)
+
+    @cached_property
+    def borders(self) -> list[int]:
+        """The first row of each action, and of what stands behind the last of a rank; the end."""
+        action, rank = self.columns["action"], self.columns["rank"]
+        changes = (np.diff(action) != 0) | (np.diff(rank) != 0)
+        return [0, *(np.flatnonzero(changes) + 1).tolist(), len(action)]
+
+    def place(self, row: int) -> int:
+        """How many rows of its action before it have its role and its layer."""
+        after = bisect_right(self.borders, row)
+        first, end = self.borders[after - 1 : after + 1]
+        if first not in self.places:
+            self.places[first] = _places(*(self.columns[c][first:end] for c in ("role", "layer")))
+        return self.places[first][row - first]
+
+
+def _places(role: Ints, layer: Ints) -> list[int]:
+    """Of each row how many before it have the same role and layer."""
+    order = np.lexsort((layer, role))
+    differs = (np.diff(role[order]) != 0) | (np.diff(layer[order]) != 0)
+    begins = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differs) + 1))
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    numbers: list[int] = places.tolist()
+    return numbers
 
 
 def expand(program: Program, grid: RankGrid, cluster: Cluster) -> tuple[TaskGraph, Ints]:
@@ -226,10 +255,6 @@ def _row_name(x: _Expansion, row: int) -> str:
         return f"{DISPATCH} {'/'.join(parts + what)}"
     if role != PIPELINE:
         parts.append(f"layer_{layer}" if layer != NO_LAYER else "ends")
-    # Rows of one action (or behind the last of a rank) stand together: those before are counted.
-    number, at = 0, row - 1
-    while at >= 0 and all(columns[name][at] == columns[name][row] for name in ("action", "rank")):
-        number += int(columns["role"][at] == role and columns["layer"][at] == layer)
-        at -= 1
+    number = x.place(row)
     parts.append(ROLES[role].replace(" ", "_") + (f"_{number}" if number else ""))
     return "/".join(parts)

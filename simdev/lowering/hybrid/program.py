@@ -254,31 +254,18 @@ class Program:
         shared = model.tied and schedule.rank_of[0] == schedule.rank_of[-1] == rank
         return model.hidden * self.shard.vocabulary * shared
 
-    def parts(self, rank: int, layer: int) -> int:
-        """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
-        p = self.parallelism
-        sizes = zip(self.bucket(rank, layer), self.replicas, strict=True)
-        shared = sum(size for size, count in sizes if count > 1)
-        return max(-(-shared // p.bucket), 1) if p.zero >= 2 else 1
-
     def buckets(self, rank: int) -> list[int]:
         """The layers of a rank, and NO_LAYER where it has the embedding or the classifier."""
         layers = [layer for stage in self.stages(rank) for layer in self.stage_layers[stage]]
         return layers + [NO_LAYER] * (self.bucket(rank, NO_LAYER)[0] > 0)
-
-    @property
-    def replicas(self) -> tuple[int, int]:
-        """How many share parameters: those of all layers, and those of experts."""
-        p = self.parallelism
-        return p.replicas, p.replicas // p.ep
 
     def updated(self, rank: int, layers: list[int]) -> tuple[int, int]:
         """Parameters of some buckets here, and those that this replica updates (ZeRO)."""
         sizes = np.array([self.bucket(rank, layer) for layer in layers], np.int64).reshape(-1, 2)
         total = sizes.sum(axis=0).tolist()
         # Each replica pads its share, so shares are rounded up one by one.
-        replicas = self.replicas if self.parallelism.zero else (1, 1)
-        shares = (-(-size // count) for size, count in zip(total, replicas, strict=True))
+        sharers = self.parallelism.sharers if self.parallelism.zero else (1, 1)
+        shares = (-(-size // count) for size, count in zip(total, sharers, strict=True))
         return sum(total), sum(shares)
 
     def add_buffers(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...models.large import buckets_of
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from .program import DATA_QUEUE, EXPERT_DATA_QUEUE, NONE, Program, Sent, Template, Turn
@@ -35,7 +36,7 @@ def add_turns(
 
     ``gathers``: parameters are collected before; ``sums``: gradients are reduced after.
     """
-    parts = program.parts(template.rank, layer)
+    parts = buckets_of(program.shard, program.parallelism, layer)
     for part in range(parts):
         sizes = [
             size * (part + 1) // parts - size * part // parts
@@ -94,6 +95,6 @@ def _collectives(
     queues = DATA_QUEUE, EXPERT_DATA_QUEUE
     return tuple(
         Sent(template.collective(queue, name, size * each, layer), size)
-        for queue, size, count in zip(queues, sizes, program.replicas, strict=False)
+        for queue, size, count in zip(queues, sizes, program.parallelism.sharers, strict=False)
         if size and count > 1
     )

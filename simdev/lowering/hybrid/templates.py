@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...models.large import Block, classifier, embedding, footprint, layer, roles
+from ...models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
@@ -180,7 +180,7 @@ def _add_layer_turns(
         _add_exchanges(program, template, number, FORWARD)
         fetch = NONE
     # A layer of one bucket is still there from the recomputation.
-    whole = again and program.parts(template.rank, number) == 1
+    whole = again and buckets_of(program.shard, p, number) == 1
     role, loads = ROLES[kind], _block_loads(block, kind)
     add_turns(program, template, number, role, loads, gathers and not whole, sums, fetch)
     if whole:

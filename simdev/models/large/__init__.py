@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .huggingface import from_config
 from .released import LARGE, large_model, resized
-from .shard import Footprint, Shard, footprint, shard_of, uses_flash
+from .shard import Footprint, Shard, all_buckets, buckets_of, footprint, shard_of, uses_flash
 from .transformer import Transformer
 from .work import Block, classifier, embedding, layer, update
 
@@ -16,6 +16,8 @@ __all__ = [
     "Footprint",
     "Shard",
     "Transformer",
+    "all_buckets",
+    "buckets_of",
     "classifier",
     "embedding",
     "footprint",

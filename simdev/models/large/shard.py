@@ -163,6 +163,22 @@ def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
     return model.flash if parallelism.flash is None else parallelism.flash
 
 
+def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
+    """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
+    if parallelism.zero < 2:
+        return 1
+    sizes = zip(shard.layer_parameters(layer), parallelism.sharers, strict=True)
+    shared = sum(size for size, count in sizes if count > 1)
+    return max(-(-shared // parallelism.bucket), 1)
+
+
+def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
+    """Those of all layers."""
+    kinds = {shard.model.kind_of(layer): layer for layer in range(shard.model.layers)}
+    each = {kind: buckets_of(shard, parallelism, layer) for kind, layer in kinds.items()}
+    return sum(each[shard.model.kind_of(layer)] for layer in range(shard.model.layers))
+
+
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
     divided |= {"expert_inner": model.experts > 0, "length": p.sequence_parallel}
