@@ -218,6 +218,15 @@ def graph_of(scenario: Scenario) -> Graph:
     return scenario.graph
 
 
+def of_every_device(scenario: Scenario) -> Scenario:
+    """The scenario in which no device stands for others: for what pairs its tasks with others, as
+    the checker, a saved run, a measured trace and a step that is lowered again do.
+
+    Of a large model some stand for all as ever.
+    """
+    return replace(scenario, symmetry=False) if isinstance(scenario.graph, Graph) else scenario
+
+
 def prepare(scenario: Scenario) -> Prepared:
     """What lowering needs whatever the strategy: scenarios that differ in nothing else can share
     it.

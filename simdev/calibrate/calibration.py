@@ -14,7 +14,7 @@ import numpy as np
 from ..cluster import Cluster
 from ..graph import Graph, Op
 from ..report.table import NUMBER, TEXT, Table, shorten, table_text
-from ..scenario import Scenario, execute, graph_of
+from ..scenario import Scenario, execute, graph_of, of_every_device
 from ..taskgraph import TRANSFER, Ints
 from ..trace import Trace
 from ..units import PS_PER_SECOND, format_bandwidth, format_seconds, picoseconds
@@ -127,7 +127,7 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
     scene, parameters = fit(scenario, measured, names)
     fitted = with_parameters(scenario, parameters)
     # Executed, not summed up: queues and waits shift the step as a whole.
-    before, after = execute(scenario).trace, execute(fitted).trace
+    before, after = (execute(of_every_device(there)).trace for there in (scenario, fitted))
     residuals = tuple(_residuals(scene, before, after))
     steps = scene.steps
     lengths = [

@@ -152,8 +152,7 @@ def _scenario(args: argparse.Namespace) -> Scenario:
     """The scenario of the file or of the options. Raises InputError."""
     from dataclasses import replace
 
-    from ..graph import Graph
-    from ..scenario import load_scenario
+    from ..scenario import load_scenario, of_every_device
 
     require_limit(args.limit)
     try:
@@ -170,17 +169,16 @@ def _scenario(args: argparse.Namespace) -> Scenario:
         changes["engine"] = "--engine", args.engine
     if args.strict:
         changes["costs"] = "--strict", replace(scenario.costs, strict=True)
-    # The checker, and who opens a saved run, sees every device; of a large model some as ever.
-    seen = (args.check or args.save) and isinstance(scenario.graph, Graph)
-    if args.no_symmetry or seen:
+    if args.no_symmetry:
         changes["symmetry"] = "--no-symmetry", False
     try:
-        return replace(scenario, **{name: value for name, (_, value) in changes.items()})
+        scenario = replace(scenario, **{name: value for name, (_, value) in changes.items()})
     except InputError as error:
         parts = [problem.partition(":") for problem in error.problems]
         raise InputError(
             [f"{changes.get(name, (name,))[0]}:{reason}" for name, _, reason in parts]
         ) from None
+    return of_every_device(scenario) if args.check or args.save else scenario
 
 
 def _stdin() -> dict[str, Any]:

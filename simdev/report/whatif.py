@@ -28,7 +28,7 @@ from ..fabric import LINK_QUEUES
 from ..lowering import lower_step
 from ..lowering.symmetry import Symmetry
 from ..period import step_time_ps
-from ..scenario import Scenario
+from ..scenario import Scenario, of_every_device
 from ..strategy import Order, Sync
 from ..taskgraph import COLLECTIVE, DISPATCH, Ints
 from ..units import MAX_BYTES
@@ -100,7 +100,7 @@ def what_ifs(
     """
     if scenario is not None and isinstance(report.symmetry, Symmetry):
         # What is asked is about one device, so none may stand for others.
-        report = run(replace(scenario, symmetry=False))
+        report = run(of_every_device(scenario))
     lowered = None if scenario is None else FasterStep.of(scenario, factor, kinds or {})
     # All cases first: how many there are decides which engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))

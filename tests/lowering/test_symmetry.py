@@ -158,6 +158,48 @@ def test_it_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "4 devices stand for 52, of which 24 run alike" in str(run(load_scenario(path)))
 
 
+def written(tmp_path: Path, name: str, **options: Any) -> str:
+    path = tmp_path / name
+    asked = {
+        "version": 1,
+        "graph": {"model": "lenet", "batch": 20},
+        "cluster": {"preset": "flexflow-p100", "nodes": 5},
+        "strategy": {"version": 1, "short": "data-parallel"},
+        "options": options,
+    }
+    path.write_text(json.dumps(asked))
+    return str(path)
+
+
+def test_what_pairs_tasks_simulates_every_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few, every = written(tmp_path, "few.json"), written(tmp_path, "every.json", symmetry=False)
+    trace, page = str(tmp_path / "trace.json"), str(tmp_path / "page.html")
+    assert isinstance(run(load_scenario(few)).symmetry, Symmetry)
+    assert main(["simulate", few, "--trace", trace]) == 0
+    assert main(["report", few, "-o", page]) == 0
+    assert "What if" in Path(page).read_text(encoding="utf-8")
+    answers = []
+    capsys.readouterr()
+    for asked in (few, every):
+        assert main(["calibrate", asked, trace, "--fit", "gap", "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert all(residual["residual_s"] == 0 for residual in answers[0]["residuals"])
+
+
+def test_work_by_kind_is_that_of_all_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few, every = written(tmp_path, "few.json"), written(tmp_path, "every.json", symmetry=False)
+    assert main(["compare", few, every, "--json"]) == 0
+    sheets = {sheet["title"]: sheet for sheet in json.loads(capsys.readouterr().out)["sheets"]}
+    rows = sheets["Work by kind of task"]["rows"]
+    assert rows
+    assert all(a == b for _, a, b, *_ in rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 64, 512])
 def test_resnet_50_is_that_of_all_devices(count: int) -> None:

@@ -39,11 +39,15 @@ class Symmetry:
     def __repr__(self) -> str:
         return f"Symmetry({len(self.copies)} devices for {len(self.devices)})"
 
-    def counted(self, task_graph: TaskGraph) -> int:
-        """How many tasks all devices run together: a collective is one, whoever takes part."""
+    def counts(self, task_graph: TaskGraph) -> Ints:
+        """By task for how many it stands: a collective is one, whoever takes part."""
         tasks = task_graph.tasks
         shared = np.fromiter((kind == COLLECTIVE for kind in tasks.kind), np.bool_, len(tasks))
-        return int(np.where(shared, 1, self.copies[tasks.source]).sum())
+        return np.where(shared, 1, self.copies[tasks.source])
+
+    def counted(self, task_graph: TaskGraph) -> int:
+        """How many tasks all devices run together."""
+        return int(self.counts(task_graph).sum())
 
     def to_json(self, task_graph: TaskGraph) -> dict[str, Any]:
         """The entry ``symmetry`` of a report: how many devices run alike, how many are simulated of

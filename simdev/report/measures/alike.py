@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...lowering.symmetry import IDLE, Expanded, Symmetry
-from ...taskgraph import THREAD_PREFIX, TaskGraph
+from ...taskgraph import THREAD_PREFIX, Ints, TaskGraph
 from ...trace import DeviceMemory, Trace
 from .hosts import HostUse, host_use
 from .spans import Bools, Window, shown_devices
@@ -74,6 +74,13 @@ def shown_of_all(task_graph: TaskGraph, symmetry: Symmetry | None) -> Bools:
     """Which devices of the cluster are worth a row (``shown_devices``)."""
     shown = shown_devices(task_graph)
     return shown if symmetry is None else shown[symmetry.stands]
+
+
+def task_counts(task_graph: TaskGraph, symmetry: Symmetry | Expanded | None) -> Ints:
+    """By task for how many of all devices it stands."""
+    if isinstance(symmetry, Symmetry):
+        return symmetry.counts(task_graph)
+    return np.ones(len(task_graph.tasks), np.int64)
 
 
 def symmetry_notes(symmetry: Symmetry | Expanded | None, task_graph: TaskGraph) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...units import format_bytes, format_seconds
+from ..measures.alike import task_counts
 from ..measures.spans import transfer_mask
 from ..report import Report
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
@@ -131,11 +132,12 @@ def _pair_table(
 
 
 def _by_kind(report: Report) -> Mapping[str, int]:
-    """The time of one step's tasks in ps."""
+    """The time of one step's tasks in ps, those of devices that others stand for among them."""
     rows, trace = _a_step(report), report.trace
     times = Counter[str]()
     moves = transfer_mask(trace.task_graph)[rows].tolist()
-    lengths = (trace.finish - trace.start)[rows].tolist()
+    counts = task_counts(trace.task_graph, report.symmetry)
+    lengths = ((trace.finish - trace.start) * counts)[rows].tolist()
     for kind, moving, length in zip(trace.task_graph.tasks.kind[rows], moves, lengths, strict=True):
         times["transfer" if moving and kind != "collective" else kind] += length
     return times
