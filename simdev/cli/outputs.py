@@ -92,8 +92,15 @@ def real_path(path: str) -> str:
         return path
 
 
-def write_trace(trace: Trace, places: Mapping[str, str], figure: Callable[[], Figure]) -> None:
-    """Fill the places of ``--save``, ``--trace`` and ``--gantt``; the chart is drawn only then."""
+def write_trace(
+    trace: Trace,
+    places: Mapping[str, str],
+    figure: Callable[[], Figure],
+    notes: Sequence[str] = (),
+) -> None:
+    """Fill the places of ``--save``, ``--trace`` (which bears the notes) and ``--gantt``; the chart
+    is drawn only then.
+    """
     if "save" in places:
         from ..files import write_run
 
@@ -101,7 +108,7 @@ def write_trace(trace: Trace, places: Mapping[str, str], figure: Callable[[], Fi
     if "trace" in places:
         from ..report.export import export_chrome_trace
 
-        export_chrome_trace(trace, places["trace"])
+        export_chrome_trace(trace, places["trace"], notes)
     if "gantt" in places:
         save_figure(figure(), places["gantt"])
 

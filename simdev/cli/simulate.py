@@ -113,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     with output_files(args, OUTPUTS, _inputs(args)) as out:
         from ..report import analyze
         from ..report.figures import report_figure
+        from ..report.measures.alike import symmetry_notes
         from ..scenario import execute
 
         with progress_bar("load", total=5) as bar:
@@ -134,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
                 begin("check")
                 code = FAILED_CHECK if is_faulty(report.trace) else code
             begin("write")
-            write_trace(report.trace, out, lambda: report_figure(report))
+            alike = tuple(symmetry_notes(report.symmetry, report.trace.task_graph))
+            write_trace(report.trace, out, lambda: report_figure(report), alike)
     print(json.dumps(report.to_json(), indent=1, allow_nan=False) if args.json else report)
     return code
 

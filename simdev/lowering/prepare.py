@@ -145,7 +145,9 @@ class Prepared:
 
     ``graph`` holds the training state that ``memory`` asks for; ``collectives`` tells how those
     collective ops run that do not say it themselves. ``costed`` and ``communicators`` are shared
-    with others where they are given. Raises InputError where the training state cannot be told.
+    with others where they are given. ``parts`` are the numbers by which parts of ops are called,
+    where they stand for more (none: they count from 0). Raises InputError where the training state
+    cannot be told.
     """
 
     def __init__(
@@ -158,8 +160,9 @@ class Prepared:
         *,
         costed: CostedGraph | None = None,
         communicators: Communicators | None = None,
+        parts: Sequence[int] = (),
     ) -> None:
-        self.memory = memory.within(bool(cuda_kinds(costs)))
+        self.parts, self.memory = tuple(parts), memory.within(bool(cuda_kinds(costs)))
         self.costed = costed or costed_graph(graph, costs, self.memory)
         self.graph, self.cluster, self.costs = self.costed.graph, cluster, costs
         self.collectives = collectives

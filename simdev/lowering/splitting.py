@@ -94,7 +94,8 @@ def _shards(prepared: Prepared, strategy: Strategy) -> _Shards:
     key = replace(strategy, order=Order()), prepared.cluster.devices
     last = _LAST_SHARDS.get(prepared.costed)
     if last is None or last[:2] != key:
-        partitioned = partition(prepared.graph, prepared.cluster, strategy, prepared.costs)
+        nouns = prepared.graph, prepared.cluster, strategy, prepared.costs, prepared.parts
+        partitioned = partition(*nouns)
         shards = prepared.of(partitioned.graph, strategy.collectives)
         last = _LAST_SHARDS[prepared.costed] = _Shards(*key, partitioned, shards)
     return last

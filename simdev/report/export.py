@@ -26,14 +26,16 @@ PS_PER_US = 10**6
 CHUNK = 20_000  # events joined before they are written
 
 
-def export_chrome_trace(trace: Trace, file: str | os.PathLike[str] | TextIO) -> int:
+def export_chrome_trace(
+    trace: Trace, file: str | os.PathLike[str] | TextIO, notes: Sequence[str] = ()
+) -> int:
     """Write the trace as Chrome Trace Event JSON to a path (``.gz``: compressed) or a text file;
     the number of events.
 
     Each task is a complete slice ("X") in the row of every queue that it holds, with its ``task``
     id, and for a transfer its ``bytes``; arrows ("s", "f") lead from producer to transfer to
-    consumer; "C" counts each device's bytes over time. The same trace gives the same bytes. Raises
-    OSError.
+    consumer; "C" counts each device's bytes over time. ``notes`` stand in ``otherData``. The same
+    trace gives the same bytes. Raises OSError.
     """
     task_graph, rows = trace.task_graph, timeline_rows(trace)
     devices = len(task_graph.devices)
@@ -49,7 +51,8 @@ def export_chrome_trace(trace: Trace, file: str | os.PathLike[str] | TextIO) -> 
         _arrows(task_graph, rows, places, begin), _counters(trace),
     )  # fmt: skip
     with _opened(file) as write:
-        write('{"displayTimeUnit":"ns","traceEvents":[\n')
+        others = f'"otherData":{json.dumps({"notes": list(notes)})},' if notes else ""
+        write(f'{{"displayTimeUnit":"ns",{others}"traceEvents":[\n')
         while chunk := list(islice(stream, CHUNK)):
             write(separator + ",\n".join(chunk))
             separator = ",\n"

@@ -127,5 +127,4 @@ def _without(value: Any) -> Any:
         return {k: _without(v) for k, v in value.items() if k not in OF_DEVICES}
     if isinstance(value, list):
         return [_without(v) for v in value]
-    # Parts are numbered among those that are simulated.
-    return value.partition("#")[0] if isinstance(value, str) else value
+    return value

@@ -17,6 +17,7 @@ from simdev import Scenario, load_scenario, oracle_of, run
 from simdev.cli import main
 from simdev.cluster import Cluster, Device, Host, Link
 from simdev.lowering.symmetry import Expanded, Symmetry
+from simdev.report import Report
 from simdev.report.page import what_ifs
 from simdev.strategy import Collectives, Configuration, Loader, Strategy
 from strategies import TAPE, Tape
@@ -73,6 +74,21 @@ def test_only_what_differs_is_simulated_beside_them(fields: dict[str, Any], simu
     assert few.symmetry.counted(few.trace.task_graph) == len(every.trace.task_graph.tasks)
     assert figures(few) == figures(every)
     assert few.feasible == ("memory" not in fields)
+
+
+def test_tasks_are_those_of_the_same_name_and_place_among_all() -> None:
+    asked = scenario(star(*gpus(kind="p4000")))
+    few, every = (_tasks(run(there)) for there in (asked, replace(asked, symmetry=False)))
+    assert len(few) < len(every)
+    assert few.items() <= every.items()
+    assert few["x#5"][0] == "gpu:5"
+
+
+def _tasks(report: Report) -> dict[str, tuple[str, int, int]]:
+    graph, trace = report.trace.task_graph, report.trace
+    places = [graph.devices[device] for device in graph.tasks.source.tolist()]
+    times = zip(places, trace.start.tolist(), trace.finish.tolist(), strict=True)
+    return dict(zip(graph.tasks.name, times, strict=True))
 
 
 def test_the_oracle_scores_them_as_all_devices() -> None:
@@ -178,6 +194,8 @@ def test_what_pairs_tasks_simulates_every_device(
     trace, page = str(tmp_path / "trace.json"), str(tmp_path / "page.html")
     assert isinstance(run(load_scenario(few)).symmetry, Symmetry)
     assert main(["simulate", few, "--trace", trace]) == 0
+    notes = json.loads(Path(trace).read_text(encoding="utf-8"))["otherData"]["notes"]
+    assert "of which 20 run alike" in notes[0]
     assert main(["report", few, "-o", page]) == 0
     assert "What if" in Path(page).read_text(encoding="utf-8")
     answers = []

@@ -7,7 +7,7 @@ sees an ordinary graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...cluster import Cluster
@@ -41,17 +41,22 @@ class Partitioned:
 
 
 def partition(
-    graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel = CostModel()
+    graph: Graph,
+    cluster: Cluster,
+    strategy: Strategy,
+    costs: CostModel = CostModel(),
+    numbers: Sequence[int] = (),
 ) -> Partitioned:
     """The graph of shards of a strategy.
 
-    Op "conv1" becomes "conv1#0", "conv1#1", .. (a single part keeps the name); what is added up,
+    Op "conv1" becomes "conv1#0", "conv1#1", .. (or by ``numbers``, where only some of more parts
+    are there; a single part keeps the name); what is added up,
     synchronised or stored in between becomes "conv1#sum0", "conv1#sync0", "conv1#stored0". Raises
     InputError with every problem at once.
     """
     strategy = expanded(graph, cluster, strategy, costs)
     _require_tensors(graph, strategy)
-    drafts = emitted(sharding_of(SplitProblem(graph, cluster, strategy)), costs)
+    drafts = emitted(sharding_of(SplitProblem(graph, cluster, strategy, numbers)), costs)
     try:
         sharded = Graph(graph.name, tuple(ops_of(drafts)))
     except InputError as error:

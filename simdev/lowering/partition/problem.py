@@ -40,6 +40,7 @@ class SplitProblem:
     graph: Graph
     cluster: Cluster
     strategy: Strategy
+    numbers: Sequence[int] = ()
 
     @cached_property
     def readings(self) -> tuple[Reading, ...]:

@@ -192,9 +192,11 @@ class Sharding(ShardWriter):
     def _drafts(self, i: int, role: str) -> list[ShardDraft]:
         """A draft for each part of an op; a single part keeps the name."""
         op, drafts, many = self.graph.ops[i], list[ShardDraft](), len(self.parts[i]) > 1
+        numbers = self.problem.numbers
         tensors_of: dict[int, list[Tensor]] = {}  # parts that run the same make the same shapes
         for number, placed in enumerate(self.parts[i]):
-            name = f"{op.name}#{number}" if many else op.name
+            called = numbers[number] if numbers else number
+            name = f"{op.name}#{called}" if many else op.name
             made = [(k, region) for k, region in enumerate(placed.part.makes) if region is not None]
             runs = id(placed.part.kernel or placed.part)
             if runs not in tensors_of:

@@ -101,7 +101,10 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     graph = reduction.reduced()
     costed = CostedGraph(graph, prepared.costs, prepared.costed.updating)
     nouns = graph, small, prepared.costs, prepared.memory, strategy.collectives
-    reduced = Prepared(*nouns, costed=costed, communicators=group)
+    # Parts are called as among those of all replicas: names stand in traces and reports.
+    kept = set(chosen)
+    parts = [at for at, device in enumerate(replicas.devices) if device in kept]
+    reduced = Prepared(*nouns, costed=costed, communicators=group, parts=parts)
     cut = reduced_strategy(replicas, names)
     sharded, placed, origins = split(reduced, cut)
     _require_replicas(sharded.graph, placed, origins, reduction)
