@@ -152,6 +152,11 @@ def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_BYTES
 
 
+def written(value: object) -> str:
+    """A value as a message shows it; numbers of files as they stand there."""
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
 def size_problems(name: str, value: object) -> Iterator[str]:
     """``name: reason`` unless the value is a whole number of bytes from 0 to 2^60."""
     if not is_count(value):

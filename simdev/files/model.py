@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import within
-from ..models.large import Transformer, from_config, large_model, resized
+from ..errors import InputError, within
+from ..models.large import LARGE, Transformer, from_config, large_model, resized
 from .named import config_path
 from .reading import label, read_json
 
@@ -19,10 +20,19 @@ def read_sizes(value: Mapping[str, Any], folder: str = "") -> Transformer:
     """
     path = config_path(value, folder)
     if path is None:
+        _refuse_folder(value["model"], folder)
         return large_model(value["model"], **sizes_of(value))
     with within(label(path)):
         model = from_config(read_json(path))
     return resized(model, **sizes_of(value))
+
+
+def _refuse_folder(name: Any, folder: str) -> None:
+    """A release is often named by the folder of its weights."""
+    is_path = isinstance(name, str) and name not in LARGE and "\0" not in name
+    if is_path and os.path.isdir(os.path.join(folder, name)):
+        file = os.path.join(name, "config.json")
+        raise InputError(f'model: "{name}" is a folder; name the file in it, like {file}')
 
 
 def sizes_of(value: Mapping[str, Any]) -> dict[str, Any]:

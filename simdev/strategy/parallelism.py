@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from ..errors import InputError
 from ..frozen import freeze
-from ..units import Number, is_count, parse_bandwidth, parse_time
+from ..units import Number, is_count, parse_bandwidth, parse_time, written
 
 RECOMPUTES = ("none", "selective", "full")
 CONTEXTS = ("all_gather", "ring")
@@ -116,13 +116,13 @@ class Parallelism:
         for name in ("overlap", "flash", "sequence_parallel", "scatter_gather"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (name == "flash" and value is None)):
-                yield f"{name}: must be true or false, got {value!r}"
+                yield f"{name}: must be true or false, got {written(value)}"
         if self.recompute not in RECOMPUTES:
             yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
-        for target in self.offload:
-            if target not in OFFLOADS:
-                yield f'offload: must be of {", ".join(OFFLOADS)}, got "{target}"'
-        if self.offload and self.host_bandwidth is None:
+        unknown = next((target for target in self.offload if target not in OFFLOADS), None)
+        if unknown is not None:
+            yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
+        if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
 
     def _implied_ranks(self) -> int:
@@ -146,9 +146,9 @@ class Parallelism:
         for name in ("dp", "cp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
             value = getattr(self, name)
             if not (is_count(value) and 0 < value <= MOST):
-                yield f"{name}: must be a whole number from 1 to {MOST:,}, got {value!r}"
+                yield f"{name}: must be a whole number from 1 to {MOST:,}, got {written(value)}"
         if not (is_count(self.zero) and self.zero <= 3):
-            yield f"zero: must be 0, 1, 2 or 3, got {self.zero!r}"
+            yield f"zero: must be 0, 1, 2 or 3, got {written(self.zero)}"
         yield from self._size_problems()
         if len({type(stage) for stage in self.stages}) > 1:
             yield "stages: are lists of patterns, or all names of the ops with which they begin"
@@ -156,7 +156,8 @@ class Parallelism:
             yield f"ranks: names {len(self.ranks)} devices, pp is {self.pp}"
         for stage, count in enumerate(self.stage_layers):
             if not (is_count(count) and count):
-                yield f"stage_layers[{stage}]: a stage needs one layer at least, got {count!r}"
+                reason = f"a stage needs one layer at least, got {written(count)}"
+                yield f"stage_layers[{stage}]: {reason}"
 
     def _size_problems(self) -> Iterator[str]:
         for name, least, most in (
@@ -167,7 +168,8 @@ class Parallelism:
             if name == "reduce_bytes" and value is None:
                 continue
             if not (is_count(value) and least <= value <= most):
-                yield f"{name}: must be a whole number from {least} to {most:,}, got {value!r}"
+                wanted = f"must be a whole number from {least} to {most:,}"
+                yield f"{name}: {wanted}, got {written(value)}"
 
     @property
     def devices(self) -> int:

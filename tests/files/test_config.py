@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,38 @@ def test_what_other_files_say() -> None:
         (SMALL | {"num_attention_heads": True}, ["num_attention_heads: must be a whole number"]),
         (SMALL | {"tie_word_embeddings": "no"}, ["tie_word_embeddings: must be true or false"]),
         (SMALL | {"attention_bias": True}, ["attention_bias: only with mlp_bias"]),
-        (SMALL | {"num_key_value_heads": 3}, ["kv_heads: 3 do not divide the 8 heads"]),
-        (SMALL | {"head_dim": 10**9}, ["head_width: must be a whole number from 0 to"]),
+        (SMALL | {"num_key_value_heads": 3}, ["num_key_value_heads: 3 do not divide the 8 heads"]),
+        (SMALL | {"head_dim": 10**9}, ["head_dim: must be a whole number from 0 to"]),
+        (
+            SMALL | {"num_attention_heads": 7, "num_key_value_heads": 7},
+            ["num_attention_heads: 7 do not divide hidden_size 256"],
+        ),
+        (
+            CONFIGS["deepseek-v3"] | {"num_key_value_heads": 2, "qk_nope_head_dim": 2**24},
+            ["qk_nope_head_dim: must be a whole number from 0 to"],
+        ),
+        (
+            {
+                "model_type": "gpt2",
+                "n_layer": 1,
+                "n_embd": 10,
+                "n_head": 3,
+                "n_positions": 8,
+                "vocab_size": 100,
+            },
+            ["n_head: 3 do not divide n_embd 10"],
+        ),
+        (
+            CONFIGS["mixtral-8x7b"] | {"num_experts_per_tok": 9},
+            ["num_experts_per_tok: must be from 1 to the 8 experts, got 9"],
+        ),
+        (
+            SMALL | {"hidden_size": Decimal("4096.5"), "attention_bias": Decimal("0.5")},
+            [
+                "hidden_size: must be a whole number from 1, got 4096.5",
+                "attention_bias: must be true or false, got 0.5",
+            ],
+        ),
         (
             CONFIGS["qwen2.5-7b"] | {"use_sliding_window": True},
             ["use_sliding_window: only False is modelled, got True"],
@@ -203,6 +234,10 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     write(tmp_path / "config.json", {})
     assert main(line) == 2
     assert f"{path}: model_type: missing" in capsys.readouterr().err
+    line[2] = str(tmp_path)
+    assert main(line) == 2
+    told = f'--model: "{tmp_path}" is a folder; name the file in it, like {path}'
+    assert capsys.readouterr().err.strip() == told
     path = str(write(tmp_path / "config.json", SMALL))
     scenario = {"version": 1, "graph": {"model": path}, **STEP, "strategy": "data-parallel"}
     assert main(["simulate", str(write(tmp_path / "s.json", scenario))]) == 2

@@ -6,17 +6,44 @@ of the library transformers take (``configuration_*.py``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...errors import InputError, refuse
-from ...units import is_count, name_problems
+from ...units import is_count, name_problems, written
 from .transformer import Transformer
 
 # A file tells how long a text may be, not what was trained with; longer ones are asked for.
 LENGTH = 4096
 _REQUIRED: Any = object()
 _REACHES = "sliding_attention", "full_attention"
+
+
+# What the sizes of a model are called in such files; the first name that a file has counts.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "inner": ("intermediate_size", "n_inner"),
+    "vocabulary": ("vocab_size",),
+    "length": ("max_position_embeddings", "n_positions"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_width": ("head_dim", "qk_nope_head_dim"),
+    "value_width": ("v_head_dim",),
+    "query_latent": ("q_lora_rank",),
+    "kv_latent": ("kv_lora_rank",),
+    "rotary_width": ("qk_rope_head_dim",),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "top_k": ("num_experts_per_tok",),
+    "expert_inner": ("moe_intermediate_size", "intermediate_size"),
+    "shared_experts": ("n_shared_experts",),
+    "dense_layers": ("first_k_dense_replace",),
+    "window": ("sliding_window",),
+    "global_every": ("sliding_window_pattern",),
+}
+# A size where a problem begins with it, or tells its number.
+_SIZE = re.compile(r"^\w+(?=:)|\b\w+(?= \d)")
 
 
 class _Fields:
@@ -34,7 +61,7 @@ class _Fields:
                 self.problems.append(f"{name}: missing")
             return 1 if default is _REQUIRED else default
         if not (is_count(value) and value):
-            self.problems.append(f"{name}: must be a whole number from 1, got {value!r}")
+            self.problems.append(f"{name}: must be a whole number from 1, got {written(value)}")
             return 1
         return value
 
@@ -42,14 +69,14 @@ class _Fields:
         """True or false; the default where it is not told."""
         value = self.config.get(name, default)
         if not isinstance(value, bool):
-            self.problems.append(f"{name}: must be true or false, got {value!r}")
+            self.problems.append(f"{name}: must be true or false, got {written(value)}")
         return value is True
 
     def require(self, name: str, wanted: Any, default: Any) -> None:
         """Refuse what is not modelled."""
         value = self.config.get(name, default)
         if value != wanted:
-            self.problems.append(f"{name}: only {wanted!r} is modelled, got {value!r}")
+            self.problems.append(f"{name}: only {wanted!r} is modelled, got {written(value)}")
 
 
 def _common(of: _Fields, tied: bool = False) -> dict[str, Any]:
@@ -217,7 +244,19 @@ def from_config(config: Any) -> Transformer:
     of = _Fields(config)
     sizes = TYPES[kind](of)
     refuse(of.problems)
-    return Transformer(_name(config, kind), **sizes)
+    try:
+        return Transformer(_name(config, kind), **sizes)
+    except InputError as error:
+        raise InputError(_by_file(config, problem) for problem in error.problems) from None
+
+
+def _by_file(config: Mapping[str, Any], problem: str) -> str:
+    """A problem of a Transformer's sizes, told of the fields of the file."""
+
+    def name(size: re.Match[str]) -> str:
+        return next((each for each in _NAMES.get(size[0], ()) if each in config), size[0])
+
+    return _SIZE.sub(name, problem)
 
 
 def _name(config: Mapping[str, Any], kind: str) -> str:

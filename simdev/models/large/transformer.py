@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...errors import refuse
 from ...frozen import FrozenDict
 from ...graph import PHASES
-from ...units import Number, is_count, name_problems, parse_time
+from ...units import Number, is_count, name_problems, parse_time, written
 
 NORMS = ("layer", "rms")
 PRECISIONS = ("bfloat16", "float8")
@@ -122,17 +122,18 @@ class Transformer:
             value, least = getattr(self, name), int(name in POSITIVE)
             most = MOST_LAYERS if name == "layers" else MOST
             if not (is_count(value) and least <= value <= most):
-                yield f"{name}: must be a whole number from {least} to {most:,}, got {value!r}"
+                wanted = f"must be a whole number from {least} to {most:,}"
+                yield f"{name}: {wanted}, got {written(value)}"
         for name in SWITCHES:
             if not isinstance(getattr(self, name), bool):
-                yield f"{name}: must be true or false, got {getattr(self, name)!r}"
+                yield f"{name}: must be true or false, got {written(getattr(self, name))}"
         if self.norm not in NORMS:
             yield f'norm: must be one of {", ".join(NORMS)}, got "{self.norm}"'
         if self.precision not in PRECISIONS:
             yield f'precision: must be one of {", ".join(PRECISIONS)}, got "{self.precision}"'
         is_number = isinstance(self.skew, Real) and not isinstance(self.skew, bool)
         if not (is_number and 1 <= self.skew <= MOST):
-            yield f"skew: must be a number from 1 to {MOST:,}, got {self.skew!r}"
+            yield f"skew: must be a number from 1 to {MOST:,}, got {written(self.skew)}"
 
     def _size_problems(self) -> Iterator[str]:
         if not self.head_width:
