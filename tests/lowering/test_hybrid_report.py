@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -111,6 +112,13 @@ BAD = [
     ({"zero": 4}, "zero: must be 0, 1, 2 or 3, got 4"),
     ({"recompute": "all"}, "recompute: must be one of none, selective, full"),
     ({"offload": ("optimizer",)}, "host_bandwidth: offload needs"),
+    ({"offload": ("disk", "disk")}, 'offload: must be of activations, optimizer, got "disk"'),
+    ({"zero": 2, "dp": 4, "in_flight": -1}, "in_flight: must be a whole number from 0 to"),
+    ({"zero": 3, "dp": 4, "prefetch": -1}, "prefetch: must be a whole number from 0 to"),
+    (
+        {"zero": 3, "dp": 4, "bucket": Decimal("0.5")},
+        "bucket: must be a whole number from 1 to",
+    ),
     ({"schedule": "2F2B"}, "schedule: must be one of"),
     ({"schedule": "PipeDream", "pp": 2, "microbatches": 2}, "PipeDream has no step"),
     (
@@ -130,6 +138,7 @@ def test_bad_input_is_named(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
         lowered(DENSE, Parallelism(**changes), cluster=boxes(4, 1))
     assert message in str(caught.value)
+    assert len(caught.value.problems) == 1 or "deadlock" in message  # told of each rank
 
 
 def test_unknown_devices_are_named() -> None:
