@@ -76,6 +76,17 @@ def test_only_what_differs_is_simulated_beside_them(fields: dict[str, Any], simu
     assert few.feasible == ("memory" not in fields)
 
 
+def test_switches_may_stand_between_devices() -> None:
+    first, *rest = gpus()
+    devices = (Device("spare", "p4000"), first, Device("between", "switch"), *rest)
+    links = [Link((gpu.name, "between"), "1 GB/s") for gpu in (first, *rest)]
+    names = tuple(gpu.name for gpu in (first, *rest))
+    asked = scenario(Cluster("mixed", devices, tuple(links)), devices=names)
+    few, every = run(asked), run(replace(asked, symmetry=False))
+    assert isinstance(few.symmetry, Symmetry)
+    assert figures(few) == figures(every)
+
+
 def test_tasks_are_those_of_the_same_name_and_place_among_all() -> None:
     asked = scenario(star(*gpus(kind="p4000")))
     few, every = (_tasks(run(there)) for there in (asked, replace(asked, symmetry=False)))

@@ -101,9 +101,10 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     graph = reduction.reduced()
     costed = CostedGraph(graph, prepared.costs, prepared.costed.updating)
     nouns = graph, small, prepared.costs, prepared.memory, strategy.collectives
-    # Parts are called as among those of all replicas: names stand in traces and reports.
-    kept = set(chosen)
-    parts = [at for at, device in enumerate(replicas.devices) if device in kept]
+    # Parts are called as among those of all replicas: names stand in traces and reports. Copies
+    # are counted in the order of the cluster, shards in that of the strategy: where it is one.
+    kept, ordered = set(chosen), list(replicas.devices) == sorted(replicas.devices)
+    parts = [at for at, device in enumerate(replicas.devices) if ordered and device in kept]
     reduced = Prepared(*nouns, costed=costed, communicators=group, parts=parts)
     cut = reduced_strategy(replicas, names)
     sharded, placed, origins = split(reduced, cut)
@@ -133,7 +134,9 @@ def _reduction(
         cut = reduced_strategy(replicas, names[:sample])
         with suppress(InputError):
             sharding = sharding_of(SplitProblem(prepared.graph, cluster, cut))
-            return Reduction(sharding, sample, len(replicas.devices), len(names), prepared.costs)
+            places = tuple(cluster.index[name] for name in names[:sample])
+            counts = len(replicas.devices), len(names)
+            return Reduction(sharding, places, *counts, prepared.costs)
     raise BrokenSymmetryError("the samples cannot be halved or cut in three")
 
 

@@ -31,14 +31,19 @@ class BrokenSymmetryError(Exception):
 
 class Reduction:
     """A graph cut over ``replicas``, of which ``kept`` stay; ``sharding`` is that of the whole
-    graph over ``sample`` devices.
+    graph over the ``sample`` devices, in the order of the parts.
 
     ``axes`` is by op the axis that is cut, with the extent of a part (None: every replica, or the
     first alone, runs all of it). Raises BrokenSymmetryError, InputError.
     """
 
     def __init__(
-        self, sharding: Sharding, sample: int, replicas: int, kept: int, costs: CostModel
+        self,
+        sharding: Sharding,
+        sample: tuple[int, ...],
+        replicas: int,
+        kept: int,
+        costs: CostModel,
     ) -> None:
         self.sharding, self.graph = sharding, sharding.graph
         self.sample, self.replicas, self.kept, self.costs = sample, replicas, kept, costs
@@ -50,18 +55,18 @@ class Reduction:
     def _axis(self, i: int) -> tuple[str, int] | None:
         name, parts = self.graph.ops[i].name, self.sharding.parts[i]
         boxes, devices = [dict(each.part.box) for each in parts], [each.device for each in parts]
-        if not any(boxes) and devices in (list(range(self.sample)), [0]):
+        if not any(boxes) and devices in (list(self.sample), [self.sample[0]]):
             return None
         axes = {axis for box in boxes for axis in box}
-        if devices != list(range(self.sample)) or len(axes) != 1:
+        if devices != list(self.sample) or len(axes) != 1:
             raise BrokenSymmetryError(f'"{name}" is not cut as the samples are')
         axis = axes.pop()
         semantics = self.sharding.problem.readings[i].semantics
         assert semantics is not None
         size = next(each.size for each in semantics.axes if each.name == axis)
         extent, rest = divmod(size, self.replicas)
-        each = size // self.sample
-        even = [{axis: (at * each, (at + 1) * each)} for at in range(self.sample)]
+        each = size // len(self.sample)
+        even = [{axis: (at * each, (at + 1) * each)} for at in range(len(self.sample))]
         if rest or boxes != even:
             raise BrokenSymmetryError(f'"{name}" is cut unevenly along "{axis}"')
         return axis, extent
