@@ -2,7 +2,7 @@
 memory; and the limit beyond which it is refused.
 
 Counts are upper bounds by the sizes of what is asked, or typical numbers where only lowering knows;
-times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of two.
+times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of three.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .cluster import Cluster
 from .errors import InputError
 from .graph import Graph
 from .models.large import Transformer, all_buckets, shard_of
+from .semantics import traits_of
 from .strategy import Configuration, Parallelism, Strategy, Sync
 from .units import Number, format_bytes, format_seconds, parse_time
 
@@ -57,17 +58,21 @@ class Scale:
         """
         if limit == math.inf:
             return
-        memory, over = _memory(), ""
+        over = ""
         if self.seconds > limit:
             over = f"the limit is {format_seconds(limit, 3)}"
-        elif self.bytes > memory:
+        elif (memory := memory_bytes()) is not None and self.bytes > memory:
             over = f"this machine has {format_bytes(memory)}"
         if over:
             raise InputError(f"options.limit: the step needs {self}; {over} (none: no limit)")
 
 
-def _memory() -> int:
-    """Bytes of memory of this machine."""
+def memory_bytes() -> int | None:
+    """RAM of this machine in bytes, whatever a container may use of it; None where the operating
+    system does not tell.
+    """
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -128,7 +133,7 @@ def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:
 
 def _synchronising(graph: Graph, strategy: Strategy, replicas: int) -> int:
     """Tasks that add up gradients of weights over replicas."""
-    weights = sum(op.kind == "parameter" or op.param_bytes > 0 for op in graph.ops)
+    weights = sum(traits_of(op.kind).leaf == "parameter" or op.param_bytes > 0 for op in graph.ops)
     if isinstance(strategy.sync, Sync) or strategy.sync == "parameter-server":
         return 2 * weights * replicas
     if strategy.sync == "sharded":

@@ -13,6 +13,7 @@ import subprocess
 
 import torch
 
+from ..scale import memory_bytes
 from ..version import __version__
 from .kinds import Fields
 
@@ -28,11 +29,6 @@ def cpu_model() -> str:
     except OSError:  # no Linux
         line = None
     return line[1].strip() if line else platform.processor() or platform.machine()
-
-
-def memory_bytes() -> int:
-    """RAM of the machine in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # In this order: a name that holds another one (rtx 2080 ti, rtx 2080) comes before it.

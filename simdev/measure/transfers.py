@@ -34,9 +34,10 @@ from torch.multiprocessing.spawn import spawn
 
 from ..errors import InputError
 from ..files.writing import write_text
+from ..scale import memory_bytes
 from .kinds import Fields
 from .operators import WARM_UPS, Noise, Progress
-from .provenance import describe, device_kind, memory_bytes
+from .provenance import describe, device_kind
 from .timers import Timer, WallTimer, make_timer, quiet, timing_fields
 
 COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
@@ -202,8 +203,11 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
 
 def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> Fields:
     """A cluster in the JSON format v1: ``devices`` alike, every two linked as measured."""
-    memory = int(memory_bytes() * MEMORY_SHARE / devices)
-    share = f"measured RAM {memory_bytes()} bytes x {MEMORY_SHARE} / {devices} devices"
+    ram = memory_bytes()
+    if ram is None:
+        raise InputError("memory: the operating system does not tell how much there is")
+    memory = int(ram * MEMORY_SHARE / devices)
+    share = f"measured RAM {ram} bytes x {MEMORY_SHARE} / {devices} devices"
     cluster: Fields = {
         "version": 1,
         "name": f"{devices}x-cpu",

@@ -15,19 +15,20 @@ class Meter:
 
     def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
         self.evaluations, self.cpu_seconds = evaluations, cpu_seconds
+        self._alone = 0  # evaluations that were not among several: batches are always clocked
         self._lock = threading.Lock()
 
     def begin(self) -> float:
         """What ``end`` is handed after the evaluation that begins now."""
-        clocked = self.evaluations < CLOCKED or self.evaluations % CLOCKED == 0
+        clocked = self._alone < CLOCKED or self._alone % CLOCKED == 0
         return time.thread_time() if clocked else UNCLOCKED
 
     def end(self, begun: float) -> None:
         """Count an evaluation."""
         seconds = 0.0 if begun == UNCLOCKED else time.thread_time() - begun
         with self._lock:
-            self.cpu_seconds += seconds if self.evaluations < CLOCKED else seconds * CLOCKED
-            self.evaluations += 1
+            self.cpu_seconds += seconds if self._alone < CLOCKED else seconds * CLOCKED
+            self._alone, self.evaluations = self._alone + 1, self.evaluations + 1
 
     def begin_several(self) -> float:
         """What ``end_several`` is handed after the evaluations that begin now."""

@@ -205,7 +205,8 @@ class Oracle:
         self, strategy: Strategy | Placement | str, limit: float | None = None
     ) -> Cost | None:
         """The cost of one strategy; a text is the name of a short form. None where its ``seconds``
-        would exceed ``limit``: a compiled path of placements knows that before the end.
+        would exceed ``limit``: a compiled path of placements knows that before the end, while a
+        Strategy is always scored whole.
         """
         if limit is not None:
             check_limit(limit)

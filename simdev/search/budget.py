@@ -79,7 +79,8 @@ class Budget:
     def share(self) -> float:
         """The share of the budget used so far, from 0 to 1 (0 where there is no limit)."""
         evaluated = 0.0 if self.limit is None else self.evaluations / self.limit
-        passed = 0.0 if self.seconds is None else self.wall_seconds / self.seconds
+        # A round of chains may be given no time at all, where the one before took it.
+        passed = self.wall_seconds / self.seconds if self.seconds else float(self.seconds == 0)
         return min(max(evaluated, passed), 1.0)
 
     @property

@@ -17,6 +17,7 @@ import simdev.search.blackbox
 from simdev import Oracle, Scenario, load_scenario
 from simdev.errors import InputError
 from simdev.search import METHODS, Result, search
+from simdev.search.budget import Budget
 from simdev.search.chains import Chain, _dealt, exchanged
 from simdev.search.space import WORST
 from toys import optimum, toy
@@ -137,6 +138,12 @@ def test_a_budget_is_never_exceeded(budget):
         result = search(toy(), method, budget, chains=4)
         assert result.provenance["evaluations"] <= budget
         assert result.cost.step_ps < WORST[2]
+
+
+def test_a_round_without_time_is_over_when_it_begins():
+    assert Budget(None, 0.0).share == 1.0
+    assert Budget(100, 0.0).share == 1.0
+    assert Budget(100, None).share == 0.0
 
 
 def test_seconds_end_the_chains_together():

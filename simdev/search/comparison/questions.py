@@ -14,7 +14,7 @@ from ..space import rank_of
 from ..trial import REFUSED
 from .runs import Reference, References
 
-COUNTERS = ("evaluations", "cpu_seconds", "_cache_size")  # of an oracle; they change no answer
+COUNTERS = ("_counted", "_cache_size")  # of an oracle; they change no answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
