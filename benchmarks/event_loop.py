@@ -136,7 +136,7 @@ def _address(placement: Ints) -> int:
 
 
 def with_memory(prepared: Prepared, memory: str | int) -> Prepared:
-    """The same on devices of so much memory."""
+    """Devices of so much memory in place of those of the question."""
     devices = tuple(replace(device, memory=memory) for device in prepared.cluster.devices)
     cluster = replace(prepared.cluster, devices=devices)
     return Prepared(prepared.graph, cluster, prepared.costs)

@@ -93,16 +93,16 @@ def each(call: Callable[[Any], object], items: Sequence[Any]) -> list[float]:
 
 def proposals(oracle: Oracle, placement: Ints, count: int) -> list[tuple[int, int, Ints]]:
     """Random moves: a unit, its new device, and the placement that results."""
-    rng, found = np.random.default_rng(1), []
+    rng, drawn = np.random.default_rng(1), []
     for group in rng.integers(0, len(oracle.groups), count).tolist():
         members, moved = list(oracle.groups[group]), placement.copy()
         device = int(placement[members[0]] + rng.integers(1, GROUP)) % GROUP
         moved[members] = device
-        found.append((group, device, moved))
-    return found
+        drawn.append((group, device, moved))
+    return drawn
 
 
-def told(part: str, name: str, whole: Sequence[float], move: Sequence[float]) -> Iterator[Figure]:
+def ratios(part: str, name: str, whole: Sequence[float], move: Sequence[float]) -> Iterator[Figure]:
     """Ratios of the medians, the 90th percentiles, and the sums."""
     target = 3.0 if "converged" in part else None
     yield Figure(part, f"{name}: medians", median(whole) / median(move), "x", target)
@@ -136,24 +136,24 @@ def profile(oracle: Oracle, placement: Ints, moved: Sequence[Ints]) -> tuple[flo
 
 def state(part: str, oracle: Oracle, placement: Ints, size: Size) -> list[Figure]:
     """The figures of moves from one placement. Raises AssertionError where answers differ."""
-    asked = proposals(oracle, placement, size.moves)
-    columns = [moved for *_, moved in asked]
+    tries = proposals(oracle, placement, size.moves)
+    columns = [moved for *_, moved in tries]
     session: PlacementSession = oracle.session(placement)
     limit = session.cost.seconds
     answers = [oracle.step_ps(column) for column in columns]
-    assert answers == [session.propose(group, device).step_ps for group, device, _ in asked]
-    for (group, device, _), step_ps in zip(asked, answers, strict=True):
+    assert answers == [session.propose(group, device).step_ps for group, device, _ in tries]
+    for (group, device, _), step_ps in zip(tries, answers, strict=True):
         cost = session.propose(group, device, limit)
         assert (cost is None) == (step_ps / 1e12 > limit), "a limit and a whole evaluation differ"
     whole = each(oracle.step_ps, columns)
-    moves = each(lambda one: session.propose(one[0], one[1]), asked)
-    within = each(lambda one: session.propose(one[0], one[1], limit), asked)
+    moves = each(lambda one: session.propose(one[0], one[1]), tries)
+    within = each(lambda one: session.propose(one[0], one[1], limit), tries)
     shares = profile(oracle, placement, columns)
     names = "other times", "more than shifted", "before anything differs"
     return [
         Figure(part, "whole evaluation: median", median(whole) * 1e6, "us"),
-        *told(part, "move", whole, moves),
-        *told(part, "move within the limit", whole, within),
+        *ratios(part, "move", whole, moves),
+        *ratios(part, "move within the limit", whole, within),
         *(
             Figure(part, f"ops, {name}", share * 100, "%")
             for name, share in zip(names, shares, strict=True)

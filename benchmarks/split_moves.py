@@ -133,7 +133,7 @@ def measured_apart(model: str, gpus: int, count: int, passes: int) -> Row:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """As a table."""
+    """Print a table."""
     head = ["model", "GPUs", "tasks", "known", "90 %", "first", "90 %", "ratio", "limit", "90 %"]
     head += ["exceed it", "FlexFlow", "tasks"]
     lines = []

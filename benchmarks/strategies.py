@@ -287,7 +287,7 @@ def run(models: list[str], gpus: list[int], count: int, passes: int) -> list[Row
 
 
 def print_rows(rows: list[Row]) -> None:
-    """As a table."""
+    """Print a table."""
     head = [
         "model",
         "GPUs",

@@ -45,11 +45,11 @@ def star(devices: int, bandwidth: str, latency: str = "0 us") -> Cluster:
 
 
 def step(
-    model: Transformer, cluster: Cluster, costs: CostModel | None = None, **told: Any
+    model: Transformer, cluster: Cluster, costs: CostModel | None = None, **chosen: Any
 ) -> tuple[int, int]:
     """Length (ps) and the largest peak (bytes) of a step."""
     costs = costs or CostModel(specs=(SPEC,))
-    task_graph, _ = lower_hybrid(model, Parallelism(**told), collective_model(cluster), costs)
+    task_graph, _ = lower_hybrid(model, Parallelism(**chosen), collective_model(cluster), costs)
     trace = simulate(task_graph, "compiled")
     return trace.end_ps, max(memory.peak for memory in trace.memory)
 
@@ -71,14 +71,14 @@ def steps(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
             st.sampled_from([("1F1B", 1), ("GPipe", 1), ("ZB-H1", 1), ("Interleaved1F1B", 2)])
         )
     assume(pp * chunks <= model.layers)
-    told = {
+    chosen = {
         "dp": dp, "tp": tp, "pp": pp, "schedule": schedule, "chunks": chunks,
         "microbatches": draw(st.sampled_from([4, 8] if pp > 1 else [1, 2, 3])),
         "recompute": draw(st.sampled_from(["none", "selective", "full"])),
         "flash": draw(st.booleans()), "overlap": draw(st.booleans()),
         "ep": draw(st.sampled_from([1, 2])) if model.experts and dp % 2 == 0 else 1,
     }  # fmt: skip
-    return model, told | draw(st.sampled_from([{}, {"gradient_bytes": 2}, {"reduce_bytes": 4}]))
+    return model, chosen | draw(st.sampled_from([{}, {"gradient_bytes": 2}, {"reduce_bytes": 4}]))
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -87,25 +87,25 @@ def test_more_shared_out_needs_at_most_a_bucket_more(
     case: tuple[Transformer, dict[str, Any]], bandwidth: str, latency: Any
 ) -> None:
     """Whatever the network: what is in flight is bounded, however slow it is."""
-    model, told = case
-    cluster = star(told["dp"] * told["tp"] * told["pp"], bandwidth)
+    model, chosen = case
+    cluster = star(chosen["dp"] * chosen["tp"] * chosen["pp"], bandwidth)
     peaks = [
-        step(model, cluster, zero=zero, message_latency=latency, **told)[1] for zero in range(4)
+        step(model, cluster, zero=zero, message_latency=latency, **chosen)[1] for zero in range(4)
     ]
-    shard = shard_of(model, Parallelism(**told))
+    shard = shard_of(model, Parallelism(**chosen))
     layers = [sum(shard.layer_parameters(layer)) for layer in range(model.layers)]
     bucket = max(*layers, shard.embedding_parameters, shard.classifier_parameters)
     for less, more in pairwise(peaks):
-        assert more <= less + told.get("gradient_bytes", 4) * bucket
+        assert more <= less + chosen.get("gradient_bytes", 4) * bucket
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(steps())
 def test_a_network_without_end_makes_them_equal(case: tuple[Transformer, dict[str, Any]]) -> None:
     """What is shared out costs communication alone (and 0 updates more parameters than 1 to 3)."""
-    model, told = case
-    cluster = star(told["dp"] * told["tp"] * told["pp"], "1000 PB/s")
-    lengths = [step(model, cluster, zero=zero, **told)[0] for zero in (1, 2, 3)]
+    model, chosen = case
+    cluster = star(chosen["dp"] * chosen["tp"] * chosen["pp"], "1000 PB/s")
+    lengths = [step(model, cluster, zero=zero, **chosen)[0] for zero in (1, 2, 3)]
     # A message of a byte still takes a picosecond or two.
     assert max(lengths) - min(lengths) < 10**4
 
@@ -125,10 +125,10 @@ def test_gradients_do_not_pile_up() -> None:
             "hold_latency": False},
         }
     )  # fmt: skip
-    found = [
+    taken = [
         step(model, cluster, dp=16, zero=zero, microbatches=8, costs=A100) for zero in range(4)
     ]
-    times, peaks = zip(*found, strict=True)
+    times, peaks = zip(*taken, strict=True)
     assert f"| s | {' | '.join(f'{ps / 1e12:.2f}' for ps in times)} |" in PAGE
     assert f"| GiB | {' | '.join(f'{size / 2**30:.1f}' for size in peaks)} |" in PAGE
     shard = shard_of(model, Parallelism())
@@ -162,10 +162,10 @@ def test_so_many_are_in_flight(zero: int, overlap: bool, in_flight: int) -> None
 
 def test_a_large_layer_is_cut_into_buckets() -> None:
     """Equal parts: the same bytes in more messages, the same computing, less in flight."""
-    told = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"}
+    chosen = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full"}
     cluster, size = star(2, "100 MB/s"), sum(shard_of(SMALL, Parallelism()).layer_parameters(0))
     whole, cut = (
-        lowered(SMALL, Parallelism(bucket=bucket, **told), cluster=cluster)
+        lowered(SMALL, Parallelism(bucket=bucket, **chosen), cluster=cluster)
         for bucket in (size, size // 3)
     )
     counts = [int((plan.role == DATA).sum()) for _, plan in (whole, cut)]
@@ -180,8 +180,8 @@ def test_a_large_layer_is_cut_into_buckets() -> None:
 
 
 def test_tasks_of_one_role_are_numbered_by_their_place_in_an_action() -> None:
-    told = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full", "bucket": 5000}
-    task_graph, _ = lowered(SMALL, Parallelism(**told), cluster=star(2, "100 MB/s"))
+    chosen = {"dp": 2, "zero": 3, "microbatches": 2, "recompute": "full", "bucket": 5000}
+    task_graph, _ = lowered(SMALL, Parallelism(**chosen), cluster=star(2, "100 MB/s"))
     numbers: dict[tuple[str, str], list[int]] = {}
     for text in task_graph.tasks.name:
         name, _, device = text.partition(" ")
@@ -196,8 +196,10 @@ def test_tasks_of_one_role_are_numbered_by_their_place_in_an_action() -> None:
 def test_reductions_have_the_type_that_frameworks_use(zero: int, each: int) -> None:
     """Megatron-LM's are those of its sums, FSDP's and DeepSpeed's those of the parameters."""
 
-    def reduced(**told: Any) -> int:
-        task_graph, plan = lowered(DENSE, Parallelism(dp=2, zero=zero, **told), cluster=boxes(2, 1))
+    def reduced(**chosen: Any) -> int:
+        task_graph, plan = lowered(
+            DENSE, Parallelism(dp=2, zero=zero, **chosen), cluster=boxes(2, 1)
+        )
         return int(task_graph.tasks.bytes[plan.role == DATA].sum())
 
     assert Parallelism(zero=zero).reduced_bytes == each
@@ -207,10 +209,10 @@ def test_reductions_have_the_type_that_frameworks_use(zero: int, each: int) -> N
 
 
 def test_every_message_has_its_latency() -> None:
-    """Collectives and transfers alike take as much longer as is told."""
-    told = {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}
+    """Collectives and transfers alike take as much longer as the latency says."""
+    chosen = {"dp": 2, "tp": 2, "pp": 2, "microbatches": 2}
     (plain, plan), (late, _) = (
-        lowered(SMALL, Parallelism(message_latency=latency, **told)) for latency in (0, "7 us")
+        lowered(SMALL, Parallelism(message_latency=latency, **chosen)) for latency in (0, "7 us")
     )
     taken = [graph.tasks.duration + graph.tasks.lag for graph, _ in ((plain, 0), (late, 0))]
     sent = (plan.role >= 5) & (plan.role <= PIPELINE)

@@ -50,10 +50,10 @@ def scenario(cluster: Cluster, **strategy: Any) -> Scenario:
 @settings(max_examples=12, deadline=None, phases=(Phase.reuse, Phase.generate))
 @given(tapes)
 def test_a_report_is_that_of_all_devices(content: bytes) -> None:
-    asked = world(content)
-    few = reduced(asked)
+    question = world(content)
+    few = reduced(question)
     if not isinstance(few, str):
-        assert figures(few) == figures(expanded(asked))
+        assert figures(few) == figures(expanded(question))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_report_is_that_of_all_devices(content: bytes) -> None:
     ],
 )
 def test_only_what_differs_is_simulated_beside_them(fields: dict[str, Any], simulated: int) -> None:
-    asked = scenario(star(*gpus(**fields)))
-    few, every = run(asked), run(replace(asked, symmetry=False))
+    question = scenario(star(*gpus(**fields)))
+    few, every = run(question), run(replace(question, symmetry=False))
     assert isinstance(few.symmetry, Symmetry)
     assert few.symmetry.to_json(few.trace.task_graph)["simulated"] == simulated
     assert few.symmetry.counted(few.trace.task_graph) == len(every.trace.task_graph.tasks)
@@ -81,15 +81,15 @@ def test_switches_may_stand_between_devices() -> None:
     devices = (Device("spare", "p4000"), first, Device("between", "switch"), *rest)
     links = [Link((gpu.name, "between"), "1 GB/s") for gpu in (first, *rest)]
     names = tuple(gpu.name for gpu in (first, *rest))
-    asked = scenario(Cluster("mixed", devices, tuple(links)), devices=names)
-    few, every = run(asked), run(replace(asked, symmetry=False))
+    question = scenario(Cluster("mixed", devices, tuple(links)), devices=names)
+    few, every = run(question), run(replace(question, symmetry=False))
     assert isinstance(few.symmetry, Symmetry)
     assert figures(few) == figures(every)
 
 
 def test_tasks_are_those_of_the_same_name_and_place_among_all() -> None:
-    asked = scenario(star(*gpus(kind="p4000")))
-    few, every = (_tasks(run(there)) for there in (asked, replace(asked, symmetry=False)))
+    question = scenario(star(*gpus(kind="p4000")))
+    few, every = (_tasks(run(there)) for there in (question, replace(question, symmetry=False)))
     assert len(few) < len(every)
     assert few.items() <= every.items()
     assert few["x#5"][0] == "gpu:5"
@@ -103,10 +103,12 @@ def _tasks(report: Report) -> dict[str, tuple[str, int, int]]:
 
 
 def test_the_oracle_scores_them_as_all_devices() -> None:
-    asked = scenario(star(*gpus(memory=2000)))
-    few, every = (oracle_of(replace(asked, symmetry=on))("data-parallel") for on in (True, False))
+    question = scenario(star(*gpus(memory=2000)))
+    few, every = (
+        oracle_of(replace(question, symmetry=on))("data-parallel") for on in (True, False)
+    )
     assert few == every
-    assert few.step_ps == run(asked).step_ps
+    assert few.step_ps == run(question).step_ps
     assert not few.feasible
 
 
@@ -146,9 +148,9 @@ def test_where_devices_share_more_all_are_simulated(
 
 
 def test_what_ifs_ask_about_single_devices() -> None:
-    asked = scenario(star(*gpus(kind="p4000")))
+    question = scenario(star(*gpus(kind="p4000")))
     answers = [
-        what_ifs(run(there), None, there) for there in (asked, replace(asked, symmetry=False))
+        what_ifs(run(there), None, there) for there in (question, replace(question, symmetry=False))
     ]
     assert answers[0] == answers[1]
 
@@ -187,14 +189,14 @@ def test_it_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def written(tmp_path: Path, name: str, **options: Any) -> str:
     path = tmp_path / name
-    asked = {
+    question = {
         "version": 1,
         "graph": {"model": "lenet", "batch": 20},
         "cluster": {"preset": "flexflow-p100", "nodes": 5},
         "strategy": {"version": 1, "short": "data-parallel"},
         "options": options,
     }
-    path.write_text(json.dumps(asked))
+    path.write_text(json.dumps(question))
     return str(path)
 
 
@@ -211,8 +213,8 @@ def test_what_pairs_tasks_simulates_every_device(
     assert "What if" in Path(page).read_text(encoding="utf-8")
     answers = []
     capsys.readouterr()
-    for asked in (few, every):
-        assert main(["calibrate", asked, trace, "--fit", "gap", "--json"]) == 0
+    for question in (few, every):
+        assert main(["calibrate", question, trace, "--fit", "gap", "--json"]) == 0
         answers.append(json.loads(capsys.readouterr().out))
     assert answers[0] == answers[1]
     assert all(residual["residual_s"] == 0 for residual in answers[0]["residuals"])
@@ -232,7 +234,7 @@ def test_work_by_kind_is_that_of_all_devices(
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 64, 512])
 def test_resnet_50_is_that_of_all_devices(count: int) -> None:
-    asked = load_scenario(
+    question = load_scenario(
         {
             "version": 1,
             "graph": {"model": "resnet-50", "batch": 32 * count},
@@ -240,6 +242,6 @@ def test_resnet_50_is_that_of_all_devices(count: int) -> None:
             "strategy": {"version": 1, "short": "data-parallel"},
         }
     )
-    few = reduced(asked)
+    few = reduced(question)
     assert not isinstance(few, str)
-    assert figures(few) == figures(expanded(asked, "compiled"))
+    assert figures(few) == figures(expanded(question, "compiled"))
