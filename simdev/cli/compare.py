@@ -55,21 +55,24 @@ def _subjects(*files: str) -> tuple[Any, Any]:
 
 
 def _text(first: Any, second: Any) -> str:
-    from ..report.page import compare_tables, verdict
+    from ..report.page import compare_tables, reasons, verdict
     from ..report.table import table_text
 
-    parts = [f"A: {first.name}\nB: {second.name}\n{verdict(first, second)}"]
+    why = reasons(first.report, second.report)
+    lines = [f"A: {first.name}", f"B: {second.name}", verdict(first, second), *why]
+    parts = ["\n".join(lines)]
     tables = compare_tables(first.report, second.report)
     return "\n\n".join([*parts, *(table_text(table) for table in tables if table.rows)])
 
 
 def _json(first: Any, second: Any) -> str:
-    from ..report.page import compare_tables, verdict
+    from ..report.page import compare_tables, reasons, verdict
 
     comparison = {
         "a": first.name,
         "b": second.name,
         "verdict": verdict(first, second),
+        "reasons": list(reasons(first.report, second.report)),
         "sheets": [table.to_json() for table in compare_tables(first.report, second.report)],
     }
     return json.dumps(comparison, indent=1, allow_nan=False)

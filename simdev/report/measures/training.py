@@ -106,6 +106,11 @@ class Training:
         return cls(large, stages, once / most, (once + twice) / most, tokens)
 
     @property
+    def tokens(self) -> int:
+        """Words that a step trains on."""
+        return self.large.parallelism.samples * self.large.model.length
+
+    @property
     def terms(self) -> dict[str, float]:
         """Seconds by TERMS, the mean over the ranks; they add up to the step time."""
         count = len(self.stages)

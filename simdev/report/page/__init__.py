@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..results import is_results, read_results, results_data
 from ..whatif import WhatIf, what_ifs
-from .compare import compare_data, compare_tables, verdict
+from .compare import compare_data, compare_tables, reasons, verdict
 from .html import page
 from .step import Subject, read_subject, run_data
 
@@ -20,6 +20,7 @@ __all__ = [
     "page",
     "read_results",
     "read_subject",
+    "reasons",
     "results_data",
     "run_data",
     "verdict",

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...units import format_bytes, format_seconds
 from ..measures.alike import task_counts
+from ..measures.difference import difference, difference_tables
 from ..measures.spans import transfer_mask
 from ..report import Report
 from ..table import BYTES, CHANGE, COUNT, SHARE, TEXT, TIME, Table, change
@@ -32,7 +33,10 @@ def compare_data(first: Subject, second: Subject) -> dict[str, Any]:
         "fits": all(report.feasible for report in reports),
         "headline": verdict(first, second),
         "facts": [],
-        "notes": [f"{letter}: {note}" for letter, s in subjects.items() for note in notes(s)],
+        "notes": [
+            *reasons(*reports),
+            *(f"{letter}: {note}" for letter, s in subjects.items() for note in notes(s)),
+        ],
         "names": [subject.name for subject in subjects.values()],
         "headlines": [headline(report) for report in reports],
         "timelines": [timeline(report.trace) for report in reports],
@@ -57,10 +61,22 @@ def verdict(first: Subject, second: Subject) -> str:
     return f"{b} {how} as {a}"
 
 
+def reasons(first: Report, second: Report) -> Iterator[str]:
+    """Why one of two large models' steps takes longer; of other steps nothing is told."""
+    if first.training is None or second.training is None:
+        return
+    yield f"{difference(first.training, second.training).sentence()}."
+    counts = first.training.tokens, second.training.tokens
+    if counts[0] != counts[1]:
+        yield f"A trains on {counts[0]:,} tokens a step, B on {counts[1]:,}."
+
+
 def compare_tables(first: Report, second: Report) -> Iterator[Table]:
     """What changed, from the whole to the single task."""
     reports = first, second
     yield _step_table(first, second)
+    if first.training is not None and second.training is not None:
+        yield from difference_tables(first.training, second.training)
     title = "Critical path: what the step time is spent on"
     yield _time_table(title, "blame", first.blame, second.blame)
     devices = [{device.name: device for device in report.devices} for report in reports]
@@ -93,11 +109,25 @@ def _step_table(first: Report, second: Report) -> Table:
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),
             ("largest peak", peak, format_bytes(peak)),
             ("memory over capacity", report.memory_excess, format_bytes(report.memory_excess)),
+            *_training_figures(report),
         ]
 
-    pairs = zip(figures(first), figures(second), strict=True)
-    rows = tuple((name, a, b, change(x, y)) for (name, x, a), (_, y, b) in pairs)
+    left, right = ({row[0]: row[1:] for row in figures(report)} for report in (first, second))
+    rows = tuple(
+        (name, left[name][1], right[name][1], change(left[name][0], right[name][0]))
+        for name in left
+        if name in right
+    )
     return Table("The step", {"": TEXT, "A": TEXT, "B": TEXT, "change": CHANGE}, rows)
+
+
+def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
+    """What only a large model's step has, beside that of another."""
+    training = report.training
+    if training is not None:
+        yield "tokens/s", training.tokens_per_s, f"{training.tokens_per_s:,.0f}"
+        yield "MFU", training.mfu, f"{training.mfu:.1%}"
+        yield "HFU", training.hfu, f"{training.hfu:.1%}"
 
 
 def _time_table(
