@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import apart
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -144,10 +144,8 @@ def reader(tmp_path_factory):
 )
 def test_python_of_the_documents_runs(page, reader):
     """In a process of its own: what a page registers is nobody else's."""
-    done = subprocess.run(
-        [sys.executable, "-c", python_of(page)], cwd=reader, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    wrong = apart.python(python_of(page), reader)
+    assert not wrong, wrong
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
