@@ -3,7 +3,7 @@ devices.
 
 The names below are the front door; each is imported when it is first asked for. ``load_scenario``
 opens a file, ``run`` answers any scenario with a Report, ``oracle_of`` and ``Oracle`` score many
-placements of one, ``sweep`` runs many.
+placements of one, ``sweep`` runs many, ``plan`` tries every way to spread a large model.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .report import run
     from .report.figures import plot_gantt
     from .scenario import Scenario, load_scenario
+    from .search.plan import plan
     from .strategy import Strategy
     from .sweep import sweep
 
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "load_scenario",
     "oracle_of",
+    "plan",
     "plot_gantt",
     "run",
     "simulate",
@@ -57,6 +59,7 @@ _HOMES = {
     "report": ("run",),
     "report.figures": ("plot_gantt",),
     "scenario": ("Scenario", "load_scenario"),
+    "search.plan": ("plan",),
     "strategy": ("Strategy",),
     "sweep": ("sweep",),
 }

@@ -27,6 +27,7 @@ from . import (
     family,
     import_,
     pipeline,
+    plan,
     profile,
     report,
     search,
@@ -38,8 +39,8 @@ from . import (
 from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, add_options
 
 VERBS = (
-    simulate, sweep, report, compare, search, train, family, pipeline, check, import_, calibrate,
-    profile, serve, clusters,
+    simulate, sweep, report, compare, plan, search, train, family, pipeline, check, import_,
+    calibrate, profile, serve, clusters,
 )  # fmt: skip
 
 

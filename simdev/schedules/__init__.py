@@ -12,12 +12,14 @@ from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .dualpipe import dualpipe
 from .generate import (
     BIDIRECTIONAL,
+    CHUNKED,
     SCHEDULES,
     SEARCHED,
     full_name,
     gpipe,
     named_schedule,
     one_forward_one_backward,
+    round_of,
     round_robin,
 )
 from .heuristic import searched_schedule, zero_bubble
@@ -28,6 +30,7 @@ from .times import StageTimes, stage_times
 __all__ = [
     "BACKWARD",
     "BIDIRECTIONAL",
+    "CHUNKED",
     "FORWARD",
     "INPUT",
     "SCHEDULES",
@@ -43,6 +46,7 @@ __all__ = [
     "named_schedule",
     "one_forward_one_backward",
     "read_csv",
+    "round_of",
     "round_robin",
     "schedule_csv",
     "searched_schedule",

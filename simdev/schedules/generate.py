@@ -47,6 +47,20 @@ def one_forward_one_backward(
     do not fill whole rounds of p or a little more (chunks > 1).
     """
     check_sizes(ranks, microbatches, chunks)
+    size = round_of(ranks, microbatches, chunks)
+    rows = []
+    for rank in range(ranks):
+        warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
+        delay = per_hop * rank if split else None
+        rows.append(_rank_row(rank, ranks, chunks, size, microbatches, warmup, delay))
+    return Schedule(tuple(rows), name, asynchronous)
+
+
+def round_of(ranks: int, microbatches: int, chunks: int = 1) -> int:
+    """How many microbatches make a round of an interleaved schedule, and of any other all of them.
+
+    Raises InputError where they do not fill whole rounds.
+    """
     rounds = max(1, microbatches // ranks)
     if chunks > 1 and microbatches % rounds:
         raise InputError(
@@ -54,13 +68,7 @@ def one_forward_one_backward(
             f"{ranks} ranks make of them, got {microbatches}"
         )
     # With one chunk a round is the whole step: no chunk has to wait for another.
-    size = microbatches // rounds if chunks > 1 else microbatches
-    rows = []
-    for rank in range(ranks):
-        warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
-        delay = per_hop * rank if split else None
-        rows.append(_rank_row(rank, ranks, chunks, size, microbatches, warmup, delay))
-    return Schedule(tuple(rows), name, asynchronous)
+    return microbatches // rounds if chunks > 1 else microbatches
 
 
 def _rank_row(
@@ -144,6 +152,8 @@ _KINDS = {
     "PipeDream": _Kind(asynchronous=True),
 }
 SCHEDULES = ("GPipe", *_KINDS)
+CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
+"""Those that may run several stages a rank."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 BIDIRECTIONAL = ("DualPipe",)
@@ -187,7 +197,7 @@ def named_schedule(
         full = "Interleaved1F1B"
     kind = _KINDS["ZB-H1"] if full in SEARCHED else _KINDS.get(full, _Kind())
     if chunks > 1 and not kind.chunked:
-        several = " and ".join(name for name in _KINDS if _KINDS[name].chunked)
+        several = " and ".join(CHUNKED)
         raise InputError(f"chunks: {full} runs one stage a rank; {several} run several")
     if replicas and not kind.asynchronous:
         raise InputError(f"replicas: {full} has none; the stages of PipeDream may have several")

@@ -1,0 +1,177 @@
+"""``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, printable, reason_of
+from .options import DONE, INFEASIBLE
+
+if TYPE_CHECKING:
+    from ..search.plan import Plans
+
+HELP = "the best ways to spread a large model over a cluster, at a fixed global batch"
+DESCRIPTION = (
+    "Tries every legal combination of dp, cp, tp, pp, ep, microbatch, schedule, chunks, ZeRO and "
+    "recomputation: the plans that fit, the fastest first. Exits 1 where none fits."
+)
+OPTIONS = (
+    ("model", "MODEL", "like llama3-70b, or the config.json of a release"),
+    ("--cluster", "NAME", "a preset or a file", {"required": True}),
+    ("--nodes", "N,N", "machines, of a preset; each count is tried", {"default": None}),
+    ("--global-batch", "N", "samples of a step", {"required": True}),
+    ("--sequence", "N", "words of a sample (default: the model's)"),
+    (
+        "--set",
+        "FIELD=V,V",
+        "values of a field of the pipeline, like tp=4,8 or schedule=1F1B,ZB-H1 or flash=true; what "
+        "is not set is tried in every legal way",
+        {"action": "append", "default": []},
+    ),
+    ("--top", "N", "so many plans (default 10)", {"default": 10}),
+    ("--price", "S", "of an hour of a device: adds what a million tokens cost"),
+    ("-o --out", "DIR", "write a scenario for each plan into this folder"),
+    ("--json", "", "print the plans as JSON"),
+)
+REASONS_SHOWN = 6
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb; returns the exit code. Raises InputError."""
+    from ..search.plan import choices_of, plans_of, question_of
+
+    question = question_of(
+        args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
+    )
+    plans = plans_of(question, choices_of(_choices(args.set)), args.top, args.price)
+    if args.out is not None:
+        _write(plans, args.out)
+    print(_json(plans) if args.json else "\n".join(_lines(plans)))
+    return DONE if plans.best else INFEASIBLE
+
+
+def _nodes(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f'--nodes: must be whole numbers, got "{text}"') from None
+
+
+def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by field. A value is JSON where it reads as such, else text. Raises InputError."""
+    choices: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text}: must be FIELD=VALUE,VALUE,...")
+        if name in choices:
+            raise InputError(f"--set {name}: is set twice")
+        choices[name] = [_value(name, value.strip()) for value in values.split(",")]
+    return choices
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "offload":  # commas stand between plans here
+        return [part for part in text.split("+") if part]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _write(plans: Plans, folder: str) -> None:
+    """A scenario for each plan, named by its place: ``01.json``. Raises InputError."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for number, scenario in enumerate(plans.frame["scenario"], 1):
+            with open(os.path.join(folder, f"{number:02}.json"), "w", encoding="utf-8") as file:
+                json.dump(scenario, file, indent=1, default=str)
+                file.write("\n")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
+
+
+def _json(plans: Plans) -> str:
+    rows = [
+        {name: _plain(value) for name, value in row.items()}
+        for row in plans.frame.to_dict("records")
+    ]
+    return json.dumps({"counts": plans.summary, "plans": rows}, indent=1, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, and pandas has a value of its own for what is missing."""
+    return None if value != value or type(value).__name__ == "NAType" else value
+
+
+def _lines(plans: Plans) -> Iterator[str]:
+    yield from _head(plans)
+    if plans.best:
+        from ..report.table import table_text
+
+        yield table_text(_table(plans), width=None)
+
+
+def _head(plans: Plans) -> Iterator[str]:
+    """The size of the space, and what became of it."""
+    counts = plans.counts
+    question = plans.question
+    words = question.global_batch * question.model.length
+    yield (
+        f"{printable(question.model.name)}: {question.global_batch:,} samples of "
+        f"{question.model.length:,} words a step ({words:,} tokens)"
+    )
+    proved = counts.unfit + counts.slower
+    yield (
+        f"{counts.legal:,} plans: {counts.unfit:,} proved not to fit, {counts.slower:,} proved "
+        f"slower, {counts.simulated:,} simulated ({counts.overflowing:,} of them do not fit); "
+        f"{plans.seconds:.1f} s, {(proved + counts.simulated) / plans.seconds:,.0f} plans/s"
+    )
+    yield from _reasons("illegal", counts.illegal)
+    yield from _reasons("refused", counts.refused or {})
+    if not plans.best:
+        yield "No plan fits."
+
+
+def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
+    if not counts:
+        return
+    yield f"{sum(counts.values()):,} combinations are {title}:"
+    most = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    for reason, count in most[:REASONS_SHOWN]:
+        yield f"  {printable(reason)}: {count:,}"
+    if len(most) > REASONS_SHOWN:
+        rest = sum(count for _, count in most[REASONS_SHOWN:])
+        yield f"  {len(most) - REASONS_SHOWN:,} more reasons: {rest:,}"
+
+
+def _table(plans: Plans) -> Any:
+    """What people want to see of the plans."""
+    from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
+
+    frame = plans.frame
+    several = [name for name in ("devices", "cp", "ep") if frame[name].nunique() > 1]
+    names = [*several, "dp", "tp", "pp", "microbatch", "schedule", "zero", "recompute"]
+    columns = {"#": NUMBER} | dict.fromkeys(names, TEXT)
+    columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
+    columns |= {"bubble": SHARE, "exposed": SHARE, "$/M tokens": TEXT, "why slower": TEXT}
+    rows = []
+    for number, row in enumerate(frame.to_dict("records"), 1):
+        row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
+        cost = row["cost_per_million_tokens"]
+        cells = [row[name] if isinstance(row[name], str) else f"{row[name]:,}" for name in names]
+        figures = row["step_time_ps"], f"{row['tokens_per_s']:,.0f}", row["mfu"], row["peak_bytes"]
+        shares = row["bubble"], row["exposed_communication"]
+        price = "" if plans.price is None else f"{cost:.4f}"
+        rows.append((number, *cells, *figures, *shares, price, row["why"]))
+    if plans.price is None:
+        rows = [(*row[:-2], row[-1]) for row in rows]
+        del columns["$/M tokens"]
+    title = "The best plans, and the front of step time, memory and devices"
+    return Table(title, columns, tuple(rows), shown=len(rows))

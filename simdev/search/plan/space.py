@@ -1,0 +1,289 @@
+"""The space of plans: every legal way to spread the step of a large model at a fixed global batch.
+
+A *layout* deals the devices out to degrees, a *setup* adds what a microbatch is and what is made
+again, a *plan* adds the schedule and ZeRO. What differs in name alone counts once: one rank has no
+pipeline to schedule, one replica has nobody to share states with, and selective recomputation has
+nothing to repeat where attention keeps no scores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import product
+from typing import Any, NamedTuple
+
+from ...errors import InputError, refuse
+from ...models.large import Transformer, shard_of, uses_flash
+from ...schedules import CHUNKED, full_name, round_of
+from ...schedules.sizes import check_sizes
+from ...strategy.parallelism import CONTEXTS, RECOMPUTES, Parallelism
+
+DEGREES = "dp", "cp", "tp", "pp", "ep"
+SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
+"""Those that are tried where nobody names others."""
+ZEROS = 0, 1, 2, 3
+COUNTS = (*DEGREES, "microbatch", "chunks")
+LISTED = {"schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS}
+FOLLOWS = {
+    "microbatches": "follows from the global batch",
+    "table": "a plan has a schedule by its name",
+    "stage_layers": "layers are dealt out evenly",
+    "stages": "goes with a graph of ops",
+    "ranks": "goes with a graph of ops",
+}
+
+
+class Layout(NamedTuple):
+    """The degrees, on the cluster of a number among those that are tried."""
+
+    cluster: int
+    dp: int
+    cp: int
+    tp: int
+    pp: int
+    ep: int
+    context: str
+
+
+class Setup(NamedTuple):
+    """A layout with its microbatches; ``others`` are further fields of Parallelism."""
+
+    layout: Layout
+    microbatch: int
+    microbatches: int
+    recompute: str
+    others: tuple[tuple[str, Any], ...]
+
+
+class Plan(NamedTuple):
+    """A setup with its schedule and what replicas share out."""
+
+    setup: Setup
+    schedule: str
+    chunks: int
+    zero: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it tells of a Parallelism, as it was given."""
+        layout, setup = self.setup.layout, self.setup
+        degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
+        sizes = {"microbatch": setup.microbatch, "microbatches": setup.microbatches}
+        options = {"schedule": self.schedule, "chunks": self.chunks, "zero": self.zero}
+        return degrees | sizes | options | {"recompute": setup.recompute, **dict(setup.others)}
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """What is simulated."""
+        return Parallelism(**self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What may be chosen: ``counts`` by name where not all are, ``listed`` values by field, and the
+    settings of all ``others`` that are tried.
+    """
+
+    counts: Mapping[str, tuple[int, ...]]
+    listed: Mapping[str, tuple[Any, ...]]
+    others: tuple[tuple[tuple[str, Any], ...], ...]
+
+
+def choices_of(given: Mapping[str, Any] | None) -> Choices:
+    """Choices by field of ``strategy.pipeline``: a value, or a list of those to try.
+
+    Raises InputError.
+    """
+    values = {name: _several(value) for name, value in (given or {}).items()}
+    if "offload" in values:  # a text is one thing to offload, "" none
+        values["offload"] = tuple(
+            tuple(filter(None, [v])) if isinstance(v, str) else v for v in values["offload"]
+        )
+    refuse(_problems(values))
+    counts = {name: values[name] for name in COUNTS if name in values}
+    listed = {name: values.get(name, default) for name, default in LISTED.items()}
+    listed["schedule"] = tuple(dict.fromkeys(map(full_name, listed["schedule"])))
+    rest = {n: v for n, v in values.items() if n not in counts and n not in listed}
+    others = tuple(tuple(zip(rest, each, strict=True)) for each in product(*rest.values()))
+    for each in others:
+        Parallelism(**dict(each))  # refuses what no plan could have
+    return Choices(counts, listed, others)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    values = value if isinstance(value, (list, tuple, range)) else [value]
+    return tuple(dict.fromkeys(tuple(v) if isinstance(v, list) else v for v in values))
+
+
+def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
+    known = {field.name for field in fields(Parallelism)}
+    for name, each in values.items():
+        if name not in known:
+            yield f"{name}: is no field of a pipeline; there are {', '.join(sorted(known))}"
+        elif name in FOLLOWS:
+            yield f"{name}: {FOLLOWS[name]}"
+        elif not each:
+            yield f"{name}: has no values"
+        elif name in (*COUNTS, *LISTED):
+            for value in each:
+                try:
+                    Parallelism(**({name: value} | ({"dp": value} if name == "ep" else {})))
+                except InputError as error:
+                    yield from error.problems
+
+
+def divisors(number: int) -> list[int]:
+    """Those of a number, the least first."""
+    low = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All plans of a model on one of several clusters of so many ``devices``."""
+
+    model: Transformer
+    devices: tuple[int, ...]
+    global_batch: int
+    choices: Choices
+
+    def setups(self, illegal: Counter[str]) -> Iterator[Setup]:
+        """The legal ones in their order; plans that are none are counted by their reasons."""
+        for number in range(len(self.devices)):
+            for layout in self._layouts(number):
+                for others in self.choices.others:
+                    reason = self._reason(layout, others)
+                    if reason is None:
+                        yield from self._of_layout(layout, others, illegal)
+                    else:
+                        illegal[reason] += self._size(layout, others)
+
+    def plans(self, setup: Setup) -> list[Plan]:
+        """The legal ones of a setup in their order."""
+        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
+        return [Plan(setup, *each, zero) for each in schedules for zero in self._zeros(setup[0])]
+
+    def count(self, setup: Setup) -> int:
+        """How many plans a setup has."""
+        schedules, _ = self._schedules(setup.layout.pp, setup.microbatches)
+        return len(schedules) * len(self._zeros(setup.layout))
+
+    def _allowed(self, name: str, numbers: Sequence[int]) -> Sequence[int]:
+        chosen = self.choices.counts.get(name)
+        return numbers if chosen is None else [n for n in numbers if n in chosen]
+
+    def _layouts(self, number: int) -> Iterator[Layout]:
+        devices = self.devices[number]
+        for tp in self._allowed("tp", divisors(devices)):
+            for pp in self._allowed("pp", divisors(devices // tp)):
+                rest = devices // tp // pp
+                for cp in self._allowed("cp", divisors(rest)):
+                    for dp in self._allowed("dp", [rest // cp]):
+                        yield from self._of_degrees(number, dp, cp, tp, pp)
+
+    def _of_degrees(self, number: int, dp: int, cp: int, tp: int, pp: int) -> Iterator[Layout]:
+        experts = divisors(dp * cp) if self.model.experts else [1]
+        contexts = self.choices.listed["context"]
+        for ep in self._allowed("ep", experts):
+            for context in contexts if cp > 1 else contexts[:1]:
+                yield Layout(number, dp, cp, tp, pp, ep, context)
+
+    def _reason(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
+        """Why no plan can have this layout; None where some can."""
+        if self.model.layers < layout.pp:
+            return f"pp: {layout.pp} stages for {self.model.layers} layers"
+        if self.global_batch % layout.dp:
+            return f"dp: {layout.dp} does not divide the global batch of {self.global_batch}"
+        return _misfit(self.model, layout._replace(cluster=0, pp=1), others)
+
+    def _of_layout(
+        self, layout: Layout, others: tuple[tuple[str, Any], ...], illegal: Counter[str]
+    ) -> Iterator[Setup]:
+        recomputes, zeros = self._recomputes(layout, others), len(self._zeros(layout))
+        for microbatch in self._microbatches(layout):
+            microbatches = self.global_batch // layout.dp // microbatch
+            for reason, count in self._schedules(layout.pp, microbatches)[1].items():
+                illegal[reason] += count * zeros * len(recomputes)
+            for recompute in recomputes:
+                yield Setup(layout, microbatch, microbatches, recompute, others)
+
+    def _microbatches(self, layout: Layout) -> Sequence[int]:
+        return self._allowed("microbatch", divisors(max(self.global_batch // layout.dp, 1)))
+
+    def _recomputes(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+        chosen = self.choices.listed["recompute"]
+        if "none" in chosen and uses_flash(self.model, Parallelism(**dict(others))):
+            return tuple(name for name in chosen if name != "selective")
+        return chosen
+
+    def _zeros(self, layout: Layout) -> tuple[int, ...]:
+        zeros = self.choices.listed["zero"]
+        return zeros if layout.dp * layout.cp > 1 else zeros[:1]
+
+    def _schedules(self, pp: int, microbatches: int) -> tuple[list[tuple[str, int]], Counter[str]]:
+        """Schedules with their chunks, and how many are none by their reasons."""
+        chunks = self.choices.counts.get("chunks")
+        return _schedules(
+            self.choices.listed["schedule"], chunks, pp, microbatches, self.model.layers
+        )
+
+    def _size(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> int:
+        """How many plans an illegal layout would have."""
+        total = 0
+        for microbatch in self._microbatches(layout):
+            microbatches = max(self.global_batch // layout.dp // microbatch, 1)
+            schedules, illegal = self._schedules(layout.pp, microbatches)
+            total += len(schedules) + illegal.total()
+        return total * len(self._zeros(layout)) * len(self._recomputes(layout, others))
+
+
+@cache
+def _misfit(model: Transformer, layout: Layout, others: tuple[tuple[str, Any], ...]) -> str | None:
+    """What does not divide the sizes of a model; the first of several."""
+    degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
+    try:
+        shard_of(model, Parallelism(**degrees, **dict(others)))
+    except InputError as error:
+        return error.problems[0]
+    return None
+
+
+@cache
+def _schedules(
+    names: tuple[str, ...],
+    chosen: tuple[int, ...] | None,
+    pp: int,
+    microbatches: int,
+    layers: int,
+) -> tuple[list[tuple[str, int]], Counter[str]]:
+    if pp == 1:
+        name = "1F1B" if {"1F1B", *CHUNKED} & set(names) else names[0]
+        return ([(name, 1)] if chosen is None or 1 in chosen else []), Counter()
+    legal: list[tuple[str, int]] = []
+    illegal: Counter[str] = Counter()
+    for name in names:
+        several = range(2, max(layers // pp, 1) + 1) if chosen is None else chosen
+        for chunks in several if name in CHUNKED else (1,):
+            if chosen is not None and chunks not in chosen:
+                continue
+            reason = _unrunnable(pp, microbatches, chunks, layers)
+            if reason is None:
+                legal.append((name, chunks))
+            else:
+                illegal[reason] += 1
+    return legal, illegal
+
+
+def _unrunnable(pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
+    """Why no schedule has so many chunks a rank."""
+    if pp * chunks > layers:
+        return f"chunks: {pp * chunks} stages for {layers} layers"
+    try:
+        check_sizes(pp, microbatches, chunks)
+        round_of(pp, microbatches, chunks)
+    except InputError as error:
+        return error.problems[0]
+    return None

@@ -1,0 +1,102 @@
+"""Plans of large models: what is legal, which is best, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+import pytest
+
+import simdev
+from simdev.errors import InputError
+from simdev.models.large import LARGE
+from simdev.search.plan import Space, choices_of, plans_of, question_of
+from simdev.strategy.parallelism import Parallelism
+
+TINY = {"model": "llama3.2-1b", "layers": 4, "length": 512}
+FEW = {"schedule": ["1F1B", "ZB-H1"], "recompute": "none", "zero": [0, 3], "cp": 1, "tp": [1, 4]}
+
+
+def space(model: str, devices: int, batch: int, **options: object) -> Space:
+    return Space(LARGE[model], (devices,), batch, choices_of(options))
+
+
+def test_every_combination_of_the_degrees_is_a_plan_or_has_a_reason() -> None:
+    illegal: Counter[str] = Counter()
+    narrow = {"schedule": "1F1B", "zero": 1, "recompute": "none", "microbatch": 1, "cp": 1}
+    setups = list(space("llama3-8b", 64, 512, **narrow).setups(illegal))
+    # 64 = 2 ** 6 in three degrees: 28 ways.
+    assert len(setups) == 21
+    assert illegal == {
+        "tp: 16 does not divide kv_heads 8 of llama3-8b": 3,
+        "tp: 32 does not divide kv_heads 8 of llama3-8b": 2,
+        "tp: 64 does not divide heads 32, kv_heads 8 of llama3-8b": 1,
+        "pp: 64 stages for 32 layers": 1,
+    }
+
+
+def test_plans_keep_the_global_batch_and_take_all_devices() -> None:
+    whole = space("mixtral-8x7b", 16, 24)
+    plans = [plan for setup in whole.setups(Counter()) for plan in whole.plans(setup)]
+    assert len(plans) == len(set(plans)) == sum(map(whole.count, whole.setups(Counter())))
+    for plan in plans[:: len(plans) // 200]:
+        p = plan.parallelism
+        assert isinstance(p, Parallelism)
+        assert (p.samples, p.devices) == (24, 16)
+
+
+def test_stages_and_rounds_that_cannot_be_are_counted() -> None:
+    illegal: Counter[str] = Counter()
+    list(space("llama3-8b", 8, 6, pp=4, tp=1, dp=2, chunks=[2, 16]).setups(illegal))
+    assert any(reason.startswith("chunks: 64 stages for 32 layers") for reason in illegal)
+
+
+def test_the_frame_holds_the_fastest_plans_and_scenarios_that_open() -> None:
+    frame = simdev.plan(TINY, "dgx-h100", 8, options={**FEW, "microbatch": 1}, price=2.0)
+    assert list(frame["step_time_ps"]) == sorted(frame["step_time_ps"])
+    assert frame["why"][0] == ""
+    assert all(frame["why"][1:])
+    for row in frame.to_dict("records"):
+        report = simdev.run(simdev.load_scenario(row["scenario"]))
+        assert report.step_ps == row["step_time_ps"]
+        assert report.feasible
+        assert report.training is not None
+        assert report.training.tokens_per_s == row["tokens_per_s"]
+        assert max(memory.peak for memory in report.memories) == row["peak_bytes"]
+        assert prod(row[name] for name in ("dp", "cp", "tp", "pp")) == row["devices"] == 8
+        cost = 2.0 * 8 / 3600 / row["tokens_per_s"] * 1e6
+        assert row["cost_per_million_tokens"] == pytest.approx(cost)
+
+
+def test_the_front_is_of_steps_memory_and_devices() -> None:
+    question = question_of(TINY, "dgx-h100", 8, [1, 2])
+    plans = plans_of(
+        question, choices_of({**FEW, "microbatch": 1, "schedule": "1F1B", "pp": [1, 2]})
+    )
+    points = [
+        (s.row["step_ps"], s.row["peak_bytes"], question.devices[s.plan.setup.layout.cluster])
+        for s in plans.front
+    ]
+    for point in points:
+        assert not any(
+            other != point and all(a <= b for a, b in zip(other, point, strict=True))
+            for other in points
+        )
+    assert {point[2] for point in points} == {8, 16}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"tp": 3}, "no combination"),
+        ({"microbatches": 4}, "follows from the global batch"),
+        ({"speed": 4}, "is no field of a pipeline"),
+        ({"tp": 0}, "tp: must be a whole number"),
+        ({"schedule": "2F2B"}, "schedule: must be one of"),
+        ({"tp": 8, "recompute": "some"}, "recompute: must be one of"),
+        ({"offload": "activations"}, "host_bandwidth"),
+    ],
+)
+def test_choices_that_cannot_be_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        simdev.plan("llama3-8b", "dgx-h100", 8, options=options)
