@@ -48,6 +48,7 @@ COUNTS = {
     "cp": "parts of every sample's words (context parallelism)",
     "microbatches": "microbatches of a replica and step",
     "microbatch": "samples of a microbatch",
+    "global_batch": "samples of a step, instead of microbatches, which follow from it",
     "chunks": "stages a rank, of interleaved schedules",
     "zero": "0 to 3: what the replicas share out (default 1, the optimizer state)",
     "prefetch": "layers whose parameters or activations are fetched ahead (default 1)",

@@ -79,6 +79,7 @@ class _PipelineShape(TypedDict, total=False):
     context: str
     microbatches: int
     microbatch: int
+    global_batch: int | None
     schedule: str
     chunks: int
     table: str | None
@@ -291,7 +292,12 @@ def read_pipeline(value: Any, folder: str, problems: list[str]) -> Parallelism |
     try:
         if fields.get("table") is not None:
             fields["table"] = _table(fields, folder)
-        return Parallelism(**fields)
+        pipeline = Parallelism(**fields)
+        # Parallelism cannot tell a 1 that was written from its default.
+        if fields.get("microbatches", pipeline.microbatches) != pipeline.microbatches:
+            follows = f"{pipeline.microbatches:,} follow from global_batch; give one of them"
+            raise InputError(f"microbatches: {fields['microbatches']}, but {follows}")
+        return pipeline
     except InputError as error:
         # A table is a file of its own: its problems are told of it.
         prefix = "pipeline." if error.file is None else f"pipeline.table: {error.file}: "

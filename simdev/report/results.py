@@ -21,6 +21,8 @@ COLUMNS: Mapping[str, Any] = {
     "cluster_name": "str",
     "ops": "Int64",
     "devices": "Int64",
+    "global_batch": "Int64",
+    "microbatches": "Int64",
     "step_time_s": "float64",
     "step_time_ps": "Int64",
     "first_step_s": "float64",

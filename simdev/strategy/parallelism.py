@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from ..errors import InputError
+from ..errors import InputError, collecting
 from ..frozen import freeze
 from ..units import Number, is_count, parse_bandwidth, parse_time, written
 
@@ -17,6 +17,9 @@ CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
 MOST = 2**20
+COUNTS = (
+    "dp", "cp", "tp", "pp", "ep", "microbatches", "microbatch", "global_batch", "chunks",
+)  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
 """What a pipeline may tell of a graph with ops."""
 
@@ -31,7 +34,8 @@ class Parallelism:
       the experts), then pp.
     - ``context``: keys and values go to the other parts of a sample all at once before attention
       ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
-    - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each.
+    - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each;
+      where they are not told, they follow from ``global_batch``, the samples of a step.
     - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a
       schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
       they come).
@@ -68,6 +72,7 @@ class Parallelism:
     context: str = CONTEXTS[0]
     microbatches: int = 1
     microbatch: int = 1
+    global_batch: int | None = None
     schedule: str = "1F1B"
     chunks: int = 1
     table: str | None = None
@@ -95,6 +100,9 @@ class Parallelism:
         if self.pp == 1:
             object.__setattr__(self, "pp", self._implied_ranks())
         problems = list(self._problems())
+        if not problems and self.global_batch is not None:
+            with collecting(problems):
+                self._share_out(self.global_batch)
         for name, parse in (("host_bandwidth", parse_bandwidth), ("message_latency", parse_time)):
             if getattr(self, name) is not None:
                 try:
@@ -103,6 +111,15 @@ class Parallelism:
                     problems.append(f"{name}: {error}")
         if problems:
             raise InputError(problems)
+
+    def _share_out(self, batch: int) -> None:
+        """Microbatches by the global batch. Raises InputError."""
+        count = microbatches_of(batch, self.dp, self.microbatch)
+        if self.microbatches not in (1, count):
+            spread = f"dp {self.dp} x microbatches {self.microbatches} x microbatch"
+            reason = f"is not {spread} {self.microbatch} = {self.samples:,}; tell one of them"
+            raise InputError(f"global_batch: {batch:,} {reason}")
+        object.__setattr__(self, "microbatches", count)
 
     def _problems(self) -> Iterator[str]:
         problems = list(self._count_problems())
@@ -143,8 +160,10 @@ class Parallelism:
         ]
 
     def _count_problems(self) -> Iterator[str]:
-        for name in ("dp", "cp", "tp", "pp", "ep", "microbatches", "microbatch", "chunks"):
+        for name in COUNTS:
             value = getattr(self, name)
+            if name == "global_batch" and value is None:
+                continue
             if not (is_count(value) and 0 < value <= MOST):
                 yield f"{name}: must be a whole number from 1 to {MOST:,}, got {written(value)}"
         if not (is_count(self.zero) and self.zero <= 3):
@@ -206,3 +225,12 @@ class Parallelism:
     def host_rate(self) -> Fraction:
         """Bytes per second to host memory, each way."""
         return Fraction(self.host_bandwidth or 1)
+
+
+def microbatches_of(batch: int, dp: int, microbatch: int) -> int:
+    """Microbatches of a replica for a global batch of so many samples. Raises InputError."""
+    count, over = divmod(batch, dp * microbatch)
+    if over:
+        spread = f"dp {dp} x microbatch {microbatch} = {dp * microbatch:,}"
+        raise InputError(f"global_batch: {batch:,} samples are no multiple of {spread}")
+    return count

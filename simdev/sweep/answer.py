@@ -164,6 +164,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
     """
     graph, training, working = scenario.graph, report.training, report.working
     devices, steady = report.devices, report.steady
+    pipeline = scenario.strategy.pipeline
     over = [device.memory for device in devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
@@ -172,6 +173,8 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
         "cluster_name": scenario.cluster.name,
         "ops": len(graph.ops) if isinstance(graph, Graph) else sum(d.ops for d in devices),
         "devices": training.large.parallelism.devices if training else len(working),
+        "global_batch": pipeline.samples if training and pipeline else None,
+        "microbatches": pipeline and pipeline.microbatches,
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
         "first_step_s": steady and steady.first_ps / 1e12,

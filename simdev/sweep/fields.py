@@ -113,18 +113,18 @@ def with_field(
         return {**document, root: value}
     part = document.get(root, {})
     if root in PARTS and not is_whole:
-        part = _opened(root, part, steps, read_named)
+        part = opened(root, part, steps, read_named)
     return {**document, root: _changed(root, part, steps, value, path)}
 
 
-def _opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
+def opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
     """The part as an object to change, where the scenario only names it; entries of a list that the
     path enters too.
     """
     if isinstance(part, list):
         entered = range(len(part)) if steps[0] is Every.ENTRY else [steps[0]]
         return [
-            _opened(root, entry, steps[1:], read) if i in entered else entry
+            opened(root, entry, steps[1:], read) if i in entered else entry
             for i, entry in enumerate(part)
         ]
     if isinstance(part, str):

@@ -26,7 +26,8 @@ from ..files.reading import label, read_json
 from ..files.shape import VERSION
 from ..scenario import OPTIONS, Scenario, fingerprint
 from ..version import __version__
-from .fields import PARTS, with_field
+from .batch import with_fields
+from .fields import PARTS
 
 PACKAGE = Path(__file__).parent.parent
 # What reads or draws answers but takes no part in them. A module that is not named here counts:
@@ -165,8 +166,7 @@ def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Source
         else:
             path = os.fspath(source)
             document, folder = _document(sources.read(path)), os.path.dirname(path)
-        for field in sorted(settings, key=len):  # a whole part is set before its fields
-            document = with_field(document, field, settings[field], folder, sources.read)
+        document = with_fields(document, settings, folder, sources.read)
         return Row(name, settings, _document_point(document, os.path.abspath(folder), sources))
     except InputError as error:
         return Row(name, settings, problem=str(error).removeprefix(f"{name}: "))
