@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
 	@echo "make test       lint, types, import contracts and the tests"
-	@echo "make slow       the slow tests"
+	@echo "make slow       the slow tests, and more random examples"
 	@echo "make lint       lint, types and import contracts alone"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove caches and outputs"
@@ -33,9 +33,10 @@ test: $(DEV)
 	@$(MAKE) --no-print-directory -j2 lint kernels
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# pytest exits 5 where no test was chosen, which is no failure here.
+# Tests of random examples draw all of them here (tests/conftest.py). pytest exits 5 where no test was
+# chosen, which is no failure here.
 slow: $(DEV)
-	$(BIN)/python -m pytest -m slow || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "slow or hypothesis" || [ $$? -eq 5 ]
 
 kernels: $(DEV)
 	@$(BIN)/python tests/compile_kernels.py

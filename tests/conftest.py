@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from examples import draw_few
 from simdev.cluster import Cluster, Device
 from simdev.semantics import registry
 from strategies import UNIT, World, op
@@ -33,8 +34,10 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+    if config.option.markexpr == "not slow":
+        draw_few(items)
 
 
 settings.register_profile(

@@ -1,40 +1,23 @@
-"""Tests of random examples: a few whenever the tests run, many where slow tests do."""
+"""How many random examples a test draws: all that it names where slow tests run, else fewer."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import update_wrapper
-from typing import Any
+from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis.strategies import SearchStrategy
-
-Check = Callable[..., None]
+from hypothesis import settings
 
 
-def examples(
-    few: int, many: int, *strategies: SearchStrategy[Any], **named: SearchStrategy[Any]
-) -> Callable[[Check], Check]:
-    """Stands for ``given`` with ``few`` examples, and with ``many`` in a slow test."""
+def few(examples: int) -> int:
+    """Of so many, how many the ordinary run draws."""
+    return max(examples // 4, min(examples, 10))
 
-    def decorate(check: Check) -> Check:
-        tests = {
-            name: settings(max_examples=count)(given(*strategies, **named)(check))
-            for name, count in (("few", few), ("many", many))
-        }
 
-        def test(examples: str, **others: Any) -> None:
-            tests[examples](**others)
-
-        signature = inspect.signature(tests["few"])
-        number = inspect.Parameter("examples", inspect.Parameter.KEYWORD_ONLY)
-        update_wrapper(test, check)
-        test.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*signature.parameters.values(), number]
-        )
-        choices = ["few", pytest.param("many", marks=pytest.mark.slow)]
-        return pytest.mark.parametrize("examples", choices)(test)
-
-    return decorate
+def draw_few(items: Iterable[pytest.Item]) -> None:
+    """Whatever their own settings say of the number."""
+    tests = {getattr(item, "function", None) for item in items}
+    for test in tests:
+        if getattr(test, "is_hypothesis_test", False):
+            whole = test._hypothesis_internal_use_settings
+            fewer = settings(whole, max_examples=few(whole.max_examples))
+            test._hypothesis_internal_use_settings = fewer

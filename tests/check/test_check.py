@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from programs import (
     T,
     behind,
@@ -35,22 +35,26 @@ from strategies import Tape, World, make_task_graph, op, repeated, task_graphs, 
 # What valid programs look like from outside
 
 
-@examples(100, 600, task_graphs())
+@settings(max_examples=600)
+@given(task_graphs())
 def test_queues_of_every_policy_are_accepted(task_graph):
     assert check(task_graph, simulate(task_graph, engine="simpy")) == ()
 
 
-@examples(100, 400, task_graphs(flows=True))
+@settings(max_examples=400)
+@given(task_graphs(flows=True))
 def test_flows_are_accepted(task_graph):
     assert check(task_graph, simulate(task_graph, engine="simpy")) == ()
 
 
-@examples(100, 600, worlds())
+@settings(max_examples=600)
+@given(worlds())
 def test_whole_questions_are_accepted(world):
     assert check(world.task_graph, world.trace) == ()
 
 
-@examples(150, 400, task_graphs(), st.integers(0, 11), st.sampled_from((-2, -1, 1, 2, 5)))
+@settings(max_examples=400)
+@given(task_graphs(), st.integers(0, 11), st.sampled_from((-2, -1, 1, 2, 5)))
 def test_every_other_start_is_refused(task_graph, task, shift):
     trace = simulate(task_graph, engine="simpy")
     if task < len(trace.start):
@@ -61,13 +65,8 @@ def test_every_other_start_is_refused(task_graph, task, shift):
         )
 
 
-@examples(
-    150,
-    400,
-    task_graphs(("fifo",)),
-    st.permutations(range(12)),
-    st.sampled_from(("fifo", "priority")),
-)
+@settings(max_examples=400)
+@given(task_graphs(("fifo",)), st.permutations(range(12)), st.sampled_from(("fifo", "priority")))
 def test_a_trace_of_other_rules_is_accepted_only_where_it_is_the_same(
     task_graph, renumbered, policy
 ):
@@ -82,7 +81,8 @@ def test_a_trace_of_other_rules_is_accepted_only_where_it_is_the_same(
     assert (check(judged, Trace(judged, trace.start, trace.finish, "other")) == ()) == same
 
 
-@examples(100, 200, task_graphs(flows=True), st.integers(0, 11), st.sampled_from((-2, 2)))
+@settings(max_examples=200)
+@given(task_graphs(flows=True), st.integers(0, 11), st.sampled_from((-2, 2)))
 def test_every_other_finish_of_a_flow_is_refused(task_graph, task, shift):
     """One picosecond late may be float64's: a last byte sent exactly on a picosecond, or just after
     it.

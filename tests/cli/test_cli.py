@@ -138,13 +138,19 @@ def test_bad_input_leaves_no_output_and_keeps_the_old_one(
     assert names(here) == {"s.json", "oom.json", "bad.json", "r.json"}
 
 
-def test_standard_input_is_a_scenario_too(here: Path) -> None:
+def test_standard_input_is_a_scenario_too(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = command(["simulate", "-", "--json"], input=Path("s.json").read_text())
     assert (result.returncode, result.stderr) == (0, "")
     assert json.loads(result.stdout)["step_time_ps"] == 2_008_000
-    broken = command(["simulate", "-"], input='{"version": 1, "graph": "g.json"')
-    assert (broken.returncode, broken.stdout) == (2, "")
-    assert broken.stderr.startswith("<stdin>: line 1, column 33: not JSON")
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"version": 1, "graph": "g.json"'))
+    )
+    assert main(["simulate", "-"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("<stdin>: line 1, column 33: not JSON")
 
 
 def test_strict_refuses_estimates(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import common
-from examples import examples
 from sequences import fixed, longest_paths
 from simdev.check import check
 from simdev.cluster import QUEUES, Cluster, Device
@@ -69,22 +68,26 @@ def same(task_graph: TaskGraph) -> Trace:
 # transfer mode
 
 
-@examples(400, 1500, task_graphs(POLICIES))
+@settings(max_examples=1500)
+@given(task_graphs(POLICIES))
 def test_engines_agree_on_queues(task_graph):
     same(task_graph)
 
 
-@examples(250, 800, task_graphs(TIMED, flows=True))
+@settings(max_examples=800)
+@given(task_graphs(TIMED, flows=True))
 def test_engines_agree_on_flows(task_graph):
     same(task_graph)
 
 
-@examples(150, 500, task_graphs(("fixed",), flows=False))
+@settings(max_examples=500)
+@given(task_graphs(("fixed",), flows=False))
 def test_engines_agree_with_longest_paths(task_graph):
     same(task_graph)
 
 
-@examples(300, 1200, worlds())
+@settings(max_examples=1200)
+@given(worlds())
 def test_engines_agree_on_lowered_programs(world):
     same(world.task_graph)
 
@@ -240,7 +243,8 @@ def small_world(tape: Tape) -> World:
             return world
 
 
-@examples(60, 250, drawn(small_world))
+@settings(max_examples=250)
+@given(drawn(small_world))
 def test_no_policy_beats_the_best_order_and_exhaustive_search_finds_it(world):
     best = Best(world.task_graph).step()
     if orders(world.task_graph) <= 300:

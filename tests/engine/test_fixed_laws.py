@@ -7,10 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from sequences import longest_paths
 from simdev.cluster import QUEUES
 from simdev.engine import simulate
@@ -22,19 +21,20 @@ from strategies import UNIT, World, task_graphs, worlds
 SERIAL = tuple(queues for queues in QUEUES if queues != "fair")
 
 
-@examples(100, 500, task_graphs(policies=("fixed",)))
+@settings(max_examples=500)
+@given(task_graphs(policies=("fixed",)))
 def test_starts_are_longest_paths_in_the_disjunctive_graph(task_graph):
     assert simulate(task_graph).start.tolist() == longest_paths(task_graph)
 
 
-@examples(75, 300, worlds(policies=("fixed",), queues=SERIAL))
+@settings(max_examples=300)
+@given(worlds(policies=("fixed",), queues=SERIAL))
 def test_lowered_starts_are_longest_paths_in_the_disjunctive_graph(world):
     assert world.trace.start.tolist() == longest_paths(world.task_graph)
 
 
-@examples(
-    100,
-    300,
+@settings(max_examples=300)
+@given(
     task_graphs(policies=("fixed",)),
     st.integers(0, 11),
     st.sampled_from(("duration", "lag", "gap")),
@@ -47,7 +47,8 @@ def test_fixed_a_shorter_task_is_never_slower(task_graph, task, what):
     assert (simulate(faster).start <= simulate(task_graph).start).all()
 
 
-@examples(100, 300, task_graphs(policies=("fixed",)), st.integers(0, 30))
+@settings(max_examples=300)
+@given(task_graphs(policies=("fixed",)), st.integers(0, 30))
 def test_fixed_dropping_a_dependency_is_never_slower(task_graph, number):
     lists = task_graph.tasks.successors.lists()
     edges = [(task, after) for task, later in enumerate(lists) for after in later]
@@ -58,7 +59,8 @@ def test_fixed_dropping_a_dependency_is_never_slower(task_graph, number):
     assert (simulate(looser).start <= simulate(task_graph).start).all()
 
 
-@examples(100, 300, task_graphs(policies=("fixed",)), st.integers(0, 2))
+@settings(max_examples=300)
+@given(task_graphs(policies=("fixed",)), st.integers(0, 2))
 def test_fixed_freeing_tasks_of_a_queue_is_never_slower(task_graph, queue):
     """A queue without limits, as from a shared bus to links of their own or to parallel
     transfers.
@@ -101,7 +103,8 @@ IMPROVEMENTS = {
 
 
 @pytest.mark.parametrize("improvement", IMPROVEMENTS)
-@examples(40, 120, world=worlds(policies=("fixed",), queues=SERIAL))
+@settings(max_examples=120)
+@given(world=worlds(policies=("fixed",), queues=SERIAL))
 def test_fixed_better_is_never_slower(improvement, world):
     # the sequences name each chunk
     assume(not any(device.chunk for device in world.cluster.devices))
@@ -114,7 +117,8 @@ def held(world: World) -> list[list[int]]:
     return world.task_graph.tasks.resources.lists()
 
 
-@examples(60, 200, worlds(policies=("fixed",), queues=SERIAL))
+@settings(max_examples=200)
+@given(worlds(policies=("fixed",), queues=SERIAL))
 def test_fixed_parallel_transfers_are_never_slower(world):
     assume(not any(device.chunk for device in world.cluster.devices))
     names = {device.name for device in world.cluster.devices}

@@ -17,10 +17,9 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-from hypothesis import assume
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from examples import examples
 from simdev.cluster import QUEUES, Cluster, Device, Link
 from simdev.engine import simulate
 from simdev.graph import Graph, Op
@@ -58,13 +57,15 @@ def scaled(task_graph: TaskGraph, k: int) -> TaskGraph:
 # Laws under every policy
 
 
-@examples(80, 250, task_graphs(), st.integers(2, 1000))
+@settings(max_examples=250)
+@given(task_graphs(), st.integers(2, 1000))
 def test_scaling_all_times_scales_every_instant(task_graph, k):
     once, more = spans(simulate(task_graph)), spans(simulate(scaled(task_graph, k)))
     assert more == tuple([k * time for time in column] for column in once)
 
 
-@examples(60, 150, worlds(queues=SERIAL), st.integers(2, 9))
+@settings(max_examples=150)
+@given(worlds(queues=SERIAL), st.integers(2, 9))
 def test_scaling_times_and_sizes_scales_the_step(world, k):
     def larger(one: Op) -> Op:
         outputs = tuple(replace(tensor, bytes=tensor.bytes * k) for tensor in one.outputs)
@@ -80,7 +81,8 @@ def test_scaling_times_and_sizes_scales_the_step(world, k):
     assert slow.step == k * world.step
 
 
-@examples(60, 200, worlds())
+@settings(max_examples=200)
+@given(worlds())
 def test_renaming_devices_changes_nothing(world):
     names = {device.name: f"renamed {device.name[::-1]}" for device in world.cluster.devices}
     devices = tuple(replace(device, name=names[device.name]) for device in world.cluster.devices)
@@ -98,7 +100,8 @@ def test_renaming_devices_changes_nothing(world):
     assert answer(renamed) == answer(world)
 
 
-@examples(60, 200, worlds(policies=("fifo", "program")))
+@settings(max_examples=200)
+@given(worlds(policies=("fifo", "program")))
 def test_renaming_ops_changes_nothing(world):
     names = {one.name: f"{9 - int(one.name[1:])} renamed" for one in world.graph.ops}
     renamed = world.with_ops(
@@ -116,7 +119,8 @@ def test_renaming_ops_changes_nothing(world):
     assert answer(renamed) == answer(world)
 
 
-@examples(80, 200, worlds(), st.randoms(use_true_random=False))
+@settings(max_examples=200)
+@given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_of_links_inputs_and_placement_entries_changes_nothing(world, random):
     def shuffled(values: Sequence[object]) -> tuple[object, ...]:
         return tuple(random.sample(values, len(values)))
@@ -136,7 +140,8 @@ def test_the_order_of_links_inputs_and_placement_entries_changes_nothing(world, 
     assert answer(other) == answer(world)
 
 
-@examples(60, 200, worlds())
+@settings(max_examples=200)
+@given(worlds())
 def test_a_disjoint_copy_on_devices_of_its_own_changes_nothing(world):
     assume(world.strategy.order.policy in ("fifo", "program"))
     cluster, ops = world.cluster, world.graph.ops
@@ -165,7 +170,8 @@ def test_a_disjoint_copy_on_devices_of_its_own_changes_nothing(world):
     assert start[:count] == start[count : 2 * count] == world.trace.start[:count].tolist()
 
 
-@examples(60, 200, worlds())
+@settings(max_examples=200)
+@given(worlds())
 def test_an_isolated_op_of_no_length_changes_nothing(world):
     """Where other ops take time and no gap stands before it: else it may cost a gap, or a round
     (see the museum).
@@ -182,7 +188,8 @@ def test_an_isolated_op_of_no_length_changes_nothing(world):
     assert more.step == world.step
 
 
-@examples(60, 200, worlds())
+@settings(max_examples=200)
+@given(worlds())
 def test_an_unused_slower_device_changes_nothing(world):
     used = world.cluster.devices[0].name
     devices = (*world.cluster.devices, Device("slow", "cpu"))
@@ -193,7 +200,8 @@ def test_an_unused_slower_device_changes_nothing(world):
     assert spans(more.trace) == spans(world.trace)
 
 
-@examples(60, 200, worlds(), st.sampled_from((None, 0, 1, 100)))
+@settings(max_examples=200)
+@given(worlds(), st.sampled_from((None, 0, 1, 100)))
 def test_memory_never_changes_time(world, memory):
     devices = tuple(replace(device, memory=memory) for device in world.cluster.devices)
     assert spans(world.but(cluster=replace(world.cluster, devices=devices)).trace) == spans(
@@ -201,7 +209,8 @@ def test_memory_never_changes_time(world, memory):
     )
 
 
-@examples(50, 100, worlds())
+@settings(max_examples=100)
+@given(worlds())
 def test_units_change_nothing(world):
     in_seconds = world.with_ops(lambda one: replace(one, time=f"{float(one.time):.0e}"))
     in_nanoseconds = world.with_ops(
@@ -210,7 +219,8 @@ def test_units_change_nothing(world):
     assert answer(in_seconds) == answer(in_nanoseconds) == answer(world)
 
 
-@examples(50, 150, worlds(policies=("fifo", "priority", "program")))
+@settings(max_examples=150)
+@given(worlds(policies=("fifo", "priority", "program")))
 def test_all_on_one_device_takes_the_sum_of_the_work(world):
     cluster = Cluster("one", (Device("g0"),), queues=world.cluster.queues)
     placement = dict.fromkeys(world.strategy.placement, "g0")
@@ -218,7 +228,8 @@ def test_all_on_one_device_takes_the_sum_of_the_work(world):
     assert alone.step == sum(times(world))
 
 
-@examples(80, 250, worlds())
+@settings(max_examples=250)
+@given(worlds())
 def test_the_step_lies_between_its_bounds(world):
     tasks, work = world.task_graph.tasks, times(world)
     busy = dict.fromkeys(world.strategy.placement.values(), 0)
@@ -229,7 +240,8 @@ def test_the_step_lies_between_its_bounds(world):
         assert world.step <= sum((tasks.duration + tasks.lag + tasks.gap).tolist())
 
 
-@examples(80, 250, worlds())
+@settings(max_examples=250)
+@given(worlds())
 def test_every_tensor_reaches_every_reader_as_often_as_the_mode_says(world):
     remote: dict[tuple[int, int], list[str]] = {}
     place = world.strategy.placement
@@ -272,7 +284,7 @@ print(json.dumps(found))
 def test_the_hash_seed_changes_nothing():
     root = str(Path(__file__).resolve().parents[2])
     answers = set()
-    for seed in ("0", "1", "2", "random"):
+    for seed in ("1", "random"):
         environment = os.environ | {
             "PYTHONHASHSEED": seed,
             "PYTHONPATH": os.pathsep.join((root, f"{root}/tests")),

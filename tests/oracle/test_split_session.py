@@ -161,7 +161,14 @@ def inception() -> Graph:
     return build("inception-v3", batch=8, size=75)
 
 
-@pytest.mark.parametrize("sync", ["all-reduce", "parameter-server", "sharded"])
+@pytest.mark.parametrize(
+    "sync",
+    [
+        "all-reduce",
+        pytest.param("parameter-server", marks=pytest.mark.slow),
+        pytest.param("sharded", marks=pytest.mark.slow),
+    ],
+)
 def test_a_whole_model(inception: Graph, sync: str) -> None:
     """Branches, concatenations, batch normalisation; moves of pinned ops take the short way, and
     few tasks change.

@@ -38,9 +38,25 @@ LONG = {  # whose four runs take 7 to 30 s
     "resnet-50-4x-h100-data-parallel",
     "resnet-50-4x-h100-loader",
 }
+ALIKE = {  # whose parts another has, too: a profile on one core, a placement, a split
+    "bert-large-1x-cpu",
+    "gnmt-1x-cpu",
+    "gnmt-4x-rtx-2080-parallel",
+    "gnmt-4x-rtx-2080-sequential",
+    "gpt2-medium-1x-cpu",
+    "gpt2-small-1x-cpu",
+    "inception-v3-1x-cpu",
+    "inception-v3-branches-once-per-device",
+    "nasnet-mobile-1x-cpu",
+    "resnet-50-1x-cpu",
+    "rnnlm-1x-cpu",
+    "transformer-big-1x-cpu",
+    "vgg-16-4x-p100",
+    "vgg-19-1x-cpu",
+}
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 SHIPPED = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG else [])
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in LONG | ALIKE else [])
     for path in sorted(SCENARIOS.glob("*.json"))
 ]
 LARGE: dict[str, Any] = {
@@ -79,7 +95,13 @@ def test_every_shipped_scenario_goes_through_the_same_calls(path: Path) -> None:
     assert next(compare_tables(report, subject)).title == "The step"
 
 
-@pytest.mark.parametrize("name", ["gpt2-medium-4x-h100-pipeline", "alexnet-2x-gpu-staged"])
+@pytest.mark.parametrize("name", sorted(ALIKE))
+def test_every_one_that_has_its_parts_alike_is_run(name: str) -> None:
+    scenario = load_scenario(SCENARIOS / f"{name}.json")
+    assert run(scenario).step_ps > 0
+
+
+@pytest.mark.parametrize("name", ["bert-large-4x-v100-pipeline", "alexnet-2x-gpu-staged"])
 def test_what_was_executed_can_be_analyzed_later(name: str) -> None:
     scenario = load_scenario(SCENARIOS / f"{name}.json")
     assert analyze(execute(scenario)).to_json() == run(scenario).to_json()

@@ -45,7 +45,7 @@ def scenario(tmp_path, capsys):
 LENET = {
     "graph": {"model": "lenet"},
     "cluster": {"preset": "flexflow-p100", "nodes": 1},
-    "strategy": "data-parallel",
+    "strategy": {"short": "data-parallel", "sync": "all-reduce"},
 }
 CHAIN = [
     {"name": f"op{i}", "inputs": [f"op{i - 1}"] if i else [], "time": "1 ms"} for i in range(3)
@@ -117,7 +117,7 @@ def test_what_is_found_for_steps_that_follow_one_another_is_confirmed(
     question |= {"strategy": strategy, "options": {"steps": steps}}
     (tmp_path / "s.json").write_text(json.dumps(question))
     best = tmp_path / "best.json"
-    told = ["--method", method, "--budget", "20", "-o", str(best), "--json"]
+    told = ["--method", method, "--budget", "8", "-o", str(best), "--json"]
     assert main(["search", str(tmp_path / "s.json"), *told]) == 0
     step_s = json.loads(capsys.readouterr().out)["step_time_s"]
     (tmp_path / "again.json").write_text(json.dumps(question | {"strategy": str(best)}))
