@@ -31,6 +31,7 @@ from simdev.strategy import Parallelism, Strategy
 
 LONG = {  # whose four runs take 7 to 30 s
     "gnmt-4x-h100",
+    "gpt2-medium-4x-h100-pipeline",
     "gpt3-175b-1024x-a100",
     "nmt-16x-k80",
     "p3-resnet-50",
@@ -39,6 +40,7 @@ LONG = {  # whose four runs take 7 to 30 s
     "resnet-50-4x-h100-loader",
 }
 ALIKE = {  # whose parts another has, too: a profile on one core, a placement, a split
+    "gnmt-4x-cpu",
     "bert-large-1x-cpu",
     "gnmt-1x-cpu",
     "gnmt-4x-rtx-2080-parallel",
