@@ -31,12 +31,12 @@ from .schedules import Schedule
 from .strategy import Origin, Parallelism, Strategy
 from .taskgraph import TaskGraph
 from .trace import Trace
-from .units import Number, picoseconds
+from .units import Number, is_count, parse_price, picoseconds, written
 
 if TYPE_CHECKING:
     from .files import ScenarioFiles
 
-OPTIONS = ("engine", "memory", "symmetry", "steps", "limit")
+OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "price")
 """Fields of a scenario that stand under ``options`` in its file."""
 
 
@@ -55,6 +55,8 @@ class Scenario:
     - ``steps``: "once", or "repeated": one step after another.
     - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
       with a unit, or "none".
+    - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do).
+    - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
     """
 
     graph: Graph | Transformer
@@ -66,6 +68,8 @@ class Scenario:
     symmetry: bool = True
     steps: str = STEPS[0]
     limit: Number = LIMIT
+    samples: int | None = None
+    price: Number | None = None
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -85,6 +89,12 @@ class Scenario:
             parse_limit(self.limit)
         except ValueError as error:
             yield f"limit: {error}"
+        try:
+            parse_price(self.price or 0)
+        except ValueError as error:
+            yield f"price: {error}"
+        if self.samples is not None and not (is_count(self.samples) and self.samples):
+            yield f"samples: must be a whole number from 1 on, got {written(self.samples)}"
         if self.steps not in STEPS:
             yield f'steps: must be one of {", ".join(STEPS)}, got "{self.steps}"'
         yield from (
@@ -112,6 +122,8 @@ class Scenario:
                 yield f"strategy.pipeline.{beside}: {reason}"
         if self.steps != STEPS[0]:
             yield f"steps: {name} is a large model by its sizes; its step is simulated once"
+        if self.samples is not None:
+            yield f"samples: the pipeline of {name} tells them"
         if self.costs.strict:
             yield f"costs: some of the layers of {name} are estimated"
         if self.memory != MemoryModel():
@@ -155,7 +167,7 @@ class Outcome:
     stage times alone follows. ``strategy`` says how gradients are synchronised and what
     collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
     times of hosts come from. ``symmetry`` tells for which devices those of the trace stand, or why
-    all were simulated although some looked alike (None: none did).
+    all were simulated although some looked alike (None: none did). ``scenario`` is what was asked.
     """
 
     trace: Trace
@@ -171,6 +183,7 @@ class Outcome:
     stages: tuple[Stage, ...] = ()
     hosts: HostOrigins | None = None
     symmetry: Symmetry | Expanded | None = None
+    scenario: Scenario | None = None
 
 
 def load_scenario(
@@ -242,8 +255,12 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 
     Raises InputError, MissingCostError, DeadlockError.
     """
-    if isinstance(scenario.graph, Transformer):
-        return _large(scenario)
+    is_large = isinstance(scenario.graph, Transformer)
+    outcome = _large(scenario) if is_large else _of_graph(scenario, prepared)
+    return replace(outcome, scenario=scenario)
+
+
+def _of_graph(scenario: Scenario, prepared: Prepared | None) -> Outcome:
     limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
     scale_of_devices(scenario.cluster).require(limit)
     prepared, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy

@@ -127,6 +127,14 @@ def parse_flops(value: Number) -> Fraction:
     return rate
 
 
+def parse_price(value: Number) -> Fraction:
+    """Dollars, as a number or like "$2.5", from 0 to 10^9. Raises ValueError."""
+    dollars = exact(value.strip().removeprefix("$") if isinstance(value, str) else value)
+    if not 0 <= dollars <= 10**9:
+        raise ValueError(f"must be from 0 to 10^9 dollars, got {value}")
+    return dollars
+
+
 def parse_slowdown(value: Number) -> Fraction:
     """How many times longer what shares something takes, from 1 to 2. Raises ValueError."""
     factor = exact(value)

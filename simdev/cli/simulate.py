@@ -36,6 +36,7 @@ OPTIONS = (
     ("--check", "", "judge the result by the independent checker too"),
     ("--strict", "", "refuse op times that are estimates and name the ops"),
     ("--no-symmetry", "", "simulate all devices, alike or not"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)"),
 )
 
@@ -172,6 +173,8 @@ def _scenario(args: argparse.Namespace) -> Scenario:
         changes["engine"] = "--engine", args.engine
     if args.strict:
         changes["costs"] = "--strict", replace(scenario.costs, strict=True)
+    if args.price is not None:
+        changes["price"] = "--price", args.price
     if args.no_symmetry:
         changes["symmetry"] = "--no-symmetry", False
     try:

@@ -30,10 +30,19 @@ OPTIONS = (
         {"action": "append", "default": []},
     ),
     ("--grid", "GRID", "more fields and values, from a file (JSON)"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("-j --jobs", "N", "so many at once, -1 on all cores (default 1)", {"default": 1}),
     ("-o --out", "OUT", "write the table (.csv or .parquet; - is CSV on stdout)"),
     ("--journal", "FILE", "where finished rows are kept for the next run (default: OUT.journal)"),
 )
+
+RATES = {
+    "microbatches": "microbatches",
+    "samples_per_s": "samples/s",
+    "tokens_per_s": "tokens/s",
+    "cost_per_million_tokens": "$ a million tokens",
+}
+"""Figures that stand in the table on a terminal where any row has them."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,7 +112,8 @@ def _grid(args: argparse.Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
     from ..sweep.grid import crossed, parse_settings, points, slow_bandwidths
 
     with prefixed("--set "):
-        settings = parse_settings(args.set)
+        price = [] if args.price is None else [f"options.price={args.price}"]
+        settings = parse_settings([*args.set, *price])
         points(settings)
     for note in slow_bandwidths(settings):
         print(f"--set {note}", file=sys.stderr)
@@ -122,7 +132,8 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
 
     names = [str(name) for name in results]
     settings = [name for name in names[1 : names.index("status")] if name in fields]
-    head = ("scenario", *settings, "step time", "fits", "reason")
+    rates = [name for name in RATES if results[name].notna().any()]
+    head = ("scenario", *settings, "step time", *(RATES[name] for name in rates), "fits", "reason")
     body = []
     for row in results.to_dict("records"):
         seconds = row["step_time_s"]
@@ -131,12 +142,20 @@ def _table(results: pd.DataFrame, fields: Iterable[str]) -> str:
             *(_cell(row[name]) for name in settings),
             # A failed row has no step time: NaN, which alone is unequal to itself.
             "-" if seconds != seconds else format_seconds(seconds),
+            *(_rate(row[name]) for name in rates),
             {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
         body.append(tuple(map(printable, cells)))
-    columns = {printable(name): NUMBER if name == "step time" else TEXT for name in head}
+    numbers = "step time", *RATES.values()
+    columns = {printable(name): NUMBER if name in numbers else TEXT for name in head}
     return table_text(Table("sweep", columns, tuple(body), shown=len(body)), width=None)
+
+
+def _rate(value: Any) -> str:
+    import pandas as pd
+
+    return "-" if pd.isna(value) else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 
 def _cell(value: Any) -> str:

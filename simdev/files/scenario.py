@@ -1,5 +1,4 @@
-"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself; and the grids
-of sweeps over them.
+"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself.
 
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
 may be absolute: a scenario names files as a command line does, and a file so named is only ever
@@ -72,6 +71,8 @@ class _OptionsShape(TypedDict, total=False):
     symmetry: bool
     steps: str
     limit: Any
+    samples: int | None
+    price: Any
 
 
 class _ScenarioShape(TypedDict, total=False):
@@ -85,18 +86,11 @@ class _ScenarioShape(TypedDict, total=False):
     provenance: dict[str, Any]
 
 
-class _GridShape(TypedDict, total=False):
-    name: str
-    about: str
-    grid: Required[Any]
-
-
 FORMAT = Format(
     _ScenarioShape,
     "a scenario",
     elsewhere={key: f"strategy.{key}" for key in STRATEGY.shape.__annotations__},
 )
-GRID = Format(_GridShape, "a grid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +107,8 @@ class ScenarioFiles:
     symmetry: bool = True
     steps: str = "once"
     limit: Any = LIMIT
+    samples: int | None = None
+    price: Any = None
 
 
 def named_files(value: Mapping[str, Any], folder: str) -> Iterator[str]:
@@ -192,6 +188,8 @@ class _Reader:
                 self._place(graph, cluster, strategy, given)
         if self.problems or graph is None or cluster is None or strategy is None:
             raise InputError(self.problems)
+        if isinstance(graph, Graph) and options.get("samples") is None:
+            options["samples"] = _batch(fields["graph"])
         strategy = _with_measured(strategy, graph, cluster)
         specs = datasheets(sheets, [device.kind for device in cluster.devices], profiles)
         return ScenarioFiles(graph, cluster, profiles, strategy, specs=specs, **options)
@@ -350,6 +348,14 @@ def read_ops(value: PathLike | Mapping[str, Any]) -> Graph:
     return read_graph(value)
 
 
+def _batch(value: Any) -> int | None:
+    """The samples of a model by its name; None where a graph is told by its ops."""
+    if not isinstance(value, Mapping) or value.get("model") not in MODELS:
+        return None
+    batch: int = (MODELS[value["model"]].sizes | sizes_of(value))["batch"]
+    return batch
+
+
 def datasheets(
     sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
 ) -> tuple[DeviceSpec, ...]:
@@ -366,34 +372,3 @@ def datasheets(
 @cache
 def _shipped(kind: str) -> DeviceSpec | None:
     return read_device(kind) if kind in device_names() else None
-
-
-def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
-    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after
-    another.
-
-    Raises InputError with every problem at once.
-    """
-    with GRID.opened(path) as fields:
-        grid = fields["grid"]
-        products = grid if isinstance(grid, list) else [grid]
-        problems = [
-            problem
-            for i, product in enumerate(products)
-            for problem in _grid_problems(product, f"grid[{i}]" if grid is products else "grid")
-        ]
-        if problems or not products:
-            raise InputError(problems or "grid: must not be empty")
-        return tuple(products)
-
-
-def _grid_problems(product: Any, at: str) -> list[str]:
-    if not isinstance(product, dict):
-        return [
-            f"{at}: must be an object of lists, or a list of such objects, got {shown(product)}"
-        ]
-    return [
-        f'{at}["{field}"]: must be a list of values, got {shown(values)}'
-        for field, values in product.items()
-        if not isinstance(values, list)
-    ]

@@ -32,6 +32,7 @@ from .measures.path import BLAMES, Segment, critical_path, path_tables
 from .measures.pipeline import PipelineUse, pipeline_use
 from .measures.spans import Window, sent_mask
 from .measures.splits import SplitCost, sent_bytes, split_costs, split_tables
+from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import (
     LIVE_SHOWN,
@@ -66,7 +67,7 @@ class Report:
     graph, ``assumptions`` sentences on how gradients are synchronised and what collectives rest on,
     ``hosts`` the threads that dispatch ops, ``host_origins`` what is known of their times. Where a
     ``symmetry`` let some devices stand for others, the trace holds those alone; devices, links and
-    hosts are all of them.
+    hosts are all of them. ``throughput`` are samples, words and dollars (None: of a trace alone).
     """
 
     trace: Trace = field(repr=False, compare=False)
@@ -92,6 +93,7 @@ class Report:
     hosts: tuple[HostUse, ...] = ()
     host_origins: HostOrigins | None = None
     symmetry: Symmetry | Expanded | None = None
+    throughput: Throughput | None = None
 
     @property
     def seconds(self) -> float:
@@ -218,6 +220,7 @@ class Report:
             figures["symmetry"] = self._alike.to_json(self.trace.task_graph)
         if self.synchronised is not None:
             figures["synchronised_gradients"] = self.synchronised
+        figures |= {} if self.throughput is None else {"throughput": self.throughput.to_json()}
         figures |= {} if self.training is None else {"training": self.training.to_json()}
         if self.whole:
             figures["whole"] = [_whole_json(cost, self.step_ps) for cost in self.whole]
@@ -234,6 +237,7 @@ class Report:
         step = f"{self.step_ps:,} ps, engine {self.engine}"
         yield f"Step time {format_seconds(self.seconds)}  ({step})"
         yield from () if self.steady is None else self.steady.lines()
+        yield from () if self.throughput is None else self.throughput.lines()
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
         yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)
@@ -322,9 +326,10 @@ def analyze(outcome: Outcome) -> Report:
     symmetry = outcome.symmetry if isinstance(outcome.symmetry, Symmetry) else None
     devices, links, hosts = all_uses(trace, window, symmetry)
     splits = split_costs(*outcome.splitting) if outcome.splitting is not None else ()
+    step_ps, scenario = window.a_step(window.length_ps), outcome.scenario
     return Report(
         trace=trace,
-        step_ps=window.a_step(window.length_ps),
+        step_ps=step_ps,
         devices=devices,
         links=links,
         transfer_count=int(np.count_nonzero(sent_mask(trace.task_graph))) // steps,
@@ -346,6 +351,7 @@ def analyze(outcome: Outcome) -> Report:
         hosts=hosts,
         host_origins=outcome.hosts,
         symmetry=outcome.symmetry,
+        throughput=None if scenario is None else Throughput.of(scenario, step_ps),
     )
 
 

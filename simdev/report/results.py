@@ -8,12 +8,20 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import InputError
 from .measures.path import BLAMES
+from .measures.throughput import COSTS
 from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".parquet")
+RATES: Mapping[str, str] = {
+    "global_batch": "Int64",
+    "microbatches": "Int64",
+    "samples_per_s": "float64",
+    "tokens_per_s": "float64",
+    **dict.fromkeys(COSTS, "float64"),
+}
 COLUMNS: Mapping[str, Any] = {
     "status": "str",
     "reason": "str",
@@ -21,8 +29,6 @@ COLUMNS: Mapping[str, Any] = {
     "cluster_name": "str",
     "ops": "Int64",
     "devices": "Int64",
-    "global_batch": "Int64",
-    "microbatches": "Int64",
     "step_time_s": "float64",
     "step_time_ps": "Int64",
     "first_step_s": "float64",
@@ -41,6 +47,7 @@ COLUMNS: Mapping[str, Any] = {
     "cost_estimated": "float64",
     "cost_rel_err": "float64",
     "mfu": "float64",
+    **RATES,
     "engine": "str",
 }
 """The figures of one row of a sweep with their types in a DataFrame."""

@@ -15,6 +15,7 @@ from ..files import read_scenario
 from ..graph import Graph
 from ..lowering import Prepared
 from ..report import Report, run
+from ..report.results import RATES
 from ..scenario import Scenario, load_scenario, prepare, scenario_of
 from .point import SweepPoint, engine_version, file_digest
 
@@ -164,7 +165,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
     """
     graph, training, working = scenario.graph, report.training, report.working
     devices, steady = report.devices, report.steady
-    pipeline = scenario.strategy.pipeline
+    rates = report.throughput.to_json() if report.throughput else {}
     over = [device.memory for device in devices if device.memory.overflow is not None]
     return {
         "status": OK if report.feasible else INFEASIBLE,
@@ -173,8 +174,6 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
         "cluster_name": scenario.cluster.name,
         "ops": len(graph.ops) if isinstance(graph, Graph) else sum(d.ops for d in devices),
         "devices": training.large.parallelism.devices if training else len(working),
-        "global_batch": pipeline.samples if training and pipeline else None,
-        "microbatches": pipeline and pipeline.microbatches,
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
         "first_step_s": steady and steady.first_ps / 1e12,
@@ -195,6 +194,7 @@ def row_of(scenario: Scenario, report: Report) -> dict[str, Any]:
         ),
         "cost_rel_err": report.cost_rel_err,
         "mfu": training and training.mfu,
+        **{name: rates.get(name) for name in RATES},
         "engine": report.engine,
     }
 

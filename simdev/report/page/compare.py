@@ -109,6 +109,7 @@ def _step_table(first: Report, second: Report) -> Table:
             ("bytes sent", report.transfer_bytes, format_bytes(report.transfer_bytes)),
             ("largest peak", peak, format_bytes(peak)),
             ("memory over capacity", report.memory_excess, format_bytes(report.memory_excess)),
+            *(() if report.throughput is None else report.throughput.facts()),
             *_training_figures(report),
         ]
 
@@ -125,7 +126,6 @@ def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
     """What only a large model's step has, beside that of another."""
     training = report.training
     if training is not None:
-        yield "tokens/s", training.tokens_per_s, f"{training.tokens_per_s:,.0f}"
         yield "MFU", training.mfu, f"{training.mfu:.1%}"
         yield "HFU", training.hfu, f"{training.hfu:.1%}"
 
