@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import InputError, refuse
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
 from .dualpipe import dualpipe
 from .sizes import check_sizes
 from .table import Row, Schedule
+
+Ints = NDArray[np.int64]
 
 
 def gpipe(ranks: int, microbatches: int) -> Schedule:
@@ -47,13 +52,70 @@ def one_forward_one_backward(
     do not fill whole rounds of p or a little more (chunks > 1).
     """
     check_sizes(ranks, microbatches, chunks)
-    size = round_of(ranks, microbatches, chunks)
-    rows = []
-    for rank in range(ranks):
-        warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
-        delay = per_hop * rank if split else None
-        rows.append(_rank_row(rank, ranks, chunks, size, microbatches, warmup, delay))
+    order = _order(ranks, microbatches, chunks, per_hop, split)
+    kinds = FORWARD, INPUT if split else BACKWARD, WEIGHT
+    rows = (
+        tuple(Action(stage, kinds[kind], i) for stage, kind, i in zip(*columns, strict=True))
+        for columns in zip(*(column.tolist() for column in order), strict=True)
+    )
     return Schedule(tuple(rows), name, asynchronous)
+
+
+class Order(NamedTuple):
+    """The actions of every rank in their order, columns (rank, place): the stage of each, its kind
+    (0 forward, 1 backward or gradient of the input, 2 of the weights) and its microbatch.
+    """
+
+    stage: Ints
+    kind: Ints
+    microbatch: Ints
+
+
+def _order(ranks: int, microbatches: int, chunks: int, per_hop: int, split: bool) -> Order:
+    """That of ``one_forward_one_backward``."""
+    size = round_of(ranks, microbatches, chunks)
+    turns, rank = np.arange(microbatches * chunks), np.arange(ranks)[:, None]
+    # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
+    number, place = np.divmod(turns, size)
+    chunk, microbatch = number % chunks, number // chunks * size + place
+    warmup = per_hop * (ranks - 1 - rank) + (chunks - 1) * size
+    # In turn: a forward, the backward that stands ``warmup`` before it, and behind that by
+    # ``delay`` a gradient of weights.
+    parts = [
+        (chunk * ranks + rank, 0, turns - warmup),
+        ((chunks - 1 - chunk) * ranks + rank, 1, turns + 0 * rank),
+        ((chunks - 1 - chunk) * ranks + rank, 2, turns + per_hop * rank),
+    ][: 3 if split else 2]
+    slot = np.concatenate([at * 3 + kind for _, kind, at in parts], axis=1)
+    order = np.argsort(slot, axis=1)
+    stage = np.concatenate([stages for stages, _, _ in parts], axis=1)
+    kinds = np.repeat(np.array([kind for _, kind, _ in parts]), len(turns))
+    return Order(
+        np.take_along_axis(stage, order, axis=1),
+        kinds[order],
+        np.tile(microbatch, len(parts))[order],
+    )
+
+
+def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
+    """The actions of a named schedule in their order, without a table of them.
+
+    Of GPipe and what ``one_forward_one_backward`` makes. Raises InputError.
+    """
+    full = _chunked_name(full_name(name), chunks)
+    if full == "GPipe":  # one rank's order is that of all: warmed up with everything
+        first = _order(1, microbatches, 1, 0, False)
+        order = np.argsort(first.kind[0], kind="stable")
+        stage = np.repeat(np.arange(ranks)[:, None], 2 * microbatches, axis=1)
+        both = (np.tile(column[0][order], (ranks, 1)) for column in first[1:])
+        return Order(stage, *both)
+    kind = _KINDS[full]
+    return _order(ranks, microbatches, chunks, kind.per_hop, kind.split)
+
+
+def _chunked_name(full: str, chunks: int) -> str:
+    """1F1B of several chunks is Interleaved1F1B."""
+    return "Interleaved1F1B" if full == "1F1B" and chunks > 1 else full
 
 
 def round_of(ranks: int, microbatches: int, chunks: int = 1) -> int:
@@ -71,33 +133,11 @@ def round_of(ranks: int, microbatches: int, chunks: int = 1) -> int:
     return microbatches // rounds if chunks > 1 else microbatches
 
 
-def _rank_row(
-    rank: int, ranks: int, chunks: int, size: int, microbatches: int, warmup: int, delay: int | None
-) -> Row:
-    """The actions of one rank; ``size`` microbatches make a round; ``delay`` None: backwards are
-    whole.
-    """
-    turns = [divmod(turn, size) for turn in range(microbatches * chunks)]
-    # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
-    order = [(number % chunks, number // chunks * size + place) for number, place in turns]
-    forward = [Action(chunk * ranks + rank, FORWARD, i) for chunk, i in order]
-    whole = BACKWARD if delay is None else INPUT
-    backward = [Action((chunks - 1 - chunk) * ranks + rank, whole, i) for chunk, i in order]
-    return _in_turn(forward, backward, warmup, delay)
-
-
-def _in_turn(
-    forward: list[Action], backward: list[Action], warmup: int, delay: int | None = None
-) -> Row:
+def _in_turn(forward: list[Action], backward: list[Action], warmup: int) -> Row:
     """``warmup`` forwards, then one backward after each forward."""
     row = forward[:warmup]
-    weights = [] if delay is None else [action._replace(kind=WEIGHT) for action in backward]
     for turn, action in enumerate(backward):
         row += [*forward[warmup + turn : warmup + turn + 1], action]
-        if delay is not None and turn >= delay:
-            row.append(weights[turn - delay])
-    if delay is not None:
-        row += weights[max(len(weights) - delay, 0) :]
     return tuple(row)
 
 
@@ -193,8 +233,7 @@ def named_schedule(
             f"schedule: {full} is made from the times of the stages: of large models, or "
             "by `simdev pipeline`"
         )
-    if full == "1F1B" and chunks > 1:
-        full = "Interleaved1F1B"
+    full = _chunked_name(full, chunks)
     kind = _KINDS["ZB-H1"] if full in SEARCHED else _KINDS.get(full, _Kind())
     if chunks > 1 and not kind.chunked:
         several = " and ".join(CHUNKED)

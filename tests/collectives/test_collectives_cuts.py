@@ -25,7 +25,7 @@ from simdev.errors import InputError
 from simdev.files import collective_model, read_preset
 from simdev.graph import Graph
 from simdev.lowering import Prepared, lower
-from simdev.lowering.hybrid.durations import Durations
+from simdev.lowering.hybrid.durations import Durations, Timings
 from simdev.lowering.hybrid.grid import EXPERT
 from simdev.strategy import Collectives, Strategy
 from simdev.strategy.parallelism import Parallelism
@@ -275,9 +275,8 @@ def test_experts_exchange_no_faster_than_what_all_groups_share(cluster: Cluster,
     p = Parallelism(dp=devices // tp, tp=tp, ep=devices // tp)
     kind = next(device.kind for device in cluster.devices if device.runs_ops)
     size = 2**26
-    durations = Durations(
-        p, collective_model(cluster), CostModel(specs=(replace(SPEC, kind=kind),))
-    )
+    costs = CostModel(specs=(replace(SPEC, kind=kind),))
+    durations = Durations(p, Timings(collective_model(cluster), costs))
     grid, column = (
         durations.grid,
         durations.columns[durations.collective(EXPERT, 0, "all_to_all", size)],

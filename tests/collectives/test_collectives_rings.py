@@ -22,7 +22,7 @@ from simdev.engine import simulate
 from simdev.files import collective_model, read_preset
 from simdev.graph import Graph, Op
 from simdev.lowering import Prepared, lower, lower_step
-from simdev.lowering.hybrid.durations import Durations
+from simdev.lowering.hybrid.durations import Durations, Timings
 from simdev.lowering.hybrid.grid import DATA
 from simdev.models.layers import Layer, layer_graph
 from simdev.strategy import Configuration, Strategy, sync_policy
@@ -185,9 +185,8 @@ def of_a_large_model(cluster: Cluster, ranks: Sequence[int]) -> int:
     p = Parallelism(
         dp=len(usable) if used == set(usable) else len(ranks), pp=len(usable) // len(ranks)
     )
-    durations = Durations(
-        p, collective_model(cluster), CostModel(specs=(replace(SPEC, kind=kind),))
-    )
+    costs = CostModel(specs=(replace(SPEC, kind=kind),))
+    durations = Durations(p, Timings(collective_model(cluster), costs))
     return int(durations.columns[durations.collective(DATA, 0, "all_reduce", SIZE)][0])
 
 

@@ -24,13 +24,13 @@ from ..pipeline import schedule_of
 from .actions import add_actions, add_sends
 from .buffers import add_activations, add_parameters
 from .dispatch import add_dispatches
-from .durations import Durations
+from .durations import Durations, Timings
 from .expand import expand
 from .program import NONE, QUEUES, Program
 from .searched import searched
 from .tail import add_tail, tie
 
-__all__ = ["lower_hybrid"]
+__all__ = ["Timings", "even_layers", "lower_hybrid"]
 
 
 def lower_hybrid(
@@ -39,17 +39,19 @@ def lower_hybrid(
     collectives: CollectiveModel,
     costs: CostModel,
     symmetry: bool = True,
+    timings: Timings | None = None,
 ) -> tuple[TaskGraph, LargeStep]:
     """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
 
     With ``symmetry`` one device stands for all of its rank of the pipeline, where all devices and
     groups cost the same: then no copy can run differently, for nothing is shared between groups but
     what all wait for. Layers take what ``costs`` say of the ops that their kernels are like, or
-    without profiles the datasheets. Raises InputError.
+    without profiles the datasheets. Steps on one cluster may share ``timings`` of both. Raises
+    InputError.
     """
     # Before anything is built: a forward and a backward of every layer are the least.
     _require_size(2 * model.layers * parallelism.microbatches)
-    program = _program(model, parallelism, collectives, costs)
+    program = _program(model, parallelism, timings or Timings(collectives, costs))
     durations, schedule, columns = program.durations, program.schedule, program.columns()
     grid, why = durations.grid, _difference(durations)
     # Counted for all devices whichever way it is lowered: reports compare the two.
@@ -77,15 +79,10 @@ def lower_hybrid(
     )
 
 
-def _program(
-    model: Transformer,
-    parallelism: Parallelism,
-    collectives: CollectiveModel,
-    costs: CostModel,
-) -> Program:
+def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> Program:
     """All rows, edges and buffers of a step."""
     schedule = schedule_of(parallelism, shape=True)
-    counts = parallelism.stage_layers or _even_layers(model.layers, schedule.stages)
+    counts = parallelism.stage_layers or even_layers(model.layers, schedule.stages)
     if len(counts) != schedule.stages:
         raise InputError(
             f"stage_layers: tell of {len(counts)} stages, the schedule has {schedule.stages}"
@@ -93,7 +90,7 @@ def _program(
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
     _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")
-    durations = Durations(parallelism, collectives, costs)
+    durations = Durations(parallelism, timings)
     if model.is_narrow:
         # A device without such products would compute them as fast as it does wider ones.
         sheets = [durations.specs[kind] for kind in _kinds(durations)]
@@ -112,7 +109,7 @@ def _program(
     return program
 
 
-def _even_layers(layers: int, stages: int) -> tuple[int, ...]:
+def even_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers by stage; those in the middle take what is left over, for the outer have the ends.
 
     Raises InputError where a stage would have none.

@@ -38,6 +38,41 @@ class Part(NamedTuple):
     rel_err: float | None
 
 
+class Timings:
+    """What is known of a cluster whatever the degrees: many steps on it may share it."""
+
+    def __init__(self, model: CollectiveModel, costs: CostModel) -> None:
+        self.model, self.cluster, self.costs = model, model.cluster, costs
+        self.specs = {spec.kind: spec for spec in costs.specs}
+        self.alike = Alike(model.cluster)
+        self.by_pattern: dict[Hashable, int] = {}
+        self.sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
+        self.places: dict[Hashable, list[Place]] = {}
+        # Each is asked for by every layer and stage, with few different arguments.
+        self.load_ps, self._scalars = cache(self._load_ps), cache(self._datasheet_scalars)
+
+    def _load_ps(self, kind: str, loads: Loads) -> int:
+        # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
+        total = 0.0
+        for load in loads:
+            total += self.part(kind, load).seconds
+        return _checked(picoseconds(rounded(total)) if loads else 0)
+
+    def part(self, kind: str, load: Kernel) -> Part:
+        """What a kernel costs: as the op like it by the ladder, else by the datasheet."""
+        if self.costs.profiles and load.key:
+            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
+            cost = self.costs.cost_of_key(key, load.like, kind)
+            # A datasheet says more of the kernel itself than of an op that is like it.
+            if cost is not None and cost.rung != "roofline":
+                return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
+        ideal = ideal_seconds(load, self.specs[kind])
+        return Part(self._scalars(kind, load.op_class, load.dtype).seconds(ideal), "roofline", None)
+
+    def _datasheet_scalars(self, kind: str, op_class: str, dtype: str) -> Scalars:
+        return datasheet_scalars(self.specs[kind], op_class, dtype)
+
+
 class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
@@ -46,27 +81,24 @@ class Durations:
     device, or a task takes too long.
     """
 
-    def __init__(self, parallelism: Parallelism, model: CollectiveModel, costs: CostModel) -> None:
-        self.model, self.cluster, self.costs = model, model.cluster, costs
-        self.specs = {spec.kind: spec for spec in costs.specs}
+    def __init__(self, parallelism: Parallelism, timings: Timings) -> None:
+        self.timings, self.model, self.costs = timings, timings.model, timings.costs
+        self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
-        self.grid = rank_grid(model.cluster, parallelism)
+        self.grid = rank_grid(self.cluster, parallelism)
+        self._degrees = self.grid.dp, self.grid.tp, self.grid.ep, self.grid.cp, parallelism.pp
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
         self.parts: dict[int, tuple[Part, ...]] = {}
-        self._alike = Alike(model.cluster)
-        self._by_pattern: dict[Hashable, int] = {}
-        self._sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
+        self._alike = timings.alike
         # Each is asked for by every layer and stage, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread = cache(self._thread)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
         self.beside = cache(self._beside)
-        self._load_ps, self._places = cache(self._roofline_ps), cache(self._places_of)
-        self._scalars = cache(self._datasheet_scalars)
         kinds = {self._kind(d) for devices in self.grid.devices for d in devices}
         unknown = sorted(kinds - self.specs.keys())
         if unknown:
@@ -85,36 +117,16 @@ class Durations:
         of them.
         """
         kinds = [self._kind(d) for d in self.grid.devices[rank]]
-        times = [self._load_ps(kind, loads) for kind in kinds]
+        by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
+        times = [by_kind[kind] for kind in kinds]
         # Rounded so that the parts add up to the whole.
         number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
         if self.costs.profiles:
-            shares = (self._part(kinds[0], load) for load in loads)
+            shares = (self.timings.part(kinds[0], load) for load in loads)
             self.parts[number] = tuple(
                 share._replace(seconds=share.seconds / parts) for share in shares
             )
         return number
-
-    def _roofline_ps(self, kind: str, loads: Loads) -> int:
-        # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
-        total = 0.0
-        for load in loads:
-            total += self._part(kind, load).seconds
-        return _checked(picoseconds(rounded(total)) if loads else 0)
-
-    def _part(self, kind: str, load: Kernel) -> Part:
-        """What a kernel costs: as the op like it by the ladder, else by the datasheet."""
-        if self.costs.profiles and load.key:
-            key = device_prefix(kind) + load.key[len(device_prefix("")) :]
-            cost = self.costs.cost_of_key(key, load.like, kind)
-            # A datasheet says more of the kernel itself than of an op that is like it.
-            if cost is not None and cost.rung != "roofline":
-                return Part(float(cost.seconds) * load.share, cost.rung, cost.rel_err)
-        ideal = ideal_seconds(load, self.specs[kind])
-        return Part(self._scalars(kind, load.op_class, load.dtype).seconds(ideal), "roofline", None)
-
-    def _datasheet_scalars(self, kind: str, op_class: str, dtype: str) -> Scalars:
-        return datasheet_scalars(self.specs[kind], op_class, dtype)
 
     def host(self, rank: int) -> Host | None:
         """What dispatches the ops of a rank's devices.
@@ -142,13 +154,12 @@ class Durations:
 
     def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
-        durations = []
+        known, durations = self.timings.by_pattern, []
         for pattern, (group, *beside) in self._places(kind, rank):
             key = name, size, pattern
-            if key not in self._by_pattern:
-                cost = self.model.cost(name, group, size, beside).ps
-                self._by_pattern[key] = _checked(cost + self._message)
-            durations.append(self._by_pattern[key])
+            if key not in known:
+                known[key] = self.model.cost(name, group, size, beside).ps
+            durations.append(_checked(known[key] + self._message))
         return self._add(durations)
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
@@ -156,8 +167,14 @@ class Durations:
         these loads.
         """
         kinds = {self._kind(d) for d in self.grid.devices[rank]}
-        hidden = min(self._load_ps(kind, loads) for kind in kinds) * share
+        hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
         return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
+
+    def _places(self, kind: int, rank: int) -> list[Place]:
+        key = self._degrees, kind, rank
+        if key not in self.timings.places:
+            self.timings.places[key] = self._places_of(kind, rank)
+        return self.timings.places[key]
 
     def _places_of(self, kind: int, rank: int) -> list[Place]:
         members = self.grid.members(kind, rank)
@@ -186,12 +203,12 @@ class Durations:
         # Replicas that share no node cannot slow each other down: each part is timed alone.
         for numbers in self._neighbours(replicas):
             near = [replicas[d] for d in numbers]
-            key = size, self._alike.pattern(near)
-            if key not in self._sent_by_pattern:
-                self._sent_by_pattern[key] = self._sent(near, size)
-            sent |= zip(numbers, self._sent_by_pattern[key], strict=True)
+            key, known = (size, self._alike.pattern(near)), self.timings.sent_by_pattern
+            if key not in known:
+                known[key] = self._sent(near, size)
+            sent |= zip(numbers, known[key], strict=True)
         durations, lags = zip(*(sent[d] for d in range(dp) for _ in range(tp)), strict=True)
-        return self._add(durations, lags)
+        return self._add(durations, [_checked(lag + self._message) for lag in lags])
 
     def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> list[list[int]]:
         """The numbers of groups of flows, together where they share nodes, directly or not."""
@@ -216,7 +233,7 @@ class Durations:
             near = (flows for flows, others in zip(groups, crossed, strict=True) if links & others)
             wire = flows_wire(self.model.fabric, [flow for flows in near for flow in flows])
             length = _checked(picoseconds(Fraction(size) / wire.bandwidth))
-            sent.append((length, _checked(picoseconds(wire.latency) + self._message)))
+            sent.append((length, picoseconds(wire.latency)))
         return sent
 
     def _crossed(self, flows: Sequence[Flow]) -> set[int]:

@@ -55,6 +55,20 @@ def template_of(program: Program, stage: int, kind: str) -> Template:
     return template
 
 
+def layer_template(program: Program, rank: int, number: int, kind: str) -> Template:
+    """A layer's part of an action of this kind on a rank, alone."""
+    template = Template(rank, program.durations)
+    _add_visit(program, template, number, kind)
+    return template
+
+
+def end_template(program: Program, rank: int, end: str, kind: str) -> Template:
+    """The part that the embedding or the classifier has in such an action, alone."""
+    template = Template(rank, program.durations)
+    _add_end(program, template, end, kind)
+    return template
+
+
 def _block_loads(block: Block, kind: str) -> Loads:
     """The loads of an action; a backward starts with what selective recomputation repeats."""
     return {

@@ -1,0 +1,31 @@
+"""The order of a named schedule as columns is that of its table."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simdev.errors import InputError
+from simdev.schedules import named_schedule, order_of
+
+KINDS = {"F": 0, "B": 1, "I": 1, "W": 2}
+NAMES = "GPipe", "1F1B", "ZB-H1", "ZB-H2", "Interleaved1F1B", "InterleavedZeroBubble"
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 13), st.integers(1, 3))
+def test_columns_are_those_of_the_table(
+    name: str, ranks: int, microbatches: int, chunks: int
+) -> None:
+    chunks = chunks if name.startswith("Interleaved") else 1
+    try:
+        schedule = named_schedule(name, ranks, microbatches, chunks)
+    except InputError as error:
+        with pytest.raises(InputError, match=error.problems[0][:20]):
+            order_of(name, ranks, microbatches, chunks)
+        return
+    order = order_of(name, ranks, microbatches, chunks)
+    for rank, row in enumerate(schedule.rows):
+        actions = [(a.stage, KINDS[a.kind], a.microbatch) for a in row if a is not None]
+        columns = (column[rank].tolist() for column in order)
+        assert list(zip(*columns, strict=True)) == actions
