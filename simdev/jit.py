@@ -181,6 +181,18 @@ bare = cast(Callable[[Ints], Ints], _bare)
 """For kernels: the bare pointer to the first element of an array."""
 
 
+@intrinsic
+def _lowest(typing: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], context.get_constant(types.boolean, 1))
+
+    return types.int64(bits), generate
+
+
+lowest = cast(Callable[[int], int], _lowest)
+"""For kernels: the number of the lowest bit that is set; one must be."""
+
+
 @cache
 def cache_folder() -> str | None:
     """The folder for these very sources, or None where none can be written."""

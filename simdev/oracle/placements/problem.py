@@ -21,6 +21,7 @@ from ..routing import Segments, rates_of, route_columns, segments_of
 from ..threads import Threads, most_of_dispatches
 
 ONCE, PER_CONSUMER, MULTICAST = 0, 1, 2
+NOTHING, PAIRS, SEVERAL = range(3)  # queues that every transfer holds: none; one or two; others
 MODES = {"once-per-device": ONCE, "per-consumer": PER_CONSUMER, "multicast": MULTICAST}
 
 
@@ -51,6 +52,8 @@ class PlacementProblem(NamedTuple):
     route_gap: Ints
     queue_ptr: Ints  # queues that a transfer over each route holds
     queue: Ints
+    holding: int  # NOTHING, PAIRS or SEVERAL
+    pair: Ints  # by route, for PAIRS: its two queues, or its one twice
     roots: Ints  # ops that wait for nothing
     leader: Ints  # first op of each op's colocation group, itself without one
     all_routes: int
@@ -105,9 +108,8 @@ def placement_problem(
     bits = _round_bits(prepared, segments, threads)
     if bits < 0 or _most_bytes(prepared).bit_length() > KEY_BITS:
         return None
-    rates = rates_of(segments)
+    rates, routes = rates_of(segments), route_columns(segments, bits)
     sending = [[transmission_ps(size, rate) for rate in rates] for size in reads.bytes.tolist()]
-    routes = route_columns(segments, bits)
     waits = np.array([len(pairs) for pairs in graph.reads], np.int64)
     roots = np.flatnonzero(waits == 0)
     duration, leader = _durations(prepared, bits, threads), _leaders(prepared)
@@ -131,6 +133,7 @@ def placement_problem(
         (np.array(sending, np.int64) << bits).reshape(-1),
         len(rates),
         *routes,
+        *_held_queues(segments),
         roots,
         leader,
         int(all_routes),
@@ -153,6 +156,18 @@ def _is_covered(prepared: Prepared) -> bool:
     if prepared.memory.model != "full" or prepared.rings or prepared.fabric.shares_rates:
         return False
     return not any(device.staging for device in prepared.cluster.devices)
+
+
+def _held_queues(segments: Segments) -> tuple[int, Ints]:
+    """How many queues transfers hold, and those of each route where they are one or two."""
+    held = [tuple(segment.resources) if segment is not None else None for segment in segments]
+    sizes = {len(queues) for queues in held if queues is not None}
+    if sizes <= {0}:
+        return NOTHING, np.zeros(0, np.int64)
+    if not sizes <= {1, 2}:
+        return SEVERAL, np.zeros(0, np.int64)
+    pairs = [(0, 0) if queues is None else (queues[0], queues[-1]) for queues in held]
+    return PAIRS, np.array(pairs, np.int64).reshape(-1)
 
 
 def _all_joined(cluster: Cluster, route_class: Ints) -> bool:

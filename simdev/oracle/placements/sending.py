@@ -4,30 +4,54 @@ destination.
 
 from __future__ import annotations
 
-from ...jit import jitable
+from ...jit import jitable, lowest
 from ...lowering.transfer import destinations
 from ...taskgraph import Ints
 from ..heap import after, later, release
-from .problem import MULTICAST, PER_CONSUMER, PlacementProblem, Record, Work
+from .problem import MULTICAST, NOTHING, PAIRS, PER_CONSUMER, PlacementProblem, Record, Work
 from .totals import Totals, arrive
 
 jitable(destinations)
+BITS = 62  # devices that an integer has a bit for
 
 
 @jitable
 def send(p: PlacementProblem, w: Work, tensor: int, route: int, now: int) -> tuple[int, int, int]:
     """One transfer over one route: its start, finish and release."""
     inverse, start = ~((1 << p.round_bits) - 1), now
-    begin, end = p.queue_ptr[route], p.queue_ptr[route + 1]
-    for e in range(begin, end):
-        start = max(start, w.free[p.queue[e]])
-    finish = after(
-        start, p.sending[tensor * p.classes + p.route_class[route]] + p.route_held[route], inverse
-    )
-    free = later(finish, p.route_gap[route], inverse)
-    for e in range(begin, end):
-        w.free[p.queue[e]] = free
+    lasting = p.sending[tensor * p.classes + p.route_class[route]] + p.route_held[route]
+    if p.holding == PAIRS:
+        first, second = p.pair[2 * route], p.pair[2 * route + 1]
+        start = max(start, w.free[first], w.free[second])
+        finish = after(start, lasting, inverse)
+        w.free[first] = w.free[second] = later(finish, p.route_gap[route], inverse)
+    elif p.holding == NOTHING:
+        finish = after(start, lasting, inverse)
+    else:
+        begin, end = p.queue_ptr[route], p.queue_ptr[route + 1]
+        for e in range(begin, end):
+            start = max(start, w.free[p.queue[e]])
+        finish = after(start, lasting, inverse)
+        free = later(finish, p.route_gap[route], inverse)
+        for e in range(begin, end):
+            w.free[p.queue[e]] = free
     return start, finish, later(finish, p.route_lag[route], inverse)
+
+
+@jitable
+def few_destinations(
+    consumers: Ints, begin: int, end: int, placement: Ints, source: int, targets: Ints
+) -> int:
+    """``destinations`` where every device has a bit: nothing is sorted, so no branch is a guess."""
+    devices, count = 0, 0
+    for e in range(begin, end):
+        devices |= 1 << placement[consumers[e]]
+    devices &= ~(1 << source)
+    while devices:
+        targets[count] = lowest(devices)
+        devices &= devices - 1
+        count += 1
+    return count
 
 
 @jitable
@@ -150,7 +174,10 @@ def send_all(
             if device != source:
                 send_for(p, w, r, m, begin, tensor, source, device, now)
             continue
-        count = destinations(p.consumer, begin, end, placement, source, w.targets)
+        if p.devices <= BITS:
+            count = few_destinations(p.consumer, begin, end, placement, source, w.targets)
+        else:
+            count = destinations(p.consumer, begin, end, placement, source, w.targets)
         if count == 0:
             continue
         if p.mode == PER_CONSUMER:
