@@ -61,6 +61,7 @@ TEXTS = {
     "schedule": "of the pipeline (default 1F1B)",
     "context": "how parts exchange keys and values: all_gather or ring",
     "recompute": "none, selective or full",
+    "recompute_modules": "what selective makes again, with commas (default core_attn)",
     "offload": "activations, optimizer or both, with a comma, to host memory",
     "host_bandwidth": 'of PCIe to host memory, like "51 GB/s"',
     "message_latency": 'of every collective and transfer beside the cluster\'s, like "10 us"',
@@ -218,8 +219,8 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.cluster is None:
         raise InputError("--cluster: is needed with --model; `simdev clusters` lists the presets")
     pipeline = {name: getattr(args, name) for name in PIPELINE if getattr(args, name) is not None}
-    if "offload" in pipeline:
-        pipeline["offload"] = [part.strip() for part in pipeline["offload"].split(",")]
+    for name in {"offload", "recompute_modules"} & pipeline.keys():
+        pipeline[name] = [part.strip() for part in pipeline[name].split(",")]
     if args.csv is not None:
         pipeline["table"] = args.csv
     cluster = args.cluster if args.nodes is None else {"preset": args.cluster, "nodes": args.nodes}

@@ -94,6 +94,7 @@ class _PipelineShape(TypedDict, total=False):
     message_latency: Seconds
     overlap: bool
     recompute: str
+    recompute_modules: list[str]
     flash: bool | None
     sequence_parallel: bool
     scatter_gather: bool

@@ -13,6 +13,10 @@ from ..frozen import freeze
 from ..units import Number, is_count, parse_bandwidth, parse_time, written
 
 RECOMPUTES = ("none", "selective", "full")
+MODULES = (
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts",
+)  # fmt: skip
+"""What selective recomputation may make again: the names of Megatron-core, and ``mlp_act``."""
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 # Of any degree: what is larger is a mistake, and would be counted up to before it is told.
@@ -38,7 +42,7 @@ class Parallelism:
       where they are not told, they follow from ``global_batch``, the samples of a step.
     - ``schedule``: a name of simdev.schedules with ``chunks`` stages a rank, or ``table``, a
       schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
-      they come).
+      they come); the first and the last may have none.
     - Of a graph with ops, which is one microbatch, nothing but the pipeline is told
       (``OF_GRAPHS``): ``stages`` are the patterns of the forward ops of each, or names, each the
       first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
@@ -51,7 +55,12 @@ class Parallelism:
     - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
       with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
       collective and transfer takes beside what the cluster says of it.
-    - ``recompute``: "selective" makes the core of attention twice, "full" whole layers. ``flash``:
+    - ``recompute``: "selective" makes ``recompute_modules`` twice, "full" whole layers. Modules
+      (Megatron-core, ``--recompute-modules``): "core_attn", what is between queries, keys, values
+      and the projection; "layernorm", what a layer's two norms put out; "mla_up_proj", queries,
+      keys and values from their latents; "mlp", "moe" and "shared_experts" from their input;
+      "moe_act", what the experts' activation puts out; "mlp_act" (ours), that of the others, as
+      xformers' ``SwiGLUFusedOp`` makes it again. ``flash``:
       attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
       has it since 2023). ``sequence_parallel``: what tp does not split is
       split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
@@ -87,6 +96,7 @@ class Parallelism:
     message_latency: Number = 0
     overlap: bool = True
     recompute: str = "none"
+    recompute_modules: tuple[str, ...] = MODULES[:1]
     flash: bool | None = None
     sequence_parallel: bool = True
     scatter_gather: bool = False
@@ -96,7 +106,7 @@ class Parallelism:
     state_bytes: int = 12
 
     def __post_init__(self) -> None:
-        freeze(self, "offload", "stage_layers", "stages", "ranks")
+        freeze(self, "offload", "recompute_modules", "stage_layers", "stages", "ranks")
         if self.pp == 1:
             object.__setattr__(self, "pp", self._implied_ranks())
         problems = list(self._problems())
@@ -136,11 +146,21 @@ class Parallelism:
                 yield f"{name}: must be true or false, got {written(value)}"
         if self.recompute not in RECOMPUTES:
             yield f'recompute: must be one of {", ".join(RECOMPUTES)}, got "{self.recompute}"'
+        yield from self._module_problems()
         unknown = next((target for target in self.offload if target not in OFFLOADS), None)
         if unknown is not None:
             yield f'offload: must be of {", ".join(OFFLOADS)}, got "{unknown}"'
         if self.offload and unknown is None and self.host_bandwidth is None:
             yield 'host_bandwidth: offload needs what PCIe reaches to host memory, like "51 GB/s"'
+
+    def _module_problems(self) -> Iterator[str]:
+        unknown = next((name for name in self.recompute_modules if name not in MODULES), None)
+        if unknown is not None:
+            yield f'recompute_modules: must be of {", ".join(MODULES)}, got "{unknown}"'
+        elif self.recompute_modules != MODULES[:1] and self.recompute != RECOMPUTES[1]:
+            yield f'recompute_modules: go with recompute "selective", got "{self.recompute}"'
+        elif not self.recompute_modules:
+            yield 'recompute_modules: are none; recompute "none" says so'
 
     def _implied_ranks(self) -> int:
         """How many ranks there are by the devices or stages named; 1 where none are."""
@@ -174,7 +194,9 @@ class Parallelism:
         if self.ranks and len(self.ranks) != self.pp:
             yield f"ranks: names {len(self.ranks)} devices, pp is {self.pp}"
         for stage, count in enumerate(self.stage_layers):
-            if not (is_count(count) and count):
+            # The first and the last have the embedding and the classifier (Llama 3, section 3.3.2).
+            is_end = stage in (0, len(self.stage_layers) - 1)
+            if not (is_count(count) and (count or is_end)):
                 reason = f"a stage needs one layer at least, got {written(count)}"
                 yield f"stage_layers[{stage}]: {reason}"
 

@@ -107,7 +107,7 @@ BAD = [
     ({"tp": 16}, "tp: 16 does not divide heads 8 of dense"),
     ({"tp": 3}, "tp: 3 does not divide heads 8, inner 1024, length 128 of dense"),
     ({"pp": 16, "microbatches": 16}, "stage 8 would be without op"),
-    ({"stage_layers": (8, 0), "pp": 2}, "stage_layers[1]: a stage needs one layer at least, got 0"),
+    ({"stage_layers": (4, 0, 4), "pp": 3}, "stage_layers[1]: a stage needs one layer at least"),
     ({"stage_layers": (4, 3), "pp": 2}, "stage_layers: tell of 7 layers"),
     ({"zero": 4}, "zero: must be 0, 1, 2 or 3, got 4"),
     ({"recompute": "all"}, "recompute: must be one of none, selective, full"),

@@ -209,7 +209,7 @@ def test_the_busiest_device_gets_more_words(skew: float | Fraction) -> None:
     assert up[-1].flops == 2 * 128 * 256 * 512  # the shared expert meets every word
     assert uneven.exchanged_bytes == skew * even.exchanged_bytes == 2 * 128 * 2 * 256 * skew
     grown = footprint(uneven, 1).saved - footprint(even, 1).saved
-    assert grown == (skew - 1) * 2 * 128 * (2 * 2 * 256 + 2 * 3 * 256)
+    assert grown == (skew - 1) * 2 * 128 * (2 * 256 + 2 * 3 * 256)
     most = shard_of(replace(EXPERTS, skew=100), p)
     assert most.exchanged_bytes == 4 * even.exchanged_bytes
     alone = shard_of(replace(EXPERTS, skew=100), Parallelism())

@@ -18,6 +18,7 @@ from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops
 from ...errors import InputError, refuse
 from ...models.large import Transformer, all_buckets, shard_of
 from ...models.large.roles import LargeStep
+from ...schedules import INPUT
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
@@ -87,6 +88,8 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
         raise InputError(
             f"stage_layers: tell of {len(counts)} stages, the schedule has {schedule.stages}"
         )
+    if not counts[0] and any(action.kind == INPUT for action in schedule.actions):
+        raise InputError("stage_layers[0]: the embedding alone has no backward to be split")
     layers = tuple(tuple(range(a, b)) for a, b in pairwise(accumulate(counts, initial=0)))
     shard = shard_of(model, parallelism)
     _require_size(2 * all_buckets(shard, parallelism) * parallelism.microbatches, "bucket")

@@ -81,14 +81,14 @@ def add_activations(program: Program, number: int) -> None:
         _add_layer(stage, visit, received is not None and visit is visits[0])
     back = stage.back.template
     # One workspace for a whole backward: its layers run one after the other.
-    space = max(footprint(stage.shard, layer).workspace for layer in back.visits)
+    space = max(footprint(stage.shard, layer).workspace for layer in back.visits) if visits else 0
     first, last = back.computing
     readers = [stage.back.base + last] if first < last else []
     stage.add(space, "workspace", stage.back.base + first, *readers)
     # Without a sender the input comes from the stage before on this rank, which counts it.
-    if received is not None:
+    if received is not None and visits:
         _add_received(stage, visits[0], received)
-    _add_ends(stage)
+    _add_ends(stage, None if visits else received)
     _add_shared(stage)
     _add_transfers(stage)
 
@@ -109,8 +109,10 @@ def _add_received(stage: _Stage, visit: Visit, received: Ints) -> None:
     stage.add(stage.shard.rows_bytes, "received copies", received, *readers)
 
 
-def _add_ends(stage: _Stage) -> None:
-    """What the embedding and the classifier keep."""
+def _add_ends(stage: _Stage, received: Ints | None) -> None:
+    """What the embedding and the classifier keep; ``received`` brings a classifier that is alone on
+    its stage its input.
+    """
     shard, forward, back, weight = stage.shard, stage.forward, stage.back, stage.weight
     ends = forward.template.ends
     if "embedding" in ends:
@@ -120,7 +122,10 @@ def _add_ends(stage: _Stage) -> None:
     if "classifier" in ends:
         filler = forward.base + ends["classifier"].last
         reader = back.base + back.template.ends["classifier"].last
-        stage.add(classifier_saved(shard), "activations", filler, reader)
+        sent = shard.rows_bytes * (received is not None)
+        if received is not None:
+            stage.add(sent, "received copies", received, reader)
+        stage.add(classifier_saved(shard) - sent, "activations", filler, reader)
         stage.add(classifier_workspace(shard), "workspace", reader)
         if stage.is_split:
             last = weight.base + weight.template.ends["classifier"].last

@@ -145,20 +145,49 @@ def _add_exchanges(program: Program, template: Template, number: int, kind: str)
     Of tp there is one for each of the two parts, two where the sequence is split; between the
     experts each word is there top_k times.
     """
-    shard, model, p = program.shard, program.shard.model, program.parallelism
-    is_moe, size = model.is_moe(number), shard.words_bytes
-    calls = [("all_reduce", size)] * 2
-    if p.sequence_parallel:
-        second = size
-        if is_moe:
-            second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
-        first = ("all_gather", shard.gathered_bytes), ("reduce_scatter", size)
-        calls = [*first, *((name, second) for name, _ in first)]
-    _add_tensor(program, template, calls, number)
+    shard, size = program.shard, program.shard.words_bytes
+    calls = [("all_reduce", size)]
+    if program.parallelism.sequence_parallel:
+        calls = [("all_gather", shard.gathered_bytes), ("reduce_scatter", size)]
+    _add_tensor(program, template, [*calls, *_second_calls(program, number)], number)
     _add_context(program, template, number, kind)
-    if p.ep > 1 and is_moe:
+    _add_experts_exchange(program, template, number)
+
+
+def _second_calls(program: Program, number: int) -> list[tuple[str, int]]:
+    """Collectives of tp in a layer's second part, one way."""
+    shard, model = program.shard, program.shard.model
+    size = second = shard.words_bytes
+    if not program.parallelism.sequence_parallel:
+        return [("all_reduce", size)]
+    if model.is_moe(number):
+        second = shard.busiest(size * model.top_k) + size * (model.shared_experts > 0)
+    return [("all_gather", second), ("reduce_scatter", second)]
+
+
+def _add_experts_exchange(program: Program, template: Template, number: int) -> None:
+    """Words to their experts, and back."""
+    shard = program.shard
+    if program.parallelism.ep > 1 and shard.model.is_moe(number):
         for _ in range(2):
             template.collective(EXPERT_QUEUE, "all_to_all", shard.exchanged_bytes, number)
+
+
+def _add_exchanges_again(program: Program, template: Template, number: int) -> None:
+    """Collectives within what selective recomputation makes again."""
+    shard, model = program.shard, program.shard.model
+    size, is_split = shard.words_bytes, program.parallelism.sequence_parallel
+    calls: list[tuple[str, int]] = []
+    if "mla_up_proj" in shard.again and model.kv_latent and is_split:
+        calls += [("all_gather", shard.gathered_bytes)]
+    if ("moe" if model.is_moe(number) else "mlp") in shard.again:
+        calls += _second_calls(program, number)
+        if model.is_moe(number):
+            _add_experts_exchange(program, template, number)
+    elif "shared_experts" in shard.again and model.is_moe(number) and model.shared_experts:
+        names = ("all_gather", "reduce_scatter") if is_split else ("all_reduce",)
+        calls += [(name, size) for name in names]
+    _add_tensor(program, template, calls, number)
 
 
 def _add_visit(program: Program, template: Template, number: int, kind: str) -> None:
@@ -172,6 +201,8 @@ def _add_visit(program: Program, template: Template, number: int, kind: str) -> 
     before = len(template.turns)
     _add_layer_turns(program, template, number, kind, block, fetch)
     first, last = template.turns[before].first, template.turns[-1].last
+    if back:
+        _add_exchanges_again(program, template, number)
     if kind != WEIGHT:
         _add_exchanges(program, template, number, kind)
     send = NONE

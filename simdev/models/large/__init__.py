@@ -6,7 +6,16 @@ from __future__ import annotations
 
 from .huggingface import from_config
 from .released import LARGE, large_model, resized
-from .shard import Footprint, Shard, all_buckets, buckets_of, footprint, shard_of, uses_flash
+from .shard import (
+    Footprint,
+    Shard,
+    all_buckets,
+    buckets_of,
+    footprint,
+    modules_again,
+    shard_of,
+    uses_flash,
+)
 from .transformer import Transformer
 from .work import Block, classifier, embedding, layer, update
 
@@ -24,6 +33,7 @@ __all__ = [
     "from_config",
     "large_model",
     "layer",
+    "modules_again",
     "resized",
     "shard_of",
     "update",

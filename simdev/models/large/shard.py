@@ -8,7 +8,7 @@ and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
@@ -38,6 +38,7 @@ class Shard:
     gradient_bytes: int
     cp: int = 1
     context_kept: int = 1
+    again: frozenset[str] = frozenset()
 
     @property
     def vocabulary(self) -> int:
@@ -155,12 +156,22 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     # Gathered, and their gradients; or of each a part at work and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     sizes = words, p.tp, p.ep, rows, uses_flash(model, p), p.recompute, p.gradient_bytes
-    return Shard(model, *sizes, p.cp, kept)
+    return Shard(model, *sizes, p.cp, kept, modules_again(model, p))
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
     """Whether attention is one op: as told, else as when the model was published."""
     return model.flash if parallelism.flash is None else parallelism.flash
+
+
+def modules_again(model: Transformer, parallelism: Parallelism) -> frozenset[str]:
+    """What selective recomputation makes again.
+
+    Fused attention makes its scores again in any case, and keeps none.
+    """
+    p = parallelism
+    chosen = frozenset(p.recompute_modules if p.recompute == "selective" else ())
+    return chosen - {"core_attn"} if uses_flash(model, p) else chosen
 
 
 def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
@@ -221,14 +232,17 @@ class Footprint:
 
 def footprint(s: Shard, layer: int) -> Footprint:
     """That of one layer, with what ``recompute`` saves."""
-    # FlashAttention recomputes its scores anyway: "selective" then has nothing to repeat.
-    whole, core = _attention(s) + _second(s, layer), _core(s)
-    saved, again = whole + core, 0
+    saved = whole = _saved(s, layer)
     if s.recompute == "full":
-        saved, again = s.rows_bytes, saved - s.rows_bytes
-    elif s.recompute == "selective" and not s.flash:
-        saved, again = whole, core
-    return Footprint(saved, s.rows_bytes, again, _workspace(s, layer))
+        saved = s.rows_bytes
+    elif s.again:
+        whole = _saved(replace(s, again=frozenset()), layer)
+    return Footprint(saved, s.rows_bytes, whole - saved, _workspace(s, layer))
+
+
+def _saved(s: Shard, layer: int) -> int:
+    """What a layer saves but for what selective recomputation makes again."""
+    return _attention(s) + _core(s) + _second(s, layer)
 
 
 def _mask(s: Shard) -> int:
@@ -238,13 +252,16 @@ def _mask(s: Shard) -> int:
 def _inputs(s: Shard, width: int) -> int:
     """Of a part's norms, and of its first products, these of so many bytes a number."""
     norms = 2 if s.model.post_norms else 1
-    return norms * s.rows_bytes + width * s.rows * s.model.hidden + _mask(s)
+    normed = width * s.rows * s.model.hidden * ("layernorm" not in s.again)
+    return norms * s.rows_bytes + normed + _mask(s)
 
 
 def _attention(s: Shard) -> int:
     """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
     m, output = s.model, s.words * s.context
-    kept = _inputs(s, s.width) + 2 * s.words * (s.queries + s.keys + s.values) + 2 * output
+    kept = _inputs(s, s.width) + 2 * output
+    if not (m.kv_latent and "mla_up_proj" in s.again):
+        kept += 2 * s.words * (s.queries + s.keys + s.values)
     if m.is_narrow:  # attention keeps its output, the projection what it makes of it
         kept += output
     if m.head_norms:
@@ -257,23 +274,34 @@ def _core(s: Shard) -> int:
     """Scores after the softmax (and dropped out, with the mask); fused, a number a row of them."""
     if s.flash:
         return 4 * s.model.heads // s.tp * s.words
+    if "core_attn" in s.again:
+        return 0
     return (5 if s.model.dropout else 2) * s.scores
 
 
 def _second(s: Shard, layer: int) -> int:
     """Input of norm and of the products, what the activation reads and produces, the mask."""
     m = s.model
-    # What the activation reads and what it puts out, for the second product to read.
-    between = 2 * (m.matrices - 1) + s.width
     if not m.is_moe(layer):
-        return _inputs(s, s.width) + s.words * m.inner // s.tp * between
+        between = s.words * m.inner // s.tp * _between(s, "mlp_act")
+        return _inputs(s, s.width) + between * ("mlp" not in s.again)
     inner, kept = m.expert_inner // s.tp, _inputs(s, 2)  # the router reads two bytes a number
+    if "moe" in s.again:
+        return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
-    # Sorted words before the experts and after, as they are sent: a share of them on each tp rank.
-    kept += (s.width + 2) * s.busiest(s.rows * m.top_k) * m.hidden
+    # Sorted words before the experts, as they are sent: a share of them on each tp rank. Those
+    # after need not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
+    kept += s.width * s.busiest(s.rows * m.top_k) * m.hidden
     if m.shared_experts:
         kept += (2 - s.width) * s.rows * m.hidden  # made narrow beside the router's
-    return kept + inner * between * (s.busiest(s.words * m.top_k) + s.words * m.shared_experts)
+        if "shared_experts" not in s.again:
+            kept += inner * s.words * m.shared_experts * _between(s, "mlp_act")
+    return kept + inner * s.busiest(s.words * m.top_k) * _between(s, "moe_act")
+
+
+def _between(s: Shard, activation: str) -> int:
+    """Bytes of what an activation reads, and puts out for the second product, by its width."""
+    return 2 * (s.model.matrices - 1) + s.width * (activation not in s.again)
 
 
 def _workspace(s: Shard, layer: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
@@ -293,10 +293,33 @@ class Transformer:
         layers = sum(self._layer_flops(samples, i) for i in range(self.layers))
         return 3 * (layers + 2 * words * self.hidden * self.vocabulary)
 
-    def flops_again(self, samples: int, recompute: str) -> int:
-        """Those that recomputation ("none", "selective", "full") adds."""
-        count = {"full": self._layer_flops, "selective": self._core_flops}.get(recompute)
-        return sum(count(samples, i) for i in range(self.layers)) if count else 0
+    def flops_again(
+        self, samples: int, recompute: str, modules: Collection[str] = ("core_attn",)
+    ) -> int:
+        """Those that recomputation ("none", "selective" of ``modules``, "full") adds."""
+        layers = range(self.layers)
+        if recompute == "full":
+            return sum(self._layer_flops(samples, i) for i in layers)
+        if recompute != "selective":
+            return 0
+        words = samples * self.length
+        products = sum(self._weights_again(i, modules) for i in layers)
+        core = sum(self._core_flops(samples, i) for i in layers) if "core_attn" in modules else 0
+        return 2 * words * products + core
+
+    def _weights_again(self, layer: int, modules: Collection[str]) -> int:
+        """Of a layer's products: those that ``modules`` do once more and a word meets."""
+        used, matrices = 0, self.matrices * self.hidden
+        if "mla_up_proj" in modules and self.kv_latent:
+            split, _ = self._attention_weights()
+            used += split - self.heads * self.value_head * self.hidden
+        if not self.is_moe(layer):
+            return used + matrices * self.inner * ("mlp" in modules)
+        if "moe" in modules:
+            used += matrices * self.top_k * self.expert_inner + self.experts * self.hidden
+        if not {"moe", "shared_experts"}.isdisjoint(modules):
+            used += matrices * self.shared_experts * self.expert_inner
+        return used
 
     def _core_flops(self, samples: int, layer: int) -> int:
         """Scores, and the values that they weigh."""

@@ -9,7 +9,7 @@ to the sum in its product (Megatron-LM, ``megatron/core/fusions``). Fused attent
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import likes
 from .likes import BACKWARD, NARROW, Loads, kernel
@@ -36,6 +36,10 @@ class Block:
             self.weight + other.weight,
             self.again + other.again,
         )
+
+    def repeated(self, is_again: bool) -> Block:
+        """With its forward done once more before the backward, where that ``is_again``."""
+        return replace(self, again=self.forward) if is_again else self
 
 
 def _product(s: Shard, name: str, m: int, k: int, n: int) -> Block:
@@ -136,7 +140,7 @@ def _core(s: Shard, number: int) -> Block:
         load("scores dq", "gemm", 2 * e + k, q, scores),
         load("scores dk", "gemm", 2 * e + q, k, scores),
     )
-    return Block(unfused, backward, (), unfused if s.recompute == "selective" else ())
+    return Block(unfused, backward, ()).repeated("core_attn" in s.again)
 
 
 def _into(s: Shard) -> Block:
@@ -151,9 +155,10 @@ def _into(s: Shard) -> Block:
     block = _linear(s, "latents", s.rows, h, m.latents)
     for latent in filter(None, (m.query_latent, m.kv_latent)):
         block += _norm(s, s.rows, latent)
-    block += _linear(s, "queries", s.words, m.query_latent or h, s.queries)
     rest = s.queries - m.heads // s.tp * m.rotary_width
-    return block + _linear(s, "keys and values", s.words, m.kv_latent, rest + s.values)
+    up = _linear(s, "queries", s.words, m.query_latent or h, s.queries)
+    up += _linear(s, "keys and values", s.words, m.kv_latent, rest + s.values)
+    return block + up.repeated("mla_up_proj" in s.again)
 
 
 def _rotary(s: Shard) -> Block:
@@ -165,12 +170,12 @@ def _rotary(s: Shard) -> Block:
     size = 2 * s.words * (queries + s.keys)
     like = likes.plain("mul", [s.words, queries + s.keys], 2)
     rotary = (kernel("rotary", "elementwise", size, size, like=like),)
-    return Block(rotary, rotary, ())
+    return Block(rotary, rotary, ()).repeated(m.kv_latent > 0 and "mla_up_proj" in s.again)
 
 
 def _attention(s: Shard, number: int) -> Block:
     m = s.model
-    before = _norm(s) + _into(s)
+    before = _norm(s).repeated("layernorm" in s.again) + _into(s)
     if m.head_norms:
         before += _norm(s, s.words * (m.heads + m.kv_heads) // s.tp, m.head_width)
     if not m.positions:
@@ -189,11 +194,15 @@ def _activation(s: Shard, words: int, inner: int) -> Block:
     return Block(forward, backward, ())
 
 
-def _mlp(s: Shard, words: int, inner: int) -> Block:
-    """Two products with an activation between them; a gated one makes gate and value in one."""
+def _mlp(s: Shard, words: int, inner: int, activation: str = "mlp_act") -> Block:
+    """Two products with an activation between them; a gated one makes gate and value in one.
+
+    ``activation`` names it among what is made again.
+    """
     h = s.model.hidden
     first = _linear(s, "up", words, h, inner * (2 if s.model.gated else 1))
-    return first + _activation(s, words, inner) + _linear(s, "down", words, inner, h)
+    between = _activation(s, words, inner).repeated(activation in s.again)
+    return first + between + _linear(s, "down", words, inner, h)
 
 
 def _experts(s: Shard) -> Block:
@@ -208,21 +217,26 @@ def _experts(s: Shard) -> Block:
     # Each of the ep ranks sends words x top_k rows; those who live here get equally many.
     words = -(-s.busiest(s.words * m.top_k) * s.ep // m.experts)
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
-    expert = _mlp(s, words, inner)
+    expert = _mlp(s, words, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many words.
     for _ in range(m.experts // s.ep):
         block += expert
     if m.shared_experts:
-        block += _mlp(s, s.words, inner * m.shared_experts)
-    return block
+        shared = _mlp(s, s.words, inner * m.shared_experts)
+        block += shared.repeated("shared_experts" in s.again)
+    return block.repeated("moe" in s.again)
 
 
 def layer(s: Shard, number: int) -> Block:
     """A whole layer: attention and feed-forward part, each behind a norm and with a skip."""
     m = s.model
-    second = _experts(s) if m.is_moe(number) else _mlp(s, s.words, m.inner // s.tp)
+    if m.is_moe(number):
+        second = _experts(s)
+    else:
+        second = _mlp(s, s.words, m.inner // s.tp).repeated("mlp" in s.again)
     after = _norm(s) + _residual(s) if m.post_norms else _residual(s)
-    return _attention(s, number) + after + _norm(s) + second + after
+    between = _norm(s).repeated("layernorm" in s.again)
+    return _attention(s, number) + after + between + second + after
 
 
 def embedding(s: Shard) -> Block:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...models.large import uses_flash
+from ...models.large import modules_again, uses_flash
 from ...models.large.roles import (
     COMPUTES,
     DATA,
@@ -63,7 +63,7 @@ class StageUse:
         """One entry of ``stages``."""
         return {
             "device": self.device,
-            "layers": [[layers[0], layers[-1]] for layers in self.layers],
+            "layers": [[layers[0], layers[-1]] for layers in self.layers if layers],
             "terms_s": {term: ps / PS_PER_SECOND for term, ps in self.terms.items()},
             "peak_bytes": self.memory.peak,
             "capacity_bytes": self.memory.capacity,
@@ -90,11 +90,8 @@ class Training:
     def of(cls, trace: Trace, large: LargeStep) -> Training:
         """The section of a large model's step."""
         p, model, seconds = large.parallelism, large.model, trace.end_ps / PS_PER_SECOND
-        again = p.recompute
-        # Flash attention recomputes its scores in any case and keeps none to recompute.
-        if again == "selective" and uses_flash(model, p):
-            again = "none"
-        once, twice = model.flops(p.samples), model.flops_again(p.samples, again)
+        again = modules_again(model, p)
+        once, twice = model.flops(p.samples), model.flops_again(p.samples, p.recompute, again)
         stages = tuple(
             _stage(trace, large, rank, device) for rank, device in enumerate(large.first)
         )
@@ -159,7 +156,7 @@ class Training:
         rows = tuple(
             (
                 stage.device,
-                ", ".join(f"{layers[0]}-{layers[-1]}" for layers in stage.layers),
+                ", ".join(f"{layers[0]}-{layers[-1]}" for layers in stage.layers if layers),
                 *(stage.terms[term] for term in used),
             )
             for stage in self.stages
@@ -194,7 +191,8 @@ class Training:
             if flash
             else f"Attention keeps its scores (no flash){why}."
         )
-        if large.parallelism.recompute == "selective" and flash:
+        chosen = large.parallelism.recompute_modules
+        if large.parallelism.recompute == "selective" and flash and chosen == ("core_attn",):
             yield (
                 'recompute "selective" changes nothing with flash attention, which never keeps its '
                 "scores."

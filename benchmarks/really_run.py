@@ -1,0 +1,234 @@
+"""Large models as they were really trained: ``python -m benchmarks.really_run [PART ...]``
+simulates those whose names have one of the parts, and prints times beside the published, and
+memory.
+
+What a source does not tell is ours where it stands. Nothing is fitted to these runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.common import print_table
+from simdev import load_scenario, run
+from simdev.models.large import large_model
+from simdev.report import Report
+from simdev.strategy.parallelism import Parallelism
+
+GIB = 2**30
+_2021 = {"flash": False, "scatter_gather": True, "sequence_parallel": False, "recompute": "full"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run: its model with changed sizes, machines of a preset, plan, and the seconds of a step
+    (None: not told).
+    """
+
+    name: str
+    model: str
+    machines: tuple[str, int]
+    plan: Mapping[str, Any]
+    seconds: float | None = None
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        """Of all machines."""
+        return 8 * self.machines[1]
+
+    def scenario(self) -> dict[str, Any]:
+        """As in a file."""
+        preset, nodes = self.machines
+        return {
+            "graph": {"model": self.model, **self.sizes},
+            "cluster": {"preset": preset, "nodes": nodes} if nodes > 1 else preset,
+            "strategy": {"pipeline": dict(self.plan)},
+        }
+
+
+def _narayanan(
+    model: str, tp: int, pp: int, devices: int, batch: int, tflops: float, **sizes: int
+) -> Ran:
+    """A row of table 1 of Narayanan et al. 2021 (arXiv 2104.04473); their formula gives the seconds
+    (96 B s l h^2 (1 + s / 6h + V / 16lh) FLOPs). Microbatches of one sample, no chunks: ours.
+    """
+    m, dp = large_model(model, **sizes), devices // (tp * pp)
+    s, h, layers = m.length, m.hidden, m.layers
+    flops = 96 * batch * s * layers * h * h * (1 + s / (6 * h) + m.vocabulary / (16 * layers * h))
+    plan = _2021 | {"dp": dp, "tp": tp, "pp": pp, "microbatches": batch // dp, "zero": 0}
+    name = f"Narayanan 2021, {m.parameters() / 1e9:.1f}B"
+    seconds = flops / (devices * tflops * 1e12)
+    return Ran(name, model, ("dgx-a100-80", devices // 8), plan, seconds, sizes)
+
+
+def _korthikanti(model: str, pp: int, chunks: int, both: bool, seconds: float) -> Ran:
+    """A step of table 5 of Korthikanti et al. 2022 (arXiv 2205.05198) of one replica."""
+    technique = {"recompute": "selective", "sequence_parallel": True} if both else {}
+    plan = _2021 | {"tp": 8, "pp": pp, "microbatches": 8 * pp, "zero": 0, "chunks": chunks}
+    name = f"Korthikanti 2022, {model}, {'both techniques' if both else 'full recomputation'}"
+    return Ran(name, model, ("dgx-a100-80", pp), plan | technique, seconds)
+
+
+def _nvidia(
+    model: str, devices: int, degrees: tuple[int, ...], batch: tuple[int, int], length: int,
+    words: int, release: str = "24.07", **more: Any,
+) -> Ran:  # fmt: skip
+    """A row of NVIDIA's performance summaries (NeMo 24.07, docs/source/performance; Megatron-Bridge
+    25.11, docs/performance-summary.md): DGX H100 in float8, (tp, pp, cp, chunks), samples (of a
+    step, of a microbatch), words a second and GPU.
+    """
+    (tp, pp, cp, chunks), (samples, each) = degrees, batch
+    dp = devices // (tp * pp * cp)
+    plan = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "chunks": chunks, "flash": True, **more}
+    plan |= {"microbatches": samples // dp // each, "microbatch": each}
+    sizes: dict[str, Any] = {"length": length, "precision": "float8", "causal": True}
+    if model.startswith("gpt"):
+        sizes["dropout"] = False
+    name = f"NVIDIA {release}, {model} on {devices}"
+    seconds = samples * length / words / devices
+    return Ran(name, model, ("dgx-h100", devices // 8), plan, seconds, sizes)
+
+
+# Llama 3 (Grattafiori et al. 2024), table 4 and section 3.3.2: no recomputation at 8,192 words; the
+# first and the last stage have a layer less. Seconds from its TFLOP/s a GPU and 405.85 B parameters
+# times 6, with attention as it counts it. Chunks are not told, nor is how gradients are kept: a
+# layer each, ZeRO 1 and the fused SwiGLU of Meta's xformers (its product made again), ours.
+_405B = {"tp": 8, "pp": 16, "recompute": "selective", "recompute_modules": ["mlp_act"]}
+_INTERLEAVED = {"chunks": 8, "stage_layers": [0] + [1] * 126 + [0]}
+
+
+def _llama(name: str, nodes: int, tflops: float, length: int = 8192, **plan: Any) -> Ran:
+    m = large_model("llama3-405b", length=length, causal=True)
+    samples = 2**24 // length
+    seconds = m.flops(samples) / (8 * nodes * tflops * 1e12)
+    sizes = {"length": length, "causal": True}
+    return Ran(f"Llama 3, {name}", "llama3-405b", ("dgx-h100", nodes), plan, seconds, sizes)
+
+
+_BLOOM = {
+    "layers": 70, "hidden": 14_336, "heads": 112, "inner": 57_344, "vocabulary": 250_880,
+    "positions": False,
+}  # fmt: skip
+_NEOX = {
+    "layers": 44, "hidden": 6144, "heads": 64, "inner": 24_576, "vocabulary": 50_432,
+    "positions": False, "tied": False, "dropout": False,
+}  # fmt: skip
+_MODULES = ["layernorm", "mla_up_proj", "mlp_act", "moe_act"]
+
+RUNS = (
+    _narayanan("gpt-1.7b", 1, 1, 32, 512, 137),
+    _narayanan("gpt-3.6b", 2, 1, 64, 512, 138),
+    _narayanan("gpt-7.5b", 4, 1, 128, 512, 142),
+    _narayanan("gpt-18b", 8, 1, 256, 1024, 135),
+    _narayanan("gpt-39b", 8, 2, 512, 1536, 138),
+    _narayanan("gpt-39b", 8, 4, 1024, 1792, 140, layers=60, hidden=10_240, heads=80, inner=40_960),
+    _narayanan("gpt-39b", 8, 8, 1536, 2304, 148, layers=80, hidden=12_288, heads=96, inner=49_152),
+    _narayanan("gpt-39b", 8, 16, 1920, 2160, 155, layers=96, hidden=16_384, heads=128,
+    inner=65_536),
+    _narayanan("megatron-530b", 8, 35, 2520, 2520, 163),
+    _narayanan("megatron-1t", 8, 64, 3072, 3072, 163),
+    _korthikanti("megatron-530b", 35, 3, False, 49.05),
+    _korthikanti("megatron-530b", 35, 3, True, 37.83),
+    _korthikanti("megatron-1t", 64, 1, False, 94.42),
+    _korthikanti("megatron-1t", 64, 1, True, 71.49),
+    # Smith et al. 2022 (arXiv 2201.11990), section 2.3; float16 gradients and ZeRO 1 ours.
+    Ran(
+        "MT-NLG 530B", "megatron-530b", ("dgx-a100-80", 280),
+        _2021 | {"dp": 8, "tp": 8, "pp": 35, "microbatches": 240, "gradient_bytes": 2}, 60.1,
+    ),
+    # bigscience-workshop/bigscience, train/tr11-176B-ml/README.md (its network is Omni-Path).
+    Ran(
+        "BLOOM 176B", "gpt3-175b", ("dgx-a100-80", 48),
+        _2021 | {"dp": 8, "tp": 4, "pp": 12, "microbatch": 2, "microbatches": 128,
+                 "stage_layers": [5, *[6] * 10, 5]},
+        105, _BLOOM,
+    ),
+    # Zhang et al. 2022 (arXiv 2205.01068), section 2.4: FSDP and tp 8; a step is one microbatch.
+    Ran(
+        "OPT 175B", "gpt3-175b", ("dgx-a100-80", 124),
+        _2021 | {"dp": 124, "tp": 8, "microbatch": 8, "zero": 3},
+    ),
+    # Black et al. 2022 (arXiv 2204.06745), section 3: 12 machines, ZeRO 1.
+    Ran(
+        "GPT-NeoX 20B", "gpt3-175b", ("dgx-a100-40", 12),
+        _2021 | {"dp": 12, "tp": 2, "pp": 4, "microbatch": 4, "microbatches": 32}, None, _NEOX,
+    ),
+    _nvidia("gpt3-175b", 128, (4, 8, 1, 6), (256, 1), 2048, 726),
+    _nvidia("gpt3-175b", 512, (4, 8, 1, 6), (2048, 2), 2048, 782),
+    _nvidia("llama2-7b", 8, (1, 1, 1, 1), (128, 1), 4096, 16_847),
+    _nvidia("llama2-13b", 16, (1, 4, 1, 10), (128, 1), 4096, 8646),
+    _nvidia("llama2-70b", 64, (4, 4, 1, 20), (128, 1), 4096, 1707),
+    _nvidia("llama3-8b", 8, (1, 1, 2, 1), (128, 1), 8192, 12_036),
+    _nvidia("llama3-70b", 64, (4, 4, 2, 5), (128, 1), 8192, 1533),
+    _nvidia("llama3-8b", 8, (1, 1, 1, 1), (128, 1), 8192, 14_451, "25.11", zero=3),
+    _nvidia("llama3-70b", 64, (4, 8, 1, 5), (128, 1), 8192, 1602, "25.11"),
+    _nvidia("llama3-405b", 1024, (8, 8, 2, 8), (512, 1), 8192, 292, "25.11"),
+    _llama("8,192 GPUs", 1024, 430, **_405B, **_INTERLEAVED, dp=64, microbatches=32),
+    _llama("16,384 GPUs", 2048, 400, **_405B, **_INTERLEAVED, dp=128, microbatches=16),
+    _llama(
+        "131,072 words", 2048, 380, 131_072, **_405B, **_INTERLEAVED, dp=8, cp=16, microbatches=16
+    ),
+    _llama("plain 1F1B, ZeRO 2", 1024, 430, tp=8, pp=16, dp=64, microbatches=32, zero=2),
+    # DeepSeek-V3 (arXiv 2412.19437), sections 3.2 and 4.2: 180,000 hours of H800 for 10^12 words;
+    # moments in two bytes. DualPipe is not simulated of large models: 1F1B, ours.
+    Ran(
+        "DeepSeek-V3", "deepseek-v3", ("dgx-h100", 256),
+        {"dp": 128, "pp": 16, "ep": 64, "microbatches": 120, "state_bytes": 8,
+         "recompute": "selective", "recompute_modules": _MODULES},
+        15_360 * 4096 / 1e12 * 180_000 * 3600 / 2048, {"precision": "float8"},
+    ),
+)  # fmt: skip
+
+
+def simulated(ran: Ran) -> Report:
+    """The report of a run."""
+    return run(load_scenario(ran.scenario()))
+
+
+def fits(report: Report) -> bool:
+    """Whether the peak of every rank is within its device's memory."""
+    assert report.training is not None
+    memories = [stage.memory for stage in report.training.stages]
+    return all(m.capacity is not None and m.peak <= m.capacity for m in memories)
+
+
+def plan_text(ran: Ran) -> str:
+    """The degrees of a run."""
+    p = Parallelism(**ran.plan)
+    degrees = {"dp": p.dp, "cp": p.cp, "tp": p.tp, "pp": p.pp, "ep": p.ep, "chunks": p.chunks}
+    return " ".join(f"{name} {count}" for name, count in degrees.items() if count > 1)
+
+
+def cells(ran: Ran, report: Report) -> tuple[str, ...]:
+    """A line of the table."""
+    assert report.training is not None
+    mfu = f"{report.training.mfu:.1%}"
+    peak = max(stage.memory.peak for stage in report.training.stages) / GIB
+    time = f"{report.seconds:.2f}"
+    told = "-" if ran.seconds is None else f"{ran.seconds:.2f}"
+    if ran.seconds is not None:
+        time += f" ({report.seconds / ran.seconds - 1:+.1%})"
+    return ran.name, f"{ran.devices:,}", plan_text(ran), told, time, mfu, f"{peak:.1f}"
+
+
+def chosen(parts: list[str]) -> Iterator[Ran]:
+    """The runs whose names have one of the parts, or all."""
+    for ran in RUNS:
+        if not parts or any(part in ran.name for part in parts):
+            yield ran
+
+
+def main() -> int:
+    """Print the table; 1 where one does not fit."""
+    reports = [(ran, simulated(ran)) for ran in chosen(sys.argv[1:])]
+    columns = ("run", "GPUs", "plan", "published s", "simulated", "MFU", "GiB")
+    print_table(columns, [cells(ran, report) for ran, report in reports])
+    return int(not all(fits(report) for _, report in reports))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Large models as they were really trained fit into the memory that they had, and the page tells of
+them; what selective recomputation makes again, and stages without layers.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+# plain `pytest` puts tests/ alone on the path
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from benchmarks import really_run
+from simdev import load_scenario, run
+from simdev.errors import InputError
+from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
+from simdev.strategy.parallelism import MODULES, Parallelism
+
+PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")
+CASES = [
+    ran
+    if any(part in ran.name for part in QUICK)
+    else pytest.param(ran, marks=pytest.mark.slow)  # seconds each
+    for ran in really_run.RUNS
+]
+LATENT = large_model("deepseek-v2-lite", layers=3, length=512)
+DENSE = large_model("llama3.2-1b", layers=2, length=512)
+
+
+@pytest.mark.parametrize("ran", CASES, ids=lambda ran: ran.name)
+def test_runs_that_were_really_run_are_possible(ran: really_run.Ran) -> None:
+    report = really_run.simulated(ran)
+    assert really_run.fits(report)
+    assert "| " + " | ".join(really_run.cells(ran, report)) + " |" in PAGE
+
+
+def _prints(model: Transformer, number: int, *modules: str, **more: object) -> tuple[int, int]:
+    """Bytes that a layer saves, and that it makes again."""
+    chosen: dict[str, object] = {"recompute": "selective", "recompute_modules": modules}
+    kept = footprint(
+        shard_of(model, Parallelism(**{**(chosen if modules else {}), **more})), number
+    )
+    return kept.saved, kept.again
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_modules_that_are_made_again_are_not_saved(tp: int) -> None:
+    """Bytes by tensor of 16 bits: DeepSeek-V2-Lite's experts, and Llama's feed-forward part."""
+    m, words = LATENT, LATENT.length
+    rows = words // tp
+    heads = 2 * words * m.heads // tp * (192 + 192 + 128)
+    product = 2 * words * m.top_k * m.expert_inner // tp
+    router, sent = 4 * rows * m.experts, 2 * rows * m.top_k * m.hidden
+    shared = 2 * words * m.shared_experts * m.expert_inner // tp
+    less = {
+        "mla_up_proj": heads, "layernorm": 2 * 2 * rows * m.hidden, "moe_act": product,
+        "mlp_act": shared, "shared_experts": 3 * shared,
+        "moe": 3 * product + 3 * shared + router + sent, "mlp": 0, "core_attn": 0,
+    }  # fmt: skip
+    assert less.keys() == set(MODULES)
+    before, _ = _prints(m, 1, tp=tp)
+    for name, size in less.items():
+        assert _prints(m, 1, name, tp=tp) == (before - size, size), name
+    some = ("layernorm", "mla_up_proj", "moe_act", "mlp_act")
+    assert _prints(m, 1, *some, tp=tp)[1] == sum(less[name] for name in some)
+    inner = 2 * DENSE.length * DENSE.inner // tp
+    for name, size in (("mlp", 3 * inner), ("mlp_act", inner), ("moe", 0), ("mla_up_proj", 0)):
+        assert _prints(DENSE, 0, name, tp=tp)[1] == size, name
+    scores = 2 * DENSE.length**2 * DENSE.heads // tp
+    assert _prints(DENSE, 0, "core_attn", tp=tp, flash=False)[1] == scores
+
+
+def test_what_is_made_again_is_computed_before_the_backward() -> None:
+    def kinds(model: Transformer, number: int, *modules: str) -> list[str]:
+        p = Parallelism(recompute="selective", recompute_modules=modules)
+        return [kernel.kind for kernel in layer(shard_of(model, p), number).again]
+
+    assert kinds(DENSE, 0, "layernorm") == ["norm", "norm"]
+    assert (
+        kinds(DENSE, 0, "mlp") == kinds(DENSE, 0, "mlp", "mlp_act") == ["up", "activation", "down"]
+    )
+    assert kinds(LATENT, 1, "mla_up_proj") == ["queries", "keys and values", "rotary"]
+    assert kinds(LATENT, 1, "moe_act") == ["activation"] * 64
+    assert len(kinds(LATENT, 1, "moe")) == 3 + 3 * 65
+    assert kinds(LATENT, 0, "moe") == []
+    words = LATENT.length
+    for modules in (("mla_up_proj",), ("moe",), ("mlp", "shared_experts"), ("mlp", "mla_up_proj")):
+        p = Parallelism(recompute="selective", recompute_modules=modules)
+        blocks = [layer(shard_of(LATENT, p), number).again for number in range(3)]
+        flops = sum(kernel.flops for block in blocks for kernel in block)
+        assert LATENT.flops_again(1, "selective", modules) == flops > 2 * words
+
+
+def _step(recompute: dict[str, object], **plan: object) -> object:
+    graph = {"model": "deepseek-v2-lite", "layers": 4, "length": 512}
+    pipeline = {"tp": 2, "dp": 2, "ep": 2, "pp": 2, "microbatches": 4, **plan, **recompute}
+    return run(
+        load_scenario({"graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}})
+    ).training
+
+
+def test_recomputation_costs_time_and_exchanges_and_saves_memory() -> None:
+    plain, every = _step({}), {"recompute": "selective", "recompute_modules": ["moe", "layernorm"]}
+    again = _step(every)
+    assert again.hfu > again.mfu < plain.mfu == plain.hfu
+    for term in ("backward", "tensor", "expert"):
+        assert again.terms[term] > plain.terms[term]
+    assert again.terms["forward"] == pytest.approx(plain.terms["forward"])
+    peaks = [max(stage.memory.peak for stage in each.stages) for each in (again, plain)]
+    assert peaks[0] < peaks[1]
+
+
+def test_ends_may_have_no_layers() -> None:
+    """The embedding alone, and the classifier alone, on stages of their own (Llama 3)."""
+    shape = {"chunks": 2, "tp": 1, "ep": 1, "dp": 4, "microbatches": 4}
+    training = _step({}, stage_layers=[0, 2, 2, 0], **shape)
+    assert [stage.to_json()["layers"] for stage in training.stages] == [[[2, 3]], [[0, 1]]]
+    full = _step({"recompute": "full"}, stage_layers=[0, 2, 2, 0], **shape)
+    assert all(
+        a.memory.peak < b.memory.peak for a, b in zip(full.stages, training.stages, strict=True)
+    )
+    with pytest.raises(InputError, match=r"stage_layers\[0\]: the embedding alone has no backward"):
+        _step({}, stage_layers=[0, 4], schedule="ZB-H1", tp=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"recompute": "selective", "recompute_modules": ["all"]}, "must be of core_attn, "),
+        ({"recompute_modules": ["mlp"]}, 'go with recompute "selective", got "none"'),
+        ({"recompute": "selective", "recompute_modules": []}, 'are none; recompute "none" says so'),
+        ({"stage_layers": [1, 0, 1], "pp": 3}, r"stage_layers\[1\]: a stage needs one layer"),
+    ],
+)
+def test_what_is_wrong_is_refused(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Parallelism(**given)
+    assert replace(Parallelism(), recompute="selective").recompute_modules == ("core_attn",)
