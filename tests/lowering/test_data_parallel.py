@@ -110,7 +110,7 @@ def test_buckets_are_those_of_distributed_data_parallel() -> None:
 
 
 def test_buckets_cost_far_less_than_a_collective_a_weight() -> None:
-    graph = build("bert-base", batch=16, layers=4)
+    graph = build("bert-base", batch=16, layers=2)
     cluster = read_preset("dgx-h100", 2)
     steps = {
         sync: run(Scenario(graph, cluster, H100, Strategy(short="data-parallel", sync=sync)))

@@ -106,12 +106,17 @@ def test_pieces_are_dispatched_by_device_wherever_the_split_names_them() -> None
 # The file has one worker after the other: a single thread must be far enough ahead to reach the
 # second before it waits for what the first gets from there.
 ABLE = [host for host in HOSTS if host.threads == "device" or host.ahead > 1]
-# A thousand launches are 400 steps, which take seconds to judge: once is enough.
+# A thousand launches are 400 steps, which take seconds to judge.
 NEAR = [replace(host, ahead=min(host.ahead, 64)) for host in ABLE]
 
 
 @pytest.mark.parametrize(
-    ("policy", "host"), [*product(sorted(PRESETS), NEAR), ("p3", Host(ahead=1024))], ids=str
+    ("policy", "host"),
+    [
+        *product(sorted(PRESETS), NEAR),
+        pytest.param("p3", Host(ahead=1024), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_policies_of_synchronisation(policy: str, host: Host) -> None:
     devices = tuple(Device(f"gpu:{d}") for d in range(2))

@@ -173,7 +173,14 @@ def test_optcnns_strategy_beats_data_parallelism() -> None:
     assert rows["grad/fc_7/fc/matmul_1"].sync_bytes == 0
 
 
-@pytest.mark.parametrize("name", ["vgg-16-4x-p100-flexflow", "alexnet-16x-p100", "nmt-16x-k80"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vgg-16-4x-p100-flexflow",
+        "alexnet-16x-p100",
+        pytest.param("nmt-16x-k80", marks=pytest.mark.slow),
+    ],
+)
 def test_shipped_scenarios_run(name: str) -> None:
     scenario = load_scenario(SHIPPED / "scenarios" / f"{name}.json")
     task_graph = lower(scenario.graph, scenario.cluster, scenario.costs, scenario.strategy)

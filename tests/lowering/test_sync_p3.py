@@ -41,20 +41,19 @@ def swept(model: str, bandwidths: Sequence[float], policies: Sequence[str]) -> p
     return found
 
 
-def test_resnet_gains_a_quarter_at_four_and_nothing_at_ten() -> None:
-    results = swept("resnet-50", (4, 10), ("parameter-server", "p3"))
-    gains = gains_of(results)["p3"]
-    assert 20 <= gains[4.0] <= 27
-    assert abs(gains[10.0]) < 0.5
+def test_resnet_gains_a_quarter_at_four() -> None:
+    results = swept("resnet-50", (4,), ("parameter-server", "p3"))
+    assert 20 <= gains_of(results)["p3"][4.0] <= 27
     seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["step_time_s"]
     assert seconds["parameter-server", "4 Gbit/s"] == pytest.approx(0.436, rel=0.1)
     assert seconds["p3", "4 Gbit/s"] == pytest.approx(0.356, rel=0.1)
 
 
-def test_vgg_gains_more_than_60_percent_where_servers_add_up_slowly() -> None:
-    gains = gains_of(swept("vgg-19", (12,), ("parameter-server", "sliced", "p3")))
+@pytest.mark.parametrize("sliced", [[], pytest.param(["sliced"], marks=pytest.mark.slow)])
+def test_vgg_gains_more_than_60_percent_where_servers_add_up_slowly(sliced: list[str]) -> None:
+    gains = gains_of(swept("vgg-19", (12,), ("parameter-server", *sliced, "p3")))
     assert gains["p3"][12.0] >= 60
-    assert 20 <= gains["sliced"][12.0] < gains["p3"][12.0]
+    assert all(20 <= gains[one][12.0] < gains["p3"][12.0] for one in sliced)
 
 
 def test_the_plot_sets_published_points_beside_the_curves() -> None:
@@ -80,6 +79,7 @@ def test_the_whole_curves() -> None:
     results = swept("resnet-50", BANDWIDTHS, ("parameter-server", "p3"))
     gains = gains_of(results)["p3"]
     assert 20 <= gains.max() <= 27
+    assert abs(gains[10.0]) < 0.5
     assert 2 <= gains.idxmax() <= 5
     seconds = results.set_index(["strategy.sync.policy", "cluster.bandwidth"])["step_time_s"]
     for policy, times in REPRODUCED.items():

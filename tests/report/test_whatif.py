@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import simdev.period
 from simdev import CostModel, Graph, Op, Scenario, Strategy, Tensor, run
 from simdev.cluster import QUEUES, TRANSFERS, Cluster, Device
 from simdev.collectives import CollectiveTable
@@ -35,6 +36,13 @@ from strategies import Tape, drawn, make_cluster, make_world
 
 KINDS = ("op", "conv", "fc")
 PS = Fraction(1, 10**12)
+
+
+@pytest.fixture(autouse=True)
+def few_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps that do not repeat themselves, lines and runs have the same number, few or many."""
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(simdev.period, "COUNTS", (4, 8, 16))
 
 
 def faster(scenario: Scenario, what: str, name: str, by_kind: bool) -> Scenario | None:
@@ -164,13 +172,13 @@ CREDITED = ("byte-scheduler",)  # what a credit lets go takes many simulations t
 
 
 @pytest.mark.parametrize("policy", [policy for policy in POLICIES if policy not in CREDITED])
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_lines_under_every_policy_are_runs(policy: str, data: st.DataObject) -> None:
     assert_lines_are_runs(data.draw(drawn(make_layers, policy)))
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(drawn(make_layers, *CREDITED))
 def test_lines_under_a_credit_are_runs(scenario: Scenario) -> None:
     assert_lines_are_runs(scenario)
