@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..errors import InputError
 from .options import DONE
 from .outputs import files_of, output_files, progress_bar
 
@@ -23,27 +25,46 @@ OPTIONS = (
         "FILE",
         "a scenario, a saved run (JSON, may be gzipped; - is stdin), or results (.csv, .parquet)",
     ),
-    ("-o --out", "OUT", "the page (.html)", {"required": True}),
+    ("-o --out", "OUT", "the page (.html)"),
+    ("--json", "", "print the figures of a step as JSON, what if included"),
     ("--no-what-if", "", "leave out what takes simulations of its own"),
 )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
-    from ..report.page import is_results, page, read_results, results_data
+    from ..report.page import is_results, page, read_results, results_data, run_data
 
+    if args.out is None and not args.json:
+        args.usage_error("the following arguments are required: -o/--out (or --json)")
+    if args.json and is_results(args.file):
+        raise InputError("is a table; --json prints the figures of one step", args.file)
+    step: Any = None
     with output_files(args, {"out": PAGE}, page_inputs([args.file])) as out:
         if is_results(args.file):
             data = results_data(read_results(args.file), os.path.basename(args.file))
         else:
-            data = _step(args.file, what_if=not args.no_what_if)
-        write_page(out["out"], page(data))
-    print(f"{data['headline']}; {args.out}", file=sys.stderr)
+            step = _step(args.file, what_if=not args.no_what_if)
+            data = run_data(*step)
+        if "out" in out:
+            write_page(out["out"], page(data))
+    if args.out is not None:
+        print(f"{data['headline']}; {args.out}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(_figures(*step), indent=1, allow_nan=False))
     return DONE
 
 
-def _step(file: str, what_if: bool) -> dict[str, Any]:
-    from ..report.page import read_subject, run_data, what_ifs
+def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:
+    from ..report.table import fields_json
+
+    figures: dict[str, Any] = subject.report.to_json()
+    return figures | {"what_if": [fields_json(case) for case in gains]}
+
+
+def _step(file: str, what_if: bool) -> tuple[Any, Sequence[Any]]:
+    """The step of a file, and what it gains where something is faster."""
+    from ..report.page import read_subject, what_ifs
 
     # Each case of "what if" is a simulation of its own.
     def watch(cases: Sequence[Any]) -> Sequence[Any]:
@@ -54,7 +75,7 @@ def _step(file: str, what_if: bool) -> dict[str, Any]:
     gains = (
         what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch) if what_if else ()
     )
-    return run_data(subject, gains)
+    return subject, gains
 
 
 def page_inputs(sources: Sequence[str]) -> Iterator[tuple[str, str]]:

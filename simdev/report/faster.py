@@ -78,7 +78,7 @@ class FasterStep:
         if dispatches is None:
             return step_time_ps(self.trace(self.step, engine))
         prepared = copy(dispatches.prepared)
-        prepared.cluster = _with_hosts(prepared.cluster, self.factor)
+        prepared.cluster = with_hosts(prepared.cluster, self.factor)
         prepared.host_ps = -(-dispatches.prepared.host_ps // self.factor)
         faster = replace(dispatches, prepared=prepared)
         return step_time_ps(self.trace(replace(self.step, dispatches=faster), engine))
@@ -145,7 +145,7 @@ class FasterStep:
         return ops.of_class is None or self.kinds.get(op.name, op.phase) == ops.of_class
 
 
-def _with_hosts(cluster: Cluster, factor: int) -> Cluster:
+def with_hosts(cluster: Cluster, factor: int) -> Cluster:
     """The cluster with hosts that launch a step's graph in a part of the time."""
     devices = tuple(
         device

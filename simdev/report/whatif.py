@@ -8,9 +8,10 @@ their share of the time, whatever costs them; where links are faster, those that
 costs keep its times.
 
 Of a saved run only the tasks and the queues are known, stretched and in the order of their credit
-as they ran; a large model's step is treated in this way, too. Everything that is sent through a
-queue takes its share of the time, latency that it holds included, which is the most that a faster
-link could bring.
+as they ran; a large model's devices, queues and phases are treated in this way, too. Everything
+that is sent through a queue takes its share of the time, latency that it holds included, which is
+the most that a faster link could bring. Beside them stand the resources of its machines, each a run
+of the changed scenario.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from ..cluster import Link
 from ..engine import choose, simulate
 from ..fabric import LINK_QUEUES
+from ..graph import Graph
 from ..lowering import lower_step
 from ..lowering.symmetry import Symmetry
 from ..period import step_time_ps
@@ -36,6 +38,7 @@ from .faster import FasterStep, OpSelection
 from .measures.spans import Bools, computing_mask, kind_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
+from .resources import resources
 
 FACTOR = 2
 MOST = 48  # so many devices and queues, the busiest
@@ -44,8 +47,8 @@ MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase, hosts) and
-    name made faster.
+    """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase, hosts,
+    resource) and name made faster.
 
     ``busy_ps`` is the time in which it works in the step as it is (None: not known), ``step_ps``
     the step time with it faster, ``gain`` the share of the step time that this saves (below 0 where
@@ -95,15 +98,19 @@ def what_ifs(
     gain first.
 
     ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are
-    the classes); ``scenario`` is what the report answers, None for a saved run and a large model;
-    ``watch`` may show how far it is. Raises InputError.
+    the classes); ``scenario`` is what the report answers, None for a saved run; ``watch`` may show
+    how far it is. Raises InputError.
     """
     if scenario is not None and isinstance(report.symmetry, Symmetry):
         # What is asked is about one device, so none may stand for others.
         report = run(of_every_device(scenario))
-    lowered = None if scenario is None else FasterStep.of(scenario, factor, kinds or {})
+    of_graph = scenario is not None and isinstance(scenario.graph, Graph)
+    lowered = FasterStep.of(scenario, factor, kinds or {}) if scenario and of_graph else None
     # All cases first: how many there are decides which engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))
+    if scenario is not None and not of_graph:
+        steps = resources(scenario, factor).items()
+        cases += [_Case("resource", name, None, step_ps) for name, step_ps in steps]
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
     # What is compared is simulated alike: a saved run may claim any step time.
     base = report.step_ps if lowered else step_time_ps(simulate(report.trace.task_graph, engine))

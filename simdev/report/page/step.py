@@ -30,8 +30,8 @@ ROWS = 2_000  # of a table that has a row an op
 class Subject:
     """One step to report on: its name, what its trace means, and where it comes from.
 
-    ``scenario`` is None for a saved run and for a large model, and ``kinds``, the kinds of the ops
-    by name, are None then. ``violations`` counts what the checker objects to in a saved run.
+    ``scenario`` is None for a saved run, and ``kinds``, the kinds of the ops by name, are None for
+    that and for a large model. ``violations`` counts what the checker objects to in a saved run.
     """
 
     name: str
@@ -64,8 +64,8 @@ def _simulated(name: str, scenario: Scenario) -> Subject:
     # Prepared once: the kinds of the ops are asked for after the step was lowered.
     prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
     report = analyze(execute(scenario, prepared))
-    if prepared is None:  # the links of a large model are not tried one by one
-        return Subject(name, report)
+    if prepared is None:
+        return Subject(name, report, scenario)
     ops = split(prepared, scenario.strategy).prepared.graph.ops
     return Subject(name, report, scenario, {op.name: op.kind for op in ops})
 
@@ -149,21 +149,33 @@ def notes(subject: Subject) -> Iterator[str]:
 
 def _what_if_table(subject: Subject, gains: Sequence[WhatIf]) -> Table:
     rows = tuple((case.kind, case.name, case.busy_ps, case.step_ps, case.gain) for case in gains)
-    note = (
-        f"Each line is a simulation of its own with this one thing {FACTOR} times faster. Gaps "
-        "stay; a link gets bandwidth, its latency stays."
-    )
-    if subject.scenario is None:
-        links = "A saved run does not tell links"
-        if subject.report.training is not None:
-            links = "Links of a large model are not tried"
-        note = (
-            f"Each line is a simulation of its own with this one thing taking 1/{FACTOR} of its "
-            f"time. Gaps stay. {links}, so all that goes through a queue is shortened, its latency "
-            "too: the most that a faster link could bring. Of a graph's scenario the links "
-            "themselves are asked."
-        )
     columns = {
         "what": TEXT, "name": TEXT, "busy now": TIME, "step time then": TIME, "gain": SHARE,
     }  # fmt: skip
-    return Table(f"What if it were {FACTOR}x faster?", columns, rows, note)
+    return Table(f"What if it were {FACTOR}x faster?", columns, rows, _what_if_note(subject))
+
+
+def _what_if_note(subject: Subject) -> str:
+    is_large = subject.report.training is not None
+    if subject.scenario is not None and not is_large:
+        return (
+            f"Each line is a simulation of its own with this one thing {FACTOR} times faster. Gaps "
+            "stay; a link gets bandwidth, its latency stays."
+        )
+    links = (
+        "Links of a large model are not tried" if is_large else "A saved run does not tell links"
+    )
+    note = (
+        f"Each line is a simulation of its own with this one thing taking 1/{FACTOR} of its "
+        f"time. Gaps stay. {links}, so all that goes through a queue is shortened, its latency "
+        "too: the most that a faster link could bring. Of a graph's scenario the links "
+        "themselves are asked."
+    )
+    if subject.scenario is None:
+        return note
+    return (
+        f"A resource is {FACTOR} times as fast on all machines, and the step lowered anew: "
+        "bandwidth without its latency, measured collectives beyond their smallest message; op "
+        "times of profiles stay. A gain of 0.0% is no change: nothing waits for it. Devices, "
+        f"queues and phases are tasks that take 1/{FACTOR} of their time, latency included."
+    )
