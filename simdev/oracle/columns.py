@@ -14,6 +14,7 @@ from ..graph import Graph
 from ..strategy import Order, resolve_placement
 from ..taskgraph import Ints
 
+INT64 = np.dtype(np.int64)
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
 
@@ -21,8 +22,8 @@ def is_column(placement: Placement, ops: int) -> TypeGuard[Ints]:
     """Whether kernels can read it as it is."""
     return (
         type(placement) is np.ndarray
+        and placement.dtype is INT64  # others that are equal are read as well, but not as they are
         and placement.shape == (ops,)
-        and placement.dtype == np.int64
         and placement.flags.carray
     )
 

@@ -14,9 +14,15 @@ class Meter:
     """Counts evaluations, and estimates their CPU seconds; from several threads at once."""
 
     def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
-        self.evaluations, self.cpu_seconds = evaluations, cpu_seconds
-        self._alone = 0  # evaluations that were not among several: batches are always clocked
+        self.cpu_seconds = cpu_seconds
+        # Evaluations that were not among several, and the others: batches are always clocked.
+        self._alone, self._others = 0, evaluations
         self._lock = threading.Lock()
+
+    @property
+    def evaluations(self) -> int:
+        """How many were counted."""
+        return self._alone + self._others
 
     def begin(self) -> float:
         """What ``end`` is handed after the evaluation that begins now."""
@@ -25,10 +31,14 @@ class Meter:
 
     def end(self, begun: float) -> None:
         """Count an evaluation."""
-        seconds = 0.0 if begun == UNCLOCKED else time.thread_time() - begun
+        if begun == UNCLOCKED:
+            with self._lock:
+                self._alone += 1
+            return
+        seconds = time.thread_time() - begun
         with self._lock:
             self.cpu_seconds += seconds if self._alone < CLOCKED else seconds * CLOCKED
-            self._alone, self.evaluations = self._alone + 1, self.evaluations + 1
+            self._alone += 1
 
     def begin_several(self) -> float:
         """What ``end_several`` is handed after the evaluations that begin now."""
@@ -39,4 +49,4 @@ class Meter:
         seconds = time.thread_time() - begun
         with self._lock:
             self.cpu_seconds += seconds
-            self.evaluations += count
+            self._others += count

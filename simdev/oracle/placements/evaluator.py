@@ -100,7 +100,7 @@ class PlacementEvaluator:
         self._hosts = partial(hosts_for, prepared, threads, problem, program) if threads else None
         self._rooms = _Rooms(self)
         self._always_fits = always_fits(problem, self._rooms.room.totals.columns)
-        self._kept: Any = np.uint8 if problem.devices <= BYTE else np.int64
+        self._kept: Any = np.dtype(np.uint8 if problem.devices <= BYTE else np.int64)
 
     def hosts(self) -> Table[Hosts] | None:
         """The hosts of the cluster, and room for one evaluation; None where there are none."""
