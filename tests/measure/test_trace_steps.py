@@ -63,7 +63,13 @@ def test_there_are_four_real_traces():
     assert len(REAL) == 4
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "resnet-50-batch64" else [])
+        for name in REAL
+    ],
+)
 def test_a_real_trace_loses_nothing_and_gives_its_step_again(name, tmp_path):
     text = gzip.decompress((TRACES / f"{name}-trace.json.gz").read_bytes()).decode()
     events = parse_events(text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,10 +72,9 @@ def test_a_test_for_a_kind_is_seen(source: str, is_list: bool) -> None:
     assert bool(list(_tests(ast.parse(source)))) == is_list
 
 
-def listed() -> Iterator[tuple[str, int]]:
-    for path in OUTSIDE:
-        for line in _lists(_tree(path)):
-            yield str(path.relative_to(ROOT)), line
+@cache
+def listed() -> list[tuple[str, int]]:
+    return [(str(path.relative_to(ROOT)), line) for path in OUTSIDE for line in _lists(_tree(path))]
 
 
 def _lists(tree: ast.AST) -> Iterator[int]:

@@ -198,6 +198,7 @@ def test_columns_of_the_document_are_those_of_the_table() -> None:
     assert set(sweep([])) <= documented
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path: Path) -> None:
     """The cluster run of docs/sweeps.md, beside the same sweep alone."""
     pytest.importorskip("distributed", reason="Dask is not installed")
