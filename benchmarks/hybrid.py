@@ -72,7 +72,7 @@ class Published:
 def _b200(tp: int, pp: int, dp: int, ms: float, gib: float) -> Published:
     # Nothing overlaps: the source's launchers leave it switched off.
     p = {"tp": tp, "pp": pp, "dp": dp, "microbatches": 4, "zero": 1, "sequence_parallel": tp > 1}
-    p |= {"overlap": False}
+    p |= {"overlap": False, "tensor_overlap": False}
     model = {"name": "llama3-70b", "layers": 12, "length": 4096}
     return Published(
         f"Llama-3 70B of 12 layers, tp {tp} pp {pp} dp {dp}",

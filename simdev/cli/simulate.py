@@ -72,6 +72,7 @@ SWITCHES = {
     "overlap": "reduce gradients after the backward, not beside it",
     "flash": "attention keeps its scores (default of models published before 2023)",
     "sequence_parallel": "do not split the sequence among the parts of tp",
+    "tensor_overlap": "gather inputs again before the gradients of products, not beside them",
 }
 OFF_SWITCHES = {
     "scatter_gather": "parts of tp send their share to the next rank, which gathers it",

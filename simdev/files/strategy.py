@@ -97,6 +97,7 @@ class _PipelineShape(TypedDict, total=False):
     recompute_modules: list[str]
     flash: bool | None
     sequence_parallel: bool
+    tensor_overlap: bool
     scatter_gather: bool
     offload: list[str]
     host_bandwidth: Bandwidth

@@ -64,9 +64,12 @@ class Parallelism:
       attention is one op that keeps no scores (None: as when the model was published; Megatron-LM
       has it since 2023). ``sequence_parallel``: what tp does not split is
       split along the sequence (Korthikanti et al. 2022), so that an all_reduce becomes an
-      all_gather and a reduce_scatter. ``scatter_gather``: where it is not, a rank of tp sends its
-      share of a tensor to the next rank of the pipeline, and those there gather it (Narayanan et
-      al. 2021, section 4.1).
+      all_gather and a reduce_scatter, and what a product read is gathered again for the gradient of
+      its weights. With ``tensor_overlap`` that goes on beside the gradient of its input (section
+      4.2.2 there), for which Megatron-LM has kernels begin in order (CUDA_DEVICE_MAX_CONNECTIONS of
+      1), else before it. ``scatter_gather``: where it is not, a rank of tp sends its share of a
+      tensor to the next rank of the pipeline, and those there gather it (Narayanan et al. 2021,
+      section 4.1).
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
       each way).
     - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
@@ -99,6 +102,7 @@ class Parallelism:
     recompute_modules: tuple[str, ...] = MODULES[:1]
     flash: bool | None = None
     sequence_parallel: bool = True
+    tensor_overlap: bool = True
     scatter_gather: bool = False
     offload: tuple[str, ...] = ()
     host_bandwidth: Number | None = None
@@ -140,7 +144,7 @@ class Parallelism:
             yield f"ep: {self.ep} does not divide {degrees}; {reason}"
         if self.context not in CONTEXTS:
             yield f'context: must be one of {", ".join(CONTEXTS)}, got "{self.context}"'
-        for name in ("overlap", "flash", "sequence_parallel", "scatter_gather"):
+        for name in ("overlap", "flash", "sequence_parallel", "tensor_overlap", "scatter_gather"):
             value = getattr(self, name)
             if not (isinstance(value, bool) or (name == "flash" and value is None)):
                 yield f"{name}: must be true or false, got {written(value)}"

@@ -14,10 +14,15 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import really_run
+from hybrid_steps import DENSE as SMALL
+from hybrid_steps import lowered
 from simdev import load_scenario, run
 from simdev.errors import InputError
 from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
+from simdev.models.large.roles import TENSOR
+from simdev.models.large.shard import stand_in_parameters
 from simdev.strategy.parallelism import MODULES, Parallelism
+from simdev.taskgraph import BUFFER_KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
 QUICK = ("1.7B", "3.6B", "llama2-7b", "llama2-13b")
@@ -112,6 +117,51 @@ def test_recomputation_costs_time_and_exchanges_and_saves_memory() -> None:
     assert again.terms["forward"] == pytest.approx(plain.terms["forward"])
     peaks = [max(stage.memory.peak for stage in each.stages) for each in (again, plain)]
     assert peaks[0] < peaks[1]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_stand_ins_of_gradients_stay(zero: int) -> None:
+    """One in 16 bits for each shape of weight, where gradients are added to sums: Llama's four, of
+    DeepSeek-V2-Lite's dense layer and its others nine.
+    """
+    wide, inner = DENSE.attention_width + 2 * DENSE.kv_width, DENSE.inner
+    four = DENSE.hidden * (wide + DENSE.attention_width + 2 * inner + inner)
+    assert stand_in_parameters(shard_of(DENSE, Parallelism()), range(2)) == four
+    assert stand_in_parameters(shard_of(DENSE, Parallelism(tp=2)), range(2)) == four // 2
+    h, heads = LATENT.hidden, LATENT.heads
+    core = heads * 128 * h + h * (512 + 64) + h * heads * 192 + 512 * heads * 256
+    parts = 3 * h * (LATENT.inner + LATENT.expert_inner + 2 * LATENT.expert_inner)
+    assert stand_in_parameters(shard_of(LATENT, Parallelism()), range(3)) == core + parts
+    for flash in (True, False):
+        task_graph, _ = lowered(DENSE, Parallelism(dp=2, zero=zero, flash=flash))
+        buffers = task_graph.buffers
+        lasting = (buffers.filler < 0) & (buffers.kind == BUFFER_KINDS.index("workspace"))
+        assert set(buffers.bytes[lasting]) == ({2 * four} if flash and zero < 2 else set())
+
+
+def test_inputs_are_gathered_again_beside_products_or_before_them() -> None:
+    """Two a layer and one of the classifier, in the backward of every microbatch; beside a product
+    as far as they take longer.
+    """
+
+    def tensor(**changes: object) -> tuple[int, int]:
+        p = Parallelism(tp=2, microbatches=3, **changes)
+        task_graph, large = lowered(replace(SMALL, hidden=512), p)
+        rows = large.role == TENSOR
+        return int(rows.sum()), int(task_graph.tasks.duration[rows].sum())
+
+    layers, times = SMALL.layers, 3
+    count, whole = tensor(tensor_overlap=False)
+    assert count == times * (10 * layers + 5)
+    some, left = tensor()
+    assert some <= count
+    assert left < whole
+    # Long products hide it all.
+    assert tensor(microbatch=512)[0] == times * (8 * layers + 4)
+    slow, late = (tensor(message_latency=1, tensor_overlap=flag)[1] for flag in (False, True))
+    hidden = whole - left
+    assert tensor(message_latency=1)[0] == count
+    assert slow - late >= hidden > 0
 
 
 def test_ends_may_have_no_layers() -> None:

@@ -11,6 +11,7 @@ from ...models.large.shard import (
     classifier_saved,
     classifier_workspace,
     embedding_saved,
+    stand_in_parameters,
 )
 from ...schedules import FORWARD
 from ...taskgraph import PERSISTENT, Ints
@@ -34,6 +35,9 @@ def add_parameters(program: Program, rank: int) -> None:
     }
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
+    # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
+    if program.shard.flash and p.zero < 2:
+        sizes["workspace"] = PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     for kind, size in sizes.items():
         program.add_buffers(rank, size, kind, PERSISTENT)
 
@@ -122,6 +126,7 @@ def _add_ends(stage: _Stage, received: Ints | None) -> None:
     if "classifier" in ends:
         filler = forward.base + ends["classifier"].last
         reader = back.base + back.template.ends["classifier"].last
+        stage.add(classifier_workspace(shard), "workspace", filler)
         sent = shard.rows_bytes * (received is not None)
         if received is not None:
             stage.add(sent, "received copies", received, reader)

@@ -142,9 +142,20 @@ class Template:
         loads are computed for all but a part.
         """
         parts = self.durations.grid.cp
-        whole = self.durations.collective(CONTEXT, self.rank, name, size)
-        left = self.durations.beside(self.rank, whole, beside, Fraction(parts - 1, parts))
+        left = self._left(CONTEXT_QUEUE, name, size, beside, Fraction(parts - 1, parts))
         return self._add(QUEUES[CONTEXT_QUEUE].role, CONTEXT_QUEUE, left, size, layer)
+
+    def exceed(self, queue: int, name: str, size: int, beside: Loads, layer: int) -> None:
+        """A row of what is left of a collective that goes on beside these loads; none where they
+        hide it.
+        """
+        left = self._left(queue, name, size, beside, Fraction(1))
+        if self.durations.columns[left].any():
+            self._add(QUEUES[queue].role, queue, left, size, layer)
+
+    def _left(self, queue: int, name: str, size: int, beside: Loads, share: Fraction) -> int:
+        whole = self.durations.collective(QUEUES[queue].groups, self.rank, name, size)
+        return self.durations.beside(self.rank, whole, beside, share)
 
     def copy(self, queue: int, size: int, layer: int) -> int:
         """A row that copies to or from the host."""

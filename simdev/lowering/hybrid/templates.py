@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...models.large import Block, buckets_of, classifier, embedding, footprint, layer, roles
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
@@ -22,6 +24,8 @@ from .program import (
 )
 from .replicas import add_turn, add_turns, gather, join_turns, reduce
 
+# The gradient of what attention's first product reads, without and with latents.
+_INTO = "qkv dx", "queries dx"
 ROLES = {
     FORWARD: roles.FORWARD,
     BACKWARD: roles.BACKWARD,
@@ -87,8 +91,10 @@ def _add_end(program: Program, template: Template, end: str, kind: str) -> None:
     gathers = kind == FORWARD if is_classifier else kind in (BACKWARD, WEIGHT)
     if gathers and p.sequence_parallel:
         _add_tensor(program, template, [("all_gather", shard.words_bytes)])
-    loads = _block_loads(classifier(shard) if is_classifier else embedding(shard), kind)
-    _add_end_turn(program, template, end, kind, loads)
+    block = classifier(shard) if is_classifier else embedding(shard)
+    _add_end_turn(program, template, end, kind, _block_loads(block, kind))
+    if is_classifier and kind in (BACKWARD, INPUT):
+        _add_gathered_again(program, template, block, {"classifier dx": shard.words_bytes})
     if kind in ((BACKWARD, INPUT) if is_classifier else (FORWARD,)):
         name = "reduce_scatter" if p.sequence_parallel else "all_reduce"
         _add_tensor(program, template, [(name, shard.words_bytes)])
@@ -116,6 +122,26 @@ def _add_tensor(
     if program.parallelism.tp > 1:
         for name, size in calls:
             template.collective(TENSOR_QUEUE, name, size, number)
+
+
+def _add_gathered_again(
+    program: Program,
+    template: Template,
+    block: Block,
+    products: Mapping[str, int],
+    number: int = NO_LAYER,
+) -> None:
+    """What products read of a split sequence, so many bytes each, once more for the gradient of
+    their weights: as far as it takes longer than the gradient of their input.
+
+    The words that experts get are there (ours).
+    """
+    p = program.parallelism
+    if p.tp == 1 or not p.sequence_parallel:
+        return
+    for name, size in products.items():
+        hides = tuple(load for load in block.backward if load.kind == name) * p.tensor_overlap
+        template.exceed(TENSOR_QUEUE, "all_gather", size, hides, number)
 
 
 def _add_context(program: Program, template: Template, number: int, kind: str) -> None:
@@ -196,6 +222,7 @@ def _add_visit(program: Program, template: Template, number: int, kind: str) -> 
     if kind_of not in program.blocks:  # layers of one kind have one block
         program.blocks[kind_of] = layer(program.shard, number)
     block, back = program.blocks[kind_of], kind in (BACKWARD, INPUT)
+    shard = program.shard
     moved = footprint(program.shard, number).moved if "activations" in p.offload else 0
     fetch = template.copy(FROM_HOST, moved, number) if moved and back else NONE
     before = len(template.turns)
@@ -203,6 +230,9 @@ def _add_visit(program: Program, template: Template, number: int, kind: str) -> 
     first, last = template.turns[before].first, template.turns[-1].last
     if back:
         _add_exchanges_again(program, template, number)
+        gathered = {} if program.shard.model.is_moe(number) else {"up dx": shard.words_bytes}
+        gathered[_INTO[shard.model.kv_latent > 0]] = shard.gathered_bytes
+        _add_gathered_again(program, template, block, gathered, number)
     if kind != WEIGHT:
         _add_exchanges(program, template, number, kind)
     send = NONE

@@ -7,7 +7,7 @@ and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -328,8 +328,10 @@ def _attention_workspace(s: Shard) -> int:
 
 
 def classifier_saved(s: Shard) -> int:
-    """Inputs of the last norm and of the classifier; the loss's float32 probabilities, logits."""
-    return 2 * s.rows_bytes + (2 + 4) * s.words * s.vocabulary
+    """Inputs of the last norm and of the classifier, and the loss's probabilities in float32, which
+    become its gradient in place (Megatron-core, ``cross_entropy.py``).
+    """
+    return 2 * s.rows_bytes + 4 * s.words * s.vocabulary
 
 
 def classifier_kept(s: Shard) -> int:
@@ -340,8 +342,39 @@ def classifier_kept(s: Shard) -> int:
 
 
 def classifier_workspace(s: Shard) -> int:
-    """The gradient of the logits, in float32."""
-    return 4 * s.words * s.vocabulary
+    """The logits, or their gradient, in 16 bits, beside float32 ones."""
+    return 2 * s.words * s.vocabulary
+
+
+def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
+    """Of the gradients that stand in for those which products add to their sums: one for each shape
+    of a layer's weights, in 16 bits.
+
+    Autograd is handed them, and they stay (Transformer Engine from 2.3 on, ``get_dummy_wgrad``).
+    """
+    kinds = {s.model.kind_of(layer): layer for layer in layers}
+    shapes = {shape for layer in kinds.values() for shape in _weight_shapes(s, layer)}
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
+    """(input, output) of each of a layer's products but the router's."""
+    m, h = s.model, s.model.hidden
+    yield s.context, h
+    if m.kv_latent:
+        positions = m.heads // s.tp * m.rotary_width
+        yield h, m.kv_latent + m.rotary_width
+        yield from [(h, m.query_latent)] * (m.query_latent > 0)
+        yield m.query_latent or h, s.queries
+        yield m.kv_latent, s.keys - positions + s.values
+    else:
+        yield h, s.queries + s.keys + s.values
+    inners = [m.inner]
+    if m.is_moe(layer):
+        inners = [m.expert_inner, *[m.expert_inner * m.shared_experts] * (m.shared_experts > 0)]
+    for inner in inners:
+        yield h, (m.matrices - 1) * inner // s.tp
+        yield inner // s.tp, h
 
 
 def embedding_saved(s: Shard) -> int:
