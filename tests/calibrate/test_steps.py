@@ -27,7 +27,7 @@ SCENARIO = {
 POINTS = [
     {"dp": dp, "tp": tp, "pp": pp, "microbatches": microbatches, "microbatch": microbatch}
     for dp, tp, pp in ((8, 1, 1), (2, 4, 1), (2, 1, 4), (1, 2, 4), (4, 1, 2))
-    for microbatches, microbatch in ((4, 1), (8, 1), (4, 4))
+    for microbatches, microbatch in ((2, 1), (4, 1), (2, 4))
 ]
 
 

@@ -27,6 +27,9 @@ from strategies import dag, drawn, op, two, worlds
 pytest.importorskip("scipy")
 OTHERS = ("dnn-ip", "dnn-contiguous", "dnn-latency", "pipedream")
 PLACERS = [name for name, method in METHODS.items() if name not in OTHERS and not method.splits]
+QUEUED = pytest.mark.parametrize(
+    "queues", ["half-duplex", pytest.param("parallel", marks=pytest.mark.slow)]
+)
 NETWORKS = [name for name in PLACERS if METHODS[name].torch]  # that take a second each
 
 
@@ -210,10 +213,9 @@ def test_the_relaxed_makespan_of_gnmt_is_the_known_one():
     assert found.makespan_ps / 1e9 == pytest.approx(82.8, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("queues", "mode"), [("half-duplex", "sequential"), ("parallel", "parallel")]
-)
-def test_baechi_on_gnmt_is_in_the_range_of_its_own_results(queues, mode):
+@QUEUED
+def test_baechi_on_gnmt_is_in_the_range_of_its_own_results(queues):
+    mode = {"half-duplex": "sequential", "parallel": "parallel"}[queues]
     oracle = Oracle(gnmt(), cluster(queues))
     peer = golden()["m_etf"][f"{mode}_makespan_us"]
     for method in ("m-topo", "m-etf", "m-sct"):
@@ -228,22 +230,22 @@ def test_baechi_on_gnmt_is_in_the_range_of_its_own_results(queues, mode):
         assert confirm(oracle, prepared) == ()
 
 
-def test_searches_beat_the_placers_on_gnmt():
+@QUEUED
+def test_searches_beat_the_placers_on_gnmt(queues):
     """One device wins under half-duplex queues, so list placers lose to it; searches begin
     there.
     """
-    for queues in ("half-duplex", "parallel"):
-        oracle = Oracle(gnmt(), cluster(queues))
-        placed = [
-            search(oracle, method).cost.step_ps for method in ("single", "heft", "m-topo", "m-etf")
-        ]
-        for method in ("greedy", "annealing"):
-            found = search(oracle, method, prepare=["coplace"])
-            print(f"{method} {queues}: {found.cost.step_ps / 1e9:.1f} ms")
-            assert found.cost.step_ps < min(placed)
+    oracle = Oracle(gnmt(), cluster(queues))
+    placed = [
+        search(oracle, method).cost.step_ps for method in ("single", "heft", "m-topo", "m-etf")
+    ]
+    for method in ("greedy", "annealing"):
+        found = search(oracle, method, prepare=["coplace"])
+        print(f"{method} {queues}: {found.cost.step_ps / 1e9:.1f} ms")
+        assert found.cost.step_ps < min(placed)
 
 
-@pytest.mark.parametrize("queues", ["half-duplex", "parallel"])
+@QUEUED
 def test_every_placer_fits_gnmt_into_what_its_largest_op_leaves(queues):
     """72 % of the peak of a single device: less than a co-placement group needs.
 

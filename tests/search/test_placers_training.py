@@ -96,7 +96,9 @@ def test_on_gnmt_m_etf_and_m_sct_are_under_383_ms_and_m_topo_is_behind():
     assert max(ms("gnmt", method, 100, "parallel") for method in BAECHI) < alone
 
 
-@pytest.mark.parametrize("queues", ["half-duplex", "parallel"])
+@pytest.mark.parametrize(
+    "queues", ["half-duplex", pytest.param("parallel", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_with_30_percent_of_the_memory_one_device_overflows_and_m_topo_is_behind(model, queues):
     rows = {method: found(model, method, 30, queues) for method in ("single", *BAECHI)}
@@ -107,7 +109,13 @@ def test_with_30_percent_of_the_memory_one_device_overflows_and_m_topo_is_behind
     assert rows["m-sct"].cost.step_ps <= 1.02 * rows["m-etf"].cost.step_ps
 
 
-@pytest.mark.parametrize("name", PLACED_BY_HAND)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if "rtx" in name else [])
+        for name in PLACED_BY_HAND
+    ],
+)
 def test_the_expert_is_no_weaker_than_the_shipped_placement(name):
     scenario = load_scenario(SCENARIOS / f"{name}.json")
     by_hand = oracle_of(scenario)(scenario.strategy)

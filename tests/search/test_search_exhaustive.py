@@ -100,7 +100,10 @@ def test_no_completion_is_faster_than_its_bound(trial_of, model, sync, fields, m
     assert trial.budget.evaluations < steps.size + 4 * len(space.choices) ** 2
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(model, marks=[pytest.mark.slow] if model == "rnnlm" else []) for model in MODELS],
+)
 def test_how_an_op_lies_hangs_on_its_scope_alone(model):
     """Tables filled from a few strategies hold what any other one tells."""
     one = scenario(model, **MODELS[model])
