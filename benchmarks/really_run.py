@@ -179,7 +179,8 @@ RUNS = (
         "DeepSeek-V3", "deepseek-v3", ("dgx-h100", 256),
         {"dp": 128, "pp": 16, "ep": 64, "microbatches": 120, "state_bytes": 8,
          "recompute": "selective", "recompute_modules": _MODULES},
-        15_360 * 4096 / 1e12 * 180_000 * 3600 / 2048, {"precision": "float8"},
+        15_360 * 4096 / 1e12 * 180_000 * 3600 / 2048,
+        {"precision": "float8", "narrow_dispatch": True},
     ),
 )  # fmt: skip
 

@@ -108,6 +108,8 @@ def test_what_other_files_say() -> None:
         assert (model.window, model.global_every) == (window, 0)
     dense = {**CONFIGS["deepseek-v3"], "n_routed_experts": None}
     assert from_config(dense).experts == 0
+    other = from_config(CONFIGS["deepseek-v3"] | {"n_group": 1, "topk_group": 1})
+    assert (other.expert_groups, from_config(CONFIGS["kimi-k2"]).expert_groups) == (0, 0)
     assert from_config(SMALL).name == "Small-1M"
     assert from_config(SMALL | {"max_position_embeddings": 512}).length == 512
 

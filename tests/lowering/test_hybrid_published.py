@@ -41,6 +41,14 @@ PARAMETERS = {
     "gemma2-2b": 2_614_341_888, "gemma2-9b": 9_241_705_984, "gemma2-27b": 27_227_128_320,
     "gemma3-1b": 999_885_952, "gemma3-27b": 27_009_346_304,
 }  # fmt: skip
+# Bytes in 16 bits, as `model.safetensors.index.json` of the releases tells (`metadata.total_size`).
+INDEXED = {
+    "llama2-7b": 13_476_831_232, "llama3-8b": 16_060_522_496, "llama3-70b": 141_107_412_992,
+    "llama3-405b": 811_706_777_600, "mistral-7b": 14_483_464_192, "mixtral-8x7b": 93_405_585_408,
+    "qwen2.5-7b": 15_231_233_024, "qwen2.5-72b": 145_412_407_296, "qwen3-8b": 16_381_470_720,
+    "qwen3-32b": 65_524_246_528, "qwen3-30b-a3b": 61_064_245_248,
+    "deepseek-v2-lite": 31_412_968_448,
+}  # fmt: skip
 # Billions that a word meets, without tables that are looked up, to the digits that are published:
 # DeepSeek-V3's README_WEIGHTS.md, the GPT-OSS model card (table 1), abstracts of the others.
 ACTIVE = {
@@ -63,6 +71,7 @@ BILLIONS |= {"megatron-530b": 530, "megatron-1t": 1008}
 
 def test_parameters_are_the_published_ones() -> None:
     assert {name: LARGE[name].parameters() for name in PARAMETERS} == PARAMETERS
+    assert {name: 2 * LARGE[name].parameters() for name in INDEXED} == INDEXED
     for name, billions in BILLIONS.items():
         assert LARGE[name].parameters() / 1e9 == pytest.approx(billions, rel=0.03)
     assert PARAMETERS.keys() | BILLIONS.keys() == LARGE.keys()

@@ -164,6 +164,35 @@ def test_inputs_are_gathered_again_beside_products_or_before_them() -> None:
     assert slow - late >= hidden > 0
 
 
+def test_words_go_to_each_node_once() -> None:
+    """DeepSeek-V3: eight experts of four of eight groups; over two nodes two copies, over eight
+    four, over sixteen (two nodes a group) eight; in one node all.
+    """
+    m = large_model("deepseek-v3", layers=4)
+    each = 2 * m.length * m.hidden
+    plan = Parallelism(dp=64, ep=64)
+    copies = {1: 8, 2: 2, 3: 3, 4: 4, 8: 4, 16: 8}
+    sizes = {nodes: shard_of(m, plan).exchanged_bytes(nodes) for nodes in copies}
+    assert sizes == {nodes: (count * each,) * 2 for nodes, count in copies.items()}
+    plain = replace(m, expert_groups=0)
+    assert shard_of(plain, plan).exchanged_bytes(8) == (8 * each,) * 2
+    narrow = replace(m, narrow_dispatch=True)
+    assert shard_of(narrow, plan).exchanged_bytes(8) == (2 * each, 4 * each)
+
+    def exchange(**sizes: object) -> float:
+        graph = {"model": "deepseek-v3", "layers": 4, **sizes}
+        cluster = {"preset": "dgx-h100", "nodes": 2}
+        strategy = {"pipeline": {"dp": 16, "ep": 16}}
+        scenario = load_scenario({"graph": graph, "cluster": cluster, "strategy": strategy})
+        return run(scenario).training.terms["expert"]
+
+    whole = exchange(expert_groups=0)
+    assert exchange(narrow_dispatch=True) < exchange() < 0.3 * whole
+    reason = "top_groups: must be from 1 to the 8 groups of experts, got 9"
+    with pytest.raises(InputError, match=reason):
+        large_model("deepseek-v3", top_groups=9)
+
+
 def test_ends_may_have_no_layers() -> None:
     """The embedding alone, and the classifier alone, on stages of their own (Llama 3)."""
     shape = {"chunks": 2, "tp": 1, "ep": 1, "dp": 4, "microbatches": 4}

@@ -170,6 +170,11 @@ class Durations:
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
         return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
 
+    def nodes(self, kind: int, rank: int) -> int:
+        """Over how many nodes a group of a class is spread, at most."""
+        homes = self._alike.neighbourhood
+        return max(len({*map(homes, devices)}) for devices in self.grid.members(kind, rank))
+
     def _places(self, kind: int, rank: int) -> list[Place]:
         key = self._degrees, kind, rank
         if key not in self.timings.places:

@@ -8,6 +8,7 @@ from ...models.large import Block, buckets_of, classifier, embedding, footprint,
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from .grid import EXPERT
 from .program import (
     CONTEXT_QUEUE,
     EXPERT_QUEUE,
@@ -195,8 +196,9 @@ def _add_experts_exchange(program: Program, template: Template, number: int) -> 
     """Words to their experts, and back."""
     shard = program.shard
     if program.parallelism.ep > 1 and shard.model.is_moe(number):
-        for _ in range(2):
-            template.collective(EXPERT_QUEUE, "all_to_all", shard.exchanged_bytes, number)
+        nodes = program.durations.nodes(EXPERT, template.rank)
+        for size in shard.exchanged_bytes(nodes):
+            template.collective(EXPERT_QUEUE, "all_to_all", size, number)
 
 
 def _add_exchanges_again(program: Program, template: Template, number: int) -> None:

@@ -155,7 +155,8 @@ def _qwen3_moe(of: _Fields) -> dict[str, Any]:
     }
 
 
-def _deepseek(of: _Fields, router_bias: bool) -> dict[str, Any]:
+def _deepseek(of: _Fields, router_bias: bool, groups: tuple[int, int] = (1, 1)) -> dict[str, Any]:
+    """``groups`` of experts, all and a word's, are the defaults of ``transformers``."""
     of.require("attention_bias", False, False)
     of.require("moe_layer_freq", 1, 1)
     rotary = of.count("qk_rope_head_dim")
@@ -169,6 +170,10 @@ def _deepseek(of: _Fields, router_bias: bool) -> dict[str, Any]:
     if of.config.get("n_routed_experts") is None:
         return sizes
     dense = of.config.get("first_k_dense_replace", 0)
+    every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
+    # Groups of version 2 are of devices, and a copy of a word goes to each expert.
+    if every > 1 and router_bias:
+        sizes |= {"expert_groups": every, "top_groups": chosen}
     return sizes | {
         "experts": of.count("n_routed_experts"),
         "top_k": of.count("num_experts_per_tok"),
@@ -219,7 +224,7 @@ TYPES: Mapping[str, Callable[[_Fields], dict[str, Any]]] = {
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": lambda of: _deepseek(of, router_bias=False),
-    "deepseek_v3": lambda of: _deepseek(of, router_bias=True),
+    "deepseek_v3": lambda of: _deepseek(of, router_bias=True, groups=(8, 4)),
     "kimi_k2": lambda of: _deepseek(of, router_bias=True),
     "gpt_oss": _gpt_oss,
     "gemma2": lambda of: _gemma(of, is_third=False),

@@ -119,6 +119,7 @@ _RELEASED = (
     _deepseek(
         "deepseek-v3", 61, 7168, 128, 18_432, 129_280, query_latent=1536, router_bias=True,
         experts=256, top_k=8, expert_inner=2048, shared_experts=1, dense_layers=3,
+        expert_groups=8, top_groups=4,
     ),
     _deepseek(
         "kimi-k2", 61, 7168, 64, 18_432, 163_840, query_latent=1536, router_bias=True,

@@ -112,10 +112,19 @@ class Shard:
         width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
         return 2 * self.words * width
 
-    @property
-    def exchanged_bytes(self) -> int:
-        """What the busiest device of those that share the experts gets of words, or sends back."""
-        return self.busiest(self.rows_bytes * self.model.top_k)
+    def exchanged_bytes(self, nodes: int = 1) -> tuple[int, int]:
+        """What the busiest device of those that share the experts, on so many nodes, gets of words,
+        and sends back.
+
+        A word that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
+        """
+        m = self.model
+        copies = m.top_k
+        if m.expert_groups and nodes > 1:
+            # Groups of experts may be smaller than a node, or larger.
+            copies = min(copies, nodes, m.top_groups * -(-nodes // m.expert_groups))
+        back = self.rows_bytes * copies
+        return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
 
     def busiest(self, mean: int) -> int:
         """What falls to the busiest device of those that share the experts, from the mean.

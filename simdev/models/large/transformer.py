@@ -22,10 +22,11 @@ POSITIVE = "layers", "hidden", "heads", "inner", "vocabulary", "length", "kv_hea
 OPTIONAL = (
     "experts", "top_k", "expert_inner", "shared_experts", "dense_layers", "head_width",
     "value_width", "query_latent", "kv_latent", "rotary_width", "window", "global_every", "year",
+    "expert_groups", "top_groups",
 )  # fmt: skip
 SWITCHES = (
     "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
-    "post_norms", "sinks", "causal",
+    "post_norms", "sinks", "causal", "narrow_dispatch",
 )  # fmt: skip
 
 
@@ -61,6 +62,11 @@ class Transformer:
     - ``precision`` of the layers' products: "float8" computes them from operands of a byte, all but
       the router's (DeepSeek-V3, section 3.3). ``skew``: the busiest device of those that share the
       experts gets so many times the words of the mean; all wait for it.
+
+    - ``expert_groups`` > 0: the experts of a word are of ``top_groups`` of so many equal groups in
+      a row, and on other nodes it goes to each of these once, from where it is passed on
+      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts words, and the
+      gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
 
     ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
@@ -103,6 +109,9 @@ class Transformer:
     precision: str = PRECISIONS[0]
     skew: float | Fraction = 1
     year: int = 0
+    expert_groups: int = 0
+    top_groups: int = 0
+    narrow_dispatch: bool = False
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.
@@ -144,6 +153,11 @@ class Transformer:
             yield f"top_k: must be from 1 to the {self.experts} experts, got {self.top_k}"
         if self.experts and not self.expert_inner:
             yield "expert_inner: experts need a width"
+        if self.expert_groups and not 0 < self.top_groups <= self.expert_groups:
+            wanted = f"must be from 1 to the {self.expert_groups} groups of experts"
+            yield f"top_groups: {wanted}, got {self.top_groups}"
+        if self.expert_groups and self.experts % self.expert_groups:
+            yield f"expert_groups: {self.expert_groups} do not divide {self.experts} experts"
         if self.dense_layers > self.layers:
             yield f"dense_layers: {self.dense_layers} of {self.layers} layers"
         if self.global_every and not self.window:
