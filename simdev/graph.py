@@ -207,6 +207,14 @@ class Graph:
         if problems:
             raise InputError(problems)
 
+    @classmethod
+    def trusted(cls, name: str, ops: tuple[Op, ...]) -> Graph:
+        """A graph of ops that are known to be right: nothing is looked at."""
+        graph = cls.__new__(cls)
+        object.__setattr__(graph, "name", name)
+        object.__setattr__(graph, "ops", ops)
+        return graph
+
     @cached_property
     def index(self) -> Mapping[str, int]:
         """Position of each op by its name."""

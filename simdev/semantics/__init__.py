@@ -3,8 +3,8 @@ the regions of its shards.
 """
 
 from . import kinds as _kinds  # noqa: F401  (it registers them)
-from .description import ALL, Access, Call, Description, Output, axes, per
-from .grids import Shards, shards_of
+from .description import ALL, Access, ByExtents, Call, Description, Output, axes, per
+from .grids import Along, Shards, along, shards_of
 from .index import Axis, Box, Index, Interval, Region
 from .regions import (
     Executed,
@@ -62,8 +62,10 @@ __all__ = [
     "OP_CLASSES",
     "SHIPPED",
     "Access",
+    "Along",
     "Axis",
     "Box",
+    "ByExtents",
     "Call",
     "Description",
     "Executed",
@@ -79,6 +81,7 @@ __all__ = [
     "Traits",
     "Work",
     "adder_of",
+    "along",
     "axes",
     "backward_of",
     "boxes",

@@ -90,6 +90,19 @@ def same_attributes(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class ByExtents:
+    """Attributes of a shard that hang on how long its intervals are, not on where they lie, so that
+    shards of equal extents have equal ones.
+    """
+
+    local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
+
+    def __call__(self, attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
+        """The attributes of the shard of a box."""
+        return self.local(attrs, box)
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """What one op computes, in index expressions.
 

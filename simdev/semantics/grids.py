@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from .description import Shape, same_attributes
 from .index import Axis, Box, Index, Interval, Region, clipped_interval, span_of
@@ -16,6 +16,8 @@ from .regions import extents, shard_of
 from .registry import Dims, Semantics
 
 _CACHED = 65_536
+NONE = -1
+Role = Literal["read", "made"]
 V = TypeVar("V", bound=Hashable)
 
 
@@ -28,6 +30,72 @@ class Shards(NamedTuple):
     outputs: Sequence[tuple[Shape, ...]]
     makes: Sequence[tuple[Region | None, ...]]
     needs: Sequence[tuple[Region | None, ...]]
+
+
+class Along(NamedTuple):
+    """One dimension of a tensor where axes of its op are cut: on which of these it hangs (NONE: on
+    none), and by place along that axis its interval, and its extent as the kernel of a shard gets
+    it; a single place where it hangs on none.
+    """
+
+    axis: int
+    intervals: tuple[Interval, ...]
+    extents: tuple[int, ...]
+
+
+def along(
+    semantics: Semantics, role: Role, tensor: int, cut: Mapping[str, Sequence[Interval]]
+) -> tuple[Along, ...] | None:
+    """The dimensions of an operand or output where the axes are cut so; None where one hangs on
+    several of them, or a shard has nothing of it.
+    """
+    made = role == "made"
+    dims = (semantics.makes if made else semantics.reads)[tensor]
+    shape = (semantics.outputs if made else semantics.inputs)[tensor]
+    padded = not made and semantics.description.inputs[tensor].padded
+    numbers = {name: number for number, name in enumerate(cut)}
+    columns = []
+    for d, ((index, names, full), extent) in enumerate(zip(dims, shape, strict=True)):
+        hangs_on = names & cut.keys()
+        if len(hangs_on) > 1:
+            return None
+        if index is None or not hangs_on:
+            # What is read of a whole operand may be less than its kernel gets.
+            column = Along(NONE, (full,), (full[1] - full[0] if made else extent,))
+        else:
+            (name,) = hangs_on
+            column = _along(semantics, role, tensor, d, name, cut[name], numbers[name], padded)
+        if extent and any([start >= stop for start, stop in column.intervals]):
+            return None
+        columns.append(column)
+    return tuple(columns)
+
+
+def _along(
+    semantics: Semantics,
+    role: Role,
+    tensor: int,
+    d: int,
+    name: str,
+    intervals: Sequence[Interval],
+    number: int,
+    padded: bool,
+) -> Along:
+    """One dimension, along the one axis on which it hangs."""
+    index, _, _ = (semantics.makes if role == "made" else semantics.reads)[tensor][d]
+    extent = (semantics.outputs if role == "made" else semantics.inputs)[tensor][d]
+    assert index is not None
+    if isinstance(index, Axis):
+        parts, spans = tuple(intervals), None
+    else:
+        boxes, names = [{name: interval} for interval in intervals], frozenset((name,))
+        known = _known(semantics, role, tensor)[d]
+        parts = tuple(_each(boxes, names, _clipped(index, extent), known))
+        spans = None
+        if padded:
+            known = _known(semantics, "span", tensor)[d]
+            spans = tuple(_each(boxes, names, _span(index), known))
+    return Along(number, parts, spans or tuple([stop - start for start, stop in parts]))
 
 
 def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:

@@ -5,7 +5,7 @@ shards read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .geometry import Box, Part, made_part, part, updated_part
 from .layout import inside
@@ -55,32 +55,45 @@ class Demand:
 
     def _read_copies(self, i: int) -> list[Placed]:
         """One copy for each region read on a device; a region inside another is dropped."""
-        op = self.problem.readings[i]
         wanted: defaultdict[int, dict[Box, Part]] = defaultdict(dict)
         for reader, operand in self.readers.get(i, ()):
             # The update of a parameter follows its copies, so it cannot call for one.
             if self.problem.updates.get(reader, (-1, -1))[1] == i:
                 continue
-            output = self.problem.read[reader][operand][1]
-            for placed in self.parts.get(reader) or self.of(reader):
-                region = placed.part.needs[operand]
-                if region is not None:
-                    copy = made_part(op, output, region)
-                    wanted[placed.device][copy.box] = copy
+            for copy, device in self.wanted(reader, operand):
+                wanted[device][copy.box] = copy
         return [
             Placed(copy, device)
             for device in sorted(wanted)
             for copy in _largest(list(wanted[device].values()))
         ]
 
+    def wanted(self, reader: int, operand: int) -> Iterable[tuple[Part, int]]:
+        """By part of a reader the copy of an operand that it calls for, and the device."""
+        producer, output = self.problem.read[reader][operand]
+        op = self.problem.readings[producer]
+        for placed in self.placed_of(reader):
+            region = placed.part.needs[operand]
+            if region is not None:
+                yield made_part(op, output, region), placed.device
+
+    def placed_of(self, i: int) -> list[Placed]:
+        """The parts of an op, or its copies."""
+        return self.parts.get(i) or self.of(i)
+
     def _unread(self, i: int) -> Placed:
         """What nothing reads lies whole on the first device in use."""
-        used = (placed.device for parts in self.parts.values() for placed in parts)
-        return Placed(part(self.problem.readings[i], ()), min(used, default=0))
+        return Placed(part(self.problem.readings[i], ()), min(self.used(), default=0))
+
+    def used(self) -> Iterable[int]:
+        """The devices of parts that are not there on demand."""
+        return (placed.device for parts in self.parts.values() for placed in parts)
 
 
 def _largest(parts: Sequence[Part]) -> list[Part]:
     """The parts that are not inside another one, in the order of their regions."""
+    if len(parts) == 1:
+        return [*parts]
     ordered = sorted(parts, key=lambda each: [region or () for region in each.makes])
     return [
         each

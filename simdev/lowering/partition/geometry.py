@@ -188,25 +188,27 @@ def _parts(
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
     total = prod([sizes[name] for name in names])
     share_of = {count: Fraction(count, total) for count in set(points)}
-    kernels = _kernels(op)
     for at, box in enumerate(every):
         made = tuple([region is not None for region in shards.makes[at]])
-        attrs, operands, inputs = shards.attrs[at], shards.operands[at], shards.inputs[at]
-        # As text: lists cannot be keys, and 1 and 1.0 are two attributes.
-        run = repr(attrs), operands, inputs, shards.outputs[at]
-        key = names, points[at], made, run
-        kernel = kernels.get(key)
-        if kernel is None:
-            kernel = kernels.setdefault(key, Kernel(attrs, operands, inputs))
+        runs = Kernel(shards.attrs[at], shards.operands[at], shards.inputs[at])
         yield Part(
             tuple(box.items()),
-            kernel,
+            the_kernel(op, runs, (names, points[at], made, shards.outputs[at])),
             needs[at],
             shards.makes[at],
             addends[at],
             copies[at],
             share_of[points[at]],
         )
+
+
+def the_kernel(op: Reading, runs: Kernel, beside: tuple[Any, ...]) -> Kernel:
+    """The one kernel of an op that runs the same; ``beside``: the axes that are cut, the points of
+    the shard, and which outputs it makes in which shapes.
+    """
+    # As text: lists cannot be keys, and 1 and 1.0 are two attributes.
+    key = repr(runs.attrs), runs.operands, runs.inputs, beside
+    return _kernels(op).setdefault(key, runs)
 
 
 @lru_cache(_CACHED)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise, product
 from math import prod
 from operator import itemgetter
@@ -89,22 +90,43 @@ Addends = list[list[Copy]]
 """The partial results of one region (a single entry: its values), each in its copies."""
 
 
+class Cells(Mapping[Place, Addends]):
+    """Cells of a grid that are made where somebody asks for them."""
+
+    def __init__(self, make: Callable[[], Mapping[Place, Addends]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[Place, Addends]:
+        return self._make()
+
+    def __getitem__(self, place: Place) -> Addends:
+        return self._made[place]
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The regions of a tensor: along each dimension the intervals, and what holds the region at
     each place.
 
     A place that nobody holds has no cell. ``addends`` is how many partial results a region has; 1
-    where it is whole.
+    where it is whole (0: as the cells tell).
     """
 
     dims: tuple[tuple[Interval, ...], ...]
     cells: Mapping[Place, Addends]
     reducer: str = "sum"
-    addends: int = field(init=False)
+    addends: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "addends", max(map(len, self.cells.values()), default=1))
+        if not self.addends:
+            object.__setattr__(self, "addends", max(map(len, self.cells.values()), default=1))
 
     def device(self, place: Place) -> int:
         """The device of the first copy of a region; where nobody holds it, of the first cell."""

@@ -157,25 +157,31 @@ class Sharding(ShardWriter):
 
     def lay(self, i: int) -> None:
         """Drafts of the parts of an op, and how its outputs lie."""
-        op, parts, stored = self.graph.ops[i], self.parts[i], self.problem.strategy.tensors
-        self.drafts[i] = self._drafts(i, "shard")
+        op, stored = self.graph.ops[i], self.problem.strategy.tensors
+        self.drafts[i] = self.drafts_of(i, self.parts[i])
+        for k in range(len(op.outputs)):
+            self.layouts[i, k] = self.grid(i, k, self.drafts[i], self.parts[i])
+            degrees = stored.get(f"{op.name}:{k}") or (stored.get(op.name) if k == 0 else None)
+            if degrees:
+                self.layouts[i, k] = stored_grid(self, (i, k), degrees)
+
+    def drafts_of(self, i: int, parts: Sequence[Placed]) -> list[ShardDraft]:
+        """Drafts of parts of an op, with their numbers among partial results."""
+        drafts = self._drafts(i, parts, "shard")
         addends = 1 + max((placed.addend or 0 for placed in parts), default=0)
         most = [1 + max(column) for column in zip(*(p.part.addends for p in parts), strict=True)]
-        for draft, placed in zip(self.drafts[i], parts, strict=True):
+        for draft, placed in zip(drafts, parts, strict=True):
             # Row-major: the partial results of the op itself, each over those that it goes on with.
             draft.addend = [
                 (placed.part.addends[k] * addends + (placed.addend or 0), most[k] * addends)
                 for k, _ in draft.regions
             ]
-        for k in range(len(op.outputs)):
-            self.layouts[i, k] = self._grid(i, k)
-            degrees = stored.get(f"{op.name}:{k}") or (stored.get(op.name) if k == 0 else None)
-            if degrees:
-                self.layouts[i, k] = stored_grid(self, (i, k), degrees)
+        return drafts
 
-    def _grid(self, i: int, k: int) -> Grid:
+    def grid(self, i: int, k: int, drafts: Sequence[ShardDraft], parts: Sequence[Placed]) -> Grid:
+        """How an output of an op lies that has these parts. Raises InputError."""
         made, semantics = [], self.problem.readings[i].semantics
-        for draft, placed in zip(self.drafts[i], self.parts[i], strict=True):
+        for draft, placed in zip(drafts, parts, strict=True):
             for base, (output, region) in enumerate(draft.regions):
                 if output == k:
                     where = Copy(draft, base, draft.device)
@@ -189,12 +195,12 @@ class Sharding(ShardWriter):
                 f'partition["{name}"]: output {k} of op "{name}" falls into {error}'
             ) from None
 
-    def _drafts(self, i: int, role: str) -> list[ShardDraft]:
+    def _drafts(self, i: int, parts: Sequence[Placed], role: str) -> list[ShardDraft]:
         """A draft for each part of an op; a single part keeps the name."""
-        op, drafts, many = self.graph.ops[i], list[ShardDraft](), len(self.parts[i]) > 1
+        op, drafts, many = self.graph.ops[i], list[ShardDraft](), len(parts) > 1
         numbers = self.problem.numbers
         tensors_of: dict[int, list[Tensor]] = {}  # parts that run the same make the same shapes
-        for number, placed in enumerate(self.parts[i]):
+        for number, placed in enumerate(parts):
             called = numbers[number] if numbers else number
             name = f"{op.name}#{called}" if many else op.name
             made = [(k, region) for k, region in enumerate(placed.part.makes) if region is not None]
@@ -215,7 +221,7 @@ class Sharding(ShardWriter):
 
     def lay_copies(self, i: int) -> None:
         """Drafts of the copies of an op that is there on demand, and where its outputs lie."""
-        self.drafts[i] = self._drafts(i, "copy")
+        self.drafts[i] = self._drafts(i, self.parts[i], "copy")
         for k in range(len(self.graph.ops[i].outputs)):
             by_device: dict[int, list[tuple[Region, Copy]]] = {}
             for draft in self.drafts[i]:

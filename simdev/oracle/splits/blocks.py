@@ -12,22 +12,24 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ...graph import Graph, Op, Tensor
 from ...lowering import Prepared
 from ...lowering.collective import is_collective
+from ...lowering.partition.cuts import Cut
 from ...lowering.partition.emit import Shares
+from ...lowering.partition.geometry import Part
 from ...lowering.partition.layout import Copy, Grid, Local, Piece, ShardDraft, part_of
 from ...lowering.partition.problem import Placed
 from ...memory import with_training_state
 from ...semantics import Region, extents
 from ...structure import hands_out_parameters
 from ...units import picoseconds
+from .arena import GRID, LOCAL, Arena
 from .columns import MOST_PS, NotCoveredError
-from .program import SplitOp, SplitProgram, Sums
+from .program import SplitProgram
+from .regular import RegularBlocks
+from .states import SplitOp, Sums
 
-GRID, LOCAL = 0, 1
 COMPUTE, COLLECTIVE = 0, 1
 OF_SUMS = 1 << 20
 """In a grid: the row is one of the sums of the tensor, not of its op."""
@@ -51,23 +53,6 @@ dispatches.
 """
 
 
-class Arena:
-    """Integers that only grow; an offset stays what it is, the array may move."""
-
-    def __init__(self, size: int = 1 << 16) -> None:
-        self.data, self.used = np.zeros(size, np.int64), 1
-
-    def put(self, words: Sequence[int]) -> int:
-        """Append integers; returns where they begin."""
-        begin, self.used = self.used, self.used + len(words)
-        if self.used > len(self.data):
-            grown = np.zeros(2 * self.used, np.int64)
-            grown[:begin] = self.data[:begin]
-            self.data = grown
-        self.data[begin : self.used] = words
-        return begin
-
-
 class Blocks:
     """Writes the ops and sums of a program into an arena."""
 
@@ -82,6 +67,7 @@ class Blocks:
         self._sums: dict[Any, SumTakes] = {}
         self._geometries: dict[Any, int] = {}
         self._boxes: dict[Any, int] = {}
+        self._regular = RegularBlocks(self.arena, self._boxes)
 
     # What computes the same
 
@@ -98,34 +84,22 @@ class Blocks:
         return self._class_of[i]
 
     def _part(
-        self, program: SplitProgram, split: SplitOp, number: int
+        self, program: SplitProgram, split: SplitOp, part: Part
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
         """One part as the op of a graph, with its training state, and what it takes by device kind
         (see ``_takes``), as far as that was needed: once for all parts that run the same.
         """
-        placed, i = split.placed[number], split.op
-        runs = placed.part.kernel or placed.part
+        i, runs = split.op, part.kernel or part
         key = self._class(program, i), id(runs), split.divided
         if key not in self._ops:
             self._kept.append(runs)
-            fields = Shares(program.sharding, i, self.prepared.costs).fields(placed)
-            outputs = tuple(split.drafts[number].tensors)
+            fields = Shares(program.sharding, i, self.prepared.costs).fields(Placed(part, 0))
+            made = zip(program.graph.ops[i].outputs, part.makes, strict=True)
+            outputs = tuple([part_of(each, region) for each, region in made if region is not None])
             op = Op("op", program.graph.ops[i].kind, outputs=outputs, **fields)
-            self._ops[key] = with_training_state(Graph("part", (op,)), self.prepared.memory), {}
+            graph = Graph.trusted("part", (op,))
+            self._ops[key] = with_training_state(graph, self.prepared.memory), {}
         return self._ops[key]
-
-    def _runs(self, split: SplitOp) -> tuple[list[int], list[int]]:
-        """The numbers of parts of which each runs something else, and by part which of these runs
-        the same.
-        """
-        first: dict[int, int] = {}
-        numbers, same = list[int](), list[int]()
-        for number, placed in enumerate(split.placed):
-            at = first.setdefault(id(placed.part.kernel or placed.part), len(numbers))
-            if at == len(numbers):
-                numbers.append(number)
-            same.append(at)
-        return numbers, same
 
     def _ps(self, graph: Graph, position: int, kind: str) -> int:
         cost = self.prepared.costs.cost(graph, position, kind)
@@ -155,11 +129,11 @@ class Blocks:
         (column by column), by part, and last whether devices ascend.
         """
         if split.words is None:
-            if len(split.placed) >= MOST_PARTS:
+            if len(split.devices) >= MOST_PARTS:
                 raise NotCoveredError
-            devices, takes = [placed.device for placed in split.placed], []
-            numbers, same = self._runs(split)
-            parts = [self._part(program, split, number) for number in numbers]
+            devices, takes = list(split.devices), []
+            runs, same = _runs(split)
+            parts = [self._part(program, split, part) for part in runs]
             for device, at in zip(devices, same, strict=True):
                 (graph, known), kind = parts[at], self.device_kinds[device]
                 if kind not in known:
@@ -171,6 +145,12 @@ class Blocks:
         return split.words
 
     def _geometry(self, program: SplitProgram, split: SplitOp) -> int:
+        if split.cut is not None:
+            whole = self._class(program, split.op), split.divided, split.cut
+            if whole not in self._geometries:
+                self._geometries[whole] = self._write_cut(program, split, split.cut)
+            return self._geometries[whole]
+        assert split.layouts is not None
         local = any(isinstance(layout, Local) for layout in split.layouts)
         # Which copy of a leaf comes first does not depend on devices, but a grid of parts on one
         # device may.
@@ -183,12 +163,17 @@ class Blocks:
 
     def _write(self, program: SplitProgram, split: SplitOp) -> int:
         put, placed, op = self.arena.put, split.placed, program.graph.ops[split.op]
+        assert split.layouts is not None
+        local = any(isinstance(layout, Local) for layout in split.layouts)
+        drafts = [] if local else split.drafts(program.sharding)
         boxes = [self._boxes.setdefault(each.part.box, len(self._boxes)) for each in placed]
         addends = [-1 if each.addend is None else each.addend for each in placed]
         needs = [self._needs(placed, operand) for operand in range(len(op.inputs))]
-        rows = {id(draft): number for number, draft in enumerate(split.drafts)}
+        rows = {id(draft): number for number, draft in enumerate(drafts)}
         layouts = [
-            self._layout(layout, op.outputs[k], rows, k, split.drafts)
+            self._local(op.outputs[k], k, placed)
+            if isinstance(layout, Local)
+            else self._layout(layout, op.outputs[k], rows)
             for k, layout in enumerate(split.layouts)
         ]
         stride, sizes = self._sizes(program, split)
@@ -208,12 +193,12 @@ class Blocks:
     def _sizes(self, program: SplitProgram, split: SplitOp) -> tuple[int, list[int]]:
         """By part: bytes throughout, bytes while it runs, then those of each output made."""
         rounded = self.prepared.memory.rounded
-        most = max((len(draft.regions) for draft in split.drafts), default=0)
+        rows, (runs, same) = list[list[int]](), _runs(split)
+        most = max((sum(made is not None for made in part.makes) for part in runs), default=0)
         if most >= MOST_BASES:
             raise NotCoveredError
-        rows, (numbers, same) = list[list[int]](), self._runs(split)
-        for number in numbers:
-            op = self._part(program, split, number)[0].ops[0]
+        for part in runs:
+            op = self._part(program, split, part)[0].ops[0]
             shared = hands_out_parameters(op)
             made = [0 if shared else rounded(tensor.bytes) for tensor in op.made]
             lasting = sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes)))
@@ -221,16 +206,7 @@ class Blocks:
             rows.append([lasting, running, *made, *[0] * (most - len(made))])
         return 2 + most, [word for at in same for word in rows[at]]
 
-    def _layout(
-        self,
-        layout: Grid | Local,
-        tensor: Tensor,
-        rows: Mapping[int, int],
-        output: int,
-        drafts: Sequence[ShardDraft] = (),
-    ) -> int:
-        if isinstance(layout, Local):
-            return self._local(tensor, output, drafts)
+    def _layout(self, layout: Grid, tensor: Tensor, rows: Mapping[int, int]) -> int:
         put, dims = self.arena.put, list[int]()
         stride = places = prod(map(len, layout.dims))
         for intervals in layout.dims:
@@ -249,14 +225,12 @@ class Blocks:
         head = GRID, len(layout.dims), *self._units(tensor), put(cells), layout.addends
         return put([*head, *dims])
 
-    def _local(self, tensor: Tensor, output: int, drafts: Sequence[ShardDraft]) -> int:
-        nothing: tuple[int, Region] = (-1, ())
-        regions = [
-            next(((at, r) for at, (k, r) in enumerate(draft.regions) if k == output), nothing)
-            for draft in drafts
-        ]
-        rank = max((len(region) for _, region in regions), default=0)
-        words = [word for base, region in regions for word in (base, *_flat(region, rank))]
+    def _local(self, tensor: Tensor, output: int, placed: Sequence[Placed]) -> int:
+        regions = [each.part.makes[output] for each in placed]
+        rank, words = max((len(region or ()) for region in regions), default=0), list[int]()
+        for each, region in zip(placed, regions, strict=True):
+            base = sum(made is not None for made in each.part.makes[:output])
+            words += (-1 if region is None else base, *_flat(region, rank))
         return self.arena.put([LOCAL, rank, *self._units(tensor), self.arena.put(words), 1])
 
     def _units(self, tensor: Tensor) -> tuple[int, int, int]:
@@ -267,12 +241,23 @@ class Blocks:
             raise NotCoveredError
         return tensor.bytes // count if count and not uneven else 0, tensor.bytes, count
 
+    def _write_cut(self, program: SplitProgram, split: SplitOp, cut: Cut) -> int:
+        put, outputs = self.arena.put, program.graph.ops[split.op].outputs
+        needs = [self._regular.needs(cut, operand) for operand in range(len(cut.reads))]
+        layouts = [
+            self._regular.layout(cut, k, self._units(outputs[k])) for k in range(len(cut.makes))
+        ]
+        stride, sizes = self._sizes(program, split)
+        columns = self._regular.boxes(cut), self._regular.addends(cut), put(needs), put(layouts)
+        return put([len(cut.same), *columns, put(sizes), stride])
+
     # Sums
 
     def sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
         """Where the sums of a tensor are, and how many there may be."""
         if sums.words is None:
-            parts = {id(draft): number for number, draft in enumerate(sums.made.drafts)}
+            made = sums.made.drafts(program.sharding)
+            parts = {id(draft): number for number, draft in enumerate(made)}
             drafts: dict[int, ShardDraft] = {}
             inputs: dict[int, Sequence[Piece]] = {}
             cells = sums.grid.cells.values()
@@ -292,7 +277,7 @@ class Blocks:
             words = [
                 self._sum(whose, draft, inputs[key], rows, tensor) for key, draft in drafts.items()
             ]
-            grid = self._layout(sums.grid, tensor, rows, sums.output)
+            grid = self._layout(sums.grid, tensor, rows)
             self._kept += [*drafts.values(), sums]
             sums.words = self.arena.put([len(drafts), grid, *words]), len(drafts)
         return sums.words
@@ -361,6 +346,20 @@ def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:
     if max(lengths) >= MOST_PS:
         raise NotCoveredError
     return [len(hosted), *(word for d in hosted for word in (d, lengths[d], launches[d]))]
+
+
+def _runs(split: SplitOp) -> tuple[Sequence[Part], Sequence[int]]:
+    """One part of each sort that runs the same, and by part which of these it is."""
+    if split.cut is not None:
+        return split.cut.runs, split.cut.same
+    first: dict[int, int] = {}
+    runs, same = list[Part](), list[int]()
+    for placed in split.placed:
+        at = first.setdefault(id(placed.part.kernel or placed.part), len(runs))
+        if at == len(runs):
+            runs.append(placed.part)
+        same.append(at)
+    return runs, same
 
 
 def _flat(region: Region | None, rank: int) -> list[int]:

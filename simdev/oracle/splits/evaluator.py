@@ -14,7 +14,6 @@ from ...errors import InputError
 from ...graph import Graph
 from ...jit import Table
 from ...lowering import Prepared
-from ...lowering.partition.layout import Grid
 from ...lowering.partition.problem import SplitProblem
 from ...semantics import statistics_of
 from ...strategy import Collectives, Resolved, Strategy
@@ -46,8 +45,9 @@ from .hosts import Hosts, dispatches_of, hosts_for
 from .instants import FULL, LONG
 from .instants import WORSE as EXCEEDS
 from .pieces import FULL as NO_ROOM
-from .program import SplitProgram, take_back
+from .program import SplitProgram
 from .run import step, step_in_order
+from .states import take_back
 
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
@@ -165,11 +165,11 @@ class SplitStrategy:
         for i in changed:
             split = program.ops[i]
             self._block[i], self._devices[i] = split.words or self.blocks.op(program, split)
-            self._count[i] = len(split.placed)
+            self._count[i] = len(split.devices)
         for i in dirty:
-            for k, layout in enumerate(program.ops[i].layouts):
-                partial = isinstance(layout, Grid) and layout.addends > 1
-                self._fill_sums((i, k), ops + self._tensor_ptr[i] + k, partial)
+            partial, first = program.ops[i].partial, self._tensor_ptr[i]
+            for k in range(self._tensor_ptr[i + 1] - first):
+                self._fill_sums((i, k), ops + first + k, k in partial)
         if self._arena is not self.blocks.arena.data:
             self._place_columns()
         waiting = dict.fromkeys(changed)
@@ -200,7 +200,7 @@ class SplitStrategy:
         return any(
             tensor in self.problem.read[reader]
             and not self._goes_on(reader, tensor)
-            and self.program.ops[reader].placed[0].addend is None
+            and self.program.ops[reader].addend is None
             for reader in self._readers[tensor[0]]
         )
 

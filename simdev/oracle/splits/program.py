@@ -7,120 +7,23 @@ into a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any, TypeVar
+from typing import Any
 
-from ...lowering.partition.demand import Demand
+from ...lowering.partition.cuts import cells_of, cut_of
 from ...lowering.partition.geometry import part
-from ...lowering.partition.layout import Grid, Local, ShardDraft
+from ...lowering.partition.layout import Addends, Cells, Grid, Local, Place
 from ...lowering.partition.problem import Placed, SplitProblem, configured_parts
 from ...lowering.partition.sharding import Sharding
 from ...lowering.partition.sums import summed
+from ...semantics import Along, statistics_of
 from ...strategy import NOWHERE, Resolved
 from ...structure import TensorOf
 from .columns import NotCoveredError
-
-K = TypeVar("K")
-V = TypeVar("V")
-Log = list[tuple[dict[Any, Any], Any, Any]]
-_ABSENT = object()
-
-
-class Logged(dict[K, V]):
-    """A dict whose changes can be taken back: ``log`` holds what stood there before."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__()
-        self.log = log
-
-    def __setitem__(self, key: K, value: V) -> None:
-        before = self.get(key, _ABSENT)
-        if before is not value:
-            self.log.append((self, key, before))
-            super().__setitem__(key, value)
-
-    def forget(self, key: K) -> None:
-        """Drop an entry, where there is one."""
-        if key in self:
-            self.log.append((self, key, self[key]))
-            super().__delitem__(key)
-
-
-def take_back(log: Log) -> None:
-    """Undo all changes of a log, the last one first."""
-    for table, key, before in reversed(log):
-        if before is _ABSENT:
-            dict.pop(table, key, None)
-        else:
-            dict.__setitem__(table, key, before)
-    log.clear()
-
-
-@dataclass(eq=False, slots=True)
-class SplitOp:
-    """The parts of one op on their devices, with how its outputs lie: made once, however often they
-    come back.
-
-    ``partial`` are the outputs in partial results, ``words`` is where the columns hold its geometry
-    and its devices (blocks.py).
-    """
-
-    op: int
-    placed: list[Placed]
-    divided: str | None
-    drafts: list[ShardDraft] = field(default_factory=list)
-    layouts: list[Grid | Local] = field(default_factory=list)
-    partial: frozenset[int] = frozenset()
-    words: tuple[int, int] | None = None
-
-
-@dataclass(eq=False, slots=True)
-class Sums:
-    """How the values of a tensor that lies in partial results are made, cut along a dimension.
-
-    ``words``: see ``SplitOp``; and how many sums there may be.
-    """
-
-    made: SplitOp
-    output: int
-    cut: int | None
-    grid: Grid
-    words: tuple[int, int] | None = None
-
-
-class _Copies(Demand):
-    """Copies of what is there on demand, remembered by the parts of their readers."""
-
-    def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]], log: Log) -> None:
-        super().__init__(problem, parts)
-        self.copies: Logged[int, list[Placed]] = Logged(log)
-        self.unread: set[int] = set()
-        self._known: dict[Any, tuple[list[Placed], Any]] = {}
-
-    def of(self, i: int) -> list[Placed]:
-        """The copies of one op."""
-        if i in self.copies:
-            return self.copies[i]
-        updates = self.problem.updates
-        if i in updates:
-            lists = [self.of(updates[i][1])]
-        else:
-            readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
-            lists = [
-                self.parts[reader] if reader in self.parts else self.of(reader)
-                for reader in readers
-                if updates.get(reader, (-1, -1))[1] != i
-            ]
-            if not lists:
-                self.unread.add(i)
-                return super().of(i)
-        key = i, tuple(map(id, lists))
-        if key not in self._known:
-            self._known[key] = super().of(i), lists  # what is known by its id must live
-        self.copies[i] = self._known[key][0]
-        return self.copies[i]
+from .copies import Copies
+from .states import Log, Logged, SplitOp, Sums
 
 
 class SplitProgram:
@@ -148,11 +51,11 @@ class SplitProgram:
         self._known_configured: dict[tuple[int, int], tuple[SplitOp, Resolved]] = {}
         self._known_following: dict[Any, SplitOp] = {}
         self._read_columns()
-        planned: Logged[int, list[Placed]] = Logged(self.log)
-        self._planned, self._copies = planned, _Copies(problem, planned, self.log)
+        self._planned: Logged[int, SplitOp] = Logged(self.log)
+        self._copies = Copies(problem, self._planned, self.log)
         self._replan(self._in_plan)
         for i in self._copies.run():
-            self._lay(i, self._copies.copies[i], self.sharding.lay_copies)
+            self._lay(i, self._op(i, self._copies.copies[i]), Local({}))
         self.log.clear()
         self.before.clear()
 
@@ -177,33 +80,44 @@ class SplitProgram:
 
     # The rules of Sharding, with what they give remembered
 
-    def _parts(self, i: int) -> list[Placed] | None:
+    def _split(self, i: int) -> SplitOp | None:
         resolved = self.configured.get(i)
         self._wholes.forget(i)
         if resolved is None:
-            return self._free_parts(i)
+            return self._free(i)
         self.sharding.divided[i] = resolved.time
         known = self._known_configured.get((i, id(resolved)))
         if known is None:
-            op = self._op(i, configured_parts(self.problem.readings[i], resolved))
             # what is known by its id must live
-            known = self._known_configured[i, id(resolved)] = op, resolved
-        return known[0].placed
+            known = self._configured(i, resolved), resolved
+            self._known_configured[i, id(resolved)] = known
+        return known[0]
 
-    def _free_parts(self, i: int) -> list[Placed] | None:
+    def _configured(self, i: int, resolved: Resolved) -> SplitOp:
+        reading, degrees = self.problem.readings[i], tuple(resolved.degrees.items())
+        parts = partial(configured_parts, reading, resolved)
+        cut = cut_of(reading, degrees)
+        if cut is None:
+            return self._op(i, parts())
+        key = i, resolved.time, cut, resolved.devices
+        if key not in self._known:
+            self._known[key] = SplitOp(i, resolved.time, resolved.devices, parts, cut)
+        return self._known[key]
+
+    def _free(self, i: int) -> SplitOp | None:
         """The parts of an op that is placed, or follows: known by how lie what it reads and the
         sums of that.
         """
         problem = self.problem
         if problem.placed[i] != NOWHERE:
             whole = Placed(part(problem.readings[i], ()), problem.placed[i])
-            return self._op(i, [whole]).placed
+            return self._op(i, [whole])
         producers = (producer for producer, _ in problem.read[i])
         key = i, *(id(self.ops[p]) for p in producers if p not in problem.on_demand)
         known = self._known_following.get(key)
         if known is not None:
             self.sharding.divided[i] = known.divided
-            return known.placed
+            return known
         self._asking = i
         try:
             placed = self.sharding.following(i)
@@ -214,7 +128,7 @@ class SplitProgram:
         op = self._op(i, placed)
         if i not in self._wholes:
             self._known_following[key] = op
-        return op.placed
+        return op
 
     def _op(self, i: int, placed: list[Placed]) -> SplitOp:
         """The one SplitOp of these parts."""
@@ -224,18 +138,18 @@ class SplitProgram:
             return known
         key = i, divided, tuple((id(each.part), each.device, each.addend) for each in placed)
         if key not in self._known:
-            self._known[key] = SplitOp(i, placed, divided)
-            self._by_list[id(placed)] = self._known[key]
+            devices = [each.device for each in placed]
+            op = SplitOp(i, divided, devices, lambda: placed, addend=placed[0].addend)
+            self._known[key] = self._by_list[id(placed)] = op
         return self._known[key]
 
-    def _lay(self, i: int, placed: list[Placed], lay: Callable[[int], None]) -> None:
-        """Let these be the parts of an op; ``lay`` makes their drafts and layouts, once."""
-        sharding, op = self.sharding, self._op(i, placed)
-        sharding.parts[i] = placed
-        if not op.drafts:
-            lay(i)
-            op.drafts = sharding.drafts[i]
-            op.layouts = [sharding.layouts[i, k] for k in range(len(self.graph.ops[i].outputs))]
+    def _lay(self, i: int, op: SplitOp, local: Local | None = None) -> None:
+        """Let these be the parts of an op; ``local``: how its outputs lie, if it is there on
+        demand.
+        """
+        if op.layouts is None:
+            made = range(len(self.graph.ops[i].outputs))
+            op.layouts = [local or self._grid(op, k) for k in made]
             op.partial = frozenset(k for k, how in enumerate(op.layouts) if _is_partial(how))
         if self.ops.get(i) is op:
             return
@@ -243,7 +157,23 @@ class SplitProgram:
             self.before.setdefault(i, self.ops[i])
         self.ops[i] = op
         for k, layout in enumerate(op.layouts):
-            sharding.layouts[i, k] = layout
+            self.sharding.layouts[i, k] = layout
+
+    def _grid(self, op: SplitOp, k: int) -> Grid:
+        """How an output of an op lies; of one that is cut axis by axis what holds which region
+        where a rule asks for it.
+        """
+        sharding, cut = self.sharding, op.cut
+        semantics = self.problem.readings[op.op].semantics
+        if cut is None or semantics is None:
+            return sharding.grid(op.op, k, op.drafts(sharding), op.placed)
+
+        def cells() -> Mapping[Place, Addends]:
+            return cells_of(cut, k, op.drafts(sharding))
+
+        dims = tuple([dim.intervals for dim in cut.makes[k]])
+        reducer = semantics.description.outputs[k].reducer
+        return Grid(dims, Cells(cells), reducer, cut.addends(k))
 
     def _add_up(self, tensor: TensorOf, layout: Grid, cut: int | None) -> Grid:
         """How the values of a tensor lie, for Sharding."""
@@ -325,16 +255,30 @@ class SplitProgram:
                 continue
             i, done = order[at], at
             self._replanned[i] = None
-            placed = self._parts(i)
-            if placed is None:
+            op = self._split(i)
+            if op is None:
                 raise NotCoveredError
-            sharding.parts[i] = placed
-            sharding.sum_up(i)
-            before, self._planned[i] = self.ops.get(i), placed
-            self._lay(i, placed, sharding.lay)
+            for tensor, cut in self._needed_sums(i, op):
+                sharding.whole(tensor, cut)
+            before, self._planned[i] = self.ops.get(i), op
+            self._lay(i, op)
             if before is not None and self.ops[i] is not before:
                 for reader in self._reached(i, before):
                     heappush(waiting, self._position[reader])
+
+    def _needed_sums(self, i: int, op: SplitOp) -> Iterable[tuple[TensorOf, int | None]]:
+        """The operands in partial results that an op needs as values: see ``Sharding``."""
+        layouts, cut, read = self.sharding.layouts, op.cut, self.problem.read[i]
+        if op.addend is not None or not any(_is_partial(layouts.get(t)) for t in read):
+            return ()
+        if cut is None or statistics_of(self.graph.ops[i].kind):
+            return self.sharding.needed_sums(i, op.placed)
+        partial_reads = (
+            (tensor, dims)
+            for tensor, dims in zip(read, cut.reads, strict=True)
+            if dims is not None and _is_partial(layouts.get(tensor))
+        )
+        return [(tensor, _first_cut_dim(dims)) for tensor, dims in partial_reads]
 
     def _reached(self, i: int, before: SplitOp) -> list[int]:
         """The readers whose parts may change since an op lies otherwise than before."""
@@ -353,7 +297,7 @@ class SplitProgram:
         for reader in self._plan_readers.get(tensor[0], ()):
             if self._wholes.get(reader) and tensor in self.problem.touched[reader]:
                 return None  # it looked for something to follow, before it could want any cut
-            for needed, cut in self.sharding.needed_sums(reader, self.ops[reader].placed):
+            for needed, cut in self._needed_sums(reader, self.ops[reader]):
                 if needed == tensor:
                     return cut
         return None
@@ -371,7 +315,12 @@ class SplitProgram:
         for i in closure:
             self._copies.copies.forget(i)
         for i in closure:
-            self._lay(i, self._copies.of(i), self.sharding.lay_copies)
+            self._lay(i, self._op(i, self._copies.of(i)), Local({}))
+
+
+def _first_cut_dim(dims: Sequence[Along]) -> int | None:
+    """The first dimension of an operand along which parts read different intervals."""
+    return next((d for d, dim in enumerate(dims) if len(set(dim.intervals)) > 1), None)
 
 
 def _is_partial(layout: Grid | Local | None) -> bool:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from ..description import Access, Call, Describer, Description, Entry, Output, Shape, per
+from ..description import Access, ByExtents, Call, Describer, Description, Entry, Output, Shape, per
 from ..index import Axis, Box
 
 _CACHED = 4096
@@ -134,4 +134,4 @@ def sized(**names: Sequence[Axis]) -> Local:
             changed[name] = extents if isinstance(attrs[name], list) else prod(extents)
         return changed
 
-    return local
+    return ByExtents(local)

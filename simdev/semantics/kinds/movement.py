@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any
 
-from ..description import Access, Call, Description, Entry, Output, Shape, axes, per
+from ..description import Access, ByExtents, Call, Description, Entry, Output, Shape, axes, per
 from ..index import Axis, Box
 from ..registry import register
 from ..traits import Traits
@@ -86,7 +86,7 @@ def slices(call: Call) -> Description:
         return {**attrs, "start": 0, "end": (part[1] - part[0] - 1) * step + 1}
 
     index = _with(points, dim, points[dim] * step + first)
-    return Description((Output(points),), (Access(index),), moves=False, local=local)
+    return Description((Output(points),), (Access(index),), moves=False, local=ByExtents(local))
 
 
 def slice_backward(call: Call) -> Description:

@@ -18,7 +18,18 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from ..description import Access, Call, Describer, Description, Entry, Output, Shape, axes, per
+from ..description import (
+    Access,
+    ByExtents,
+    Call,
+    Describer,
+    Description,
+    Entry,
+    Output,
+    Shape,
+    axes,
+    per,
+)
 from ..index import Axis, Box, Index
 from ..registry import register
 from .common import Local, each, extent, sized
@@ -128,7 +139,7 @@ def unpadded(
                 del changed["groups"]
         return changed
 
-    return local
+    return ByExtents(local)
 
 
 def _groups(call: Call, roles: Roles) -> int:

@@ -1,0 +1,233 @@
+"""An op cut evenly, axis by axis in place of shard by shard: 64 shards of 8 by 8 have 8 intervals
+along each axis, and mostly run one kernel.
+
+What each shard reads and makes follows from its places along the axes; ``geometry.parts`` says it
+shard by shard, of any op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import TypeVar
+
+from ...graph import Op
+from ...semantics import (
+    Along,
+    ByExtents,
+    Interval,
+    Region,
+    Semantics,
+    along,
+    effects_of,
+    parts_of,
+    require_degrees,
+)
+from ...semantics.description import same_attributes
+from ...semantics.grids import NONE
+from .geometry import Kernel, Part, Reading, the_kernel
+from .layout import Addends, Copy, Place, ShardDraft
+
+_CACHED = 65_536
+V = TypeVar("V")
+
+
+# Compared by identity, so that it serves as a key.
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """All shards of an op, numbered in row-major order of the axes that are cut.
+
+    ``names``, ``counts`` and ``intervals`` by axis that is cut; ``reads`` by operand (None: it is
+    not read) and ``makes`` by output their dimensions; ``effects`` by output what the cut of each
+    axis does to it. ``runs`` holds one shard of each sort that runs the same (without its numbers
+    among partial results and copies), ``same`` by shard which of these it is.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    intervals: tuple[tuple[Interval, ...], ...]
+    reads: tuple[tuple[Along, ...] | None, ...]
+    makes: tuple[tuple[Along, ...], ...]
+    effects: tuple[tuple[str, ...], ...]
+    runs: tuple[Part, ...]
+    same: tuple[int, ...]
+
+    def addends(self, output: int) -> int:
+        """How many partial results each region of an output has."""
+        pairs = zip(self.counts, self.effects[output], strict=True)
+        return prod([count for count, effect in pairs if effect == "reduce"])
+
+
+@lru_cache(_CACHED)
+def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
+    """So many parts along each axis; None where only a look at each shard tells what it reads and
+    makes, and where nothing is cut. Raises InputError, as ``geometry.parts`` does.
+    """
+    semantics, degree_of = op.semantics, dict(degrees)
+    if semantics is None or not _is_regular(op):
+        return None
+    require_degrees(semantics, degree_of)
+    cut = {
+        axis.name: parts_of(axis.size, degree_of[axis.name])
+        for axis in semantics.axes
+        if degree_of.get(axis.name, 1) > 1
+    }
+    read = [along(semantics, "read", i, cut) for i in range(len(semantics.inputs))]
+    made = [along(semantics, "made", k, cut) for k in range(len(semantics.outputs))]
+    reads, makes = _all_of(read), _all_of(made)
+    if not cut or reads is None or makes is None or not all(map(_is_grid, makes)):
+        return None
+    effects = tuple(zip(*(effects_of(semantics, name) for name in cut), strict=True))
+    same, places = _sorts(list(cut.values()), (*reads, *makes))
+    runs = tuple(_run(op, semantics, cut, place, reads, makes) for place in places)
+    accesses = zip(reads, semantics.description.inputs, strict=True)
+    touched = tuple(dims if access.read else None for dims, access in accesses)
+    counts = tuple(map(len, cut.values()))
+    return Cut(tuple(cut), counts, tuple(cut.values()), touched, makes, effects, runs, same)
+
+
+def _is_regular(op: Reading) -> bool:
+    """Whether operands are read as they are stored, by every shard, and attributes hang on
+    extents alone.
+    """
+    assert op.semantics is not None
+    description = op.semantics.description
+    local = description.local
+    return (
+        op.semantics.inputs == op.stored
+        and not any(op.strides)
+        and all(access.when is None for access in description.inputs)
+        and (local is same_attributes or isinstance(local, ByExtents))
+    )
+
+
+def _all_of(tensors: Sequence[tuple[Along, ...] | None]) -> tuple[tuple[Along, ...], ...] | None:
+    known = tuple(dims for dims in tensors if dims is not None)
+    return known if len(known) == len(tensors) else None
+
+
+def _is_grid(dims: Sequence[Along]) -> bool:
+    """Whether the regions of an output fill a grid: each axis cuts one dimension, in order."""
+    axes = [dim.axis for dim in dims if dim.axis != NONE]
+    ordered = all(
+        before[0] < after[0] and before[1] <= after[0]
+        for dim in dims
+        for before, after in zip(dim.intervals, dim.intervals[1:], strict=False)
+    )
+    return ordered and len(set(axes)) == len(axes)
+
+
+def _sorts(
+    intervals: Sequence[Sequence[Interval]], tensors: Sequence[Sequence[Along]]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """By shard which sort it is of, where those of one sort have equal extents in all; and the
+    place of the first of each sort.
+    """
+    numbers: list[tuple[int, ...]] = [()]
+    for axis, parts in enumerate(intervals):
+        columns = [dim.extents for dims in tensors for dim in dims if dim.axis == axis]
+        columns.append(tuple([stop - start for start, stop in parts]))
+        kinds: dict[tuple[int, ...], int] = {}
+        sorts = [kinds.setdefault(row, len(kinds)) for row in zip(*columns, strict=True)]
+        numbers = [(*before, sort) for before in numbers for sort in sorts]
+    first: dict[tuple[int, ...], int] = {}
+    same = tuple([first.setdefault(number, len(first)) for number in numbers])
+    if len(first) == 1:
+        return same, [(0,) * len(intervals)]
+    places = list(product(*(range(len(parts)) for parts in intervals)))
+    return same, [places[same.index(sort)] for sort in range(len(first))]
+
+
+def _run(
+    op: Reading,
+    semantics: Semantics,
+    cut: Mapping[str, Sequence[Interval]],
+    place: tuple[int, ...],
+    reads: Sequence[Sequence[Along]],
+    makes: Sequence[Sequence[Along]],
+) -> Part:
+    """The shard at a place."""
+    box = {name: parts[at] for (name, parts), at in zip(cut.items(), place, strict=True)}
+    inputs, outputs = (
+        tuple([tuple([_at(dim, dim.extents, place) for dim in dims]) for dims in tensors])
+        for tensors in (reads, makes)
+    )
+    regions, made = (
+        tuple([tuple([_at(dim, dim.intervals, place) for dim in dims]) for dims in tensors])
+        for tensors in (reads, makes)
+    )
+    accesses = zip(regions, semantics.description.inputs, strict=True)
+    needs = tuple([region if access.read else None for region, access in accesses])
+    points = prod([stop - start for start, stop in box.values()])
+    total = prod([axis.size for axis in semantics.axes if axis.name in box])
+    attrs, operands = semantics.description.local(semantics.attrs, box), tuple(range(len(inputs)))
+    runs = Kernel(attrs, operands, inputs)
+    kernel = the_kernel(op, runs, (tuple(box), points, (True,) * len(made), outputs))
+    zeros = (0,) * len(made)
+    return Part(tuple(box.items()), kernel, needs, made, zeros, zeros, Fraction(points, total))
+
+
+def _at(dim: Along, column: Sequence[V], place: Sequence[int]) -> V:
+    return column[0 if dim.axis == NONE else place[dim.axis]]
+
+
+def regions_read(cut: Cut, operand: int) -> tuple[tuple[Region, ...], tuple[int, ...]]:
+    """The regions of an operand that shards read, and by shard which of these it is; none where it
+    is not read.
+    """
+    dims = cut.reads[operand]
+    return ((), ()) if dims is None else _regions(cut.counts, dims)
+
+
+@lru_cache(_CACHED)
+def _regions(
+    counts: tuple[int, ...], dims: tuple[Along, ...]
+) -> tuple[tuple[Region, ...], tuple[int, ...]]:
+    """The regions of a tensor, and by shard which of these it is."""
+    axes = sorted({dim.axis for dim in dims} - {NONE})
+    numbers = [0]
+    for axis, count in enumerate(counts):
+        if axis in axes:
+            numbers = [number * count + at for number in numbers for at in range(count)]
+        else:
+            numbers = [number for number in numbers for _ in range(count)]
+    regions = []
+    for point in product(*(range(counts[axis]) for axis in axes)):
+        at = dict(zip(axes, point, strict=True))
+        regions.append(tuple([dim.intervals[at.get(dim.axis, 0)] for dim in dims]))
+    return tuple(regions), tuple(numbers)
+
+
+def drafts_of(cut: Cut, op: Op, i: int, devices: Sequence[int]) -> list[ShardDraft]:
+    """Drafts of all shards of op ``i``, without their tensors."""
+    columns = []
+    for output, dims in enumerate(cut.makes):
+        regions, numbers = _regions(cut.counts, dims)
+        columns.append([(output, regions[number]) for number in numbers])
+    boxes = (tuple(zip(cut.names, box, strict=True)) for box in product(*cut.intervals))
+    made = list(zip(*columns, strict=True)) if columns else [()] * len(devices)
+    return [
+        ShardDraft(f"{op.name}#{n}", i, "shard", n, device, op.kind, [], list(made[n]), [], box)
+        for n, (device, box) in enumerate(zip(devices, boxes, strict=True))
+    ]
+
+
+def cells_of(cut: Cut, output: int, drafts: Sequence[ShardDraft]) -> dict[Place, Addends]:
+    """What holds each region of an output."""
+    effects, addends = cut.effects[output], cut.addends(output)
+    axes, cells = [dim.axis for dim in cut.makes[output]], dict[Place, Addends]()
+    for draft, digits in zip(drafts, product(*map(range, cut.counts)), strict=True):
+        place = tuple([0 if axis == NONE else digits[axis] for axis in axes])
+        addend = 0
+        for count, effect, digit in zip(cut.counts, effects, digits, strict=True):
+            if effect == "reduce":
+                addend = addend * count + digit
+        if place not in cells:
+            cells[place] = [[] for _ in range(addends)]
+        # Row-major: copies come in their order.
+        cells[place][addend].append(Copy(draft, output, draft.device))
+    return cells
