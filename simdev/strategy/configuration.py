@@ -80,6 +80,8 @@ class Resolver:
         self.graph, self.cluster, self.partition = graph, cluster, partition
         self._splits: dict[int, tuple[Split, ...]] = {}
         self._known: dict[int, Semantics] = {}
+        self._located: dict[tuple[tuple[str, ...], int], tuple[int, ...]] = {}
+        self._right: set[tuple[Semantics, tuple[tuple[str, int], ...]]] = set()
 
     @cached_property
     def weights(self) -> Weights:
@@ -159,9 +161,11 @@ class Resolver:
         op = self.graph.ops[position]
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
-        if parts > 1:
+        # Searches ask for the same degrees of ops that compute the same, and for the same devices.
+        if parts > 1 and (self._semantics(position), (*degrees.items(),)) not in self._right:
             try:
                 require_degrees(self._semantics(position), degrees)
+                self._right.add((self._semantics(position), (*degrees.items(),)))
             except InputError as error:
                 raise InputError(
                     problem
@@ -205,6 +209,9 @@ class Resolver:
         )
 
     def _devices(self, op: str, names: tuple[str, ...], parts: int) -> tuple[int, ...]:
+        known = self._located.get((names, parts))
+        if known is not None:
+            return known
         cluster = self.cluster
         problems = list(_device_problems(cluster, op, names))
         if problems:
@@ -220,7 +227,8 @@ class Resolver:
                 "many or a divisor of it"
             )
         # Consecutive parts share a device: their regions are neighbours more often than others.
-        return tuple(devices[part * len(devices) // parts] for part in range(parts))
+        located = tuple(devices[part * len(devices) // parts] for part in range(parts))
+        return self._located.setdefault((names, parts), located)
 
 
 def _device_problems(cluster: Cluster, op: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -24,28 +24,13 @@ from ...memory import with_training_state
 from ...semantics import Region, extents
 from ...structure import hands_out_parameters
 from ...units import picoseconds
-from .arena import GRID, LOCAL, Arena
+from .arena import COLLECTIVE, COMPUTE, GRID, LOCAL, MOST_BASES, MOST_PARTS, OF_SUMS, Arena
 from .columns import MOST_PS, NotCoveredError
+from .moved import MovedSums, ranks_of
 from .program import SplitProgram
 from .regular import RegularBlocks
 from .states import SplitOp, Sums
 
-COMPUTE, COLLECTIVE = 0, 1
-OF_SUMS = 1 << 20
-"""In a grid: the row is one of the sums of the tensor, not of its op."""
-MOST_PARTS, MOST_BASES = 1 << 20, 1 << 10
-# A block of geometry: parts, and where to find (in the arena) boxes and addends by part, needs by
-# operand, layouts and sizes by output.
-PARTS, BOXES, ADDENDS, NEEDS, LAYOUTS, SIZES, STRIDE = range(7)
-# A layout: grid or local, rank, bytes of an element (0: they do not come out even), bytes,
-# elements, cells (or regions by part), then for each dimension how many intervals, where their
-# starts and stops are, and the stride.
-KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
-# Sums: rows, the grid, and where each row is: what it is, its ps, how many bases, inputs, queues,
-# sizes; then devices, and on a cluster with hosts how many dispatches, and for each its device, ps
-# and launches.
-ROWS, SUM_GRID, ROW = range(3)
-WHAT, LENGTH, BASES, INPUTS, QUEUES, SUM_SIZES, DEVICES = range(7)
 LIMIT = 1 << 62
 SumTakes = tuple[int, int, Sequence[int], int, int, Sequence[int]]
 """COMPUTE or COLLECTIVE, ps, the device of each output (none: its own), where queues and sizes are,
@@ -68,6 +53,7 @@ class Blocks:
         self._geometries: dict[Any, int] = {}
         self._boxes: dict[Any, int] = {}
         self._regular = RegularBlocks(self.arena, self._boxes)
+        self._moved = MovedSums(self.arena)
 
     # What computes the same
 
@@ -256,31 +242,48 @@ class Blocks:
     def sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
         """Where the sums of a tensor are, and how many there may be."""
         if sums.words is None:
-            made = sums.made.drafts(program.sharding)
-            parts = {id(draft): number for number, draft in enumerate(made)}
-            drafts: dict[int, ShardDraft] = {}
-            inputs: dict[int, Sequence[Piece]] = {}
-            cells = sums.grid.cells.values()
-            waiting = [copy.draft for cell in cells for copies in cell for copy in copies]
-            for draft in waiting:  # grows where sums read other sums
-                if id(draft) not in parts and id(draft) not in drafts:
-                    assert draft.pieces is not None
-                    drafts[id(draft)], inputs[id(draft)] = draft, list(draft.pieces())
-                    waiting += [copy.draft for copy, _, _ in inputs[id(draft)]]
-            rows = parts | {key: OF_SUMS + row for row, key in enumerate(drafts)}
-            if len(drafts) >= MOST_PARTS or any(
-                draft.role == "stored" for draft in drafts.values()
-            ):
-                raise NotCoveredError
-            tensor = program.sharding.tensor((sums.made.op, sums.output))
-            whose = self._class(program, sums.made.op), sums.output
-            words = [
-                self._sum(whose, draft, inputs[key], rows, tensor) for key, draft in drafts.items()
-            ]
-            grid = self._layout(sums.grid, tensor, rows)
-            self._kept += [*drafts.values(), sums]
-            sums.words = self.arena.put([len(drafts), grid, *words]), len(drafts)
+            sums.words = self._moved.words(key := self._alike(program, sums), sums.made.devices)
+            if sums.words is None:
+                sums.words = self._write_sums(program, sums)
+                self._moved.keep(key, sums.words, sums.made.devices)
         return sums.words
+
+    def _alike(self, program: SplitProgram, sums: Sums) -> Any:
+        """What sums have in common that differ in their devices alone; None where each is for
+        itself.
+        """
+        made, problem = sums.made, program.problem
+        kinds = {self.device_kinds[device] for device in made.devices}
+        if made.cut is None or self.prepared.cluster.hosted or len(kinds) > 1:
+            return None
+        is_gradient = (made.op, sums.output) in problem.weights.gradients
+        which = made.cut, sums.output, sums.cut, is_gradient, problem.strategy.sync
+        return self._class(program, made.op), which, kinds.pop(), ranks_of(made.devices)
+
+    def _write_sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
+        """Where they are, and how many there may be."""
+        made = sums.made.drafts(program.sharding)
+        parts = {id(draft): number for number, draft in enumerate(made)}
+        drafts: dict[int, ShardDraft] = {}
+        inputs: dict[int, Sequence[Piece]] = {}
+        cells = sums.grid.cells.values()
+        waiting = [copy.draft for cell in cells for copies in cell for copy in copies]
+        for draft in waiting:  # grows where sums read other sums
+            if id(draft) not in parts and id(draft) not in drafts:
+                assert draft.pieces is not None
+                drafts[id(draft)], inputs[id(draft)] = draft, list(draft.pieces())
+                waiting += [copy.draft for copy, _, _ in inputs[id(draft)]]
+        rows = parts | {key: OF_SUMS + row for row, key in enumerate(drafts)}
+        if len(drafts) >= MOST_PARTS or any(draft.role == "stored" for draft in drafts.values()):
+            raise NotCoveredError
+        tensor = program.sharding.tensor((sums.made.op, sums.output))
+        whose = self._class(program, sums.made.op), sums.output
+        words = [
+            self._sum(whose, draft, inputs[key], rows, tensor) for key, draft in drafts.items()
+        ]
+        grid = self._layout(sums.grid, tensor, rows)
+        self._kept += [*drafts.values(), sums]
+        return self.arena.put([len(drafts), grid, *words]), len(drafts)
 
     def _sum(
         self,
@@ -319,7 +322,7 @@ class Blocks:
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
         if shaped:  # of what it reads its cost needs no more than the shapes
-            graph = Graph("sum", (op,))
+            graph = Graph.trusted("sum", (op,))
             return COMPUTE, self._ps(graph, 0, self.device_kinds[draft.device]), (), 0, sizes, ()
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
         prepared = self.prepared.of(graph, self.prepared.collectives)

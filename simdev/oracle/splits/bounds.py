@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...jit import bare, jit, jitable
 from ...taskgraph import Ints
 from ..heap import FAULT
-from .blocks import QUEUES, ROW
+from .arena import QUEUES, ROW
 from .columns import (
     LIMIT,
     NONE,

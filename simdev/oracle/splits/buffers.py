@@ -6,7 +6,7 @@ from ...jit import bare, jit, jitable
 from ...taskgraph import Ints
 from ..heap import FAULT
 from ..peaks import BUFFERS, Events, add_peaks, buffer, clear, open_events
-from .blocks import BASES, DEVICES, ROW, SIZES, STRIDE, SUM_SIZES
+from .arena import BASES, DEVICES, ROW, SIZES, STRIDE, SUM_SIZES
 from .columns import (
     PART_BITS,
     PART_MASK,

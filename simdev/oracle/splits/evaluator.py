@@ -22,7 +22,8 @@ from ...taskgraph import Ints
 from ..cost import EXCEEDING, WORSE, Cost, limits_of
 from ..peaks import Events, events_for
 from ..threads import threads_of
-from .blocks import MOST_BASES, Blocks
+from .arena import MOST_BASES
+from .blocks import Blocks
 from .bounds import MORE, NEVER, add_loads
 from .buffers import cost, cost_in_order
 from .columns import (

@@ -16,7 +16,7 @@ from ...jit import jitable, opener
 from ...lowering import Prepared
 from ...taskgraph import Ints
 from ..threads import Threads
-from .blocks import BASES, COLLECTIVE, DEVICES, ROW, WHAT
+from .arena import BASES, COLLECTIVE, DEVICES, ROW, WHAT
 from .columns import (
     NONE,
     PART_BITS,

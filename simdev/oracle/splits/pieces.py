@@ -7,8 +7,7 @@ operands, and the grid's places; a sum is written when it is first read.
 from __future__ import annotations
 
 from ...jit import jitable
-from .arena import LOCAL
-from .blocks import (
+from .arena import (
     ADDENDS,
     ADDENDS_OF,
     BOXES,
@@ -18,6 +17,7 @@ from .blocks import (
     DIMS,
     INPUTS,
     KIND,
+    LOCAL,
     NEEDS,
     OF_SUMS,
     RANK,

@@ -191,7 +191,7 @@ class SplitProgram:
         assert isinstance(grid, Grid)
         key = id(op), tensor[1], cut
         if key not in self._known_sums:
-            sums = summed(self.sharding, tensor, grid, cut)
+            sums = partial(summed, self.sharding, tensor, grid, cut)
             self._known_sums[key] = Sums(op, tensor[1], cut, sums)
         return self._known_sums[key]
 
@@ -245,8 +245,7 @@ class SplitProgram:
 
     def _replan(self, dirty: Iterable[int]) -> None:
         """The parts and layouts of ops, then of those that they reach, producers first."""
-        problem, sharding = self.problem, self.sharding
-        order, waiting = problem.order, [self._position[i] for i in dirty]
+        order, waiting = self.problem.order, [self._position[i] for i in dirty]
         heapify(waiting)
         done = -1
         while waiting:
@@ -259,7 +258,8 @@ class SplitProgram:
             if op is None:
                 raise NotCoveredError
             for tensor, cut in self._needed_sums(i, op):
-                sharding.whole(tensor, cut)
+                if tensor not in self.sums:
+                    self.sums[tensor] = self.sums_of(tensor, cut)
             before, self._planned[i] = self.ops.get(i), op
             self._lay(i, op)
             if before is not None and self.ops[i] is not before:

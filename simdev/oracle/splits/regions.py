@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...jit import jitable
-from .blocks import BYTES, CELLS, DIMS, ELEMENTS, LAYOUTS, RANK, UNIT
+from .arena import BYTES, CELLS, DIMS, ELEMENTS, LAYOUTS, RANK, UNIT
 from .columns import Columns, FanWork
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...jit import jitable
-from .blocks import COLLECTIVE, DEVICES, LENGTH, ROW, WHAT
+from .arena import COLLECTIVE, DEVICES, LENGTH, ROW, WHAT
 from .columns import NONE, PART_BITS, PART_MASK, Columns, Rules, Work
 
 

@@ -13,7 +13,7 @@ from ...jit import jit, jitable
 from ...taskgraph import Ints
 from .. import heap
 from ..heap import FAULT, LAST, LATE, TAKEN, next_to_send, push, release, take, wait_to_send
-from .blocks import QUEUES, ROW
+from .arena import QUEUES, ROW
 from .bounds import NEVER, begin_bounds, check, take_off
 from .columns import (
     LIMIT,

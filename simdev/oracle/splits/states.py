@@ -92,7 +92,8 @@ class SplitOp:
 
 @dataclass(eq=False, slots=True)
 class Sums:
-    """How the values of a tensor that lies in partial results are made, cut along a dimension.
+    """How the values of a tensor that lies in partial results are made, cut along a dimension; by
+    ``make``, where somebody asks for it.
 
     ``words``: see ``SplitOp``; and how many sums there may be.
     """
@@ -100,5 +101,13 @@ class Sums:
     made: SplitOp
     output: int
     cut: int | None
-    grid: Grid
+    make: Callable[[], Grid]
     words: tuple[int, int] | None = None
+    _grid: Grid | None = None
+
+    @property
+    def grid(self) -> Grid:
+        """How the values lie."""
+        if self._grid is None:
+            self._grid = self.make()
+        return self._grid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...jit import jitable
 from ..heap import FAULT, TAKEN, push, release
-from .blocks import BASES, DEVICES, ROW
+from .arena import BASES, DEVICES, ROW
 from .columns import NONE, PART_BITS, PART_MASK, ROOTS, ROWS, Columns, Work
 from .hosts import DONE, ENTRIES, WAITS, Hosts, line_up, line_up_as_numbered, place_rows
 from .instants import FULL, LONG, after
