@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, reason_of
+from . import planned
 from .options import DONE, INFEASIBLE
+from .planned import plans_graph
 
 if TYPE_CHECKING:
     from ..search.plan import Plans
@@ -20,7 +22,7 @@ DESCRIPTION = (
     "recomputation: the plans that fit, the fastest first. Exits 1 where none fits."
 )
 OPTIONS = (
-    ("model", "MODEL", "like llama3-70b, or the config.json of a release"),
+    ("model", "MODEL", "like llama3-70b, or the config.json of a release; or a graph, like gnmt"),
     ("--cluster", "NAME", "a preset or a file", {"required": True}),
     ("--nodes", "N,N", "machines, of a preset; each count is tried", {"default": None}),
     ("--global-batch", "N", "samples of a step", {"required": True}),
@@ -35,6 +37,8 @@ OPTIONS = (
     ("--top", "N", "so many plans (default 10)", {"default": 10}),
     ("--price", "S", "of an hour of a device: adds what a million tokens cost"),
     ("-o --out", "DIR", "write a scenario for each plan into this folder"),
+    ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
+    ("--seconds", "S", "of each of these planners (default 30)"),
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
@@ -44,14 +48,26 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..search.plan import choices_of, plans_of, question_of
 
+    if plans_graph(args):
+        return _run_graph(args)
+    if args.seconds is not None:
+        raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     question = question_of(
         args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
     )
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, args.price)
     if args.out is not None:
-        _write(plans, args.out)
+        _write(plans.frame["scenario"], args.out)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))
     return DONE if plans.best else INFEASIBLE
+
+
+def _run_graph(args: argparse.Namespace) -> int:
+    frame = planned.run(args, _nodes(args.nodes))
+    if args.out is not None:
+        _write(frame["scenario"].dropna(), args.out)
+    print(planned.json_of(frame) if args.json else "\n".join(planned.lines(frame)))
+    return planned.code_of(frame)
 
 
 def _nodes(text: str | None) -> list[int] | None:
@@ -85,11 +101,11 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def _write(plans: Plans, folder: str) -> None:
+def _write(scenarios: Iterable[Any], folder: str) -> None:
     """A scenario for each plan, named by its place: ``01.json``. Raises InputError."""
     try:
         os.makedirs(folder, exist_ok=True)
-        for number, scenario in enumerate(plans.frame["scenario"], 1):
+        for number, scenario in enumerate(scenarios, 1):
             with open(os.path.join(folder, f"{number:02}.json"), "w", encoding="utf-8") as file:
                 json.dump(scenario, file, indent=1, default=str)
                 file.write("\n")

@@ -1,0 +1,229 @@
+"""The planners of the papers over a graph of ops, in one table, at the same global batch; beside
+them, where the model is known by its sizes too, the best plans of that.
+
+Placements and splits take the whole batch at once, pipelines cut it into microbatches (the best
+number of those that divide it). PipeDream's plan lets minibatches of the whole batch overlap, so
+what it trains by second follows from its period and not from its step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InputError, SimdevError
+from ...files.shape import VERSION
+from ...files.strategy import strategy_object
+from ...models import MODELS
+from ...models.large import LARGE
+from ...report import Report, run
+from ...scenario import load_scenario
+from ...units import is_count
+from ..run import search
+from .planning import plans_of
+from .question import question_of
+from .space import choices_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SECONDS = 30.0
+SEARCHED = (
+    "single", "m-sct", "dnn-contiguous", "dnn-ip", "pipedream", "optcnn", "flexflow", "tofu",
+)  # fmt: skip
+"""Methods of ``search`` that stand in the table."""
+FORMS = ("data-parallel",)
+SCHEDULES = ("1F1B", "GPipe")
+METHODS = (*SEARCHED[:1], *FORMS, *SEARCHED[1:], *SCHEDULES)
+MOST_MICROBATCHES = 32
+BEST = 3  # of the plans by sizes
+COLUMNS = (
+    "method", "step_time_s", "samples_per_s", "feasible", "peak_bytes", "devices", "evaluations",
+    "seconds", "period_s", "note", "step_time_ps", "scenario",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a method ends with: the strategy and the graph that it spreads, how it came there."""
+
+    strategy: Mapping[str, Any]
+    microbatches: int = 1
+    evaluations: int = 1
+    note: str = ""
+    period_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The model with its sizes, the cluster and further parts of all scenarios, and the limits."""
+
+    graph: Mapping[str, Any]
+    parts: Mapping[str, Any]
+    batch: int
+    seconds: float
+    seed: int
+
+    def scenario(self, answer: _Answer) -> dict[str, Any]:
+        """That of an answer, for ``load_scenario`` or a file."""
+        graph = {**self.graph, "batch": self.batch // answer.microbatches}
+        return {"version": VERSION, "graph": graph, **self.parts, "strategy": answer.strategy}
+
+
+def is_graph_alone(model: Any) -> bool:
+    """Whether a model has a graph of ops and is not known by its sizes."""
+    name = model.get("model") if isinstance(model, Mapping) else model
+    return isinstance(name, str) and name in MODELS and name not in LARGE
+
+
+def plan_graph(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    global_batch: int,
+    nodes: int | None = None,
+    sequence: int | None = None,
+    methods: Sequence[str] = METHODS,
+    seconds: float = SECONDS,
+    seed: int = 0,
+    watch: Callable[[Sequence[str]], Sequence[str]] = lambda methods: methods,
+    **parts: Any,
+) -> pd.DataFrame:
+    """What each method makes of a model's graph, a row each: what fits first, of that what trains
+    most by second.
+
+    ``model`` is a name of simdev.models, or an object like ``{"model": "gnmt-4", "length": 40}``;
+    ``methods`` are of METHODS, each with so many ``seconds``; ``watch`` may show how far it is;
+    ``parts`` are further ones of a scenario. ``scenario`` in a row is an object for
+    ``load_scenario``; what a method could not do is a row with its reason as ``note``. Raises
+    InputError.
+    """
+    import pandas as pd
+
+    request = _request(model, cluster, global_batch, nodes, sequence, parts, seconds, seed)
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise InputError(f'methods: must be of {", ".join(METHODS)}, got "{unknown[0]}"')
+    rows = [_row(request, method) for method in watch(methods)]
+    if request.graph["model"] in LARGE:
+        rows += _by_sizes(request)
+    rows.sort(key=lambda row: (row["feasible"] is not True, -(row["samples_per_s"] or 0)))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _request(
+    model: str | Mapping[str, Any],
+    cluster: str | Mapping[str, Any],
+    batch: int,
+    nodes: int | None,
+    sequence: int | None,
+    parts: Mapping[str, Any],
+    seconds: float,
+    seed: int,
+) -> _Request:
+    graph: dict[str, Any] = {"model": model} if isinstance(model, str) else dict(model)
+    if graph.get("model") not in MODELS:
+        raise InputError(f"model: no graph is made of {graph.get('model')!r}")
+    if not is_count(batch) or not batch:
+        raise InputError(f"global_batch: must be a whole number of at least 1, got {batch!r}")
+    if sequence is not None:
+        graph["length"] = sequence
+    if nodes is not None:
+        cluster = {**({"preset": cluster} if isinstance(cluster, str) else cluster), "nodes": nodes}
+    request = _Request(graph, {"cluster": cluster, **parts}, batch, seconds, seed)
+    load_scenario(request.scenario(_Answer({"short": FORMS[0]})))  # refuses what is none
+    return request
+
+
+def _row(request: _Request, method: str) -> dict[str, Any]:
+    begun = time.perf_counter()
+    try:
+        answer = _answer(request, method)
+        scenario = request.scenario(answer)
+        row = _figures(run(load_scenario(scenario)), answer.period_s, request.batch)
+        row |= {"evaluations": answer.evaluations, "note": answer.note, "scenario": scenario}
+    except SimdevError as error:
+        row = dict.fromkeys(COLUMNS) | {"note": " ".join(str(error).split())}
+    return row | {"method": method, "seconds": time.perf_counter() - begun}
+
+
+def _figures(report: Report, period_s: float | None, batch: int) -> dict[str, Any]:
+    seconds = report.seconds if period_s is None else period_s
+    return {
+        "step_time_s": report.seconds,
+        "step_time_ps": report.step_ps,
+        "samples_per_s": batch / seconds if seconds else None,
+        "feasible": report.feasible,
+        "peak_bytes": max((memory.peak for memory in report.memories), default=0),
+        "devices": len(report.working),
+        "period_s": period_s,
+    }
+
+
+def _answer(request: _Request, method: str) -> _Answer:
+    if method in FORMS:
+        return _Answer({"short": method})
+    return _pipelined(request, method) if method in SCHEDULES else _searched(request, method)
+
+
+def _searched(request: _Request, method: str) -> _Answer:
+    """What a search ends with; of PipeDream its plan's period, where that ran and fits."""
+    scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
+    result = search(scenario, method, seed=request.seed, seconds=request.seconds)
+    execution = result.details.get("execution", {})
+    period = execution.get("period_s") if execution.get("fits") else None
+    notes = [
+        f"{name} {value:.4g}" for name, value in result.objectives.items() if name != "step_time_s"
+    ]
+    notes += ["minibatches overlap"] * (period is not None)
+    notes += ["time is up"] * (result.provenance["ended"] == "time")
+    evaluations = result.provenance["evaluations"]
+    return _Answer(strategy_object(result.strategy), 1, evaluations, ", ".join(notes), period)
+
+
+def _pipelined(request: _Request, schedule: str) -> _Answer:
+    """Microbatches through as many stages as devices: the best number of them."""
+    answers = list(_pipelines(request, schedule))
+    if not answers:
+        raise InputError(f"global_batch: {request.batch} cannot be cut into microbatches")
+    tried = [(run(load_scenario(request.scenario(answer))), answer) for answer in answers]
+    _, best = min(tried, key=lambda each: (not each[0].feasible, each[0].step_ps))
+    note = f"{best.microbatches} microbatches of {request.batch // best.microbatches}"
+    return _Answer(best.strategy, best.microbatches, len(tried), note)
+
+
+def _pipelines(request: _Request, schedule: str) -> Iterator[_Answer]:
+    scenario = load_scenario(request.scenario(_Answer({"short": FORMS[0]})))
+    ranks, due = len(scenario.cluster.workers), time.perf_counter() + request.seconds
+    for count in range(2, min(request.batch, MOST_MICROBATCHES) + 1):
+        if request.batch % count == 0 and time.perf_counter() < due:
+            fields = {"pp": ranks, "microbatches": count, "schedule": schedule}
+            yield _Answer({"pipeline": fields}, count)
+
+
+def _by_sizes(request: _Request) -> list[dict[str, Any]]:
+    """The best plans of the model by its sizes: other kernels, which fuse what the graph has op by
+    op.
+    """
+    begun = time.perf_counter()
+    parts = {name: part for name, part in request.parts.items() if name != "cluster"}
+    try:
+        question = question_of(request.graph, request.parts["cluster"], request.batch, parts=parts)
+        plans = plans_of(question, choices_of(None), BEST, progress=False)
+    except InputError as error:
+        note = " ".join(str(error).split())
+        return [dict.fromkeys(COLUMNS) | {"method": "by its sizes", "note": note}]
+    seconds = time.perf_counter() - begun
+    rows = []
+    for scored in plans.best:
+        plan, scenario = scored.plan, question.scenario(scored.plan)
+        layout = plan.setup.layout
+        row = _figures(run(load_scenario(scenario)), None, request.batch)
+        degrees = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
+        note = (
+            f"{plan.setup.microbatches} microbatches of {plan.setup.microbatch}, ZeRO {plan.zero}"
+        )
+        row |= {"method": f"by its sizes: {degrees}", "note": note, "scenario": scenario}
+        rows.append(row | {"seconds": seconds, "evaluations": plans.counts.simulated})
+    return rows
