@@ -22,20 +22,35 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
-# Among the files, those of which one alone keeps a process busy for a minute: they come first, so
-# that no process is left alone with one at the end.
+# Among the files, those of which one alone keeps a process busy for 15 seconds or more, the longest
+# first: they come before the others, so that no process is left alone with one at the end.
 LONG = (
     "documents/test_notebooks.py",
+    "search/test_placers.py",
+    "search/test_search_exhaustive.py",
+    "search/test_placers_training.py",
     "scenario/test_door.py",
     "search/test_search.py",
+    "documents/test_docs.py",
+    "lowering/test_hybrid_published.py",
     "search/test_search_cli.py",
     "oracle/test_split_session.py",
+    "report/test_whatif.py",
     "engine/test_engines.py",
+    "sweep/test_sweep_ends.py",
+    "measure/test_torch_models.py",
+    "measure/test_any_models.py",
+    "lowering/test_sync_p3.py",
 )
 
 
+def turn(item: pytest.Item) -> int:
+    """The place of its file among the long ones; behind them, for all others."""
+    return LONG.index(name) if (name := "/".join(item.path.parts[-2:])) in LONG else len(LONG)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+    items.sort(key=turn)
     if config.option.markexpr == "not slow":
         draw_few(items)
 
