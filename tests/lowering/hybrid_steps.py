@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
+from hypothesis import strategies as st
+
 from simdev.cluster import Cluster
 from simdev.collectives import CollectiveModel
 from simdev.costs import CostModel
@@ -14,7 +16,7 @@ from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer
 from simdev.report import analyze
 from simdev.scenario import Outcome
-from simdev.strategy.parallelism import Parallelism
+from simdev.strategy.parallelism import MODULES, Parallelism
 from specs import SPEC
 
 SMALL = Transformer(
@@ -80,3 +82,9 @@ def report_of(
 ):
     task_graph, plan = lowered(model, p, symmetry, cluster)
     return analyze(Outcome(simulate(task_graph, "simpy"), large=plan))
+
+
+def modules(recompute: str) -> st.SearchStrategy[tuple[str, ...]]:
+    """What a plan makes again."""
+    some = st.lists(st.sampled_from(MODULES), min_size=1, max_size=4, unique=True).map(tuple)
+    return some if recompute == "selective" else st.just(MODULES[:1])

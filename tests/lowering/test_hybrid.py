@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, cluster_for, lowered, report_of
+from hybrid_steps import DENSE, EXPERTS, SMALL, boxes, cluster_for, lowered, modules, report_of
 from simdev.check import check
 from simdev.engine import simulate
 from simdev.models.large import Transformer, classifier, layer, shard_of
@@ -31,10 +31,17 @@ DEGREES = [
 ]
 
 
+# Latents and experts by group, which are sent narrow.
+LATENT = replace(
+    EXPERTS, name="latent", kv_heads=8, kv_latent=64, rotary_width=16, head_width=48,
+    value_width=32, expert_groups=2, top_groups=1, narrow_dispatch=True,
+)  # fmt: skip
+
+
 @st.composite
 def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
     dp, tp, pp = draw(st.sampled_from(DEGREES))
-    model = draw(st.sampled_from([SMALL, DENSE, EXPERTS]))
+    model = draw(st.sampled_from([SMALL, DENSE, EXPERTS, LATENT]))
     ep = draw(st.sampled_from([n for n in (1, 2, 4) if dp % n == 0])) if model.experts else 1
     schedule, chunks = draw(
         st.sampled_from(
@@ -46,12 +53,14 @@ def parallelisms(draw: st.DrawFn) -> tuple[Transformer, Parallelism]:
     offload = draw(
         st.sampled_from([(), ("activations",), ("optimizer",), ("activations", "optimizer")])
     )
+    recompute = draw(st.sampled_from(["none", "selective", "full"]))
     return model, Parallelism(
         dp=dp, tp=tp, pp=pp, ep=ep, schedule=schedule, chunks=chunks, offload=offload,
+        recompute=recompute, recompute_modules=draw(modules(recompute)),
+        tensor_overlap=draw(st.booleans()),
         microbatches=draw(st.sampled_from([2, 4])), microbatch=draw(st.integers(1, 2)),
         zero=draw(st.integers(0, 3)),
         prefetch=draw(st.integers(0, 2)), overlap=draw(st.booleans()), flash=draw(st.booleans()),
-        recompute=draw(st.sampled_from(["none", "selective", "full"])),
         sequence_parallel=draw(st.booleans()), scatter_gather=draw(st.booleans()),
         host_bandwidth="20 GB/s", gradient_bytes=draw(st.sampled_from([2, 4])),
         in_flight=draw(st.integers(0, 2)), bucket=draw(st.sampled_from([100_000, 500_000_000])),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hybrid_steps import DENSE, SMALL, report_of
+from simdev import load_scenario, run
 from simdev.errors import InputError
 from simdev.lowering.pipeline import schedule_of
 from simdev.models.large import Transformer, shard_of
 from simdev.report import Report
 from simdev.strategy.parallelism import Parallelism
 
+PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
 PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2)
 
 
@@ -44,6 +47,25 @@ def test_the_times_are_those_of_the_stages() -> None:
     assert large
     assert other
     assert large.large.schedule.rows != other.large.schedule.rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"])
+def test_reductions_are_hidden_by_gradients_of_weights(schedule: str) -> None:
+    """As the page tells: a split backward hides less of them."""
+    cells = []
+    for zero in (1, 2):
+        graph = {"model": "llama3-8b", "length": 2048}
+        cluster = {"preset": "dgx-h100", "nodes": 8}
+        plan = {"dp": 8, "pp": 4, "tp": 2, "microbatches": 12, "schedule": schedule, "zero": zero}
+        document = {"graph": graph, "cluster": cluster, "strategy": {"pipeline": plan}}
+        report = run(load_scenario(document))
+        assert report.training
+        cells.append(f" {report.seconds:.3f} ({report.training.terms['data']:.3f}) |")
+    column = ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"].index(schedule)
+    for zero, cell in zip((1, 2), cells, strict=True):
+        (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| ZeRO {zero} |"))
+        assert line.split("|")[2 + column] + "|" == cell
 
 
 def test_one_of_its_kind_for_several_stages_is_refused() -> None:

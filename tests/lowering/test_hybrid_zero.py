@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hybrid_steps import DENSE, SMALL, boxes, lowered
+from hybrid_steps import DENSE, SMALL, boxes, lowered, modules
 from simdev.cluster import Cluster
 from simdev.costs import CostModel
 from simdev.engine import simulate
@@ -71,10 +71,12 @@ def steps(draw: st.DrawFn) -> tuple[Transformer, dict[str, Any]]:
             st.sampled_from([("1F1B", 1), ("GPipe", 1), ("ZB-H1", 1), ("Interleaved1F1B", 2)])
         )
     assume(pp * chunks <= model.layers)
+    recompute = draw(st.sampled_from(["none", "selective", "full"]))
     chosen = {
+        "recompute_modules": draw(modules(recompute)), "tensor_overlap": draw(st.booleans()),
         "dp": dp, "tp": tp, "pp": pp, "schedule": schedule, "chunks": chunks,
         "microbatches": draw(st.sampled_from([4, 8] if pp > 1 else [1, 2, 3])),
-        "recompute": draw(st.sampled_from(["none", "selective", "full"])),
+        "recompute": recompute,
         "flash": draw(st.booleans()), "overlap": draw(st.booleans()),
         "ep": draw(st.sampled_from([1, 2])) if model.experts and dp % 2 == 0 else 1,
     }  # fmt: skip
