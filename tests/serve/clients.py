@@ -141,12 +141,12 @@ IMPATIENT = """
 import sys
 from simdev.serve import ServerState
 from simdev.serve.http import Patience, serve
-serve(ServerState(), 0, sys.stdout, Patience(clients=32, head=0.6, body=0.6))
+serve(ServerState(), 0, sys.stdout, Patience(clients=32, head=1.5, body=1.5))
 """
 
 
 PATIENT = IMPATIENT.replace(
-    "clients=32, head=0.6, body=0.6", f"clients=2, head=2, body={HANGS}, drain={HANGS}"
+    "clients=32, head=1.5, body=1.5", f"clients=2, head=2, body={HANGS}, drain={HANGS}"
 )
 
 
