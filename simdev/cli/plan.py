@@ -36,6 +36,9 @@ OPTIONS = (
     ),
     ("--top", "N", "so many plans (default 10)", {"default": 10}),
     ("--price", "S", "of an hour of a device: adds what a million tokens cost"),
+    ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
+    ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
+    ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     ("-o --out", "DIR", "write a scenario for each plan into this folder"),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
     ("--seconds", "S", "of each of these planners (default 30)"),
@@ -55,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(
         args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
     )
-    plans = plans_of(question, choices_of(_choices(args.set)), args.top, args.price)
+    options = args.front, args.jobs, args.journal
+    plans = plans_of(question, choices_of(_choices(args.set)), args.top, args.price, *options)
     if args.out is not None:
         _write(plans.frame["scenario"], args.out)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))

@@ -58,7 +58,7 @@ def one_forward_one_backward(
         tuple(Action(stage, kinds[kind], i) for stage, kind, i in zip(*columns, strict=True))
         for columns in zip(*(column.tolist() for column in order), strict=True)
     )
-    return Schedule(tuple(rows), name, asynchronous)
+    return Schedule.generated(tuple(rows), name, asynchronous, ranks * chunks)
 
 
 class Order(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from math import lcm
@@ -44,6 +44,19 @@ class Schedule:
             object.__setattr__(self, "replicas", (1,) * stages)
         if max(self.replicas) > 1 and not (self.asynchronous or self.bidirectional):
             raise InputError("replicas: only an asynchronous schedule runs microbatches in turn")
+
+    @classmethod
+    def generated(
+        cls, rows: tuple[Row, ...], name: str, asynchronous: bool, stages: int
+    ) -> Schedule:
+        """The schedule of rows that a generator made, each stage on a rank: they are not checked,
+        which takes longer than to simulate them (tests check all that are published).
+        """
+        made = object.__new__(cls)
+        values = rows, name, asynchronous, (1,) * stages, False, frozenset[Action]()
+        for field, value in zip(fields(cls), values, strict=True):
+            object.__setattr__(made, field.name, value)
+        return made
 
     @cached_property
     def actions(self) -> tuple[Action, ...]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simdev.errors import InputError
-from simdev.schedules import named_schedule, order_of
+from simdev.schedules import Schedule, named_schedule, order_of
 
 KINDS = {"F": 0, "B": 1, "I": 1, "W": 2}
 NAMES = "GPipe", "1F1B", "ZB-H1", "ZB-H2", "Interleaved1F1B", "InterleavedZeroBubble"
@@ -24,6 +24,8 @@ def test_columns_are_those_of_the_table(
         with pytest.raises(InputError, match=error.problems[0][:20]):
             order_of(name, ranks, microbatches, chunks)
         return
+    # What is generated is not checked when it is made.
+    assert Schedule(schedule.rows, schedule.name).replicas == schedule.replicas
     order = order_of(name, ranks, microbatches, chunks)
     for rank, row in enumerate(schedule.rows):
         actions = [(a.stage, KINDS[a.kind], a.microbatch) for a in row if a is not None]

@@ -20,12 +20,18 @@ from .replicas import PARAMETER_BYTES
 
 
 def add_parameters(program: Program, rank: int) -> None:
-    """What lives throughout, as far as ZeRO shares it out.
+    """What lives throughout."""
+    layers = [number for number in program.buckets(rank) if number != NO_LAYER]
+    for kind, size in persistent_bytes(program, rank, layers).items():
+        program.add_buffers(rank, size, kind, PERSISTENT)
+
+
+def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str, int]:
+    """What a rank with these layers and its ends holds throughout, as far as ZeRO shares it out.
 
     16-bit parameters, their gradients, the optimizer's state.
     """
     p = program.parallelism
-    layers = [number for number in program.buckets(rank) if number != NO_LAYER]
     parameters, updated = program.updated(rank, layers)
     ends, updated_ends = program.updated(rank, [NO_LAYER])
     whole, shared = ends + parameters, updated_ends + updated
@@ -38,8 +44,7 @@ def add_parameters(program: Program, rank: int) -> None:
     # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
     if program.shard.flash and p.zero < 2:
         sizes["workspace"] = PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
-    for kind, size in sizes.items():
-        program.add_buffers(rank, size, kind, PERSISTENT)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Timings:
         self.alike = Alike(model.cluster)
         self.by_pattern: dict[Hashable, int] = {}
         self.sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
-        self.places: dict[Hashable, list[Place]] = {}
+        self.places: dict[Hashable, tuple[list[Place], list[int]]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(self._datasheet_scalars)
 
@@ -155,12 +155,13 @@ class Durations:
     def _collective(self, kind: int, rank: int, name: str, size: int) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
         known, durations = self.timings.by_pattern, []
-        for pattern, (group, *beside) in self._places(kind, rank):
+        places, numbers = self._places(kind, rank)
+        for pattern, (group, *beside) in places:
             key = name, size, pattern
             if key not in known:
                 known[key] = self.model.cost(name, group, size, beside).ps
             durations.append(_checked(known[key] + self._message))
-        return self._add(durations)
+        return self._add([durations[number] for number in numbers])
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
         """The number of what is left of a collective, by its number, that goes on beside a share of
@@ -175,19 +176,21 @@ class Durations:
         homes = self._alike.neighbourhood
         return max(len({*map(homes, devices)}) for devices in self.grid.members(kind, rank))
 
-    def _places(self, kind: int, rank: int) -> list[Place]:
+    def _places(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
         key = self._degrees, kind, rank
         if key not in self.timings.places:
             self.timings.places[key] = self._places_of(kind, rank)
         return self.timings.places[key]
 
-    def _places_of(self, kind: int, rank: int) -> list[Place]:
+    def _places_of(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
+        """The places of a class of groups that differ, and the number of each group's."""
         members = self.grid.members(kind, rank)
         homes = [dict.fromkeys(map(self._alike.neighbourhood, devices)) for devices in members]
         by_home: dict[int, dict[int, None]] = {}
         for group, home in ((group, home) for group, near in enumerate(homes) for home in near):
             by_home.setdefault(home, {})[group] = None
-        places: list[Place] = []
+        places: dict[Hashable, tuple[int, Place]] = {}
+        numbers: list[int] = []
         for group, near in enumerate(homes):
             # The group itself first, then those beside it in their order.
             beside = {group: None}
@@ -195,8 +198,10 @@ class Durations:
                 beside |= by_home[home]
             groups = [members[other] for other in beside]
             flows = [[(d, d) for d in devices] for devices in groups]
-            places.append((self._alike.pattern(flows), groups))
-        return places
+            pattern = self._alike.pattern(flows)
+            number, _ = places.setdefault(pattern, (len(places), (pattern, groups)))
+            numbers.append(number)
+        return [place for _, place in places.values()], numbers
 
     def _transfer(self, source: int, destination: int, size: int) -> int:
         """The number of a transfer between ranks: all parts of all replicas send at once."""

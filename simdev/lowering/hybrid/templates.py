@@ -270,6 +270,12 @@ def _is_scattered(program: Program) -> bool:
     return p.scatter_gather and p.tp > 1 and not p.sequence_parallel
 
 
+def transfer_bytes(program: Program) -> int:
+    """What a device sends to the next or the previous rank, for a microbatch."""
+    size = program.shard.rows_bytes
+    return -(-size // program.parallelism.tp) if _is_scattered(program) else size
+
+
 def _crosses(program: Program, template: Template, other: int) -> bool:
     """Whether there is another stage of this number, on another rank."""
     schedule = program.schedule
@@ -287,9 +293,7 @@ def _add_send(program: Program, template: Template, other: int) -> None:
     schedule, rank = program.schedule, template.rank
     if _crosses(program, template, other):
         destination = schedule.rank_of[other]
-        size = program.shard.rows_bytes
-        if _is_scattered(program):
-            size = -(-size // program.parallelism.tp)
+        size = transfer_bytes(program)
         # By neighbour rather than direction: with chunks a forward can go around to the first rank.
         queue = TO_NEXT if destination == (rank + 1) % schedule.ranks else TO_PREVIOUS
         template.send(queue, destination, size)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...scenario import fingerprint
+from ...sweep import Journal
+from ...sweep.point import engine_version
 from ...units import is_count
-from .outcome import Counts, Plans, Scored
+from .bounds import Bounds
+from .outcome import Plans, Scored
 from .question import Question, question_of
-from .scoring import score
-from .space import Choices, Space, choices_of
+from .scoring import Scores
+from .searching import Search
+from .space import Choices, Plan, Space, choices_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +38,9 @@ def plan(
     options: Mapping[str, Any] | None = None,
     top: int = TOP,
     price: float | None = None,
+    front: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     **parts: Any,
 ) -> pd.DataFrame:
@@ -54,6 +64,13 @@ def plan(
         So many plans.
     price
         Of an hour of a device, for the column ``cost_per_million_tokens``.
+    front
+        Whether to look for the whole front of step time, memory and devices, too: all plans that
+        no other beats in all three. It takes longer.
+    n_jobs
+        So many plans are simulated at once (``simdev.jobs``), which changes no answer.
+    journal
+        A file to which every plan that is simulated is appended at once, and not simulated again.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
     parts
@@ -63,7 +80,8 @@ def plan(
     too large (docs/plan.md). Raises InputError where no combination is legal, with the reasons.
     """
     question = question_of(model, cluster, global_batch, nodes, sequence, parts)
-    return plans_of(question, choices_of(options), top, price, progress).frame
+    choices = choices_of(options)
+    return plans_of(question, choices, top, price, front, n_jobs, journal, progress).frame
 
 
 def plans_of(
@@ -71,6 +89,9 @@ def plans_of(
     choices: Choices,
     top: int = TOP,
     price: float | None = None,
+    front: bool = False,
+    n_jobs: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Plans:
     """The best plans of a question, with what became of all others. Raises InputError."""
@@ -82,28 +103,43 @@ def plans_of(
     space = Space(question.model, question.devices, question.global_batch, choices)
     illegal: Counter[str] = Counter()
     setups = list(space.setups(illegal))
-    every = [each for setup in setups for each in space.plans(setup)]
-    if not every:
+    total = sum(map(space.count, setups))
+    if not total:
         raise InputError(_nothing(illegal))
     hidden = None if progress is None else not progress
-    scored: list[Scored] = []
-    refused: Counter[str] = Counter()
-    for place, each in enumerate(
-        tqdm(every, delay=2, disable=hidden, unit="plan", desc="plan", file=sys.stderr)
-    ):
-        row = score(question, each)
-        if "reason" in row:
-            refused[row["reason"]] += 1
-        else:
-            scored.append(Scored(place, each, row))
-    fitting = sorted((s for s in scored if s.row["fits"]), key=lambda s: s.order)
-    counts = Counts(
-        illegal, len(every), simulated=len(scored), overflowing=len(scored) - len(fitting),
-        refused=refused, least_bytes=min((s.row["peak_bytes"] for s in scored), default=None),
-    )  # fmt: skip
-    front = tuple(_front(fitting, question))
+    digest = fingerprint((engine_version(), question.content)) if journal else ""
+    with nullcontext() if journal is None else Journal(journal, None, "plan") as book, tqdm(
+        total=total, delay=2, disable=hidden, unit="plan", desc="plan", file=sys.stderr,
+        leave=False,
+    ) as bar:  # fmt: skip
+        kept = _Kept(book, digest)
+        search = Search(
+            space, Bounds(question), Scores(question, n_jobs), top, front, kept.get, kept.add
+        )
+        search.run(setups, bar.update)
+    counts = search.counts(illegal, total)
+    points = tuple(_front(search.fitting, question)) if front else ()
     seconds = time.perf_counter() - begun
-    return Plans(question, tuple(fitting[:top]), front, counts, seconds, price)
+    return Plans(question, tuple(search.fitting[:top]), points, counts, seconds, price)
+
+
+class _Kept:
+    """The figures of plans in a journal, if there is one."""
+
+    def __init__(self, journal: Journal | None, digest: str) -> None:
+        self._journal, self._digest = journal, digest
+
+    def _key(self, plan: Plan) -> str:
+        return fingerprint((self._digest, plan.fields, plan.setup.layout.cluster))
+
+    def get(self, plan: Plan) -> Mapping[str, Any] | None:
+        """Those of a plan, None where they are not known."""
+        return None if self._journal is None else self._journal.rows.get(self._key(plan))
+
+    def add(self, plan: Plan, row: Mapping[str, Any]) -> None:
+        """Keeps those of a plan. What could not be simulated is tried again."""
+        if self._journal is not None and "reason" not in row:
+            self._journal.add(self._key(plan), engine_version(), row)
 
 
 def _nothing(illegal: Counter[str]) -> list[str]:

@@ -35,6 +35,11 @@ class Question:
     global_batch: int
 
     @property
+    def content(self) -> tuple[Any, ...]:
+        """All that an answer depends on, files read."""
+        return self.model, self.clusters, self.costs, self.global_batch
+
+    @property
     def devices(self) -> tuple[int, ...]:
         """How many compute, by cluster."""
         return tuple(len(cluster.workers) for cluster in self.clusters)

@@ -1,61 +1,111 @@
-"""Scoring a plan: its step simulated, one device for each rank of the pipeline, and its figures."""
+"""Scoring plans: each step simulated, one device for each rank of the pipeline; here or in worker
+processes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from ...engine import simulate
 from ...errors import InputError
 from ...files import collective_model
-from ...lowering.hybrid import lower_hybrid
+from ...jobs import Died, finished, is_serial
+from ...lowering.hybrid import Timings, lower_hybrid
 from ...models.large.roles import ROLES
 from ...report.measures.training import BUBBLE, EXPOSED, Training
+from ...sweep.answer import Memo, bug
+from ...units import PS_PER_SECOND
 from .question import Question
 from .space import Plan
 
 ENGINE = "compiled"  # SimPy gives the same answer, a hundred times slower
+Record = Mapping[str, Any]
+_memo = Memo(4)
 
 
-def score(question: Question, plan: Plan) -> dict[str, Any]:
-    """The figures of a plan, ready for JSON: step (ps), whether it fits, peak (bytes), ``terms`` in
-    seconds; or the reason why it cannot be simulated.
-    """
-    number = plan.setup.layout.cluster
-    cluster, costs = question.clusters[number], question.costs[number]
+class Scorer:
+    """Scores the plans of a question; what is known of its clusters is kept."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._timings: dict[int, Timings] = {}
+
+    def score(self, plan: Plan) -> dict[str, Any]:
+        """The figures of a plan, ready for JSON: step (ps), whether it fits, peak (bytes),
+        ``terms`` in seconds; or the reason why it cannot be simulated.
+        """
+        number, question = plan.setup.layout.cluster, self.question
+        cluster, costs = question.clusters[number], question.costs[number]
+        try:
+            if number not in self._timings:
+                self._timings[number] = Timings(collective_model(cluster), costs)
+            timings = self._timings[number]
+            options = timings.model, costs, True, timings
+            task_graph, large = lower_hybrid(question.model, plan.parallelism, *options)
+        except InputError as error:
+            return {"reason": "; ".join(error.problems)}
+        trace = simulate(task_graph, ENGINE)
+        training = Training.of(trace, large)
+        memories = [stage.memory for stage in training.stages]
+        terms, step = training.terms, trace.end_ps / PS_PER_SECOND
+        return {
+            "step_ps": trace.end_ps,
+            "fits": all(memory.overflow is None for memory in memories),
+            "peak_bytes": max(memory.peak for memory in memories),
+            "tokens_per_s": training.tokens_per_s,
+            "mfu": training.mfu,
+            "hfu": training.hfu,
+            "bubble": terms[BUBBLE] / step,
+            "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
+            "terms_s": terms,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parcel:
+    """A plan with its question as bytes, for a worker."""
+
+    name: str
+    data: bytes
+    plan: Plan
+
+
+def score_parcel(parcel: Parcel) -> dict[str, Any]:
+    """Score in a worker, which keeps the question for the next plan."""
     try:
-        collectives = collective_model(cluster)
-        task_graph, large = lower_hybrid(question.model, plan.parallelism, collectives, costs)
-    except InputError as error:
-        return {"reason": "; ".join(error.problems)}
-    trace = simulate(task_graph, ENGINE)
-    training = Training.of(trace, large)
-    memories = [stage.memory for stage in training.stages]
-    terms = training.terms
-    step = trace.end_ps / 1e12
-    return {
-        "step_ps": trace.end_ps,
-        "fits": all(memory.overflow is None for memory in memories),
-        "peak_bytes": max(memory.peak for memory in memories),
-        "tokens_per_s": training.tokens_per_s,
-        "mfu": training.mfu,
-        "hfu": training.hfu,
-        "bubble": terms[BUBBLE] / step,
-        "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
-        "terms_s": terms,
-        "collapsed": large.collapsed,
-    }
+        return _memo.once(parcel.name, lambda: Scorer(pickle.loads(parcel.data))).score(parcel.plan)
+    except Exception as error:
+        return {"reason": bug(error)}
 
 
-def better(row: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+class Scores:
+    """Scores plans by ``n_jobs``, the rule of all verbs (``simdev.jobs``)."""
+
+    def __init__(self, question: Question, n_jobs: int | None) -> None:
+        self._serial, self._n_jobs = is_serial(n_jobs), n_jobs
+        self._scorer = Scorer(question)
+        self._data = b"" if self._serial else pickle.dumps(question)
+        self._name = blake2b(self._data, digest_size=16).hexdigest()
+
+    def of(self, plans: Mapping[int, Plan]) -> Iterator[tuple[int, Record]]:
+        """The figures of plans by their numbers, as they are finished."""
+        if self._serial or len(plans) == 1:
+            yield from ((number, self._scorer.score(plan)) for number, plan in plans.items())
+            return
+        parcels = {str(n): Parcel(self._name, self._data, plan) for n, plan in plans.items()}
+        for key, record in finished(score_parcel, parcels, self._n_jobs):
+            yield int(key), {"reason": record.reason} if isinstance(record, Died) else record
+
+
+def better(row: Record, other: Record) -> str:
     """Why the first of two steps is shorter, by the terms that differ most; "" where none does."""
     here, there = row["terms_s"], other["terms_s"]
     gaps = {term: there[term] - here[term] for term in here}
-    whole = sum(gaps.values())
+    whole = abs(sum(gaps.values()))
     largest = sorted(gaps, key=lambda term: -abs(gaps[term]))[:3]
-    listed = [
-        f"{term} {gaps[term]:+.3g} s"
-        for term in largest
-        if abs(gaps[term]) > max(0.02 * abs(whole), 5e-4 * sum(here.values()))
-    ]
-    return ", ".join(listed)
+    shown = [term for term in largest if abs(gaps[term]) > max(0.02 * whole, 1e-12)]
+    return ", ".join(f"{term} {gaps[term]:+.3g} s" for term in shown)

@@ -1,0 +1,130 @@
+"""Best first: the plans of a space by their bounds, simulated until no bound is below the best.
+
+A setup stands for all of its plans by a bound of its own; where it comes up, its plans take its
+place, each with its bound. What comes up next has the least bound of all that is left: where that
+is above the last of the best, so is everything behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .bounds import Bounds
+from .outcome import Counts, Scored
+from .scoring import Record, Scores
+from .space import Plan, Setup, Space
+
+ROUND = 8  # plans simulated before the best is looked at again, however many work at it
+
+
+@dataclass
+class Search:
+    """A search under way; ``keep`` is called with every plan that was simulated, ``kept`` knows the
+    figures of plans that need not be.
+    """
+
+    space: Space
+    bounds: Bounds
+    scores: Scores
+    top: int
+    front: bool
+    kept: Callable[[Plan], Record | None]
+    keep: Callable[[Plan, Record], None]
+    scored: list[Scored] = field(default_factory=list)
+    fitting: list[Scored] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    unfit: int = 0
+    slower: int = 0
+    least_bytes: int | None = None
+    _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
+
+    def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
+        """All of it; ``progress`` hears how many plans are done with."""
+        place = 0
+        for setup in setups:
+            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 0, setup, 0))
+            place += self.space.count(setup)
+        done = 0
+        while batch := self._next():
+            records = self._simulated({place: plan for place, plan in batch})
+            for place, plan in batch:
+                self._take(Scored(place, plan, records[place]))
+            now = self.unfit + self.slower + len(self.scored) + self.refused.total()
+            progress(now - done)
+            done = now
+        self.slower += sum(
+            self.space.count(node) if isinstance(node, Setup) else 1
+            for _, _, _, node, _ in self._heap
+        )
+
+    def _next(self) -> list[tuple[int, Plan]]:
+        """The plans of the next round."""
+        batch: list[tuple[int, Plan]] = []
+        while self._heap and len(batch) < ROUND and self._heap[0][0] <= self._limit:
+            bound, place, _, node, peak = heapq.heappop(self._heap)
+            if isinstance(node, Setup):
+                self._expand(node, place)
+            elif self.front and self._is_beaten(bound, peak, node):
+                self.slower += 1
+            else:
+                batch.append((place, node))
+        return batch
+
+    @property
+    def _limit(self) -> float:
+        """The last of the best; without bound where the front is looked for, too."""
+        if self.front or len(self.fitting) < self.top:
+            return float("inf")
+        return float(self.fitting[self.top - 1].row["step_ps"])
+
+    def _expand(self, setup: Setup, place: int) -> None:
+        for number, plan in enumerate(self.space.plans(setup)):
+            bound = self.bounds.plan(plan)
+            least = self.least_bytes
+            self.least_bytes = bound.peak_bytes if least is None else min(least, bound.peak_bytes)
+            if bound.fits:
+                entry = bound.step_ps, place + number, 1, plan, bound.peak_bytes
+                heapq.heappush(self._heap, entry)
+            else:
+                self.unfit += 1
+
+    def _is_beaten(self, step: int, peak: int, plan: Plan) -> bool:
+        """Whether a plan that was simulated is as good in all, and another ``top`` as fast."""
+        if len(self.fitting) < self.top or self.fitting[self.top - 1].row["step_ps"] >= step:
+            return False
+        devices = self.space.devices
+        most = devices[plan.setup.layout.cluster]
+        return any(
+            other.row["peak_bytes"] <= peak
+            and other.row["step_ps"] <= step
+            and devices[other.plan.setup.layout.cluster] <= most
+            for other in self.fitting
+        )
+
+    def _simulated(self, plans: Mapping[int, Plan]) -> dict[int, Record]:
+        records = {n: row for n, plan in plans.items() if (row := self.kept(plan)) is not None}
+        missing = {n: plan for n, plan in plans.items() if n not in records}
+        for number, record in self.scores.of(missing) if missing else ():
+            records[number] = record
+            self.keep(plans[number], record)
+        return records
+
+    def _take(self, scored: Scored) -> None:
+        if "reason" in scored.row:
+            self.refused[scored.row["reason"]] += 1
+            return
+        self.scored.append(scored)
+        if scored.row["fits"]:
+            self.fitting.append(scored)
+            self.fitting.sort(key=lambda each: each.order)
+
+    def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
+        """What became of the plans."""
+        return Counts(
+            illegal, legal, self.unfit, self.slower, len(self.scored),
+            len(self.scored) - len(self.fitting), self.refused, self.least_bytes,
+        )  # fmt: skip

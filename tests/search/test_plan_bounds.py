@@ -1,0 +1,135 @@
+"""Bounds of plans: never above what is simulated, and the best of all plans by their means."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pytest
+
+from simdev.errors import InputError
+from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
+from simdev.search.plan.bounds import Bounds
+from simdev.search.plan.scoring import Scorer
+
+EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble"]
+DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
+TIED = {"model": "gpt3-175b", "layers": 5, "length": 256, "hidden": 512, "heads": 8, "inner": 2048}
+SPARSE = {
+    "model": "mixtral-8x7b", "layers": 5, "length": 256, "hidden": 512, "heads": 8, "kv_heads": 8,
+    "inner": 1024, "expert_inner": 512, "dense_layers": 1,
+}  # fmt: skip
+OFFLOAD = {
+    "offload": ["", ["activations", "optimizer"]], "host_bandwidth": "20 GB/s",
+    "flash": [False, True], "scatter_gather": [False, True], "sequence_parallel": [False, True],
+    "message_latency": "5 us",
+}  # fmt: skip
+WORLDS = [
+    (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
+    (TIED, "p3-4x-p4000", OFFLOAD),
+    (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
+]
+
+
+def space_of(question: Question, options: Mapping[str, Any]) -> tuple[Space, list[Plan]]:
+    space = Space(question.model, question.devices, question.global_batch, choices_of(options))
+    setups = list(space.setups(Counter()))
+    return space, [plan for setup in setups for plan in space.plans(setup)]
+
+
+def check_bounds(world: int, count: int, seed: int) -> None:
+    graph, cluster, options = WORLDS[world]
+    question = question_of(graph, cluster, 8)
+    plans = space_of(question, options)[1]
+    bounds, scorer = Bounds(question), Scorer(question)
+    for plan in random.Random(seed).sample(plans, count):
+        row, bound = scorer.score(plan), bounds.plan(plan)
+        if "reason" in row:
+            continue
+        assert bounds.setup_ps(plan.setup) <= row["step_ps"], plan
+        assert bound.step_ps <= row["step_ps"], plan
+        assert bound.peak_bytes <= row["peak_bytes"], plan
+        assert bound.fits or not row["fits"], plan
+        # Nothing but the last sums and gathers runs beside the actions: the bound is the step.
+        if plan.zero < 2 and not dict(plan.setup.others).get("offload"):
+            assert bound.step_ps >= 0.8 * row["step_ps"], plan
+
+
+@pytest.mark.parametrize("world", range(len(WORLDS)))
+def test_bounds_hold(world: int) -> None:
+    check_bounds(world, 12, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", range(len(WORLDS)))
+def test_bounds_hold_everywhere(world: int) -> None:
+    check_bounds(world, 400, seed=world)
+
+
+SMALL = {"schedule": ["1F1B", "ZB-H1", "Interleaved1F1B"], "recompute": "none", "context": "ring"}
+
+
+def test_the_best_of_all_and_the_front_are_those_of_trying_everything() -> None:
+    question, options = (
+        question_of(DENSE, "nc-a100-pairs", 4),
+        {**SMALL, "microbatch": 1, "cp": [1, 2]},
+    )
+    plans = space_of(question, options)[1]
+    rows = [Scorer(question).score(plan) for plan in plans]
+    points = sorted(
+        (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]
+    )
+    answer = plans_of(question, choices_of(options), top=5, front=True)
+    assert [s.order for s in answer.best] == points[:5]
+    front = [
+        p for p in points if not any(q != p and q[:2] <= p[:2] and q[1] <= p[1] for q in points)
+    ]
+    assert {s.order[:2] for s in answer.front} == {p[:2] for p in front}
+    counts = answer.counts
+    assert counts.legal == len(plans) == counts.unfit + counts.slower + counts.simulated
+    fast = plans_of(question, choices_of(options), top=5)
+    assert [s.order for s in fast.best] == points[:5]
+    assert fast.counts.simulated < len(plans) / 3
+
+
+def test_what_does_not_fit_is_told_with_its_least_memory() -> None:
+    question = question_of({"model": "llama3-70b"}, "nc-a100-pairs", 1)
+    answer = plans_of(question, choices_of({"recompute": "full"}))
+    assert not answer.best
+    assert answer.counts.unfit == answer.counts.legal
+    assert answer.counts.least_bytes is not None
+    assert answer.counts.least_bytes > 80 * 2**30
+
+
+def test_a_journal_and_workers_change_nothing(tmp_path: Path) -> None:
+    question, choices = question_of(DENSE, "nc-a100-pairs", 4), choices_of({**SMALL, "cp": 1})
+    journal = tmp_path / "plan.journal"
+    first = plans_of(question, choices, top=3, journal=journal)
+    lines = journal.read_bytes()
+    again = plans_of(question, choices, top=3, journal=journal)
+    assert journal.read_bytes() == lines
+    journal.write_bytes(lines[: len(lines) // 2])
+    half = plans_of(question, choices, top=3, journal=journal)
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        workers = plans_of(question, choices, top=3)
+    for other in (again, half, workers):
+        assert [s.order for s in other.best] == [s.order for s in first.best]
+        assert other.frame.drop(columns="scenario").equals(first.frame.drop(columns="scenario"))
+        assert other.counts == first.counts
+
+
+def test_a_journal_of_another_question_is_not_taken(tmp_path: Path) -> None:
+    choices = choices_of({**SMALL, "pp": 1, "cp": 1})
+    journal = tmp_path / "plan.journal"
+    for batch in (4, 8):
+        question = question_of(DENSE, "nc-a100-pairs", batch)
+        kept = plans_of(question, choices, top=2, journal=journal)
+        assert [s.order for s in kept.best] == [
+            s.order for s in plans_of(question, choices, top=2).best
+        ]
+    with pytest.raises(InputError, match="journal"):
+        plans_of(question, choices, journal=tmp_path / "no folder" / "journal")
