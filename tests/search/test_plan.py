@@ -70,9 +70,8 @@ def test_the_frame_holds_the_fastest_plans_and_scenarios_that_open() -> None:
 
 def test_the_front_is_of_steps_memory_and_devices() -> None:
     question = question_of(TINY, "dgx-h100", 8, [1, 2])
-    plans = plans_of(
-        question, choices_of({**FEW, "microbatch": 1, "schedule": "1F1B", "pp": [1, 2]})
-    )
+    choices = choices_of({**FEW, "microbatch": 1, "schedule": "1F1B", "pp": [1, 2]})
+    plans = plans_of(question, choices, front=True)
     points = [
         (s.row["step_ps"], s.row["peak_bytes"], question.devices[s.plan.setup.layout.cluster])
         for s in plans.front
