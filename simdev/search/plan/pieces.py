@@ -34,6 +34,9 @@ from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...taskgraph import Ints
 
 QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
+# Of a piece as a row.
+MAIN, COMPUTED = 0, 1
+GATHERED, MOST_GATHERED, REDUCED, MOST_REDUCED = (slice(2 * i, 2 * i + 2) for i in range(1, 5))
 EMBEDDING, CLASSIFIER = "embedding", "classifier"
 ENDS = {  # by the action of an end: which those are that have a part in it
     FORWARD: (EMBEDDING, CLASSIFIER),
