@@ -21,6 +21,7 @@ from simdev.errors import InputError
 from simdev.models.large import Transformer, footprint, large_model, layer, shard_of
 from simdev.models.large.roles import TENSOR
 from simdev.models.large.shard import stand_in_parameters
+from simdev.report import Report
 from simdev.strategy.parallelism import MODULES, Parallelism
 from simdev.taskgraph import BUFFER_KINDS
 
@@ -101,16 +102,22 @@ def test_what_is_made_again_is_computed_before_the_backward() -> None:
 
 
 def _step(recompute: dict[str, object], **plan: object) -> object:
+    return _report(recompute, **plan).training
+
+
+def _report(recompute: dict[str, object], **plan: object) -> Report:
     graph = {"model": "deepseek-v2-lite", "layers": 4, "length": 512}
     pipeline = {"tp": 2, "dp": 2, "ep": 2, "pp": 2, "microbatches": 4, **plan, **recompute}
     return run(
         load_scenario({"graph": graph, "cluster": "dgx-h100", "strategy": {"pipeline": pipeline}})
-    ).training
+    )
 
 
 def test_recomputation_costs_time_and_exchanges_and_saves_memory() -> None:
     plain, every = _step({}), {"recompute": "selective", "recompute_modules": ["moe", "layernorm"]}
-    again = _step(every)
+    report = _report(every)
+    again = report.training
+    assert "Made again before the backward: layernorm, moe." in str(report)
     assert again.hfu > again.mfu < plain.mfu == plain.hfu
     for term in ("backward", "tensor", "expert"):
         assert again.terms[term] > plain.terms[term]

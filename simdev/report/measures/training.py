@@ -197,6 +197,9 @@ class Training:
                 'recompute "selective" changes nothing with flash attention, which never keeps its '
                 "scores."
             )
+        again = modules_again(large.model, large.parallelism)
+        if again:
+            yield f"Made again before the backward: {', '.join(sorted(again))}."
         yield from self._host_notes()
         layers = (
             "are the datasheet's roofline with its stated efficiencies"
