@@ -90,7 +90,7 @@ class Scenario:
         except ValueError as error:
             yield f"limit: {error}"
         try:
-            parse_price(self.price or 0)
+            parse_price(0 if self.price is None else self.price)
         except ValueError as error:
             yield f"price: {error}"
         if self.samples is not None and not (is_count(self.samples) and self.samples):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..errors import InputError
-from .options import DONE
+from .options import DONE, require_price
 from .outputs import output_files
 from .report import PAGE, page_inputs, write_page
 
@@ -21,6 +22,7 @@ OPTIONS = (
     ("first", "A", "a scenario or a saved run (JSON, may be gzipped; - is stdin)"),
     ("second", "B", "another one"),
     ("-o --out", "OUT", "write a page too, with both on one time axis (.html)"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("--json", "", "print the comparison as JSON (times in ps)"),
 )
 
@@ -29,13 +31,14 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     from ..report.page import compare_data, is_results, page
 
+    require_price(args.price)
     files = [args.first, args.second]
     if files == ["-", "-"]:
         raise InputError("A and B: only one of them can be stdin")
     for file in filter(is_results, files):
         raise InputError("is a table; compare takes scenarios and saved runs", file)
     with output_files(args, {"out": PAGE}, page_inputs(files)) as out:
-        first, second = _subjects(*files)
+        first, second = _subjects(files, args.price)
         if "out" in out:
             write_page(out["out"], page(compare_data(first, second)))
     if args.out is not None:
@@ -44,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _subjects(*files: str) -> tuple[Any, Any]:
+def _subjects(files: Sequence[str], price: str | None) -> tuple[Any, Any]:
     from ..report.page import read_subject
 
-    first, second = map(read_subject, files)
+    first, second = (read_subject(file, price) for file in files)
     # Files of the same name in two folders are told apart by their paths.
     if first.name == second.name and files[0] != files[1]:
         return replace(first, name=files[0]), replace(second, name=files[1])

@@ -34,6 +34,16 @@ def require_limit(value: str | None) -> float:
         raise InputError(f"--limit: {error}") from None
 
 
+def require_price(value: str | None) -> None:
+    """Raises InputError for what is no ``--price`` (None: none is given)."""
+    from ..units import parse_price
+
+    try:
+        parse_price(0 if value is None else value)
+    except ValueError as error:
+        raise InputError(f"--price: {error}") from None
+
+
 def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:
     """Add options to a parser or to a group of it; one without a metavar is a switch."""
     for flags, metavar, text, *more in options:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import InputError
-from .options import DONE
+from .options import DONE, require_price
 from .outputs import files_of, output_files, progress_bar
 
 PAGE = (".html", ".htm")
@@ -27,6 +27,7 @@ OPTIONS = (
     ),
     ("-o --out", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
+    ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
     ("--no-what-if", "", "leave out what takes simulations of its own"),
 )
 
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out is None and not args.json:
         args.usage_error("the following arguments are required: -o/--out (or --json)")
+    require_price(args.price)
     if args.json and is_results(args.file):
         raise InputError("is a table; --json prints the figures of one step", args.file)
     step: Any = None
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         if is_results(args.file):
             data = results_data(read_results(args.file), os.path.basename(args.file))
         else:
-            step = _step(args.file, what_if=not args.no_what_if)
+            step = _step(args.file, not args.no_what_if, args.price)
             data = run_data(*step)
         if "out" in out:
             write_page(out["out"], page(data))
@@ -62,7 +64,7 @@ def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:
     return figures | {"what_if": [fields_json(case) for case in gains]}
 
 
-def _step(file: str, what_if: bool) -> tuple[Any, Sequence[Any]]:
+def _step(file: str, what_if: bool, price: str | None) -> tuple[Any, Sequence[Any]]:
     """The step of a file, and what it gains where something is faster."""
     from ..report.page import read_subject, what_ifs
 
@@ -71,7 +73,7 @@ def _step(file: str, what_if: bool) -> tuple[Any, Sequence[Any]]:
         bar: Sequence[Any] = progress_bar("what if", iterable=cases)
         return bar
 
-    subject = read_subject(file)
+    subject = read_subject(file, price)
     gains = (
         what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch) if what_if else ()
     )

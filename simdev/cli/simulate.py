@@ -213,7 +213,8 @@ def _document(args: argparse.Namespace) -> dict[str, Any] | None:
             args.usage_error("FILE is needed, or --model with --cluster")
         given = [_option(name) for name in ONLY_WITH_MODEL if getattr(args, name) is not None]
         if given:
-            raise InputError(f"{given[0]}: goes with --model; a scenario file tells it itself")
+            reason = "a scenario file tells it itself, and `simdev sweep --set` changes it"
+            raise InputError(f"{given[0]}: goes with --model; {reason}")
         return None
     if args.file is not None:
         raise InputError(f"--model: {args.file} is the scenario; give one of them")

@@ -105,6 +105,7 @@ def test_what_is_not_known_is_left_out_and_may_be_told(tmp_path: Path) -> None:
     ("question", "options", "problem"),
     [
         (SMALL, {"price": "free"}, "options.price: must be a number, got 'free'"),
+        (SMALL, {"price": ""}, "options.price: must be a number, got ''"),
         (SMALL, {"price": -1}, "options.price: must be from 0 to 10^9 dollars, got -1"),
         (SMALL, {"samples": 0}, "options.samples: must be a whole number from 1 on, got 0"),
         (LARGE, {"samples": 8}, "options.samples: the pipeline of gpt-1.7b tells them"),
@@ -140,3 +141,22 @@ def test_sweeps_pages_and_the_first_screen_tell_them(
     assert rows["samples_per_s"].notna().all()
     facts = dict(run_data(Subject("s", figures))["facts"])
     assert facts["cost per million tokens"].startswith("$")
+
+
+def test_two_plans_are_compared_by_what_they_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / f"{name}.json") for name in "ab"]
+    spread = {"tp": 8, "global_batch": 64}
+    for file, pipeline in zip(files, (LARGE["strategy"]["pipeline"], spread), strict=True):
+        Path(file).write_text(json.dumps(LARGE | {"strategy": {"pipeline": pipeline}}))
+    assert main(["compare", *files, "--price", "2", "--json"]) == 0
+    (step, *_) = json.loads(capsys.readouterr().out)["sheets"]
+    cells = {row[0]: row for row in step["rows"]}
+    assert cells["cost per million tokens"][3] == pytest.approx(cells["step time"][3])
+    assert cells["cost per million tokens"][1].startswith("$")
+    assert main(["report", files[0], "--price", "2", "--no-what-if", "--json"]) == 0
+    assert "cost_per_step" in json.loads(capsys.readouterr().out)["throughput"]
+    for verb in ("report", "compare"):
+        assert main([verb, *files[: 1 + (verb == "compare")], "--json", "--price", "x"]) == 2
+        assert capsys.readouterr().err == "--price: must be a number, got 'x'\n"

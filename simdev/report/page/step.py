@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...check import check
@@ -17,7 +17,7 @@ from ...files.reading import label, read_json
 from ...graph import Graph
 from ...lowering import split
 from ...scenario import Outcome, Scenario, execute, load_scenario, prepare
-from ...units import PS_PER_SECOND, format_bytes, format_seconds
+from ...units import PS_PER_SECOND, Number, format_bytes, format_seconds
 from ..report import Report, analyze
 from ..table import SHARE, TEXT, TIME, Table
 from ..whatif import FACTOR, WhatIf
@@ -41,8 +41,10 @@ class Subject:
     violations: int = 0
 
 
-def read_subject(path: str) -> Subject:
-    """The step of a file: a saved run as it is, a scenario simulated now. Raises SimdevError."""
+def read_subject(path: str, price: Number | None = None) -> Subject:
+    """The step of a file: a saved run as it is, a scenario simulated now; ``price`` takes the place
+    of that of the scenario (None: that counts). Raises SimdevError.
+    """
     value = read_json(path)
     name = label(path) if path == "-" else os.path.basename(path)
     is_run = isinstance(value, Mapping) and "spans" in value and "tasks" in value
@@ -55,9 +57,13 @@ def read_subject(path: str) -> Subject:
             return Subject(name, analyze(Outcome(saved.trace)), violations=violations)
         if not isinstance(value, Mapping):
             raise InputError(f"must be an object (a scenario), got {shown(value)}")
-        return _simulated(name, scenario or load_scenario(value))
+        return _simulated(name, _priced(scenario or load_scenario(value), price))
     except InputError as error:
         raise error.within(label(path)) from None
+
+
+def _priced(scenario: Scenario, price: Number | None) -> Scenario:
+    return scenario if price is None else replace(scenario, price=price)
 
 
 def _simulated(name: str, scenario: Scenario) -> Subject:
