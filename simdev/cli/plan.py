@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, printable, reason_of
+from ..units import format_bytes
 from . import planned
 from .options import DONE, INFEASIBLE
 from .planned import plans_graph
@@ -40,6 +42,7 @@ OPTIONS = (
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     ("-o --out", "DIR", "write a scenario for each plan into this folder"),
+    ("--check", "", "simulate the best plan on all devices, too"),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
     ("--seconds", "S", "of each of these planners (default 30)"),
     ("--json", "", "print the plans as JSON"),
@@ -49,7 +52,7 @@ REASONS_SHOWN = 6
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
-    from ..search.plan import choices_of, plans_of, question_of
+    from ..search.plan import choices_of, confirm, plans_of, question_of
 
     if plans_graph(args):
         return _run_graph(args)
@@ -63,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         _write(plans.frame["scenario"], args.out)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))
+    if args.check and plans.best:
+        print(confirm(question, plans.best[0].plan, plans.best[0].row), file=sys.stderr)
     return DONE if plans.best else INFEASIBLE
 
 
@@ -156,7 +161,8 @@ def _head(plans: Plans) -> Iterator[str]:
     yield from _reasons("illegal", counts.illegal)
     yield from _reasons("refused", counts.refused or {})
     if not plans.best:
-        yield "No plan fits."
+        least = counts.least_bytes
+        yield "No plan fits" + (f"; each needs {format_bytes(least)} or more." if least else ".")
 
 
 def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:

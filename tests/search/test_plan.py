@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from math import prod
+from pathlib import Path
 
 import pytest
 
 import simdev
+from simdev.cli import main
 from simdev.errors import InputError
 from simdev.models.large import LARGE
 from simdev.search.plan import Space, choices_of, plans_of, question_of
@@ -99,3 +102,32 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
 def test_choices_that_cannot_be_are_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         simdev.plan("llama3-8b", "dgx-h100", 8, options=options)
+
+
+def test_the_command_line_tells_and_writes_the_plans(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
+    narrow = ["tp=2,64", "schedule=1F1B", "zero=1,3", "recompute=full", "microbatch=1", "cp=1"]
+    options = [*question, "--sequence", "512", *(part for n in narrow for part in ("--set", n))]
+    assert main([*options, "--price", "2", "--check", "-o", str(tmp_path / "plans")]) == 0
+    printed = capsys.readouterr()
+    assert "proved not to fit" in printed.out
+    assert "$/M tokens" in printed.out
+    assert "Confirmed by" in printed.err
+    assert main([*options, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    files = sorted((tmp_path / "plans").iterdir())
+    assert len(files) == len(answer["plans"]) == answer["counts"]["plans"] == 3
+    for file, row in zip(files, answer["plans"], strict=True):
+        assert json.loads(file.read_text()) == row["scenario"]
+    assert main(["simulate", str(files[0]), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["step_time_ps"] == answer["plans"][0]["step_time_ps"]
+
+
+def test_where_nothing_fits_the_least_memory_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "recompute=full", "--set", "cp=1"]
+    question = ["plan", "llama3-405b", "--cluster", "nc-a100-pairs", "--global-batch", "1"]
+    assert main([*question, *options]) == 1
+    assert "No plan fits; each needs" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from __future__ import annotations
 from .outcome import Plans
 from .planning import plan, plans_of
 from .question import Question, question_of
+from .scoring import confirm
 from .space import Choices, Plan, Space, choices_of
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Question",
     "Space",
     "choices_of",
+    "confirm",
     "plan",
     "plans_of",
     "question_of",

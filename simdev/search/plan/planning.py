@@ -97,6 +97,8 @@ def plans_of(
     """The best plans of a question, with what became of all others. Raises InputError."""
     if not is_count(top) or not top:
         raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
+    if price is not None and not (isinstance(price, (int, float)) and price >= 0):
+        raise InputError(f"price: must be a number of at least 0, got {price!r}")
     from tqdm import tqdm
 
     begun = time.perf_counter()

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...engine import simulate
-from ...errors import InputError
+from ...errors import InputError, SimdevError
 from ...files import collective_model
 from ...jobs import Died, finished, is_serial
 from ...lowering.hybrid import Timings, lower_hybrid
@@ -23,6 +23,7 @@ from .question import Question
 from .space import Plan
 
 ENGINE = "compiled"  # SimPy gives the same answer, a hundred times slower
+SIMPY_TASKS = 1_000_000  # up to so many it confirms the best
 Record = Mapping[str, Any]
 _memo = Memo(4)
 
@@ -63,6 +64,27 @@ class Scorer:
             "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
             "terms_s": terms,
         }
+
+
+def confirm(question: Question, plan: Plan, row: Record) -> str:
+    """Simulates a plan on all devices, by the reference engine up to SIMPY_TASKS: a sentence.
+
+    Raises SimdevError where that differs from the figures of the plan, which is a bug, and
+    InputError where all devices have too many tasks.
+    """
+    number = plan.setup.layout.cluster
+    cluster, costs = question.clusters[number], question.costs[number]
+    options = plan.parallelism, collective_model(cluster), costs, False
+    task_graph, _ = lower_hybrid(question.model, *options)
+    engine = "simpy" if len(task_graph.tasks) < SIMPY_TASKS else ENGINE
+    trace = simulate(task_graph, engine)
+    here = trace.end_ps, max(memory.peak for memory in trace.memory)
+    if here != (row["step_ps"], row["peak_bytes"]):
+        raise SimdevError(f"all devices give {here}, not {row['step_ps'], row['peak_bytes']}")
+    return (
+        f"Confirmed by {len(task_graph.tasks):,} tasks on all {len(cluster.workers):,} devices "
+        f"({engine}): {trace.end_ps:,} ps."
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
