@@ -23,17 +23,21 @@ from typing import Any
 
 from benchmarks.common import machine, print_table
 
+NUMBERS = "seconds", "cpu_seconds", "memory_mib"
 SHORT = 100  # of a --quick run: so many times smaller
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A question: what came of it, in how many seconds, and the most memory that it held."""
+    """A question: what came of it, in how many seconds, of which the processor worked so many, and
+    the most memory that it held.
+    """
 
     question: str
     answer: str
     seconds: float
+    cpu_seconds: float
     memory_mib: float
 
 
@@ -115,7 +119,7 @@ def questions(size: int) -> dict[str, Callable[[str], list[str]]]:
     """
     pipeline = ["--stages", "64", "--microbatches", str(10_000 // size)]
     times = ["--forward", "1ms", "--backward", "2ms"]
-    large = ["--model", "llama3-405b", "--cluster", "dgx-h100", "--nodes", "64", "--tp", "8"]
+    large = ["--model", "llama3-405b", "--cluster", "dgx-h100", "--nodes", "63", "--tp", "8"]
     sizes = ["--pp", "63", "--microbatches", str(10_000 // size)]
     gpus = max(8192 // size // 8 * 8, 8)
     return {
@@ -144,8 +148,9 @@ def asked(name: str, command: list[str]) -> Row:
     step = next((line for line in lines if "tep time" in line or "ms a step" in line), lines[0])
     answer = lines[-1] if process.returncode == 2 else step
     # The most of any child so far: each question is asked by a process of its own.
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return Row(name, answer.strip(), seconds, peak)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    return Row(name, answer.strip(), seconds, cpu_seconds, used.ru_maxrss / 1024)
 
 
 def _alone(number: int, size: int, limit: list[str]) -> None:
@@ -177,10 +182,8 @@ def main() -> None:
         print(json.dumps(rows, indent=1))
         return
     print(machine(), f"({os.getloadavg()[0]:.1f} processes waited for it)")
-    table = [
-        (r["question"], f"{r['seconds']:.1f}", f"{r['memory_mib']:.0f}", r["answer"]) for r in rows
-    ]
-    print_table(("question", "s", "MiB", "answer"), table)
+    table = [(r["question"], *(f"{r[name]:.1f}" for name in NUMBERS), r["answer"]) for r in rows]
+    print_table(("question", "s", "CPU s", "MiB", "answer"), table)
 
 
 if __name__ == "__main__":

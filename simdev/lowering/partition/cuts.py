@@ -25,7 +25,6 @@ from ...semantics import (
     along,
     effects_of,
     parts_of,
-    require_degrees,
 )
 from ...semantics.description import same_attributes
 from ...semantics.grids import NONE
@@ -64,13 +63,12 @@ class Cut:
 
 @lru_cache(_CACHED)
 def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
-    """So many parts along each axis; None where only a look at each shard tells what it reads and
-    makes, and where nothing is cut. Raises InputError, as ``geometry.parts`` does.
+    """So many parts along each axis, which divide it; None where only a look at each shard tells
+    what it reads and makes, and where nothing is cut.
     """
     semantics, degree_of = op.semantics, dict(degrees)
     if semantics is None or not _is_regular(op):
         return None
-    require_degrees(semantics, degree_of)
     cut = {
         axis.name: parts_of(axis.size, degree_of[axis.name])
         for axis in semantics.axes

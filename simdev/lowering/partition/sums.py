@@ -71,8 +71,8 @@ def _adder(
 
     attrs, whole = {}, writer.tensor(tensor)
     if whole.shape is not None:
-        shapes = [list(extents(region))] * len(addends)
-        attrs = {"in": shapes, "dt": [whole.dtype] * len(addends)}
+        shapes = (extents(region),) * len(addends)
+        attrs = {"in": shapes, "dt": (whole.dtype,) * len(addends)}
     kind = adder_of(grid.reducer)
     draft = writer.added(tensor, role, device, kind, [region], pieces, attrs=attrs)
     return Copy(draft, 0, device)

@@ -22,22 +22,18 @@ class Copies(Demand):
         self.planned = planned
         self.copies: Logged[int, list[Placed]] = Logged(log)
         self.unread: set[int] = set()
+        self._readers: dict[int, list[int]] = {}
         self._known: dict[Any, tuple[list[Placed], Any]] = {}
 
     def of(self, i: int) -> list[Placed]:
         """The copies of one op."""
         if i in self.copies:
             return self.copies[i]
-        updates = self.problem.updates
+        planned, updates = self.planned, self.problem.updates
         if i in updates:
             lists: list[Any] = [self.of(updates[i][1])]
         else:
-            readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
-            lists = [
-                self.planned[reader] if reader in self.planned else self.of(reader)
-                for reader in readers
-                if updates.get(reader, (-1, -1))[1] != i
-            ]
+            lists = [planned.get(reader) or self.of(reader) for reader in self._calling(i)]
             if not lists:
                 self.unread.add(i)
                 return super().of(i)
@@ -46,6 +42,14 @@ class Copies(Demand):
             self._known[key] = super().of(i), lists  # what is known by its id must live
         self.copies[i] = self._known[key][0]
         return self.copies[i]
+
+    def _calling(self, i: int) -> list[int]:
+        """The readers that call for copies of an op: not the update of it, which follows them."""
+        if i not in self._readers:
+            readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
+            updates = self.problem.updates
+            self._readers[i] = [r for r in readers if updates.get(r, (-1, -1))[1] != i]
+        return self._readers[i]
 
     def wanted(self, reader: int, operand: int) -> Iterable[tuple[Part, int]]:
         """By part of a reader the copy of an operand that it calls for, and the device."""
