@@ -110,7 +110,7 @@ def reduced(scenario: Scenario, engine: str = "simpy") -> Report | str:
     there = quotient.prepared, quotient.strategy
     trace, step = simulate_strategy(*there, engine, scenario.steps)
     outcome = outcome_of(*there, trace, step, quotient.symmetry, prepared)
-    return analyze(replace(outcome, strategy=scenario.strategy))
+    return analyze(replace(outcome, strategy=scenario.strategy, scenario=scenario))
 
 
 def expanded(scenario: Scenario, engine: str = "simpy") -> Report:
