@@ -199,5 +199,7 @@ def _table(plans: Plans) -> Any:
     if plans.price is None:
         rows = [(*row[:-2], row[-1]) for row in rows]
         del columns["$/M tokens"]
-    title = "The best plans, and the front of step time, memory and devices"
+    title = "The best plans" + ", and the front of step time, memory and devices" * bool(
+        plans.front
+    )
     return Table(title, columns, tuple(rows), shown=len(rows))
