@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, printable, reason_of
 from ..units import format_bytes
 from . import planned
-from .options import DONE, INFEASIBLE
+from .options import DONE, INFEASIBLE, require_price
 from .planned import plans_graph
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ OPTIONS = (
         {"action": "append", "default": []},
     ),
     ("--top", "N", "so many plans (default 10)", {"default": 10}),
-    ("--price", "S", "of an hour of a device: adds what a million tokens cost"),
+    ("--price", "$", "of an hour of each device: adds what a million tokens cost"),
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
         return _run_graph(args)
     if args.seconds is not None:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
-    question = question_of(
-        args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
-    )
+    require_price(args.price)
+    parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
+    question = question_of(*parts, price=args.price)
     options = args.front, args.jobs, args.journal
-    plans = plans_of(question, choices_of(_choices(args.set)), args.top, args.price, *options)
+    plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
     if args.out is not None:
         _write(plans.frame["scenario"], args.out)
     print(_json(plans) if args.json else "\n".join(_lines(plans)))
@@ -194,9 +194,9 @@ def _table(plans: Plans) -> Any:
         cells = [row[name] if isinstance(row[name], str) else f"{row[name]:,}" for name in names]
         figures = row["step_time_ps"], f"{row['tokens_per_s']:,.0f}", row["mfu"], row["peak_bytes"]
         shares = row["bubble"], row["exposed_communication"]
-        price = "" if plans.price is None else f"{cost:.4f}"
+        price = "" if plans.question.price is None else f"{cost:.4f}"
         rows.append((number, *cells, *figures, *shares, price, row["why"]))
-    if plans.price is None:
+    if plans.question.price is None:
         rows = [(*row[:-2], row[-1]) for row in rows]
         del columns["$/M tokens"]
     title = "The best plans" + ", and the front of step time, memory and devices" * bool(

@@ -59,6 +59,11 @@ def test_the_frame_holds_the_fastest_plans_and_scenarios_that_open() -> None:
     assert list(frame["step_time_ps"]) == sorted(frame["step_time_ps"])
     assert frame["why"][0] == ""
     assert all(frame["why"][1:])
+    steps = frame["step_time_s"] * 8 * 2.0 / 3600
+    words = 8 * simdev.load_scenario(frame["scenario"][0]).graph.length
+    assert frame["cost_per_million_tokens"].tolist() == pytest.approx(
+        (steps / words * 1e6).tolist()
+    )
     for row in frame.to_dict("records")[::4]:
         report = simdev.run(simdev.load_scenario(row["scenario"]))
         assert report.step_ps == row["step_time_ps"]
@@ -120,7 +125,8 @@ def test_the_command_line_tells_and_writes_the_plans(
     files = sorted((tmp_path / "plans").iterdir())
     assert len(files) == len(answer["plans"]) == answer["counts"]["plans"] == 3
     for file, row in zip(files, answer["plans"], strict=True):
-        assert json.loads(file.read_text()) == row["scenario"]
+        # A price is no part of the answer: it goes with the scenario that was written with it.
+        assert json.loads(file.read_text()) == {**row["scenario"], "options": {"price": "2"}}
     assert main(["simulate", str(files[0]), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["step_time_ps"] == answer["plans"][0]["step_time_ps"]

@@ -65,6 +65,15 @@ class Difference:
         rest = _thousandths(after - before, before) - sum(rounded.values())
         return [*parts, (REST, rest)] if rest else parts
 
+    def line(self, most: int) -> str:
+        """``+8.2%: bubble +6.1%, tensor +2.4%``, of B with at most so many terms, in A's step."""
+        before, after = self.steps_ps
+        share = _thousandths(after - before, before)
+        if not share:
+            return "+0.0%" if after >= before else "-0.0%"
+        parts = ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
+        return f"{share / 10:+.1f}%" + (f": {parts}" if parts else "")
+
     def sentence(self, first: str = "A", second: str = "B") -> str:
         """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and of which ranks."""
         before, after = self.steps_ps

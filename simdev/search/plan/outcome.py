@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...report.measures.difference import Difference
+from ...report.measures.throughput import Throughput
 from .question import DEFAULTS, Question
-from .scoring import better
 from .space import DEGREES, Plan
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 FIGURES = "step_time_s", "tokens_per_s", "mfu", "peak_bytes", "bubble", "exposed_communication"
 COST = "cost_per_million_tokens"
+TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
 
 
@@ -58,14 +60,13 @@ class Plans:
     front: tuple[Scored, ...]
     counts: Counts
     seconds: float
-    price: float | None = None
 
     @property
     def frame(self) -> pd.DataFrame:
         """A line for each plan, the best first, then those of the front that are not among them.
 
-        ``scenario`` is an object for ``load_scenario``; ``why`` tells by which times of its ranks
-        (their means) a plan is slower than the first.
+        ``scenario`` is an object for ``load_scenario``; ``why`` tells by which terms of its
+        critical rank a plan is slower than the first (``report.measures.difference``).
         """
         import pandas as pd
 
@@ -73,7 +74,7 @@ class Plans:
         on_front = {scored.place for scored in self.front}
         rows = [self._line(scored, ranked[0], scored.place in on_front) for scored in ranked]
         frame = pd.DataFrame(rows, columns=self._columns(ranked))
-        if self.price is None:
+        if self.question.price is None:
             frame[COST] = pd.array([None] * len(frame), dtype="Float64")
         frame.attrs["counts"] = self.summary
         return frame
@@ -102,7 +103,7 @@ class Plans:
         row, plan = scored.row, scored.plan
         devices = self.question.devices[plan.setup.layout.cluster]
         figures = {"step_time_s": row["step_ps"] / 1e12, **{n: row[n] for n in FIGURES[1:]}}
-        cost = self._cost(devices, row["tokens_per_s"])
+        cost = self._throughput(scored).to_json().get(COST)
         return (
             {"devices": devices}
             | {name: plan.fields.get(name, DEFAULTS[name]) for name in (*DEGREES, *OPTIONS)}
@@ -112,11 +113,12 @@ class Plans:
             | {"step_time_ps": row["step_ps"], "scenario": self.question.scenario(plan)}
         )
 
-    def _cost(self, devices: int, tokens_per_s: float) -> float | None:
-        """Of a million tokens, by the price of a GPU's hour."""
-        if self.price is None or not tokens_per_s:
-            return None
-        return self.price * devices / 3600 / tokens_per_s * 1e6
+    def _throughput(self, scored: Scored) -> Throughput:
+        question, setup = self.question, scored.plan.setup
+        samples = question.global_batch
+        sizes = samples, samples * question.model.length, setup.microbatches
+        devices = question.devices[setup.layout.cluster]
+        return Throughput(scored.row["step_ps"], *sizes, devices, question.price)
 
 
 def _by_order(scored: Scored) -> tuple[int, int, int]:
@@ -127,8 +129,9 @@ def why(scored: Scored, first: Scored) -> str:
     """Why a plan is slower than the first, in a line; "" of the first itself."""
     if scored.place == first.place:
         return ""
-    gap = scored.row["step_ps"] / first.row["step_ps"] - 1
-    if not gap:
-        return "as fast, with more memory" if scored.order > first.order else ""
-    terms = better(first.row, scored.row)
-    return f"{gap:+.1%}" + (f": {terms}" if terms else "")
+    if scored.row["step_ps"] == first.row["step_ps"]:
+        has_more = scored.row["peak_bytes"] > first.row["peak_bytes"]
+        return "as fast, with more memory" if has_more else "as fast"
+    ranks = [row["critical_rank"] for row in (first.row, scored.row)]
+    terms = [row["critical_ps"] for row in (first.row, scored.row)]
+    return Difference((ranks[0], ranks[1]), terms[0], terms[1]).line(TERMS_SHOWN)

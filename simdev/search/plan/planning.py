@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...scenario import fingerprint
 from ...sweep import Journal
 from ...sweep.point import engine_version
-from ...units import is_count
+from ...units import Number, is_count
 from .bounds import Bounds
 from .outcome import Plans, Scored
 from .question import Question, question_of
@@ -37,7 +37,7 @@ def plan(
     sequence: int | None = None,
     options: Mapping[str, Any] | None = None,
     top: int = TOP,
-    price: float | None = None,
+    price: Number | None = None,
     front: bool = False,
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
@@ -63,7 +63,8 @@ def plan(
     top
         So many plans.
     price
-        Of an hour of a device, for the column ``cost_per_million_tokens``.
+        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; it stands in
+        the scenarios, too.
     front
         Whether to look for the whole front of step time, memory and devices, too: all plans that
         no other beats in all three. It takes longer.
@@ -79,16 +80,15 @@ def plan(
     The first row is the best of all plans there are: none is left out but those proved slower or
     too large (docs/plan.md). Raises InputError where no combination is legal, with the reasons.
     """
-    question = question_of(model, cluster, global_batch, nodes, sequence, parts)
+    question = question_of(model, cluster, global_batch, nodes, sequence, parts, price)
     choices = choices_of(options)
-    return plans_of(question, choices, top, price, front, n_jobs, journal, progress).frame
+    return plans_of(question, choices, top, front, n_jobs, journal, progress).frame
 
 
 def plans_of(
     question: Question,
     choices: Choices,
     top: int = TOP,
-    price: float | None = None,
     front: bool = False,
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
@@ -97,8 +97,6 @@ def plans_of(
     """The best plans of a question, with what became of all others. Raises InputError."""
     if not is_count(top) or not top:
         raise InputError(f"top: must be a whole number of at least 1, got {top!r}")
-    if price is not None and not (isinstance(price, (int, float)) and price >= 0):
-        raise InputError(f"price: must be a number of at least 0, got {price!r}")
     from tqdm import tqdm
 
     begun = time.perf_counter()
@@ -122,7 +120,7 @@ def plans_of(
     counts = search.counts(illegal, total)
     points = tuple(_front(search.fitting, question)) if front else ()
     seconds = time.perf_counter() - begun
-    return Plans(question, tuple(search.fitting[:top]), points, counts, seconds, price)
+    return Plans(question, tuple(search.fitting[:top]), points, counts, seconds)
 
 
 class _Kept:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any
 
 from ...cluster import Cluster
@@ -17,7 +18,7 @@ from ...files.shape import VERSION
 from ...models.large import Transformer
 from ...scenario import Scenario, load_scenario
 from ...strategy.parallelism import Parallelism
-from ...units import is_count
+from ...units import Number, is_count, parse_price
 from .space import Plan
 
 DEFAULTS = {field.name: field.default for field in fields(Parallelism)}
@@ -26,17 +27,20 @@ MOST = 2**24  # samples of a step
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """``scenarios`` are objects without a strategy, one for each of the ``clusters``."""
+    """``scenarios`` are objects without a strategy, one for each of the ``clusters``; ``price`` is
+    in dollars, of an hour of a device.
+    """
 
     scenarios: tuple[Mapping[str, Any], ...]
     model: Transformer
     clusters: tuple[Cluster, ...]
     costs: tuple[CostModel, ...]
     global_batch: int
+    price: Fraction | None = None
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All that an answer depends on, files read."""
+        """All that steps and peaks depend on, files read."""
         return self.model, self.clusters, self.costs, self.global_batch
 
     @property
@@ -62,26 +66,36 @@ def question_of(
     nodes: int | Sequence[int] | None = None,
     sequence: int | None = None,
     parts: Mapping[str, Any] | None = None,
+    price: Number | None = None,
 ) -> Question:
     """The question that names, files or objects of a scenario's parts ask.
 
     ``nodes`` of a preset, or several counts of them; ``sequence`` words of a sample; ``parts`` are
-    further ones of a scenario, like its profile. Raises InputError.
+    further ones of a scenario, like its profile; ``price`` in dollars is that of an hour of a
+    device. Raises InputError.
     """
     if not is_count(global_batch) or not 0 < global_batch <= MOST:
         raise InputError(
             f"global_batch: must be a whole number of samples from 1 to {MOST:,}, got "
             f"{shown(global_batch)}"
         )
-    scenarios = tuple(
-        {"version": VERSION, "graph": _graph(model, sequence), "cluster": each, **(parts or {})}
-        for each in _clusters(cluster, nodes)
-    )
+    graph = {"version": VERSION, "graph": _graph(model, sequence)}
+    rest = _priced(parts or {}, price)
+    scenarios = tuple({**graph, "cluster": each, **rest} for each in _clusters(cluster, nodes))
     opened = [_opened(scenario) for scenario in scenarios]
     sizes = opened[0].graph
     assert isinstance(sizes, Transformer)  # a pipeline spreads its graph by sizes alone
     clusters, costs = zip(*((each.cluster, each.costs) for each in opened), strict=True)
-    return Question(scenarios, sizes, clusters, costs, global_batch)
+    dollars = None if opened[0].price is None else parse_price(opened[0].price)
+    return Question(scenarios, sizes, clusters, costs, global_batch, dollars)
+
+
+def _priced(parts: Mapping[str, Any], price: Number | None) -> dict[str, Any]:
+    """Parts of a scenario with a price among their options, where there is one."""
+    options = parts.get("options", {})
+    if price is None or not isinstance(options, Mapping):
+        return dict(parts)
+    return {**parts, "options": {**options, "price": price}}
 
 
 def _opened(scenario: Mapping[str, Any]) -> Scenario:

@@ -16,6 +16,7 @@ from ...files import collective_model
 from ...jobs import Died, finished, is_serial
 from ...lowering.hybrid import Timings, lower_hybrid
 from ...models.large.roles import ROLES
+from ...report.measures.difference import critical_rank
 from ...report.measures.training import BUBBLE, EXPOSED, Training
 from ...sweep.answer import Memo, bug
 from ...units import PS_PER_SECOND
@@ -37,7 +38,7 @@ class Scorer:
 
     def score(self, plan: Plan) -> dict[str, Any]:
         """The figures of a plan, ready for JSON: step (ps), whether it fits, peak (bytes),
-        ``terms`` in seconds; or the reason why it cannot be simulated.
+        the terms of its critical rank (ps); or the reason why it cannot be simulated.
         """
         number, question = plan.setup.layout.cluster, self.question
         cluster, costs = question.clusters[number], question.costs[number]
@@ -54,6 +55,8 @@ class Scorer:
         # Where groups differ all devices are there, and one of a rank may hold more than others.
         memories = trace.memory
         terms, step = training.terms, trace.end_ps / PS_PER_SECOND
+        ranks = [stage.terms for stage in training.stages]
+        critical = critical_rank(ranks)
         return {
             "step_ps": trace.end_ps,
             "fits": all(memory.overflow is None for memory in memories),
@@ -63,7 +66,8 @@ class Scorer:
             "hfu": training.hfu,
             "bubble": terms[BUBBLE] / step,
             "exposed_communication": sum(terms[ROLES[role]] for role in EXPOSED) / step,
-            "terms_s": terms,
+            "critical_rank": critical,
+            "critical_ps": dict(ranks[critical]),
         }
 
 
@@ -122,13 +126,3 @@ class Scores:
         parcels = {str(n): Parcel(self._name, self._data, plan) for n, plan in plans.items()}
         for key, record in finished(score_parcel, parcels, self._n_jobs):
             yield int(key), {"reason": record.reason} if isinstance(record, Died) else record
-
-
-def better(row: Record, other: Record) -> str:
-    """Why the first of two steps is shorter, by the terms that differ most; "" where none does."""
-    here, there = row["terms_s"], other["terms_s"]
-    gaps = {term: there[term] - here[term] for term in here}
-    whole = abs(sum(gaps.values()))
-    largest = sorted(gaps, key=lambda term: -abs(gaps[term]))[:3]
-    shown = [term for term in largest if abs(gaps[term]) > max(0.02 * whole, 1e-12)]
-    return ", ".join(f"{term} {gaps[term]:+.3g} s" for term in shown)
