@@ -102,7 +102,7 @@ def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name == "offload":  # commas stand between plans here
+    if name in ("offload", "recompute_modules"):  # commas stand between plans here
         return [part for part in text.split("+") if part]
     try:
         return json.loads(text)

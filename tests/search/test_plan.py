@@ -102,11 +102,30 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
         ({"schedule": "2F2B"}, "schedule: must be one of"),
         ({"tp": 8, "recompute": "some"}, "recompute: must be one of"),
         ({"offload": "activations"}, "host_bandwidth"),
+        ({"recompute_modules": "all"}, "recompute_modules: must be of core_attn"),
+        ({"recompute_modules": "mlp", "recompute": "full"}, "no combination"),
     ],
 )
 def test_choices_that_cannot_be_are_refused(options: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         simdev.plan("llama3-8b", "dgx-h100", 8, options=options)
+
+
+def test_what_selective_recomputation_makes_again_may_be_chosen() -> None:
+    modules = [["mlp_act"], ["layernorm", "mlp_act"]]
+    options = {
+        **FEW,
+        "recompute": "selective",
+        "recompute_modules": modules,
+        "pp": 2,
+        "microbatch": 1,
+        "schedule": "1F1B",
+    }
+    frame = simdev.plan(TINY, "dgx-h100", 8, options=options)
+    assert set(frame["recompute"]) == {"selective"}
+    assert set(frame["recompute_modules"]) == {tuple(each) for each in modules}
+    best = simdev.load_scenario(frame["scenario"][0])
+    assert simdev.run(best).step_ps == frame["step_time_ps"][0]
 
 
 def test_the_command_line_tells_and_writes_the_plans(

@@ -32,6 +32,7 @@ WORLDS = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
     (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
+    (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
 ]
 
 

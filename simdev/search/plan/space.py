@@ -19,13 +19,14 @@ from ...errors import InputError, refuse
 from ...models.large import Transformer, shard_of, uses_flash
 from ...schedules import CHUNKED, full_name, round_of
 from ...schedules.sizes import check_sizes
-from ...strategy.parallelism import CONTEXTS, RECOMPUTES, Parallelism
+from ...strategy.parallelism import CONTEXTS, MODULES, RECOMPUTES, Parallelism
 
 DEGREES = "dp", "cp", "tp", "pp", "ep"
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
+LISTS = {"offload", "recompute_modules"}
 LISTED = {"schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS}
 FOLLOWS = {
     "microbatches": "follows from the global batch",
@@ -98,9 +99,9 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
     Raises InputError.
     """
     values = {name: _several(value) for name, value in (given or {}).items()}
-    if "offload" in values:  # a text is one thing to offload, "" none
-        values["offload"] = tuple(
-            tuple(filter(None, [v])) if isinstance(v, str) else v for v in values["offload"]
+    for name in LISTS & values.keys():  # a text is a list of one thing, "" of none
+        values[name] = tuple(
+            tuple(filter(None, [v])) if isinstance(v, str) else v for v in values[name]
         )
     refuse(_problems(values))
     counts = {name: values[name] for name in COUNTS if name in values}
@@ -109,8 +110,15 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
     rest = {n: v for n, v in values.items() if n not in counts and n not in listed}
     others = tuple(tuple(zip(rest, each, strict=True)) for each in product(*rest.values()))
     for each in others:
-        Parallelism(**dict(each))  # refuses what no plan could have
+        _parallelism(each)  # refuses what no plan could have
     return Choices(counts, listed, others)
+
+
+def _parallelism(others: tuple[tuple[str, Any], ...], **degrees: Any) -> Parallelism:
+    """One with these settings; what is made again goes with selective recomputation alone."""
+    settings = dict(others)
+    selective = {"recompute": RECOMPUTES[1]} if "recompute_modules" in settings else {}
+    return Parallelism(**degrees, **settings, **selective)
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -215,7 +223,9 @@ class Space:
 
     def _recomputes(self, layout: Layout, others: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
         chosen = self.choices.listed["recompute"]
-        if "none" in chosen and uses_flash(self.model, Parallelism(**dict(others))):
+        if dict(others).get("recompute_modules", MODULES[:1]) != MODULES[:1]:
+            return tuple(name for name in chosen if name == RECOMPUTES[1])
+        if "none" in chosen and uses_flash(self.model, _parallelism(others)):
             return tuple(name for name in chosen if name != "selective")
         return chosen
 
@@ -245,7 +255,7 @@ def _misfit(model: Transformer, layout: Layout, others: tuple[tuple[str, Any], .
     """What does not divide the sizes of a model; the first of several."""
     degrees = {name: getattr(layout, name) for name in (*DEGREES, "context")}
     try:
-        shard_of(model, Parallelism(**degrees, **dict(others)))
+        shard_of(model, _parallelism(others, **degrees))
     except InputError as error:
         return error.problems[0]
     return None
