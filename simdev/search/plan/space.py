@@ -117,8 +117,9 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
 def _parallelism(others: tuple[tuple[str, Any], ...], **degrees: Any) -> Parallelism:
     """One with these settings; what is made again goes with selective recomputation alone."""
     settings = dict(others)
-    selective = {"recompute": RECOMPUTES[1]} if "recompute_modules" in settings else {}
-    return Parallelism(**degrees, **settings, **selective)
+    if "recompute_modules" in settings:
+        settings["recompute"] = RECOMPUTES[1]
+    return Parallelism(**degrees, **settings)
 
 
 def _several(value: Any) -> tuple[Any, ...]:
