@@ -160,9 +160,13 @@ def _head(plans: Plans) -> Iterator[str]:
     )
     yield from _reasons("illegal", counts.illegal)
     yield from _reasons("refused", counts.refused or {})
+    if plans.best and counts.refused:
+        yield "  what is refused could be faster than the plans below"
     if not plans.best:
-        least = counts.least_bytes
-        yield "No plan fits" + (f"; each needs {format_bytes(least)} or more." if least else ".")
+        if counts.unfit + counts.simulated:
+            yield f"No plan fits; each needs {format_bytes(counts.least_bytes or 0)} or more."
+        else:
+            yield "No plan could be simulated."
 
 
 def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from .outputs import progress_bar
 if TYPE_CHECKING:
     import pandas as pd
 
+COST = "cost_per_million_samples"
+
 
 def plans_graph(args: argparse.Namespace) -> bool:
     """Whether a graph is to be planned: it was said so, or the model is nothing else."""
@@ -60,13 +62,15 @@ def lines(frame: pd.DataFrame) -> Iterator[str]:
     from ..report.table import BYTES, NUMBER, TEXT, TIME, Table, table_text
 
     columns = {"method": TEXT, "step": TIME, "samples/s": TEXT, "memory": BYTES, "fits": TEXT}
+    has_price = frame[COST].notna().any()
+    columns |= {"$/M samples": TEXT} if has_price else {}
     columns |= {"devices": NUMBER, "evaluations": NUMBER, "seconds": NUMBER, "note": TEXT}
-    rows = [tuple(_cells(row)) for row in frame.to_dict("records")]
+    rows = [tuple(_cells(row, has_price)) for row in frame.to_dict("records")]
     title = "By what is trained a second, at the same global batch"
     yield table_text(Table(title, columns, tuple(rows), shown=len(rows)), width=None)
 
 
-def _cells(row: Mapping[Any, Any]) -> Iterator[Any]:
+def _cells(row: Mapping[Any, Any], has_price: bool) -> Iterator[Any]:
     is_there = row["feasible"] is True or row["feasible"] is False
     yield row["method"]
     yield int(row["step_time_ps"]) if is_there else None
@@ -74,6 +78,8 @@ def _cells(row: Mapping[Any, Any]) -> Iterator[Any]:
     yield "-" if not is_there else f"{rate:,.0f}" if rate >= 100 else f"{rate:.4g}"
     yield int(row["peak_bytes"]) if is_there else None
     yield {True: "yes", False: "NO"}.get(row["feasible"], "-")
+    if has_price:
+        yield f"{row[COST]:.4g}" if is_there else "-"
     yield f"{row['devices']:,.0f}" if is_there else "-"
     yield f"{row['evaluations']:,.0f}" if is_there else "-"
     yield f"{row['seconds']:.1f}" if row["seconds"] == row["seconds"] else "-"

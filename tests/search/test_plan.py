@@ -156,3 +156,11 @@ def test_where_nothing_fits_the_least_memory_is_told(capsys: pytest.CaptureFixtu
     question = ["plan", "llama3-405b", "--cluster", "nc-a100-pairs", "--global-batch", "1"]
     assert main([*question, *options]) == 1
     assert "No plan fits; each needs" in capsys.readouterr().out
+
+
+def test_what_cannot_be_simulated_is_counted_by_its_reason() -> None:
+    model = {"model": "llama3.2-1b", "precision": "float8"}
+    answer = simdev.plan(model, "nc-a100-pairs", 4, options={"tp": 4, "recompute": "full"})
+    assert not len(answer)
+    (reason,) = answer.attrs["counts"]["refused"]
+    assert "float8" in reason

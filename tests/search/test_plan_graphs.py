@@ -120,3 +120,15 @@ def _with_methods(function: Any) -> tuple[Any, ...]:
         ("single", "data-parallel") if value == METHODS else value
         for value in function.__defaults__
     )
+
+
+def test_a_price_goes_by_the_samples_trained(lenet: pd.DataFrame) -> None:
+    assert lenet["cost_per_million_samples"].isna().all()
+    frame = plan_graph(
+        "lenet", "c4140-4x-v100", 64, methods=FEW[:1], seconds=2, options={"price": "$2"}
+    )
+    row = frame.to_dict("records")[0]
+    # All four devices are paid, though a single one works.
+    assert row["cost_per_million_samples"] == pytest.approx(
+        4 * 2 / 3600 * row["step_time_s"] / 64 * 1e6
+    )

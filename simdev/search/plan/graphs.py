@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, SimdevError
@@ -20,7 +20,7 @@ from ...models import MODELS
 from ...models.large import LARGE
 from ...report import Report, run
 from ...scenario import load_scenario
-from ...units import is_count
+from ...units import PS_PER_SECOND, is_count
 from ..run import search
 from .planning import plans_of
 from .question import question_of
@@ -39,9 +39,10 @@ SCHEDULES = ("1F1B", "GPipe")
 METHODS = (*SEARCHED[:1], *FORMS, *SEARCHED[1:], *SCHEDULES)
 MOST_MICROBATCHES = 32
 BEST = 3  # of the plans by sizes
+COST = "cost_per_million_samples"
 COLUMNS = (
     "method", "step_time_s", "samples_per_s", "feasible", "peak_bytes", "devices", "evaluations",
-    "seconds", "period_s", "note", "step_time_ps", "scenario",
+    "seconds", "period_s", COST, "note", "step_time_ps", "scenario",
 )  # fmt: skip
 
 
@@ -149,11 +150,14 @@ def _row(request: _Request, method: str) -> dict[str, Any]:
 
 
 def _figures(report: Report, period_s: float | None, batch: int) -> dict[str, Any]:
-    seconds = report.seconds if period_s is None else period_s
+    period_ps = report.step_ps if period_s is None else round(period_s * PS_PER_SECOND)
+    assert report.throughput is not None  # it was run as a scenario
+    throughput = replace(report.throughput, step_ps=period_ps, samples=batch)
     return {
         "step_time_s": report.seconds,
         "step_time_ps": report.step_ps,
-        "samples_per_s": batch / seconds if seconds else None,
+        "samples_per_s": throughput.samples_per_s,
+        COST: throughput.to_json().get(COST),
         "feasible": report.feasible,
         "peak_bytes": max((memory.peak for memory in report.memories), default=0),
         "devices": len(report.working),

@@ -106,7 +106,7 @@ def score_parcel(parcel: Parcel) -> dict[str, Any]:
     try:
         return _memo.once(parcel.name, lambda: Scorer(pickle.loads(parcel.data))).score(parcel.plan)
     except Exception as error:
-        return {"reason": bug(error)}
+        return {"bug": bug(error)}
 
 
 class Scores:
@@ -125,4 +125,9 @@ class Scores:
             return
         parcels = {str(n): Parcel(self._name, self._data, plan) for n, plan in plans.items()}
         for key, record in finished(score_parcel, parcels, self._n_jobs):
-            yield int(key), {"reason": record.reason} if isinstance(record, Died) else record
+            if isinstance(record, Died):
+                yield int(key), {"reason": record.reason}
+            elif "bug" in record:  # here it would have been raised, too
+                raise SimdevError(record["bug"])
+            else:
+                yield int(key), record
