@@ -62,7 +62,7 @@ def lines(frame: pd.DataFrame) -> Iterator[str]:
     from ..report.table import BYTES, NUMBER, TEXT, TIME, Table, table_text
 
     columns = {"method": TEXT, "step": TIME, "samples/s": TEXT, "memory": BYTES, "fits": TEXT}
-    has_price = frame[COST].notna().any()
+    has_price = bool(frame[COST].notna().any())
     columns |= {"$/M samples": TEXT} if has_price else {}
     columns |= {"devices": NUMBER, "evaluations": NUMBER, "seconds": NUMBER, "note": TEXT}
     rows = [tuple(_cells(row, has_price)) for row in frame.to_dict("records")]
