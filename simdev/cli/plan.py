@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, printable, reason_of
+from ..errors import InputError, printable, reason_of, refuse
 from ..units import format_bytes
 from . import planned
 from .options import DONE, INFEASIBLE, require_price
@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
     from ..search.plan import choices_of, confirm, plans_of, question_of
 
+    if args.out is not None:
+        _require_folder(args.out)
     if plans_graph(args):
         return _run_graph(args)
     if args.seconds is not None:
@@ -72,6 +74,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_graph(args: argparse.Namespace) -> int:
+    by_sizes = {"--front": args.front, "--check": args.check, "--journal": args.journal is not None}
+    refuse(
+        f"{name}: goes with a model by its sizes; {printable(args.model)} is a graph here"
+        for name, is_set in by_sizes.items()
+        if is_set
+    )
     frame = planned.run(args, _nodes(args.nodes))
     if args.out is not None:
         _write(frame["scenario"].dropna(), args.out)
@@ -108,6 +116,16 @@ def _value(name: str, text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _require_folder(folder: str) -> None:
+    """Before anything is searched. Raises InputError."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out: cannot write {folder}: {reason_of(error)}") from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"--out: cannot write {folder}: no permission")
 
 
 def _write(scenarios: Iterable[Any], folder: str) -> None:
@@ -181,13 +199,31 @@ def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
         yield f"  {len(most) - REASONS_SHOWN:,} more reasons: {rest:,}"
 
 
+def _shown(plans: Plans) -> Iterator[str]:
+    """The fields that tell a plan: all degrees above 1, and whatever not all plans have alike."""
+    frame = plans.frame
+    if len(plans.question.clusters) > 1:
+        yield "devices"
+    yield from (name for name in ("cp", "ep") if frame[name].max() > 1)
+    yield from ("dp", "tp", "pp", "microbatch", "microbatches", "schedule", "zero", "recompute")
+    if frame["cp"].max() > 1:
+        yield "context"
+    others = dict.fromkeys(name for s in plans.best for name, _ in s.plan.setup.others)
+    yield from (name for name in others if frame[name].map(str).nunique() > 1)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "-"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
 def _table(plans: Plans) -> Any:
     """What people want to see of the plans."""
     from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
 
     frame = plans.frame
-    several = [name for name in ("devices", "cp", "ep") if frame[name].nunique() > 1]
-    names = [*several, "dp", "tp", "pp", "microbatch", "schedule", "zero", "recompute"]
+    names = list(_shown(plans))
     columns = {"#": NUMBER} | dict.fromkeys(names, TEXT)
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE, "$/M tokens": TEXT, "why slower": TEXT}
@@ -195,10 +231,10 @@ def _table(plans: Plans) -> Any:
     for number, row in enumerate(frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
         cost = row["cost_per_million_tokens"]
-        cells = [row[name] if isinstance(row[name], str) else f"{row[name]:,}" for name in names]
+        cells = [_cell(row[name]) for name in names]
         figures = row["step_time_ps"], f"{row['tokens_per_s']:,.0f}", row["mfu"], row["peak_bytes"]
         shares = row["bubble"], row["exposed_communication"]
-        price = "" if plans.question.price is None else f"{cost:.4f}"
+        price = "" if plans.question.price is None else f"{cost:.4g}"
         rows.append((number, *cells, *figures, *shares, price, row["why"]))
     if plans.question.price is None:
         rows = [(*row[:-2], row[-1]) for row in rows]

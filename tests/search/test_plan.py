@@ -164,3 +164,23 @@ def test_what_cannot_be_simulated_is_counted_by_its_reason() -> None:
     assert not len(answer)
     (reason,) = answer.attrs["counts"]["refused"]
     assert "float8" in reason
+
+
+def test_the_table_names_all_that_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
+    narrow = ["dp=1", "cp=2", "tp=2", "pp=1", "schedule=1F1B", "recompute=full", "microbatch=1"]
+    narrow += ["zero=3", "prefetch=0,1", "context=ring"]
+    assert main([*question, *(part for each in narrow for part in ("--set", each))]) == 0
+    heading = next(line for line in capsys.readouterr().out.splitlines() if "MFU" in line)
+    assert {"cp", "context", "microbatches", "prefetch"} <= set(heading.split())
+
+
+def test_what_a_graph_does_not_heed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = ["plan", "lenet", "--cluster", "c4140-4x-v100", "--global-batch", "4"]
+    assert main([*question, "--check"]) == 2
+    assert "--check: goes with a model by its sizes" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main([*question, "--out", str(tmp_path / "file")]) == 2
+    assert "--out: cannot write" in capsys.readouterr().err

@@ -91,6 +91,7 @@ class Plans:
             "simulated": counts.simulated,
             "simulated_does_not_fit": counts.overflowing,
             "refused": dict(counts.refused or {}),
+            "least_bytes": counts.least_bytes,
             "seconds": self.seconds,
         }
 
@@ -109,7 +110,7 @@ class Plans:
             | {name: plan.fields.get(name, DEFAULTS[name]) for name in (*DEGREES, *OPTIONS)}
             | dict(plan.setup.others)
             | figures
-            | {COST: cost, "front": on_front, "why": why(scored, first)}
+            | {COST: cost, "front": on_front if self.front else None, "why": why(scored, first)}
             | {"step_time_ps": row["step_ps"], "scenario": self.question.scenario(plan)}
         )
 
