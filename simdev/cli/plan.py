@@ -36,9 +36,10 @@ OPTIONS = (
         "is not set is tried in every legal way",
         {"action": "append", "default": []},
     ),
-    ("--top", "N", "so many plans (default 10)", {"default": 10}),
+    ("--top", "N", "so many plans, of other degrees each (default 10)", {"default": 10}),
     ("--price", "$", "of an hour of each device: adds what a million tokens cost"),
     ("--front", "", "the whole front of step time, memory and devices, too; takes longer"),
+    ("--alike", "", "plans of equal degrees are rows of their own"),
     ("-j --jobs", "N", "so many simulated at once, -1 on all cores (default 1)", {"default": 1}),
     ("--journal", "FILE", "where plans that were simulated are kept for the next run"),
     ("-o --out", "DIR", "write a scenario for each plan into this folder"),
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     require_price(args.price)
     parts = args.model, args.cluster, args.global_batch, _nodes(args.nodes), args.sequence
     question = question_of(*parts, price=args.price)
-    options = args.front, args.jobs, args.journal
+    options = args.front, args.alike, args.jobs, args.journal
     plans = plans_of(question, choices_of(_choices(args.set)), args.top, *options)
     if args.out is not None:
         _write(plans.frame["scenario"], args.out)
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_graph(args: argparse.Namespace) -> int:
-    by_sizes = {"--front": args.front, "--check": args.check, "--journal": args.journal is not None}
+    by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
+    by_sizes["--journal"] = args.journal is not None
     refuse(
         f"{name}: goes with a model by its sizes; {printable(args.model)} is a graph here"
         for name, is_set in by_sizes.items()
@@ -221,14 +223,14 @@ def _cell(value: Any) -> str:
 def _table(plans: Plans) -> Any:
     """What people want to see of the plans."""
     from ..report.table import BYTES, NUMBER, SHARE, TEXT, TIME, Table
+    from ..search.plan.searching import degrees
 
-    frame = plans.frame
     names = list(_shown(plans))
     columns = {"#": NUMBER} | dict.fromkeys(names, TEXT)
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE, "$/M tokens": TEXT, "why slower": TEXT}
     rows = []
-    for number, row in enumerate(frame.to_dict("records"), 1):
+    for number, row in enumerate(plans.frame.to_dict("records"), 1):
         row["schedule"] += f" x {row['chunks']}" * (row["chunks"] > 1)
         cost = row["cost_per_million_tokens"]
         cells = [_cell(row[name]) for name in names]
@@ -239,7 +241,9 @@ def _table(plans: Plans) -> Any:
     if plans.question.price is None:
         rows = [(*row[:-2], row[-1]) for row in rows]
         del columns["$/M tokens"]
-    title = "The best plans" + ", and the front of step time, memory and devices" * bool(
-        plans.front
-    )
+    title = "The best plans"
+    if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
+        title += ", each the best of its degrees"
+    if plans.front:
+        title += ", and the front of step time, memory and devices"
     return Table(title, columns, tuple(rows), shown=len(rows))

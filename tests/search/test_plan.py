@@ -134,6 +134,7 @@ def test_the_command_line_tells_and_writes_the_plans(
     question = ["plan", "llama3.2-1b", "--cluster", "nc-a100-pairs", "--global-batch", "4"]
     narrow = ["tp=2,64", "schedule=1F1B", "zero=1,3", "recompute=full", "microbatch=1", "cp=1"]
     options = [*question, "--sequence", "512", *(part for n in narrow for part in ("--set", n))]
+    options.append("--alike")
     assert main([*options, "--price", "2", "--check", "-o", str(tmp_path / "plans")]) == 0
     printed = capsys.readouterr()
     assert "proved not to fit" in printed.out

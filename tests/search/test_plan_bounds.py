@@ -15,6 +15,7 @@ from simdev.errors import InputError
 from simdev.search.plan import Plan, Question, Space, choices_of, plans_of, question_of
 from simdev.search.plan.bounds import Bounds
 from simdev.search.plan.scoring import Scorer
+from simdev.search.plan.searching import degrees
 
 EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble"]
 DENSE = {"model": "llama3.2-1b", "layers": 6, "length": 256}
@@ -84,7 +85,7 @@ def test_the_best_of_all_and_the_front_are_those_of_trying_everything() -> None:
     points = sorted(
         (row["step_ps"], row["peak_bytes"], place) for place, row in enumerate(rows) if row["fits"]
     )
-    answer = plans_of(question, choices_of(options), top=5, front=True)
+    answer = plans_of(question, choices_of(options), top=5, front=True, alike=True)
     assert [s.order for s in answer.best] == points[:5]
     front = [
         p for p in points if not any(q != p and q[:2] <= p[:2] and q[1] <= p[1] for q in points)
@@ -92,9 +93,15 @@ def test_the_best_of_all_and_the_front_are_those_of_trying_everything() -> None:
     assert {s.order[:2] for s in answer.front} == {p[:2] for p in front}
     counts = answer.counts
     assert counts.legal == len(plans) == counts.unfit + counts.slower + counts.simulated
-    fast = plans_of(question, choices_of(options), top=5)
+    fast = plans_of(question, choices_of(options), top=5, alike=True)
     assert [s.order for s in fast.best] == points[:5]
     assert fast.counts.simulated < len(plans) / 3
+    of_degrees = {degrees(plans[p[2]].setup): p for p in reversed(points)}
+    for has_front in (False, True):
+        apart = plans_of(question, choices_of(options), top=3, front=has_front)
+        assert [s.order for s in apart.best] == sorted(of_degrees.values())[:3]
+        assert has_front == bool(apart.front)
+    assert {s.order[:2] for s in apart.front} == {p[:2] for p in front}
 
 
 def test_what_does_not_fit_is_told_with_its_least_memory() -> None:

@@ -19,7 +19,7 @@ from .bounds import Bounds
 from .outcome import Plans, Scored
 from .question import Question, question_of
 from .scoring import Scores
-from .searching import Search
+from .searching import Search, degrees
 from .space import Choices, Plan, Space, choices_of
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ def plan(
     top: int = TOP,
     price: Number | None = None,
     front: bool = False,
+    alike: bool = False,
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     **parts: Any,
 ) -> pd.DataFrame:
-    """The best plans of a large model that fit, a row each, the fastest first.
+    """The best plans of a large model that fit, a row each, the fastest first, each of other
+    degrees.
 
     Parameters
     ----------
@@ -68,6 +70,8 @@ def plan(
     front
         Whether to look for the whole front of step time, memory and devices, too: all plans that
         no other beats in all three. It takes longer.
+    alike
+        Whether plans of equal degrees are rows of their own, as they are where all have these.
     n_jobs
         So many plans are simulated at once (``simdev.jobs``), which changes no answer.
     journal
@@ -82,7 +86,7 @@ def plan(
     """
     question = question_of(model, cluster, global_batch, nodes, sequence, parts, price)
     choices = choices_of(options)
-    return plans_of(question, choices, top, front, n_jobs, journal, progress).frame
+    return plans_of(question, choices, top, front, alike, n_jobs, journal, progress).frame
 
 
 def plans_of(
@@ -90,6 +94,7 @@ def plans_of(
     choices: Choices,
     top: int = TOP,
     front: bool = False,
+    alike: bool = False,
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
@@ -113,14 +118,15 @@ def plans_of(
         leave=False,
     ) as bar:  # fmt: skip
         kept = _Kept(book, digest)
+        every = alike or len({degrees(setup) for setup in setups}) == 1
         search = Search(
-            space, Bounds(question), Scores(question, n_jobs), top, front, kept.get, kept.add
+            space, Bounds(question), Scores(question, n_jobs), top, front, every, kept.get, kept.add
         )
         search.run(setups, bar.update)
     counts = search.counts(illegal, total)
     points = tuple(_front(search.fitting, question)) if front else ()
     seconds = time.perf_counter() - begun
-    return Plans(question, tuple(search.fitting[:top]), points, counts, seconds)
+    return Plans(question, tuple(search.best), points, counts, seconds)
 
 
 class _Kept:

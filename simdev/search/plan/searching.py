@@ -2,7 +2,8 @@
 
 A setup stands for all of its plans by a bound of its own; where it comes up, its plans take its
 place, each with its bound. What comes up next has the least bound of all that is left: where that
-is above the last of the best, so is everything behind it.
+is above the last of the best, so is everything behind it. The best are those of different degrees,
+unless plans that are alike in these are asked for, too.
 """
 
 from __future__ import annotations
@@ -16,9 +17,14 @@ from typing import Any
 from .bounds import Bounds
 from .outcome import Counts, Scored
 from .scoring import Record, Scores
-from .space import Plan, Setup, Space
+from .space import Layout, Plan, Setup, Space
 
 ROUND = 8  # plans simulated before the best is looked at again, however many work at it
+
+
+def degrees(setup: Setup) -> Layout:
+    """The layout but for how attention gets the keys of others."""
+    return setup.layout._replace(context="")
 
 
 @dataclass
@@ -32,6 +38,7 @@ class Search:
     scores: Scores
     top: int
     front: bool
+    alike: bool
     kept: Callable[[Plan], Record | None]
     keep: Callable[[Plan, Record], None]
     scored: list[Scored] = field(default_factory=list)
@@ -40,6 +47,7 @@ class Search:
     unfit: int = 0
     slower: int = 0
     least_bytes: int | None = None
+    _least: dict[Layout, int] = field(default_factory=dict)
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
 
     def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
@@ -67,19 +75,41 @@ class Search:
         while self._heap and len(batch) < ROUND and self._heap[0][0] <= self._limit:
             bound, place, _, node, peak = heapq.heappop(self._heap)
             if isinstance(node, Setup):
-                self._expand(node, place)
-            elif self.front and self._is_beaten(bound, peak, node):
+                if self.front or self._may_be_best(bound, node):
+                    self._expand(node, place)
+                else:
+                    self.slower += self.space.count(node)
+            elif not self._is_needed(bound, peak, node):
                 self.slower += 1
             else:
                 batch.append((place, node))
         return batch
 
     @property
+    def best(self) -> list[Scored]:
+        """The best so far in their order, of each layout the first unless ``alike``."""
+        if self.alike:
+            return self.fitting[: self.top]
+        first: dict[Layout, Scored] = {}
+        for scored in self.fitting:
+            first.setdefault(degrees(scored.plan.setup), scored)
+        return list(first.values())[: self.top]
+
+    @property
     def _limit(self) -> float:
-        """The last of the best; without bound where the front is looked for, too."""
-        if self.front or len(self.fitting) < self.top:
-            return float("inf")
-        return float(self.fitting[self.top - 1].row["step_ps"])
+        """Bounds above it need not be looked at: none where the front is looked for, too."""
+        return float("inf") if self.front else self._last
+
+    @property
+    def _last(self) -> float:
+        """The last of the best."""
+        best = self.best
+        return float(best[-1].row["step_ps"]) if len(best) == self.top else float("inf")
+
+    def _may_be_best(self, step: int, setup: Setup) -> bool:
+        """Whether a step of a setup would be among the best."""
+        least = float("inf") if self.alike else self._least.get(degrees(setup), float("inf"))
+        return step <= min(least, self._last)
 
     def _expand(self, setup: Setup, place: int) -> None:
         for number, plan in enumerate(self.space.plans(setup)):
@@ -92,10 +122,13 @@ class Search:
             else:
                 self.unfit += 1
 
+    def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
+        """Whether a plan may be among the best, or on the front where that is looked for."""
+        may_be = self._may_be_best(step, plan.setup)
+        return may_be or (self.front and not self._is_beaten(step, peak, plan))
+
     def _is_beaten(self, step: int, peak: int, plan: Plan) -> bool:
-        """Whether a plan that was simulated is as good in all, and another ``top`` as fast."""
-        if len(self.fitting) < self.top or self.fitting[self.top - 1].row["step_ps"] >= step:
-            return False
+        """Whether a plan that was simulated is as good in all."""
         devices = self.space.devices
         most = devices[plan.setup.layout.cluster]
         return any(
@@ -121,6 +154,8 @@ class Search:
         if scored.row["fits"]:
             self.fitting.append(scored)
             self.fitting.sort(key=lambda each: each.order)
+            layout, step = degrees(scored.plan.setup), scored.row["step_ps"]
+            self._least[layout] = min(step, self._least.get(layout, step))
 
     def counts(self, illegal: Mapping[str, int], legal: int) -> Counts:
         """What became of the plans."""
