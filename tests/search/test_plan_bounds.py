@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,23 @@ OFFLOAD = {
     "flash": [False, True], "scatter_gather": [False, True], "sequence_parallel": [False, True],
     "message_latency": "5 us",
 }  # fmt: skip
-WORLDS = [
+KINDS = 4 * ["h100-sxm"] + 2 * ["v100"] + 2 * ["h100-sxm"]
+MIXED = {
+    "version": 1, "name": "mixed",
+    "devices": [
+        {"name": f"{kind} {n}", "kind": kind, "memory": "64 GB"} for n, kind in enumerate(KINDS)
+    ],
+    "links": [
+        {"ends": [f"{k} {n}", f"{j} {m}"], "bandwidth": "25 GB/s", "latency": "5 us"}
+        for (n, k), (m, j) in combinations(enumerate(KINDS), 2)
+    ],
+}  # fmt: skip
+WORLDS: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     (DENSE, "nc-a100-pairs", {"overlap": [True, False], "prefetch": [0, 2]}),
     (TIED, "p3-4x-p4000", OFFLOAD),
     (SPARSE, "dgx-a100-40", {"schedule": EVERY, "in_flight": [0, 2], "bucket": 1_000_000}),
     (SPARSE, "dgx-a100-40", {"recompute_modules": ["mlp", ["layernorm", "moe_act"], ["moe"]]}),
+    ({**DENSE, "layers": 9, "vocabulary": 512}, MIXED, {"schedule": EVERY, "chunks": [1, 2]}),
 ]
 
 
@@ -46,19 +59,23 @@ def space_of(question: Question, options: Mapping[str, Any]) -> tuple[Space, lis
 def check_bounds(world: int, count: int, seed: int) -> None:
     graph, cluster, options = WORLDS[world]
     question = question_of(graph, cluster, 8)
-    plans = space_of(question, options)[1]
+    space, plans = space_of(question, options)
     bounds, scorer = Bounds(question), Scorer(question)
     for plan in random.Random(seed).sample(plans, count):
-        row, bound = scorer.score(plan), bounds.plan(plan)
+        # In the order of a search, which asks for all plans of a setup.
+        row, bound = scorer.score(plan), {p: bounds.plan(p) for p in space.plans(plan.setup)}[plan]
         if "reason" in row:
             continue
         assert bounds.setup_ps(plan.setup) <= row["step_ps"], plan
         assert bound.step_ps <= row["step_ps"], plan
         assert bound.peak_bytes <= row["peak_bytes"], plan
         assert bound.fits or not row["fits"], plan
-        # Nothing but the last sums and gathers runs beside the actions: the bound is the step.
-        if plan.zero < 2 and not dict(plan.setup.others).get("offload"):
-            assert bound.step_ps >= 0.8 * row["step_ps"], plan
+        # Nothing but the last sums and gathers runs beside the actions: the bound is the step. It
+        # leaves out what ranks of tp gather that was sent scattered.
+        others = dict(plan.setup.others)
+        if plan.zero < 2 and cluster != MIXED and not others.get("offload"):
+            least = 0.99 if others.get("scatter_gather") else 1
+            assert bound.step_ps >= least * row["step_ps"], plan
 
 
 @pytest.mark.parametrize("world", range(len(WORLDS)))
@@ -70,6 +87,22 @@ def test_bounds_hold(world: int) -> None:
 @pytest.mark.parametrize("world", range(len(WORLDS)))
 def test_bounds_hold_everywhere(world: int) -> None:
     check_bounds(world, 400, seed=world)
+
+
+def test_updates_are_those_of_no_other_kind_of_device() -> None:
+    """Whatever was asked before: of 9 layers rank 2, the slow one, has 2, as rank 1 of 8 stages."""
+    graph, cluster, _ = WORLDS[-1]
+    question = question_of(graph, cluster, 8)
+    few = {"pp": 4, "cp": 1, "tp": 1, "microbatch": 1, "recompute": "none", "zero": 1}
+    setup = space_of(question, few)[1][0].setup
+
+    def updates(*stages: int) -> list[Any]:
+        bounds = Bounds(question)
+        pieces, ground = bounds.pieces(setup, 1), bounds.ground(0)
+        return [ground.division(n).updated(pieces, 4)[:, 0].tolist() for n in stages][-1]
+
+    assert updates(4, 8) == updates(8)
+    assert updates(8, 4) == updates(4)
 
 
 SMALL = {"schedule": ["1F1B", "ZB-H1", "Interleaved1F1B"], "recompute": "none", "context": "ring"}

@@ -23,6 +23,7 @@ from ...lowering.hybrid.program import (
 from ...lowering.hybrid.replicas import gather, reduce
 from ...lowering.hybrid.templates import end_template, layer_template
 from ...models.large import Footprint, footprint, roles, update
+from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
 from ...models.large.shard import (
     classifier_kept,
@@ -107,7 +108,9 @@ class Pieces:
         self._tails: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def layers(self, kind: str) -> Ints:
-        """By kind of layer ``columns`` of its piece in actions of this kind; the least of ranks."""
+        """By kind of layer ``columns`` of its piece in actions of this kind: the least of ranks,
+        but the greatest of what is at most at once, which bounds subtract.
+        """
         if kind not in self._layers:
             program = self.program
             tables = [
@@ -116,7 +119,10 @@ class Pieces:
                 )
                 for rank in self.ranks
             ]
-            self._layers[kind] = np.minimum.reduce(tables)
+            least = np.minimum.reduce(tables)
+            for most in (MOST_GATHERED, MOST_REDUCED):
+                least[:, most] = np.maximum.reduce(tables)[:, most]
+            self._layers[kind] = least
         return self._layers[kind]
 
     def end(self, end: str, kind: str) -> Piece:
@@ -158,19 +164,23 @@ class Pieces:
 
     def updated(self, rank: int, counts: tuple[int, ...], layers: list[int]) -> tuple[int, int]:
         """How long the optimizer takes for these layers (``counts`` by kind) and the ends of a
-        rank, and the bytes that live there throughout.
+        rank, on the fastest, and the bytes that live there throughout.
         """
         has_ends = self.program.bucket(rank, NO_LAYER)[0] > 0
         key = (*counts, rank if has_ends else -1)
         if key not in self._tails:
             buckets = layers + [NO_LAYER] * has_ends
             p, shard = self.program.parallelism, self.program.shard
-            template = Template(rank, self.program.durations)
             loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes)
-            row = template.rows[template.compute(roles.UPDATE, loads)]
             held = persistent_bytes(self.program, rank, layers)
-            self._tails[key] = _least(template, row[2]), sum(held.values())
+            # Ranks of all sorts share the key.
+            fastest = min(self._updated_by(each, loads) for each in self.ranks)
+            self._tails[key] = fastest, sum(held.values())
         return self._tails[key]
+
+    def _updated_by(self, rank: int, loads: Loads) -> int:
+        template = Template(rank, self.program.durations)
+        return _least(template, template.rows[template.compute(roles.UPDATE, loads)][2])
 
 
 def columns(pieces: Sequence[Piece]) -> Ints:
