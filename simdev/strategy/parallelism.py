@@ -232,6 +232,11 @@ class Parallelism:
         return self.replicas, self.replicas // self.ep
 
     @property
+    def reduces_by_bucket(self) -> bool:
+        """Whether gradients are reduced microbatch by microbatch: alone no device shares any."""
+        return self.zero >= 2 and self.replicas > 1
+
+    @property
     def samples(self) -> int:
         """Samples of a step: the global batch."""
         return self.dp * self.microbatches * self.microbatch

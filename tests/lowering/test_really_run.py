@@ -146,6 +146,24 @@ def test_stand_ins_of_gradients_stay(zero: int) -> None:
         assert set(buffers.bytes[lasting]) == ({2 * four} if flash and zero < 2 else set())
 
 
+def test_alone_a_replica_is_alike_at_every_level() -> None:
+    offload = {"offload": ["activations"], "host_bandwidth": "20 GB/s", "prefetch": 0}
+    for pipeline in (
+        {"recompute": "full"},
+        {"bucket": 100_000_000, "recompute": "full", **offload},
+    ):
+        graph = {"model": "llama3.2-1b", "layers": 4, "length": 512}
+        plan = {"tp": 4, "pp": 2, "microbatches": 4, **pipeline}
+        steps = set()
+        for zero in range(4):
+            strategy = {"pipeline": {**plan, "zero": zero}}
+            report = run(
+                load_scenario({"graph": graph, "cluster": "dgx-h100", "strategy": strategy})
+            )
+            steps.add((report.step_ps, *(memory.peak for memory in report.memories)))
+        assert len(steps) == 1
+
+
 def test_inputs_are_gathered_again_beside_products_or_before_them() -> None:
     """Two a layer and one of the classifier, in the backward of every microbatch; beside a product
     as far as they take longer.

@@ -49,7 +49,8 @@ def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int])
         (turn, base)
         for template, base in zip(templates, bases, strict=True)
         for turn in template.turns
-        if p.zero == 3 or turn.layer != NO_LAYER  # else the ends fetch nothing
+        # Else the ends fetch nothing.
+        if (p.zero == 3 and p.replicas > 1) or turn.layer != NO_LAYER
     ]
     program.edges(
         (before.last + base_before, row + base)
