@@ -194,6 +194,8 @@ _KINDS = {
 SCHEDULES = ("GPipe", *_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
 """Those that may run several stages a rank."""
+SPLIT = tuple(name for name, kind in _KINDS.items() if kind.split)
+"""Those that do a backward in two actions."""
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 BIDIRECTIONAL = ("DualPipe",)

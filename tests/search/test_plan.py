@@ -14,6 +14,8 @@ from simdev.cli import main
 from simdev.errors import InputError
 from simdev.models.large import LARGE
 from simdev.search.plan import Space, choices_of, plans_of, question_of
+from simdev.search.plan.bounds import Bounds
+from simdev.search.plan.space import Setup
 from simdev.strategy.parallelism import Parallelism
 
 TINY = {"model": "llama3.2-1b", "layers": 4, "length": 512}
@@ -52,6 +54,41 @@ def test_stages_and_rounds_that_cannot_be_are_counted() -> None:
     illegal: Counter[str] = Counter()
     list(space("llama3-8b", 8, 6, pp=4, tp=1, dp=2, chunks=[2, 16]).setups(illegal))
     assert any(reason.startswith("chunks: 64 stages for 32 layers") for reason in illegal)
+
+
+EVERY = ["GPipe", "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2", "InterleavedZeroBubble", "ZB-2p"]
+
+
+def test_schedules_are_one_where_a_rank_alone_does_the_same() -> None:
+    options = {"recompute": "none", "zero": 0, "cp": 1, "tp": 1, "microbatch": 1, "schedule": EVERY}
+
+    def names(pp: int, **more: object) -> list[tuple[str, int]]:
+        whole = space("llama3.2-1b", 2, 8, pp=pp, **{**options, **more})
+        return [p[1:3] for setup in whole.setups(Counter()) for p in whole.plans(setup)]
+
+    assert names(1) == [("GPipe", 1), ("1F1B", 1), ("ZB-H1", 1), ("ZB-2p", 1)]
+    assert names(1, schedule="interleaved") == [("1F1B", 1)]
+    whole = "1F1B", 1
+    assert names(2, chunks=[1, 2], schedule=EVERY[1:3]) == [whole, ("Interleaved1F1B", 2)]
+    assert names(2, chunks=1, schedule=EVERY[2]) == [("Interleaved1F1B", 1)]
+
+
+def test_what_cannot_be_timed_is_refused_by_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    question, choices = question_of(TINY, "dgx-h100", 8), choices_of({**FEW, "microbatch": 1})
+    plain, of_setup = plans_of(question, choices), Bounds.setup_ps
+
+    def long(bounds: Bounds, setup: Setup) -> int:
+        if setup.layout.pp == 2:
+            raise InputError("message_latency: a task of the step takes more than 53 days")
+        return of_setup(bounds, setup)
+
+    monkeypatch.setattr(Bounds, "setup_ps", long)
+    counts = plans_of(question, choices).counts
+    assert counts.legal == plain.counts.legal
+    (count,) = (counts.refused or {}).values()
+    assert 0 < count < counts.legal
+    with pytest.raises(InputError, match="message_latency: a task"):
+        plans_of(question, choices_of({**FEW, "microbatch": 1, "pp": 2}))
 
 
 def test_the_frame_holds_the_fastest_plans_and_scenarios_that_open() -> None:
@@ -98,6 +135,10 @@ def test_the_front_is_of_steps_memory_and_devices() -> None:
         ({"tp": 3}, "no combination"),
         ({"microbatches": 4}, "follows from the global batch"),
         ({"speed": 4}, "is no field of a pipeline"),
+        ({"global_batch": 4}, "global_batch: is told with the question"),
+        ({"schedule": "DualPipe"}, "schedule: plans have one of GPipe, 1F1B.*, got DualPipe"),
+        ({"schedule": ["1F1B", "pipedream"]}, "schedule: plans have one of.*, got PipeDream"),
+        ({"schedule": 3}, "schedule: plans have one of.*, got 3"),
         ({"tp": 0}, "tp: must be a whole number"),
         ({"schedule": "2F2B"}, "schedule: must be one of"),
         ({"tp": 8, "recompute": "some"}, "recompute: must be one of"),

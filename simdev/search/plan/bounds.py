@@ -15,12 +15,12 @@ import numpy as np
 
 from ...lowering.hybrid.program import Program
 from ...models.large import shard_of
-from ...schedules import BACKWARD, FORWARD, SEARCHED, Schedule, named_schedule
+from ...schedules import BACKWARD, FORWARD, SEARCHED, SPLIT, Schedule, named_schedule
 from ...taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import Held, run_held
 from .ground import Division, Ground, flat_order
-from .path import SPLIT, Path
+from .path import Path
 from .pieces import CLASSIFIER, EMBEDDING, MAIN, Pieces
 from .question import Question
 from .space import Plan, Setup

@@ -74,6 +74,7 @@ class Ground:
         return Division(layers, counts, stage)
 
     def _devices(self, pp: int, rank: int) -> list[int]:
+        # As lowering.hybrid.grid.rank_grid deals them out.
         workers = list(self.cluster.workers)
         each = len(workers) // pp
         return workers[rank * each : (rank + 1) * each]

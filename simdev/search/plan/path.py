@@ -8,7 +8,7 @@ import numpy as np
 
 from ...models.large import buckets_of
 from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+from ...schedules import BACKWARD, FORWARD, INPUT, SPLIT, WEIGHT
 from ...taskgraph import Ints
 from ..kernels.compiling import Columns
 from ..kernels.pipelines import Pipeline, run_pipeline
@@ -26,9 +26,6 @@ from .pieces import (
     columns,
 )
 from .space import Plan
-
-SPLIT = "ZB-H1", "ZB-H2", "InterleavedZeroBubble"
-"""Schedules that do a backward in two actions."""
 
 
 class Path:
@@ -66,6 +63,7 @@ class Path:
         queues cannot run ahead or behind, of what these do for it.
         """
         times = np.zeros((self.pp * self.plan.chunks, 3), np.int64)
+        # The gates of lowering.hybrid.actions.
         ahead, behind = 1 + self.p.prefetch, 1 + self.p.in_flight * self.p.overlap
         for number, table in enumerate(self.tables):
             sent = table[:, GATHERED] - ahead * table[:, MOST_GATHERED]
@@ -187,6 +185,7 @@ class Path:
         program = self.pieces.program
         if not program.shard.model.tied or self.pp == 1:
             return
+        # The sizes of lowering.hybrid.tail.tie.
         p, shares = self.p, self.p.replicas if self.p.zero >= 2 else 1
         size = -(-program.shard.model.hidden * program.shard.vocabulary // shares)
         number = program.durations.transfer(0, self.pp - 1, size * p.gradient_bytes)

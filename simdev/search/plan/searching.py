@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import InputError
 from .bounds import Bounds
 from .outcome import Counts, Scored
 from .scoring import Record, Scores
@@ -51,11 +52,19 @@ class Search:
     _heap: list[tuple[int, int, int, Any, int]] = field(default_factory=list)
 
     def run(self, setups: Iterable[Setup], progress: Callable[[int], object]) -> None:
-        """All of it; ``progress`` hears how many plans are done with."""
+        """All of it; ``progress`` hears how many plans are done with. Raises InputError where none
+        can be simulated.
+        """
         place = 0
         for setup in setups:
-            heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 0, setup, 0))
-            place += self.space.count(setup)
+            count = self.space.count(setup)
+            try:
+                heapq.heappush(self._heap, (self.bounds.setup_ps(setup), place, 0, setup, 0))
+            except InputError as error:
+                self._refuse(error, count)
+            place += count
+        if not self._heap:
+            raise InputError(self.refused)
         done = 0
         while batch := self._next():
             records = self._simulated({place: plan for place, plan in batch})
@@ -113,7 +122,11 @@ class Search:
 
     def _expand(self, setup: Setup, place: int) -> None:
         for number, plan in enumerate(self.space.plans(setup)):
-            bound = self.bounds.plan(plan)
+            try:
+                bound = self.bounds.plan(plan)
+            except InputError as error:
+                self._refuse(error, 1)
+                continue
             least = self.least_bytes
             self.least_bytes = bound.peak_bytes if least is None else min(least, bound.peak_bytes)
             if bound.fits:
@@ -126,6 +139,9 @@ class Search:
         """Whether a plan may be among the best, or on the front where that is looked for."""
         may_be = self._may_be_best(step, plan.setup)
         return may_be or (self.front and not self._is_beaten(step, peak, plan))
+
+    def _refuse(self, error: InputError, count: int) -> None:
+        self.refused["; ".join(error.problems)] += count
 
     def _is_beaten(self, step: int, peak: int, plan: Plan) -> bool:
         """Whether a plan that was simulated is as good in all."""

@@ -2,8 +2,9 @@
 
 A *layout* deals the devices out to degrees, a *setup* adds what a microbatch is and what is made
 again, a *plan* adds the schedule and ZeRO. What differs in name alone counts once: one rank has no
-pipeline to schedule, one replica has nobody to share states with, and selective recomputation has
-nothing to repeat where attention keeps no scores.
+pipeline to fill, so schedules are one where its actions stand in one order; one replica has nobody
+to share states with, and selective recomputation has nothing to repeat where attention keeps no
+scores.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ from typing import Any, NamedTuple
 
 from ...errors import InputError, refuse
 from ...models.large import Transformer, shard_of, uses_flash
-from ...schedules import CHUNKED, full_name, round_of
+from ...schedules import CHUNKED, SEARCHED, full_name, order_of, round_of
+from ...schedules import SCHEDULES as NAMES
 from ...schedules.sizes import check_sizes
 from ...strategy.parallelism import CONTEXTS, MODULES, RECOMPUTES, Parallelism
+from ...units import written
 
 DEGREES = "dp", "cp", "tp", "pp", "ep"
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 """Those that are tried where nobody names others."""
+PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED)
+"""Those that may be named: steps of PipeDream overlap, DualPipe has stages on two ranks."""
+UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
+"""What stands for those of several chunks where a rank has one."""
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
 LISTS = {"offload", "recompute_modules"}
 LISTED = {"schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS}
 FOLLOWS = {
+    "global_batch": "is told with the question",
     "microbatches": "follows from the global batch",
     "table": "a plan has a schedule by its name",
     "stage_layers": "layers are dealt out evenly",
@@ -136,12 +144,21 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
             yield f"{name}: {FOLLOWS[name]}"
         elif not each:
             yield f"{name}: has no values"
+        elif name == "schedule":
+            yield from _schedule_problems(each)
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
                     Parallelism(**({name: value} | ({"dp": value} if name == "ep" else {})))
                 except InputError as error:
                     yield from error.problems
+
+
+def _schedule_problems(names: Sequence[Any]) -> Iterator[str]:
+    for name in names:
+        full = full_name(name) if isinstance(name, str) else written(name)
+        if full not in PLANNED:
+            yield f"schedule: plans have one of {', '.join(PLANNED)}, got {full}"
 
 
 def divisors(number: int) -> list[int]:
@@ -271,8 +288,7 @@ def _schedules(
     layers: int,
 ) -> tuple[list[tuple[str, int]], Counter[str]]:
     if pp == 1:
-        name = "1F1B" if {"1F1B", *CHUNKED} & set(names) else names[0]
-        return ([(name, 1)] if chosen is None or 1 in chosen else []), Counter()
+        return _alone(names, microbatches) if chosen is None or 1 in chosen else [], Counter()
     legal: list[tuple[str, int]] = []
     illegal: Counter[str] = Counter()
     for name in names:
@@ -280,12 +296,32 @@ def _schedules(
         for chunks in several if name in CHUNKED else (1,):
             if chosen is not None and chunks not in chosen:
                 continue
+            if chunks == 1 and UNCHUNKED.get(name) in names:
+                continue
             reason = _unrunnable(pp, microbatches, chunks, layers)
             if reason is None:
                 legal.append((name, chunks))
             else:
                 illegal[reason] += 1
     return legal, illegal
+
+
+def _alone(names: Sequence[str], microbatches: int) -> list[tuple[str, int]]:
+    """Schedules of a single rank, one for each order of its actions."""
+    orders: dict[Any, str] = {}
+    for name in names:
+        name = UNCHUNKED.get(name, name)
+        # Two microbatches tell orders apart; one of SEARCHED follows from times.
+        key = name if name in SEARCHED else _actions(name, min(microbatches, 2))
+        orders.setdefault(key, name)
+    return [(name, 1) for name in orders.values()]
+
+
+@cache
+def _actions(name: str, microbatches: int) -> tuple[Any, ...]:
+    """By place the kind and the microbatch of what a rank alone does."""
+    order = order_of(name, 1, microbatches)
+    return tuple(zip(order.kind[0].tolist(), order.microbatch[0].tolist(), strict=True))
 
 
 def _unrunnable(pp: int, microbatches: int, chunks: int, layers: int) -> str | None:
