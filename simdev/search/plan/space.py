@@ -30,7 +30,9 @@ SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
 PLANNED = (*(name for name in NAMES if name != "PipeDream"), *SEARCHED)
 """Those that may be named: steps of PipeDream overlap, DualPipe has stages on two ranks."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
-"""What stands for those of several chunks where a rank has one."""
+"""What is tried for those of several chunks where a rank has one. Alone it does the same; in a
+pipeline Interleaved1F1B of one chunk warms up twice as far, which is left out (ours).
+"""
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
 LISTS = {"offload", "recompute_modules"}
