@@ -41,7 +41,7 @@ class Ran:
         return 8 * self.machines[1]
 
     def scenario(self) -> dict[str, Any]:
-        """As in a file."""
+        """In the form of a file."""
         preset, nodes = self.machines
         return {
             "graph": {"model": self.model, **self.sizes},
@@ -210,10 +210,10 @@ def cells(ran: Ran, report: Report) -> tuple[str, ...]:
     mfu = f"{report.training.mfu:.1%}"
     peak = max(stage.memory.peak for stage in report.training.stages) / GIB
     time = f"{report.seconds:.2f}"
-    told = "-" if ran.seconds is None else f"{ran.seconds:.2f}"
+    published = "-" if ran.seconds is None else f"{ran.seconds:.2f}"
     if ran.seconds is not None:
         time += f" ({report.seconds / ran.seconds - 1:+.1%})"
-    return ran.name, f"{ran.devices:,}", plan_text(ran), told, time, mfu, f"{peak:.1f}"
+    return ran.name, f"{ran.devices:,}", plan_text(ran), published, time, mfu, f"{peak:.1f}"
 
 
 def chosen(parts: list[str]) -> Iterator[Ran]:

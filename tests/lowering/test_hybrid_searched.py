@@ -52,7 +52,7 @@ def test_the_times_are_those_of_the_stages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"])
 def test_reductions_are_hidden_by_gradients_of_weights(schedule: str) -> None:
-    """As the page tells: a split backward hides less of them."""
+    """A split backward hides less of them, which docs/large-models.md tells."""
     cells = []
     for zero in (1, 2):
         graph = {"model": "llama3-8b", "length": 2048}
