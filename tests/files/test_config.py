@@ -238,8 +238,8 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"{path}: model_type: missing" in capsys.readouterr().err
     line[2] = str(tmp_path)
     assert main(line) == 2
-    told = f'--model: "{tmp_path}" is a folder; name the file in it, like {path}'
-    assert capsys.readouterr().err.strip() == told
+    message = f'--model: "{tmp_path}" is a folder; name the file in it, like {path}'
+    assert capsys.readouterr().err.strip() == message
     path = str(write(tmp_path / "config.json", SMALL))
     scenario = {"version": 1, "graph": {"model": path}, **STEP, "strategy": "data-parallel"}
     assert main(["simulate", str(write(tmp_path / "s.json", scenario))]) == 2

@@ -255,13 +255,15 @@ def test_a_loop_that_writes_into_one_partition_gets_an_answer_of_each(queues, wa
 
 def afresh(partition: dict[str, Configuration], queues: str) -> int:
     """The step time of a question that shares nothing with any other."""
-    told = [(k, tuple(c.split.items()), c.devices, c.time) for k, c in partition.items()]
-    return step_ps_of(tuple(told), queues)
+    configurations = [(k, tuple(c.split.items()), c.devices, c.time) for k, c in partition.items()]
+    return step_ps_of(tuple(configurations), queues)
 
 
 @cache
-def step_ps_of(told: tuple[Any, ...], queues: str) -> int:
-    partition = {k: Configuration(dict(split), devices, time) for k, split, devices, time in told}
+def step_ps_of(configurations: tuple[Any, ...], queues: str) -> int:
+    partition = {
+        k: Configuration(dict(split), devices, time) for k, split, devices, time in configurations
+    }
     strategy = Strategy(partition=partition)
     return run(Scenario(layers(), machine(queues), CostModel(), strategy)).step_ps
 

@@ -240,9 +240,9 @@ def test_searches_beat_the_placers_on_gnmt(queues):
         search(oracle, method).cost.step_ps for method in ("single", "heft", "m-topo", "m-etf")
     ]
     for method in ("greedy", "annealing"):
-        found = search(oracle, method, prepare=["coplace"])
-        print(f"{method} {queues}: {found.cost.step_ps / 1e9:.1f} ms")
-        assert found.cost.step_ps < min(placed)
+        result = search(oracle, method, prepare=["coplace"])
+        print(f"{method} {queues}: {result.cost.step_ps / 1e9:.1f} ms")
+        assert result.cost.step_ps < min(placed)
 
 
 @QUEUED

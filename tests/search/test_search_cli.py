@@ -117,8 +117,8 @@ def test_what_is_found_for_steps_that_follow_one_another_is_confirmed(
     question |= {"strategy": strategy, "options": {"steps": steps}}
     (tmp_path / "s.json").write_text(json.dumps(question))
     best = tmp_path / "best.json"
-    told = ["--method", method, "--budget", "8", "-o", str(best), "--json"]
-    assert main(["search", str(tmp_path / "s.json"), *told]) == 0
+    options = ["--method", method, "--budget", "8", "-o", str(best), "--json"]
+    assert main(["search", str(tmp_path / "s.json"), *options]) == 0
     step_s = json.loads(capsys.readouterr().out)["step_time_s"]
     (tmp_path / "again.json").write_text(json.dumps(question | {"strategy": str(best)}))
     assert main(["simulate", str(tmp_path / "again.json"), "--json"]) == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...report.measures.difference import Difference
 from ...report.measures.throughput import Throughput
+from ...units import PS_PER_SECOND
 from .question import DEFAULTS, Question
 from .space import DEGREES, Plan
 
@@ -103,7 +104,10 @@ class Plans:
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:
         row, plan = scored.row, scored.plan
         devices = self.question.devices[plan.setup.layout.cluster]
-        figures = {"step_time_s": row["step_ps"] / 1e12, **{n: row[n] for n in FIGURES[1:]}}
+        figures = {
+            "step_time_s": row["step_ps"] / PS_PER_SECOND,
+            **{n: row[n] for n in FIGURES[1:]},
+        }
         cost = self._throughput(scored).to_json().get(COST)
         return (
             {"devices": devices}

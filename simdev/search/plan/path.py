@@ -100,7 +100,7 @@ class Path:
         if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
         if self.p.zero in (1, 2):
-            gathers = self._sent(False)
+            gathers = self._gathered()
         ready = np.maximum(clock, reduced)
         ready = np.maximum(ready, self._queued())
         self._tie(ready, ends)
@@ -160,15 +160,15 @@ class Path:
         np.maximum.at(latest, rank, (total - before).max(axis=1) + ready)
         return latest
 
-    def _sent(self, reduces: bool) -> Ints:
-        """By rank and queue: what all its buckets take."""
-        kinds = [self.pieces.sent(0, number, reduces) for number in self.ground.kinds]
+    def _gathered(self) -> Ints:
+        """By rank and queue: what gathering all its buckets takes."""
+        kinds = [self.pieces.sent(0, number, False) for number in self.ground.kinds]
         each = np.array(kinds, np.int64)
         total = np.zeros((self.pp, 2), np.int64)
         rank = np.arange(len(self.division.counts)) % self.pp
         np.add.at(total, rank, self.division.counts @ each)
         for home in {0, self.pp - 1}:
-            total[home] += self.pieces.sent(home, NO_LAYER, reduces)
+            total[home] += self.pieces.sent(home, NO_LAYER, False)
         return total
 
     def _queued(self) -> Ints:

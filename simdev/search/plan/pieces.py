@@ -14,6 +14,7 @@ import numpy as np
 
 from ...lowering.hybrid.buffers import persistent_bytes
 from ...lowering.hybrid.program import (
+    COMPUTE,
     DATA_QUEUE,
     EXPERT_DATA_QUEUE,
     LAST_MAIN_QUEUE,
@@ -34,12 +35,12 @@ from ...models.large.shard import (
 from ...schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 from ...taskgraph import Ints
 
-QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
+REPLICA_QUEUES = DATA_QUEUE, EXPERT_DATA_QUEUE
 # Of a piece as a row.
 MAIN, COMPUTED = 0, 1
 GATHERED, MOST_GATHERED, REDUCED, MOST_REDUCED = (slice(2 * i, 2 * i + 2) for i in range(1, 5))
 EMBEDDING, CLASSIFIER = "embedding", "classifier"
-ENDS = {  # by the action of an end: which those are that have a part in it
+ENDS_OF = {  # by the kind of action: the ends that have a part in it
     FORWARD: (EMBEDDING, CLASSIFIER),
     BACKWARD: (EMBEDDING, CLASSIFIER),
     INPUT: (CLASSIFIER,),
@@ -73,7 +74,7 @@ def piece_of(template: Template) -> Piece:
     for queue, length in zip(queues, ps, strict=True):
         if queue <= LAST_MAIN_QUEUE:
             main += length
-            if queue == 0:
+            if queue == COMPUTE:
                 computed = main
     gathers = [sent.row for turn in template.turns for sent in turn.gathers]
     reduces = [sent.row for turn in template.turns for sent in turn.reduced]
@@ -84,7 +85,7 @@ def _by_queue(
     queues: Sequence[int], ps: Sequence[int], rows: Iterable[int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """By queue of the replicas the sum of these rows and the largest of them."""
-    split = [[ps[row] for row in rows if queues[row] == queue] for queue in QUEUES]
+    split = [[ps[row] for row in rows if queues[row] == queue] for queue in REPLICA_QUEUES]
     first, second = split
     return (sum(first), sum(second)), (max(first, default=0), max(second, default=0))
 
@@ -127,7 +128,7 @@ class Pieces:
 
     def end(self, end: str, kind: str) -> Piece:
         """The embedding or the classifier in actions of this kind."""
-        if end not in ENDS[kind] or (kind == INPUT and end == EMBEDDING):
+        if end not in ENDS_OF[kind]:
             return NOTHING
         if (end, kind) not in self._ends:
             rank = 0 if end == EMBEDDING else self.program.schedule.ranks - 1
