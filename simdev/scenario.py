@@ -51,7 +51,7 @@ class Scenario:
     - ``costs``: profiles and datasheets; of a large model, by the ops that its kernels are like.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
-    - ``symmetry``: one device stands for those that run alike (see docs/symmetry.md).
+    - ``symmetry``: one device stands for those that run alike (see docs/explanation/symmetry.md).
     - ``steps``: "once", or "repeated": one step after another.
     - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
       with a unit, or "none".

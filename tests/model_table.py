@@ -1,6 +1,6 @@
-"""The table of docs/models.md, made by the builders, beside the published counts.
+"""The table of docs/reference/models.md, made by the builders, beside the published counts.
 
-``python tests/model_table.py`` writes it into docs/models.md.
+``python tests/model_table.py`` writes it into docs/reference/models.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simdev.graph import Graph
 from simdev.models import MODELS, build, parameter_count
 from simdev.semantics import op_class, op_work
 
-DOCS = Path(__file__).parent.parent / "docs" / "models.md"
+DOCS = Path(__file__).parent.parent / "docs" / "reference" / "models.md"
 START, END = "<!-- models -->", "<!-- end of models -->"
 PRODUCTS = ("gemm", "conv", "attention", "recurrent")
 
@@ -105,7 +105,7 @@ def rows() -> Iterator[str]:
 
 
 def table() -> str:
-    """The table of docs/models.md."""
+    """The table of docs/reference/models.md."""
     head = (
         "name | builder | sizes | ops | parameters | forward, GFLOP a sample | published parameters"
     )
@@ -114,7 +114,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Writes the table into docs/models.md."""
+    """Writes the table into docs/reference/models.md."""
     text = DOCS.read_text(encoding="utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     DOCS.write_text(before + table() + after, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""One example of every kind of op, and the table of docs/ops.md that follows from them.
+"""One example of every kind of op, and the table of docs/reference/ops.md that follows from them.
 
-``python tests/op_examples.py`` writes the table into docs/ops.md.
+``python tests/op_examples.py`` writes the table into docs/reference/ops.md.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from simdev.semantics import Call, Kind, Semantics, kinds, semantics_of, splits
 
-DOCS = Path(__file__).parent.parent / "docs" / "ops.md"
+DOCS = Path(__file__).parent.parent / "docs" / "reference" / "ops.md"
 START, END = "<!-- kinds -->", "<!-- end of kinds -->"
 
 
@@ -243,14 +243,14 @@ def rows() -> Iterator[str]:
 
 
 def table() -> str:
-    """The table of docs/ops.md."""
+    """The table of docs/reference/ops.md."""
     head = "kind | class | operands | outputs | attributes | axes of an example | operations"
     lines = [f"| {head} |", "|" + "---|" * 7, *(f"| {row} |" for row in rows())]
     return "\n".join([START, *lines, END])
 
 
 def main() -> None:
-    """Writes the table into docs/ops.md."""
+    """Writes the table into docs/reference/ops.md."""
     text = DOCS.read_text(encoding="utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     DOCS.write_text(before + table() + after, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The tables of docs/learning.md: the settings of every learner, made of its class.
+"""The tables of docs/explanation/learning.md: the settings of every learner, made of its class.
 
-``python tests/settings_tables.py`` writes them into docs/learning.md. What a setting means is read
-from the docstring of the class, whose bullets begin with names and go on with others after a full
-stop; what is said of several names holds for each. Fields that a base class brings may be told
-there.
+``python tests/settings_tables.py`` writes them into docs/explanation/learning.md. What a setting
+means is read from the docstring of the class, whose bullets begin with names
+and go on with others after a full stop; what is said of several names
+holds for each. Fields that a base class brings may be told there.
 
     - ``rate``: of a step. ``lower``, ``upper``: the bounds of it.
 """
@@ -19,14 +19,14 @@ from typing import Any
 
 from simdev.search import METHODS
 
-DOCS = Path(__file__).parent.parent / "docs" / "learning.md"
+DOCS = Path(__file__).parent.parent / "docs" / "explanation" / "learning.md"
 START, END = "<!-- settings -->", "<!-- end of settings -->"
 NAMES = re.compile(r"``\w+``(?:, ``\w+``)*: ")
 COLUMNS = ("default", "published", "what it is")
 
 
 def written() -> str:
-    """A table for each learner, in the order of METHODS, as it stands in docs/learning.md."""
+    """A table for each learner, in the order of METHODS, as it stands in the page."""
     tables = [table(name) for name in METHODS if METHODS[name].learner]
     return "\n\n".join([START, *tables, END])
 
@@ -74,7 +74,7 @@ def plain(value: object) -> str:
 
 
 def main() -> None:
-    """Writes the tables into docs/learning.md."""
+    """Writes the tables into docs/explanation/learning.md."""
     text = DOCS.read_text(encoding="utf-8")
     before, after = text.split(START)[0], text.split(END)[1]
     DOCS.write_text(before + written() + after, encoding="utf-8")

@@ -91,13 +91,13 @@ def preset_rows() -> list[tuple[str, ...]]:
 
 
 def preset_table() -> str:
-    """The presets as a table in Markdown, which docs/clusters.md holds."""
+    """The presets as a table in Markdown, which docs/reference/clusters.md holds."""
     return _markdown(HEAD, [(f"`{name}`", *cells) for name, *cells in preset_rows()])
 
 
 def device_table() -> str:
     """The kinds of device as a table in Markdown, peaks dense and of one direction, which
-    docs/clusters.md holds too.
+    docs/reference/clusters.md holds too.
     """
     from ..files.device import device_presets
     from ..units import format_bandwidth, format_capacity

@@ -64,7 +64,7 @@ EPILOG = """formats, told from what the file holds, and what they become:
   nvidia-smi-topo   output of nvidia-smi topo -m                        cluster
   nccl-tests        output of nccl-tests                                tables of collectives
 
-docs/importers.md tells how each is read."""
+docs/how-to/importers.md tells how each is read."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ DESCRIPTION = (
 )
 OPTIONS = (
     ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin)"),
-    ("--method", "NAME", "see docs/search.md; a wrong name lists them"),
+    ("--method", "NAME", "see docs/how-to/search.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),
     ("--seed", "K", "of what is random (default 0)", {"default": 0}),

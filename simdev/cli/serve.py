@@ -12,7 +12,7 @@ from .options import DONE
 HELP = "answer requests for step times: JSON lines on stdin and stdout, or HTTP"
 DESCRIPTION = (
     "Answers one JSON request a line, until stdin ends: load, score, batch, trace, session, "
-    "propose, accept, reject, stats, ping, shutdown (docs/serve.md)."
+    "propose, accept, reject, stats, ping, shutdown (docs/how-to/serve.md)."
 )
 OPTIONS = (
     ("--http", "", "serve POST requests on 127.0.0.1 instead; prints the URL"),

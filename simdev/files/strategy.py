@@ -1,4 +1,4 @@
-"""Strategies from and to JSON, with their policies of synchronisation (docs/sync.md) and pipelines.
+"""Strategies from and to JSON, with their policies of synchronisation and their pipelines.
 
 An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
 "gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An

@@ -54,7 +54,7 @@ def model(
             step = StepBuilder(name.format(**given.arguments), *of_step)
             return training_graph(forward(step, *given.args[: len(sizes)]))
 
-        # For help(), and for the tables of docs/models.md, which list the defaults.
+        # For help(), and for the tables of docs/reference/models.md, which list the defaults.
         vars(build)["__signature__"] = signature
         return build
 

@@ -2,7 +2,7 @@
 POST.
 
 ``protocol`` turns a request into a reply over a ``ServerState`` and knows no streams; ``stdio`` and
-``http`` carry the bytes. Answers are the library's, bit for bit; docs/serve.md describes the
+``http`` carry the bytes. Answers are the library's, bit for bit; docs/how-to/serve.md describes the
 messages.
 """
 

@@ -11,7 +11,7 @@ from ..errors import DeadlockError, InputError, MissingCostError, SimdevError
 
 
 class RequestError(SimdevError):
-    """A request that is not answered, by a code that docs/serve.md explains."""
+    """A request that is not answered, by a code that docs/how-to/serve.md explains."""
 
     def __init__(self, problem: str, code: str = "invalid") -> None:
         self.problem, self.code = problem, code

@@ -3,7 +3,7 @@
 A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It
 goes by an all-reduce over the workers, or to a server that adds it up and hands the sum out.
 Parcels are sent in the order of their priority, and parameters gate the next step's ops that read
-them, so the step time is a period (docs/sync.md).
+them, so the step time is a period (docs/reference/sync.md).
 
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
 al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac

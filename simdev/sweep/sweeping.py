@@ -41,7 +41,7 @@ def sweep(
         every combination. A list of such grids is taken one after another.
     n_jobs
         So many at once, -1 on all cores (needs joblib). None: what an enclosing
-        ``joblib.parallel_config`` says, which may name a cluster (docs/sweeps.md), else one.
+        ``joblib.parallel_config`` says, which may name a cluster (docs/how-to/sweeps.md), else one.
     journal
         A file to which every finished row is appended at once. A sweep that finds rows there does
         not simulate them again, as long as neither the scenario, nor a file it names, nor simdev
@@ -49,11 +49,11 @@ def sweep(
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
-    The columns are told in docs/sweeps.md. A scenario that does not fit has the status "infeasible"
-    and a step time all the same; one that cannot be simulated has the status "failed". Both have a
-    reason, and neither stops the sweep. A failure that depends on the machine (out of memory, a
-    dead worker) is not kept in the journal. Raises InputError for a grid that cannot be, and for a
-    journal that cannot be written or that another sweep holds.
+    The columns are told in docs/how-to/sweeps.md. A scenario that does not fit has the status
+    "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
+    Both have a reason, and neither stops the sweep. A failure that depends on the machine
+    (out of memory, a dead worker) is not kept in the journal. Raises InputError
+    for a grid that cannot be, and for a journal that cannot be written or that another sweep holds.
     """
     # pandas takes half a second, which a grid that cannot be shall not cost.
     rows = list(rows_of(scenarios, points(grid)))

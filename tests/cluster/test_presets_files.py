@@ -366,14 +366,14 @@ def generated(page: str, mark: str) -> str:
 
 
 def test_the_tables_of_the_documents_are_those_of_the_presets() -> None:
-    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "clusters.md").read_text(encoding="utf-8")
     assert generated(page, "simdev clusters --markdown") == preset_table()
     assert generated(page, "device_table") == device_table()
     assert [row[0] for row in preset_rows()] == list(preset_names())
 
 
 def test_what_the_page_of_clusters_shows_works(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "clusters.md").read_text(encoding="utf-8")
     blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
     counts = [
         sum(d.runs_ops for d in read_cluster(one.get("cluster", one)).devices) for one in blocks[1:]

@@ -348,7 +348,7 @@ def test_choices_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_the_page_on_collectives_is_right(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "collectives.md").read_text()
     (question,) = (
         json.loads(source) for source in re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     )

@@ -62,7 +62,7 @@ def test_the_question_of_the_guide_has_its_answer(tmp_path, monkeypatch, capsys)
     from simdev.cli import main
 
     monkeypatch.chdir(tmp_path)
-    guide = (README.parent / "docs" / "guide.md").read_text()
+    guide = (README.parent / "docs" / "tutorials" / "guide.md").read_text()
     question = re.findall(r"```json\n(.*?)```", guide, re.DOTALL)[0]
     Path("first.json").write_text(question)
     (command,) = re.findall(r"^    simdev (simulate .*)$", guide, re.MULTILINE)
@@ -89,7 +89,7 @@ def test_the_comparison_of_the_page_comes_out(monkeypatch, capsys):
     from simdev.cli import main
 
     monkeypatch.chdir(README.parent)
-    page = (README.parent / "docs" / "search.md").read_text()
+    page = (README.parent / "docs" / "how-to" / "search.md").read_text()
     (command, printed), *_ = re.findall(
         r"^    simdev (search \S+ --prepare.*?\n)\n.*?```text\n(.*?)```",
         page,
@@ -104,7 +104,7 @@ def test_the_comparison_of_the_page_comes_out(monkeypatch, capsys):
     assert rows(capsys.readouterr().out) == rows(printed)
 
 
-PAGES = sorted(README.parent.glob("docs/*.md"))
+PAGES = sorted(README.parent.glob("docs/**/*.md"))
 
 
 def python_of(page: Path) -> str:
@@ -171,7 +171,7 @@ def test_commands_of_the_documents_exist(page, capsys):
 
 
 def test_links_of_the_documents_lead_somewhere():
-    for page in [README, *README.parent.glob("docs/*.md")]:
+    for page in [README, *PAGES]:
         for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             assert target.startswith("https://") or (page.parent / target).exists(), (
                 page.name,

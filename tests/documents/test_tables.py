@@ -25,9 +25,15 @@ from simdev.strategy.sync import PRESETS
 ROOT = Path(__file__).parents[2]
 
 
+def page_named(name: str) -> str:
+    """The text of the page of that name, in whichever part of the documents it stands."""
+    (page,) = (ROOT / "docs").rglob(name)
+    return page.read_text(encoding="utf-8")
+
+
 def tables(page: str) -> Iterator[tuple[str, list[list[str]]]]:
     """(head, rows) of each table of a page; cells are cut at bars that no backslash escapes."""
-    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / page).read_text(), re.MULTILINE):
+    for table in re.findall(r"(?:^\|.*\n)+", page_named(page), re.MULTILINE):
         head, _, *rows = table.splitlines()
         cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
         yield head.strip("| "), cells
@@ -84,7 +90,7 @@ def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable
     ("key", "known"), [("queues", QUEUES), ("transfer", TRANSFERS), ("order", POLICIES)]
 )
 def test_the_values_of_a_key_are_told_with_the_formats(key: str, known: Iterable[str]) -> None:
-    text = (ROOT / "docs" / "formats.md").read_text()
+    text = page_named("formats.md")
     if key == "order":
         rows = [rows for title, rows in tables("formats.md") if title.startswith("`order`")]
         (text,) = [" ".join(first for first, *_ in table) for table in rows]

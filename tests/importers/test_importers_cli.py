@@ -34,7 +34,7 @@ from simdev.importers import (
 )
 from simdev.report import run
 
-PAGE = Path(__file__).parents[2] / "docs" / "importers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "importers.md"
 TRACE = {
     "traceEvents": [
         {

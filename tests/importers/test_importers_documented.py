@@ -13,7 +13,7 @@ from simdev import load_scenario
 from simdev.cli import main
 from simdev.report import run
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "importers.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "importers.md").read_text()
 SECTION = PAGE[PAGE.index("## Chakra traces") : PAGE.index("## Clusters and collectives")]
 COMMANDS = re.findall(r"^    simdev (import .*)$", SECTION, re.MULTILINE)
 

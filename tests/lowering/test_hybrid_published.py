@@ -21,7 +21,7 @@ from simdev.models.large import LARGE, footprint, large_model, shard_of
 from simdev.strategy.parallelism import Parallelism
 from simdev.units import parse_time
 
-PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 
 # Hugging Face's counts of the released models; for the others the published billions.
 PARAMETERS = {

@@ -15,7 +15,7 @@ from simdev.models.large import Transformer, shard_of
 from simdev.report import Report
 from simdev.strategy.parallelism import Parallelism
 
-PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 PLAN = Parallelism(pp=4, tp=2, microbatches=12, microbatch=2)
 
 
@@ -52,7 +52,7 @@ def test_the_times_are_those_of_the_stages() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1F1B", "ZB-H1", "ZB-1p", "ZB-2p"])
 def test_reductions_are_hidden_by_gradients_of_weights(schedule: str) -> None:
-    """A split backward hides less of them, which docs/large-models.md tells."""
+    """A split backward hides less of them, which docs/reference/large-models.md tells."""
     cells = []
     for zero in (1, 2):
         graph = {"model": "llama3-8b", "length": 2048}

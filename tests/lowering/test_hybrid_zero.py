@@ -23,7 +23,7 @@ from simdev.models.large.roles import DATA, PIPELINE
 from simdev.strategy.parallelism import Parallelism
 from specs import SPEC
 
-PAGE = (Path(__file__).parents[2] / "docs" / "large-models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "large-models.md").read_text()
 A100 = CostModel(specs=datasheets((), ["a100-80"], ()))
 DEGREES = [(2, 1, 1), (3, 1, 1), (4, 1, 1), (8, 1, 1), (2, 2, 1), (2, 1, 2), (2, 1, 4), (4, 2, 1)]
 

@@ -205,7 +205,9 @@ def test_a_captured_transformer_is_cut_along_its_samples() -> None:
 
 def test_the_strategy_of_the_document_is_the_shipped_one() -> None:
     (block,) = re.findall(
-        r"```json\n(.*?)```", (SHIPPED / "docs" / "strategies.md").read_text(), re.DOTALL
+        r"```json\n(.*?)```",
+        (SHIPPED / "docs" / "reference" / "strategies.md").read_text(),
+        re.DOTALL,
     )
     shipped = read_strategy(SHIPPED / "scenarios" / "strategies" / "vgg-16-optcnn.json")
     assert read_strategy(json.loads(block)) == shipped

@@ -62,7 +62,7 @@ def test_lower_takes_one_step_but_no_credit_and_the_oracle_answers_with_the_peri
     assert simulate(lower_prepared(prepared, free)).end_ps > oracle(free).step_ps
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "sync.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sync.md"
 
 
 def test_the_page_runs_and_tells_every_policy_and_setting(

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from simdev.measure import import_trace, trace_profile, trace_step  # noqa: E402
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "importers.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "importers.md").read_text()
 SECTION = PAGE[PAGE.index("## Traces of torch.profiler") : PAGE.index("## ONNX")]
 F = torch.nn.functional
 
@@ -38,7 +38,7 @@ def recipe(tmp_path_factory):
     (source,) = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        exec(compile(source, "docs/importers.md", "exec"), {})
+        exec(compile(source, "docs/how-to/importers.md", "exec"), {})
     return folder
 
 

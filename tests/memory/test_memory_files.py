@@ -47,7 +47,7 @@ def test_outputs_only_counts_outputs_until_the_last_consumer_anywhere_is_done() 
 
 
 def test_the_example_of_the_docs_is_an_option() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "explanation" / "memory.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     MemoryModel(**json.loads(example))
 

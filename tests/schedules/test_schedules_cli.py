@@ -20,7 +20,7 @@ from simdev.report.measures.pipeline import PipelineUse, pipeline_use
 from simdev.schedules import named_schedule, stage_times
 from simdev.trace import Trace
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "pipelines.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md"
 TIMES = [
     "--forward",
     "18.522ms",

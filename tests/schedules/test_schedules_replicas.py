@@ -100,7 +100,8 @@ def test_a_slow_replica_sets_the_rhythm() -> None:
 )
 def test_balanced_stages(replicas: tuple[int, ...], together: Fraction, apart: Fraction) -> None:
     """A replica of stage s takes 3 r_s, so that no stage alone needs more than 3 a microbatch, as
-    PipeDream plans. The table of docs/pipelines.md: replicas that wait for one another, and not.
+    PipeDream plans. The table of docs/reference/pipelines.md: replicas that wait for one
+    another, and not.
     """
     times = list(replicas), [2 * count for count in replicas]
     schedule = round_robin(replicas, 16 * max(replicas))

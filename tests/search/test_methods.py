@@ -1,4 +1,4 @@
-"""The table of methods, and the one in docs/search.md that says what they do."""
+"""The table of methods, and the one in docs/how-to/search.md that says what they do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simdev.search import METHODS, PREPARATIONS
 from simdev.search.methods import BAECHI
 from simdev.search.prepare import RULES
 
-DOCS = (Path(__file__).parents[2] / "docs" / "search.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).parents[2] / "docs" / "how-to" / "search.md").read_text(encoding="utf-8")
 
 
 def rows(heading: str) -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ from sweeps import ROOT, TINY, bandwidths, kept
 from waiting import HANGS, wait_until
 
 joblib = pytest.importorskip("joblib", reason="more than one job needs joblib")
-DOCUMENT = (ROOT / "docs" / "sweeps.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
 SMALL = TINY["cluster"] | {"devices": [{"name": "gpu:0", "memory": 5}, {"name": "gpu:1"}]}
 SOURCES = [
     TINY,
@@ -200,7 +200,7 @@ def test_columns_of_the_document_are_those_of_the_table() -> None:
 
 @pytest.mark.slow
 def test_a_dask_cluster_answers_like_one_process(tmp_path: Path) -> None:
-    """The cluster run of docs/sweeps.md, beside the same sweep alone."""
+    """The cluster run of docs/how-to/sweeps.md, beside the same sweep alone."""
     pytest.importorskip("distributed", reason="Dask is not installed")
     (source,) = re.findall(r"```python dask\n(.*?)```", DOCUMENT, re.DOTALL)
     check = (

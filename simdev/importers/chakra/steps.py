@@ -278,7 +278,7 @@ class _Builder:
         self, meeting: Sequence[Ranked], names: Sequence[str], kind: str, size: int
     ) -> list[_Done]:
         """One op over all ranks, with the operands that a collective of its kind has
-        (docs/collectives.md).
+        (docs/reference/collectives.md).
         """
         (rank, node), count = meeting[0], len(names)
         read, made = _operands(kind, count, size)

@@ -1,8 +1,8 @@
 """Operators of ONNX in the kinds of simdev: the kind, which inputs are data, the attributes.
 
-Kinds, operand order and attributes are those of docs/ops.md, which are PyTorch's where PyTorch has
-the operator: so a profile measured there answers. Operators that PyTorch would run as views
-(Reshape, Transpose, ..) are none here.
+Kinds, operand order and attributes are those of docs/reference/ops.md, which are PyTorch's where
+PyTorch has the operator: so a profile measured there answers. Operators that PyTorch would run as
+views (Reshape, Transpose, ..) are none here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The pass that lays a synchronisation policy over the task graph of a step: parcels, messages,
 sums.
 
-One mechanism (slice function, priority key, credit, server order, sums as a resource); docs/sync.md
-tells the policies.
+One mechanism (slice function, priority key, credit, server order, sums as a resource);
+docs/reference/sync.md tells the policies.
 """
 
 from __future__ import annotations

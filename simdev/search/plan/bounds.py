@@ -3,7 +3,7 @@
 Of the edges of a step those are kept that join whole actions: on each rank one after the other in
 the order of the schedule, and across ranks by what they send. All starts of the step meet these, so
 its longest path is no longer than the step; queues that it leaves out (of transfers, of the
-replicas) count by their load. docs/plan.md has the proofs.
+replicas) count by their load. docs/how-to/plan.md has the proofs.
 """
 
 from __future__ import annotations

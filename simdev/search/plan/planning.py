@@ -82,7 +82,8 @@ def plan(
         Further parts of a scenario: ``profile``, ``devices``.
 
     The first row is the best of all plans there are: none is left out but those proved slower or
-    too large (docs/plan.md). Raises InputError where no combination is legal, with the reasons.
+    too large (docs/how-to/plan.md). Raises InputError where no combination is legal, with the
+    reasons.
     """
     question = question_of(model, cluster, global_batch, nodes, sequence, parts, price)
     choices = choices_of(options)
