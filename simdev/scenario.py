@@ -189,8 +189,9 @@ class Outcome:
 def load_scenario(
     path: str | os.PathLike[str] | Mapping[str, Any], limit: Number | None = None
 ) -> Scenario:
-    """The scenario of a file (or of an object of the same shape), whatever its graph and its
-    strategy are. ``limit`` takes the place of that of the file (None: that counts).
+    """The scenario of a file, of an example by its name (``simdev examples`` lists them) or of an
+    object of the same shape, whatever its graph and its strategy are. ``limit`` takes the place of
+    that of the file (None: that counts).
 
     Raises InputError with every problem of every file that it names.
     """

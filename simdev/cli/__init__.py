@@ -24,6 +24,7 @@ from . import (
     check,
     clusters,
     compare,
+    examples,
     family,
     import_,
     pipeline,
@@ -40,7 +41,7 @@ from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, 
 
 VERBS = (
     simulate, sweep, report, compare, plan, search, train, family, pipeline, check, import_,
-    calibrate, profile, serve, clusters,
+    calibrate, profile, serve, clusters, examples,
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ DESCRIPTION = (
 )
 STEPS = ".csv"
 OPTIONS = (
-    ("file", "SCENARIO", "the scenario (JSON, may be gzipped)"),
+    ("file", "SCENARIO", "the scenario (JSON, may be gzipped), or an example's name"),
     (
         "trace",
         "TRACE",
@@ -41,8 +41,11 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
+
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
+    args.file = scenario_path(args.file)
     if args.fit == HOST:
         return _fit_host(args)
     if args.fit is not None and HOST in str(args.fit).split(","):

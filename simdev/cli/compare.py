@@ -19,7 +19,11 @@ DESCRIPTION = (
     "Compares two steps, each a scenario or a saved run, part by part; parts are matched by name."
 )
 OPTIONS = (
-    ("first", "A", "a scenario or a saved run (JSON, may be gzipped; - is stdin)"),
+    (
+        "first",
+        "A",
+        "a scenario (or an example's name) or a saved run (JSON, may be gzipped; - is stdin)",
+    ),
     ("second", "B", "another one"),
     ("-o --out", "OUT", "write a page too, with both on one time axis (.html)"),
     ("--price", "$", "of an hour of each device: adds what samples and tokens cost"),
@@ -29,10 +33,11 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
     from ..report.page import compare_data, is_results, page
 
     require_price(args.price)
-    files = [args.first, args.second]
+    files = [scenario_path(args.first), scenario_path(args.second)]
     if files == ["-", "-"]:
         raise InputError("A and B: only one of them can be stdin")
     for file in filter(is_results, files):

@@ -23,7 +23,8 @@ OPTIONS = (
     (
         "file",
         "FILE",
-        "a scenario, a saved run (JSON, may be gzipped; - is stdin), or results (.csv, .parquet)",
+        "a scenario (or an example's name), a saved run (JSON, may be gzipped; - is stdin), or "
+        "results (.csv, .parquet)",
     ),
     ("-o --out", "OUT", "the page (.html)"),
     ("--json", "", "print the figures of a step as JSON, what if included"),
@@ -34,8 +35,10 @@ OPTIONS = (
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
     from ..report.page import is_results, page, read_results, results_data, run_data
 
+    args.file = scenario_path(args.file)
     if args.out is None and not args.json:
         args.usage_error("the following arguments are required: -o/--out (or --json)")
     require_price(args.price)

@@ -31,7 +31,7 @@ DESCRIPTION = (
     "into memory."
 )
 OPTIONS = (
-    ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin)"),
+    ("file", "SCENARIO", "the scenario (JSON, may be gzipped; - is stdin), or an example's name"),
     ("--method", "NAME", "see docs/how-to/search.md; a wrong name lists them"),
     ("--budget", "N", "placements to evaluate at most (default: the method's)"),
     ("--seconds", "S", "time to search at most"),
@@ -73,7 +73,10 @@ EARLY = "interrupted before there was an answer: nothing is written"
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
+
     several.check_options(args)
+    args.file = scenario_path(args.file)
     outputs = {"output": JSON, "save_policy": (".safetensors",), "plot": PICTURES}
     with ExitStack() as stack:
         with _unanswered():

@@ -22,7 +22,12 @@ OUTPUTS = {"gantt": PICTURES, "trace": JSON, "save": JSON}
 HELP = "simulate a scenario: step time, utilization, memory, critical path"
 DESCRIPTION = "Simulate one training step. Exits 1 where the step does not fit into memory."
 OPTIONS = (
-    ("file", "FILE", "the scenario (JSON, may be gzipped; - is stdin)", {"nargs": "?"}),
+    (
+        "file",
+        "FILE",
+        "the scenario (JSON, may be gzipped; - is stdin), or an example's name",
+        {"nargs": "?"},
+    ),
     (
         "--engine",
         "",
@@ -114,6 +119,10 @@ GROUPS = {
 
 def run(args: argparse.Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
+    from ..files.examples import scenario_path
+
+    if args.file is not None:
+        args.file = scenario_path(args.file)
     with output_files(args, OUTPUTS, _inputs(args)) as out:
         from ..report import analyze
         from ..report.figures import report_figure

@@ -21,7 +21,12 @@ DESCRIPTION = (
     "row too; exits 2 where a scenario failed. Killed and started again, it goes on where it was."
 )
 OPTIONS = (
-    ("files", "FILE", "scenarios (JSON, may be gzipped; - is stdin)", {"nargs": "+"}),
+    (
+        "files",
+        "FILE",
+        "scenarios (JSON, may be gzipped; - is stdin), or examples' names",
+        {"nargs": "+"},
+    ),
     (
         "--set",
         "PATH=V,V",

@@ -28,6 +28,7 @@ from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .collectives import with_tables
 from .device import device_names, read_device
+from .examples import scenario_path
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
 from .model import read_sizes, sizes_of
@@ -133,8 +134,8 @@ def read_scenario(
     try_placement: bool = True,
     limit: Any = None,
 ) -> ScenarioFiles:
-    """The parts of a scenario file, or of an object already parsed (its paths are relative to the
-    working directory).
+    """The parts of a scenario file, which may be an example by its name, or of an object already
+    parsed (its paths are relative to the working directory).
 
     The strategy tells whether a model's name means its graph or, under a pipeline, its sizes.
     Graph, cluster, profiles, datasheets and strategy are read through ``reading``, so that many
@@ -143,7 +144,7 @@ def read_scenario(
     InputError with every problem of every file at once, each with the name of its file.
     """
     if isinstance(source, (str, os.PathLike)):
-        path = os.fspath(source)
+        path = scenario_path(os.fspath(source))
         folder = "" if path == "-" else os.path.dirname(path)
         reader = _Reader(label(path), folder, reading, try_placement, limit)
         return reader.files(parsed(path, limit), True)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import preset_names
+from ..files.examples import scenario_path
 from ..files.named import config_path, table_path
 from ..files.paths import shown
 from ..files.reading import label, read_json
@@ -164,7 +165,7 @@ def _row(name: str, source: Source, settings: Mapping[str, Any], sources: Source
         if isinstance(source, Mapping):
             document, folder = source, ""
         else:
-            path = os.fspath(source)
+            path = scenario_path(os.fspath(source))
             document, folder = _document(sources.read(path)), os.path.dirname(path)
         document = with_fields(document, settings, folder, sources.read)
         return Row(name, settings, _document_point(document, os.path.abspath(folder), sources))

@@ -1,0 +1,52 @@
+"""Where the examples lie that ship with simdev: scenarios, the profiles and graphs that they name,
+and notebooks.
+
+In a clone they stand at the top of the repository, beside the package; a wheel holds them inside it
+(setup.py copies them there).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from ..errors import InputError
+from .paths import meant, shipped
+
+FOLDERS = ("scenarios", "profiles", "notebooks")
+_PACKAGE = Path(__file__).parent.parent
+
+
+@cache
+def examples_folder() -> Path:
+    """The folder that holds FOLDERS, wherever simdev is installed. Raises InputError where they are
+    missing.
+    """
+    for folder in (_PACKAGE / "examples", _PACKAGE.parent):
+        if all((folder / name).is_dir() for name in FOLDERS):
+            return folder
+    raise InputError(
+        f"the examples are missing from {_PACKAGE}: install simdev anew, from a wheel or a clone"
+    )
+
+
+def scenario_names() -> tuple[str, ...]:
+    """The scenarios that ship, by the names of their files without ending, sorted."""
+    return shipped(examples_folder() / "scenarios")
+
+
+def scenario_path(source: str) -> str:
+    """Where a scenario lies that is named by a path, or as an example that ships; a file of that
+    name goes first, as with presets.
+
+    Raises InputError for a word that is neither.
+    """
+    is_word = source not in ("", "-") and not any(c in source for c in "./\\\0")
+    if not is_word or os.path.lexists(source):
+        return source
+    names = scenario_names()
+    if source in names:
+        return str(examples_folder() / "scenarios" / f"{source}.json")
+    hint = meant(source, names, '"simdev examples" lists those that ship')
+    raise InputError(f"neither a file nor an example; {hint}", source)

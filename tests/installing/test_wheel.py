@@ -1,0 +1,48 @@
+"""What a wheel holds: the package with its presets and pages, and the examples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("scenarios", "profiles", "notebooks")
+
+
+def files(folder: Path) -> set[str]:
+    """The files in a folder by their paths there, without what a run or an editor leaves."""
+    return {path.relative_to(folder).as_posix() for path in _walked(folder)}
+
+
+def _walked(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_dir() and not path.name.startswith((".", "__")):
+            yield from _walked(path)
+        elif path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"):
+            yield path
+
+
+def test_a_wheel_holds_every_module_and_every_example(tmp_path: Path) -> None:
+    """Built into a folder, which the wheel is a zip of."""
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    built = files(tmp_path / "simdev")
+    assert files(ROOT / "simdev") <= built
+    examples = {f"examples/{name}/{path}" for name in FOLDERS for path in files(ROOT / name)}
+    assert built - files(ROOT / "simdev") == examples
+    assert len(examples) > 100
+
+    where = "from simdev.files.examples import *; print(examples_folder(), *scenario_names())"
+    printed = subprocess.run(
+        [sys.executable, "-c", where],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    folder, *names = printed.stdout.split()
+    assert Path(folder) == tmp_path / "simdev" / "examples"
+    assert names == sorted(path.stem for path in (ROOT / "scenarios").glob("*.json"))
