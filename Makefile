@@ -12,7 +12,9 @@ SETUP := setup.cfg pyproject.toml constraints.txt
 # Byte code is made of what is imported, when it is: most of what is installed never is.
 PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: help run test slow lint kernels bench clean distclean
+APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Retries=1 -o Acquire::http::Timeout=20
+
+.PHONY: help run test slow lint kernels browser bench clean distclean
 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
@@ -31,6 +33,7 @@ run: $(CORE)
 # files come in the order of tests/conftest.py.
 test: $(DEV)
 	@$(MAKE) --no-print-directory -j2 lint kernels
+	@$(MAKE) --no-print-directory browser
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # Tests of random examples draw all of them here (tests/conftest.py). pytest exits 5 where no test was
@@ -46,6 +49,13 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config setup.cfg --no-logo
+
+# Tests open pages in a real browser. Where there is none, Debian's is installed if that may be done here;
+# else those tests are skipped, and this line says how to get one.
+browser: $(DEV)
+	@$(BIN)/python tests/browser/browsers.py >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& echo "installing Debian's chromium for the tests of pages ..." && $(APT) update && $(APT) install \
+		--no-install-recommends chromium fonts-dejavu-core; } >&2 || $(BIN)/python tests/browser/browsers.py || true
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.engine

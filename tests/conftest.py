@@ -38,6 +38,7 @@ LONG = (
     "report/test_whatif.py",
     "engine/test_engines.py",
     "sweep/test_sweep_ends.py",
+    "browser/test_pages.py",
     "measure/test_torch_models.py",
     "measure/test_any_models.py",
     "lowering/test_sync_p3.py",

@@ -127,7 +127,7 @@ def test_hostile_names_stay_text(kind: str) -> None:
     text = page(data)
     found = Tags(text)
     assert [tag for tag, _ in found.tags] == [
-        "html", "head", "meta", "meta", "meta", "title", "style",
+        "html", "head", "meta", "meta", "meta", "meta", "title", "style",
         "body", "header", "h1", "p", "noscript", "p", "main", "div", "script", "script",
     ]  # fmt: skip
     assert json.loads(found.texts["data"]) == json.loads(json.dumps(data))

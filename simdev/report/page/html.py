@@ -19,7 +19,10 @@ from typing import Any
 
 ASSETS = Path(__file__).parent / "assets"
 STYLE = "page.css"
-SCRIPTS = ("base.js", "table.js", "time.js", "gantt.js", "charts.js", "results.js", "main.js")
+SCRIPTS = (
+    "theme.js", "base.js", "canvas.js", "table.js", "time.js", "bars.js", "tasks.js", "gantt.js",
+    "charts.js", "scatter.js", "step.js", "results.js", "main.js",
+)  # fmt: skip
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
 

@@ -8,7 +8,7 @@ moment the highest is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..measures.usage import carriers
 
 MOST_SPANS = 100_000
 MOST_LEVELS = 4_000  # of one device's memory
+MOST_PANELS, FULLEST = 8, 3  # devices whose memory is drawn by itself; beyond, those of the fullest
 BINS = 400  # of the step, for the load
 MOST_EDGES = 400_000
 
@@ -51,7 +52,7 @@ def timeline(trace: Trace) -> dict[str, Any]:
         "tasks": _tasks(trace, used),
         "rows": [_row(row, place, timed=merged or i == 0) for i, row in enumerate(rows)],
         "before": _before(trace) if whole else None,
-        "memory": [_memory(trace.memory[device]) for device in shown],
+        "memory": _memories([trace.memory[device] for device in shown], trace.end_ps),
         "load": list(_load(trace)),
     }
 
@@ -86,17 +87,53 @@ def _before(trace: Trace) -> dict[str, Any] | None:
     return {"count": np.diff(rows.ptr).tolist(), "ids": rows.ids.tolist()}
 
 
-def _memory(memory: DeviceMemory) -> dict[str, Any]:
+def _memories(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
+    """Panels of the devices that hold anything; of many the fullest, and the range of all."""
+    held = [memory for memory in memories if memory.peak]
+    if len(held) <= MOST_PANELS:
+        return {"panels": [_panel(memory) for memory in held], "range": None}
+    fullest = sorted(held, key=lambda memory: -memory.peak)[:FULLEST]
+    return {"panels": [_panel(memory) for memory in fullest], "range": _range(held, step_ps)}
+
+
+def _panel(memory: DeviceMemory) -> dict[str, Any]:
     """The level of a device from each time on."""
     time, level = coarser(memory.time, memory.level, MOST_LEVELS)
     return {
         "name": memory.device,
         "capacity": memory.capacity,
         "peak": memory.peak,
-        "peak_at": memory.peak_ps,
         "time": time.tolist(),
         "level": level.tolist(),
     }
+
+
+def _range(memories: Sequence[DeviceMemory], step_ps: int) -> dict[str, Any]:
+    """The lowest and the highest level of all devices in each of BINS equal parts of the step."""
+    edges = np.arange(BINS + 1) * step_ps // BINS
+    levels = [_levels_between(memory, edges) for memory in memories]
+    capacities = {memory.capacity for memory in memories}
+    return {
+        "name": f"all {len(memories):,} devices",
+        "capacity": capacities.pop() if len(capacities) == 1 else None,
+        "peak": max(memory.peak for memory in memories),
+        "time": edges[:-1].tolist(),
+        "level": np.max([highest for _, highest in levels], axis=0).tolist(),
+        "lowest": np.min([lowest for lowest, _ in levels], axis=0).tolist(),
+    }
+
+
+def _levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:
+    """The lowest and the highest level between each two edges."""
+    # Before its first time a device holds nothing; the last level is doubled, for reduceat needs an
+    # end for every part.
+    time = np.concatenate(([-1], memory.time))
+    level = np.concatenate(([0], memory.level, memory.level[-1:]))
+    place = np.searchsorted(time, edges, side="right") - 1
+    # At an edge a level ends, which is none of the part that begins there.
+    ends = np.maximum(np.searchsorted(time, edges[1:], side="left"), place[:-1] + 1)
+    bounds = np.stack((place[:-1], ends), axis=1).reshape(-1)
+    return np.minimum.reduceat(level, bounds)[::2], np.maximum.reduceat(level, bounds)[::2]
 
 
 def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:

@@ -1,15 +1,37 @@
 // What everything here needs: elements, numbers as people read them, the tip at the pointer.
 
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const ALARM = "#c01c28";
-const GREY = "#5b6470";
-const LINE = "#d9dde3";
-const SERIES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#7A5C00", "#9467BD", "#17BECF", "#7F7F7F", "#000000"];
-
 // An element with properties; children are elements or texts, and a text is never markup.
 function element(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children);
+  return made;
+}
+
+// A part of the page under a title of its own, which names it to who only hears the page.
+function section(title, ...children) {
+  const made = element("section", {}, element("h2", {}, title), ...children);
+  made.ariaLabel = title;
+  return made;
+}
+
+function button(text, title, call) {
+  return element("button", { type: "button", title, ariaLabel: title || text, onclick: call }, text);
+}
+
+function swatch(colour) {
+  const square = element("i");
+  fill(square, colour);
+  return square;
+}
+
+// A button that shows or hides what its colour stands for.
+function toggle(name, colour, call) {
+  const made = element("button", { type: "button", className: "toggle", title: "show or hide" }, swatch(colour), name);
+  made.ariaPressed = "true";
+  made.onclick = () => {
+    made.ariaPressed = String(made.ariaPressed !== "true");
+    call(made.ariaPressed === "true");
+  };
   return made;
 }
 
@@ -39,7 +61,7 @@ const FORMATS = {
   number: (value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : digits(value, 5)),
   time: (ps) => scaled(ps, TIMES, "ps"),
   bytes: (size) => {
-    const [unit, scale] = SIZES.find(([, one]) => Math.abs(size) >= one) || ["B", 1];
+    const [unit, scale] = SIZES.find(([, least]) => Math.abs(size) >= least) || ["B", 1];
     return `${(size / scale).toFixed(scale > 1 ? 2 : 0)} ${unit}`;
   },
   rate: (rate) => scaled(rate, RATES, "B/s"),
@@ -69,99 +91,15 @@ const tip = {
   },
 };
 
-// A canvas of so many CSS pixels, sharp on any screen. Returns its context, cleared.
-function sized(canvas, width, height) {
-  const ratio = devicePixelRatio || 1;
-  const [wide, high] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== wide || canvas.height !== high) {
-    canvas.width = wide;
-    canvas.height = high;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-  }
-  const context = canvas.getContext("2d", { willReadFrequently: true }); // pixels are written by this script, see Raster
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  context.font = "12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
-  context.textBaseline = "middle";
-  return context;
-}
-
-// The pixels of a canvas, written by hand: tens of thousands of rectangles a frame would be too slow to draw. Everything
-// here is in pixels of the screen. `blank` is one line of background with the lines of the time axis.
-class Raster {
-  constructor(canvas) {
-    this.canvas = canvas;
-  }
-
-  // Every line from `top` on begins as the background, with a light pixel at each of `marks`.
-  begin(top, marks) {
-    const { width, height } = this.canvas;
-    if (!this.image || this.image.width !== width || this.image.height !== height) {
-      this.image = new ImageData(Math.max(width, 1), Math.max(height, 1));
-      this.pixels = new Uint32Array(this.image.data.buffer);
-      this.blank = new Uint32Array(width);
-    }
-    this.blank.fill(0);
-    for (const x of marks) this.blank[x] = Raster.colour("#e8eaee");
-    this.pixels.fill(0);
-    for (let y = top; y < height; y++) this.pixels.set(this.blank, y * width);
-  }
-
-  // Copy a line of pixels to all lines from `from` to `to`.
-  lines(strip, from, to) {
-    const { width, height } = this.canvas;
-    for (let y = Math.max(from, 0); y < Math.min(to, height); y++) this.pixels.set(strip, y * width);
-  }
-
-  // A column of one pixel's width.
-  column(x, from, to, colour) {
-    const { width, height } = this.canvas;
-    for (let y = Math.max(from, 0); y < Math.min(to, height); y++) this.pixels[y * width + x] = colour;
-  }
-
-  put(context) {
-    context.putImageData(this.image, 0, 0);
-  }
-
-  // "#rrggbb" as a pixel, mixed with white where `part` is under 1.
-  static colour(hex, part = 1) {
-    const [red, green, blue] = [1, 3, 5].map((at) => Math.round(255 - (255 - parseInt(hex.slice(at, at + 2), 16)) * part));
-    return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
-  }
-}
-
 // At most one call a frame, however often it is asked for.
 function perFrame(call) {
-  let asked = false;
+  let waits = false;
   return () => {
-    if (asked) return;
-    asked = true;
+    if (waits) return;
+    waits = true;
     requestAnimationFrame(() => {
-      asked = false;
+      waits = false;
       call();
     });
   };
-}
-
-// The text cut in its middle to so many pixels, for names differ at both ends.
-function fitting(context, text, width) {
-  const known = (fitting.known ||= new Map());
-  const at = (length) => {
-    if (length >= text.length) return text;
-    const tail = (length - 1) >> 1;
-    return `${text.slice(0, length - 1 - tail)}…${text.slice(text.length - tail)}`;
-  };
-  const key = `${Math.round(width)} ${text}`;
-  if (known.has(key)) return known.get(key);
-  let [least, most] = [0, text.length];
-  while (least < most) {
-    const middle = (least + most + 1) >> 1;
-    if (context.measureText(at(middle)).width <= width) least = middle;
-    else most = middle - 1;
-  }
-  const found = least < Math.min(text.length, 3) ? "" : at(least);
-  if (known.size > 20000) known.clear();
-  known.set(key, found);
-  return found;
 }

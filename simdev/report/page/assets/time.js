@@ -1,4 +1,4 @@
-// The part of the step that all pictures of one time axis show.
+// The part of the step that all pictures of one time axis show, and what moves it.
 
 class View {
   constructor(length) {
@@ -10,6 +10,13 @@ class View {
 
   watch(call) {
     this.watchers.push(call);
+  }
+
+  // Another step, of which the same part of time is shown; of a whole one the whole.
+  take(length) {
+    const whole = this.from === 0 && this.to === this.length;
+    this.length = Math.max(length, 1);
+    this.show(...(whole ? [0, this.length] : [this.from, this.to]));
   }
 
   // Show [from, to), kept inside the step.
@@ -30,51 +37,80 @@ class View {
   }
 }
 
-const GUTTER = 170; // of names, left of every picture
-const AXIS = 22; // of times, above
+const AXIS = 22; // of times, above every picture
+
+// The room for names, left of every picture of such a width.
+function gutter(width) {
+  return width < 640 ? Math.max(72, Math.round(width * 0.24)) : 170;
+}
 
 // Round steps of time, about `count` of them.
 function ticks(from, to, count) {
   const raw = (to - from) / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(raw || 1));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= raw) || 1;
-  const found = [];
-  for (let i = Math.ceil(from / step); i * step <= to; i++) found.push(i * step);
-  return { step, found };
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= raw) || 1;
+  const values = [];
+  for (let i = Math.ceil(from / step); i * step <= to; i++) values.push(i * step);
+  return { step, values };
 }
 
 // All ticks in one unit, with the digits that tell two neighbours apart.
 function tickText(ps, step, most) {
-  const [unit, scale] = TIMES.find(([, one]) => most >= one) || ["ps", 1];
+  const [unit, scale] = TIMES.find(([, least]) => most >= least) || ["ps", 1];
   const places = clamp(Math.ceil(Math.log10(scale / step) - 1e-9), 0, 12);
   return `${(ps / scale).toFixed(places)} ${unit}`;
 }
 
-// The places of the ticks in pixels of the screen, for the lines down from them.
-function tickMarks(view, x, width, ratio) {
-  const { found } = ticks(view.from, view.to, (width - GUTTER) / 110);
-  return found.map((ps) => Math.round(x(ps) * ratio)).filter((at) => at < Math.floor(width * ratio));
-}
-
-// The times above the picture; x is the place of a time.
-function drawAxis(context, view, x, width) {
-  const { step, found } = ticks(view.from, view.to, (width - GUTTER) / 110);
-  context.textAlign = "center";
-  context.fillStyle = GREY;
-  for (const ps of found) {
-    const [text, at] = [tickText(ps, step, view.to), x(ps)];
-    const half = context.measureText(text).width / 2;
-    if (at + half < width && at - half >= GUTTER - 20) context.fillText(text, at, AXIS / 2);
+// A picture on the axis of a view: the place of a time in CSS pixels and the time of a place.
+class Axis {
+  constructor(view, width) {
+    this.view = view;
+    this.width = width;
+    this.left = gutter(width);
+    this.scale = (width - this.left) / (view.to - view.from); // pixels a ps
   }
-  context.textAlign = "left";
+
+  x(ps) {
+    return this.left + (ps - this.view.from) * this.scale;
+  }
+
+  time(x) {
+    return this.view.from + (x - this.left) / this.scale;
+  }
+
+  ticks() {
+    return ticks(this.view.from, this.view.to, (this.width - this.left) / 110);
+  }
+
+  // The places of the ticks in pixels of the screen, for the lines down from them.
+  marks(ratio) {
+    return this.ticks().values.map((ps) => Math.round(this.x(ps) * ratio)).filter((at) => at < Math.floor(this.width * ratio));
+  }
+
+  // The times above the picture.
+  draw(context) {
+    const { step, values } = this.ticks();
+    context.textAlign = "center";
+    context.font = `12px ${FONT}`;
+    context.fillStyle = theme.grey;
+    for (const ps of values) {
+      const [text, at] = [tickText(ps, step, this.view.to), this.x(ps)];
+      const half = widthOf(context, text) / 2;
+      if (at + half < this.width && at - half >= this.left - 20) context.fillText(text, at, AXIS / 2);
+    }
+    context.textAlign = "left";
+  }
 }
 
-// Pan by dragging, zoom by Ctrl and wheel, by Shift and drag, by keys; `idle` is called when the pointer only moves.
-function steer(canvas, view, { idle, click, leave }) {
+// Pan by dragging, zoom by Ctrl and wheel, by two fingers, by Shift and drag, by keys; `idle` is called when the pointer
+// only moves, `keys` are calls by key beside those of time.
+function steer(canvas, view, { idle, click = () => {}, keys = {} }) {
+  const fingers = new Map();
   let drag = null;
-  const time = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return view.from + ((event.clientX - box.left - GUTTER) / (box.width - GUTTER)) * (view.to - view.from);
+  const place = (event) => event.clientX - canvas.getBoundingClientRect().left;
+  const time = (event) => new Axis(view, canvas.clientWidth).time(place(event));
+  const begin = (event, far = false) => {
+    drag = { x: event.clientX, from: view.from, to: view.to, at: time(event), far, select: event.shiftKey };
   };
   canvas.tabIndex = 0;
   canvas.addEventListener("wheel", (event) => {
@@ -89,38 +125,55 @@ function steer(canvas, view, { idle, click, leave }) {
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
-    drag = { x: event.clientX, from: view.from, to: view.to, at: time(event), far: false, select: event.shiftKey };
+    fingers.set(event.pointerId, event.clientX);
+    begin(event);
   });
   canvas.addEventListener("pointermove", (event) => {
     if (!drag) return void idle(event);
+    if (fingers.size === 2) return pinch(event);
     const moved = event.clientX - drag.x;
     if (Math.abs(moved) > 3) drag.far = true;
     if (!drag.far) return;
     tip.hide();
     canvas.classList.add("pan");
     if (drag.select) return;
-    const ps = (-moved / (canvas.clientWidth - GUTTER)) * (drag.to - drag.from);
+    const ps = (-moved / (canvas.clientWidth - gutter(canvas.clientWidth))) * (drag.to - drag.from);
     const from = clamp(drag.from + ps, 0, view.length - (drag.to - drag.from));
     view.show(from, from + drag.to - drag.from);
   });
+
+  function pinch(event) {
+    const other = [...fingers].find(([finger]) => finger !== event.pointerId)[1];
+    const [before, now] = [Math.abs(fingers.get(event.pointerId) - other), Math.abs(event.clientX - other)];
+    if (before > 8 && now > 8) view.zoom(before / now, time({ clientX: (event.clientX + other) / 2 }));
+    fingers.set(event.pointerId, event.clientX);
+    begin(event, true); // the finger that stays goes on from here
+  }
+
   canvas.addEventListener("pointerup", (event) => {
+    fingers.delete(event.pointerId);
     canvas.classList.remove("pan");
     if (drag && !drag.far) click(event);
     else if (drag && drag.select) view.show(...[drag.at, time(event)].sort((a, b) => a - b));
     drag = null;
   });
-  canvas.addEventListener("pointercancel", () => { drag = null; });
-  canvas.addEventListener("pointerleave", () => { tip.hide(); leave(); });
+  canvas.addEventListener("pointercancel", (event) => {
+    fingers.delete(event.pointerId);
+    drag = null;
+  });
+  canvas.addEventListener("pointerleave", () => tip.hide());
   canvas.addEventListener("keydown", (event) => {
     const span = view.to - view.from;
-    const keys = {
-      w: () => view.zoom(0.7), "+": () => view.zoom(0.7), s: () => view.zoom(1.4), "-": () => view.zoom(1.4),
-      a: () => view.pan(-span / 5), ArrowLeft: () => view.pan(-span / 5),
-      d: () => view.pan(span / 5), ArrowRight: () => view.pan(span / 5), 0: () => view.show(0, view.length),
+    const all = {
+      w: () => view.zoom(0.7), "+": () => view.zoom(0.7), "=": () => view.zoom(0.7), s: () => view.zoom(1.4), "-": () => view.zoom(1.4),
+      a: () => view.pan(-span / 5), ArrowLeft: () => view.pan(-span / 5), Home: () => view.pan(-view.length),
+      d: () => view.pan(span / 5), ArrowRight: () => view.pan(span / 5), End: () => view.pan(view.length),
+      0: () => view.show(0, view.length), ...keys,
     };
-    if (keys[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    if (all[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {
       event.preventDefault();
-      keys[event.key]();
+      all[event.key]();
     }
   });
 }
+const KEYS = "Arrow keys move, plus and minus zoom, 0 shows the whole step.";

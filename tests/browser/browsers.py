@@ -1,0 +1,79 @@
+"""Where a browser is on this machine, how it is started, and what its pages are checked for.
+
+As a program it prints the browser's path, or exits 1 where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+ARGS = (
+    "--headless",
+    "--no-sandbox",  # in a container a browser runs as root, and it opens only what tests write
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+NONE = (
+    "no browser here: run `make browser` as root on Debian, or "
+    "`.venv/bin/playwright install chromium`"
+)
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+INSIDE = ("file:", "data:", "blob:", "about:")
+"""The beginnings of addresses that ask nobody anything."""
+SERIOUS = ("serious", "critical")
+
+
+def executable() -> str | None:
+    """Playwright's own Chromium where it is installed, else that on the path, else None."""
+    kept = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright"
+    installed = sorted(Path(kept).glob("chromium-*/chrome-linux*/chrome"))
+    if installed:
+        return str(installed[-1])
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def serious_findings(page: Page) -> Iterator[str]:
+    """What an accessibility checker objects to on a page: rule, elements, reason."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    for rule in Axe().run(page).response["violations"]:
+        if rule["impact"] in SERIOUS:
+            nodes = [node["target"][0] for node in rule["nodes"]]
+            reason = rule["nodes"][0]["failureSummary"]
+            yield f"{rule['id']} ({len(nodes)}): {nodes[:4]} {reason}"
+
+
+def cut_parts(page: Page) -> list[str]:
+    """The elements that reach beyond the right edge of the window and do not scroll inside of
+    something that does.
+    """
+    parts: list[str] = page.evaluate(CUT)
+    return parts
+
+
+CUT = """() => {
+  const scrolls = (part) => part
+    && (/auto|scroll|hidden/.test(getComputedStyle(part).overflowX) || scrolls(part.parentElement));
+  const is_cut = (part) => part.getBoundingClientRect().right > innerWidth + 1
+    && getComputedStyle(part).display !== "none" && !scrolls(part.parentElement);
+  return [...document.querySelectorAll("body *")].filter(is_cut)
+    .map((part) => `${part.tagName} ${part.className} ${part.textContent.slice(0, 40)}`);
+}"""
+
+if __name__ == "__main__":
+    place = executable()
+    print(place or NONE)
+    sys.exit(place is None)
