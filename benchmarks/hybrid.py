@@ -30,7 +30,7 @@ from simdev.collectives import CollectiveModel, CollectiveTable
 from simdev.costs import CostModel, DeviceSpec, Efficiency, Profile
 from simdev.engine import simulate
 from simdev.files import collective_model, read_cluster, read_preset, read_profile
-from simdev.files.scenario import datasheets
+from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import large_model
 from simdev.report import Report, analyze, run

@@ -28,7 +28,7 @@ from simdev.cluster import Cluster, Host
 from simdev.costs import CostModel
 from simdev.files import read_cluster, read_preset
 from simdev.files.cluster import CLUSTERS
-from simdev.files.scenario import datasheets
+from simdev.files.device import datasheets
 from simdev.models.large import Transformer
 from simdev.scenario import Scenario, execute
 from simdev.strategy import Parallelism, Strategy

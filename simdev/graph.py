@@ -18,7 +18,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
+from .attributes import EDGE, KIND, OUTPUT, TIME, WEIGHT, only, size_of, time_of
+from .errors import InputError, prefixed
 from .frozen import FrozenDict, freeze
 from .units import Number, is_count, name_problems, parse_time, size_problems
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 PHASES = ("forward", "backward", "update")
+_SIZE = "output size"
 _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 
 
@@ -142,20 +144,57 @@ class Op:
 
 
 def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
-    fields = dict(graph.nodes[node])
-    unknown = sorted(set(fields) - set(Op.__slots__))
-    if unknown:
-        raise InputError(f"nodes[{str(node)!r}]: unknown attributes {', '.join(unknown)}")
+    with prefixed(f"nodes[{str(node)!r}]: "):
+        fields = _fields_of(graph.nodes[node])
     if "inputs" not in fields and "control_inputs" not in fields:
         edges = graph.in_edges(node, data="outputs", default=(0,))
         reads = [(producer, output) for producer, _, outputs in edges for output in outputs]
         fields["inputs"] = [f"{producer}:{output}" for producer, output in reads if output >= 0]
         fields["control_inputs"] = [str(producer) for producer, output in reads if output < 0]
-    if "outputs" not in fields:
-        # Edges may tell of parts of the output; the largest is the best guess at all of it.
-        sizes = [size for _, _, size in graph.out_edges(node, data="bytes", default=0)]
-        fields["outputs"] = (Tensor(max(sizes)),) if sizes else ()
+    size = fields.pop(_SIZE, None)
+    if size is not None or "outputs" not in fields:
+        fields["outputs"] = _outputs_of(graph, node, size)
     return Op(name=str(node), **fields)
+
+
+def _fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an Op that a node's attributes tell, under their names or those of the field;
+    under _SIZE the bytes of its output. Raises InputError.
+    """
+    fields = dict(given)
+    time, size = only(fields, tuple(TIME), "time"), only(fields, OUTPUT, "size of its output")
+    if time is not None:
+        fields["time"] = time_of(time, fields.pop(time))
+    kind = only(fields, KIND, "kind")
+    if kind is not None:
+        fields["kind"] = fields.pop(kind)
+    if size is not None and fields.get("outputs"):
+        raise InputError(f"{size}: the size of its output is told twice, beside outputs")
+    if size is not None:
+        fields[_SIZE] = size_of(fields, size)
+        del fields[size]
+    unknown = sorted(map(str, set(fields) - {*Op.__slots__, _SIZE}))
+    if unknown:
+        raise InputError(
+            f"unknown attributes {', '.join(unknown)}; known are the fields of Op, "
+            f"{', '.join(TIME)} for the time and {', '.join(OUTPUT)} for the output"
+        )
+    return fields
+
+
+def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Tensor, ...]:
+    """The one output of a node that lists none, by its own size or by those of its edges."""
+    sizes = []
+    for _, end, fields in graph.out_edges(node, data=True):
+        with prefixed(f"edges[{str(node)!r}, {str(end)!r}]: "):
+            name = only(fields, (*EDGE, WEIGHT), "size")
+            sizes.append(0 if name is None else size_of(fields, name))
+            if size is not None and name is not None and sizes[-1] != size:
+                raise InputError(f"{name}: {sizes[-1]} bytes, but the node tells {size}")
+    if size is not None:
+        return (Tensor(size),)
+    # Edges may tell of parts of the output; the largest is the best guess at all of it.
+    return (Tensor(max(sizes)),) if sizes else ()
 
 
 def _table(time: Number | Mapping[str, Number], name: str) -> Fraction | FrozenDict[str, Fraction]:
@@ -299,9 +338,12 @@ class Graph:
     def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
         """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
 
-        Where a node has no ``inputs`` of its own, its in-edges tell them: edge attribute
-        ``outputs`` lists the outputs read (default [0]; -1 is a control input), ``bytes`` the size
-        of output 0 where the producer lists no outputs. Raises InputError.
+        A time may be called as ``attributes.TIME`` has it (``seconds``, ``time_ms``, ...), the size
+        of a node's only output ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. Where a node
+        has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the
+        outputs read (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``,
+        ``tensor_bytes``, ``weight``) the size of output 0 where the producer lists no outputs.
+        Raises InputError, also for what is told twice.
         """
         return cls(name, tuple(_op_of_node(graph, node) for node in graph.nodes))
 

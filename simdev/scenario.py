@@ -48,7 +48,8 @@ class Scenario:
 
     - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
       spreads.
-    - ``costs``: profiles and datasheets; of a large model, by the ops that its kernels are like.
+    - ``costs``: profiles and datasheets, to which those shipped of its kinds of device are added;
+      of a large model, by the ops that its kernels are like.
     - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
       never changes timing.
     - ``symmetry``: one device stands for those that run alike (see docs/explanation/symmetry.md).
@@ -72,9 +73,13 @@ class Scenario:
     price: Number | None = None
 
     def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
+        from .files.device import datasheets
+
+        if problems := list(self._problems()):
             raise InputError(problems)
+        kinds = (device.kind for device in self.cluster.devices)
+        specs = datasheets(self.costs.specs, kinds, self.costs.profiles)
+        object.__setattr__(self, "costs", self.costs.with_specs(specs))
 
     def _problems(self) -> Iterator[str]:
         from .engine import ENGINES

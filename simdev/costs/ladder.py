@@ -17,13 +17,14 @@ rows left out; what no rung knows is None, never a guess.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 
 from ..errors import InputError
-from ..frozen import freeze
 from ..graph import Graph
 from ..semantics import traits_of
 from ..units import MAX_PS, picoseconds
@@ -38,24 +39,54 @@ from .rows import KNOWN, RUNGS, OpCost, Profile, op_key
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
-@dataclass(frozen=True)
+Source = Profile | str | os.PathLike[str]
+"""A profile, or the path of its file."""
+
+
+@dataclass(frozen=True, init=False)
 class CostModel:
     """The ladder over profiles and datasheets; ``strict`` refuses all that was not given or
     measured.
 
-    Raises InputError where two specs are of one kind.
+    ``profiles`` are one or several, each a Profile or the path of its file:
+    ``CostModel("profiles/x.jsonl")``. ``specs`` are datasheets; those that are shipped of the kinds
+    of a cluster and of profiles need not be named, a Scenario finds them. Raises InputError where
+    two specs are of one kind, and for a file that is no profile.
     """
 
-    profiles: tuple[Profile, ...] = ()
-    specs: tuple[DeviceSpec, ...] = ()
-    strict: bool = False
+    profiles: tuple[Profile, ...]
+    specs: tuple[DeviceSpec, ...]
+    strict: bool
 
-    def __post_init__(self) -> None:
-        freeze(self, "profiles", "specs")
+    def __init__(
+        self,
+        profiles: Source | Iterable[Source] = (),
+        specs: Iterable[DeviceSpec] = (),
+        strict: bool = False,
+    ) -> None:
+        given = (profiles,) if isinstance(profiles, (Profile, str, os.PathLike)) else profiles
+        object.__setattr__(self, "profiles", tuple(map(_opened, given)))
+        object.__setattr__(self, "specs", tuple(specs))
+        object.__setattr__(self, "strict", strict)
         counts = Counter(spec.kind for spec in self.specs)
         twice = sorted(kind for kind, count in counts.items() if count > 1)
         if twice:
             raise InputError(f'specs: two of kind "{kind}"' for kind in twice)
+
+    def with_specs(self, specs: tuple[DeviceSpec, ...]) -> CostModel:
+        """The ladder with these datasheets, remembered with what it learns: scenarios are made by
+        the hundred from one.
+        """
+        if len(specs) == len(self.specs):
+            return self
+        kinds = tuple(spec.kind for spec in specs)
+        if kinds not in self._variants:
+            self._variants[kinds] = replace(self, specs=specs)
+        return self._variants[kinds]
+
+    @cached_property
+    def _variants(self) -> dict[tuple[str, ...], CostModel]:
+        return {}
 
     @cached_property
     def estimates(self) -> Estimates:
@@ -134,3 +165,12 @@ class CostModel:
         if cost is None:
             return ""
         return f"it is estimated at {float(cost.seconds):.3g} s, more than 53 days"
+
+
+def _opened(source: Source) -> Profile:
+    if isinstance(source, Profile):
+        return source
+    # Files stand floors above: only whoever names one here needs their reader.
+    from ..files.profile import read_profile
+
+    return read_profile(source)

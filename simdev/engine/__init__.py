@@ -24,6 +24,9 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
     durations. Raises DeadlockError where fixed sequences contradict, InputError for an engine that
     is unknown or not installed.
     """
+    given: object = task_graph  # a caller without types may take it for the door of scenarios
+    if not isinstance(given, TaskGraph):
+        raise InputError("simulate: executes a TaskGraph; simdev.run(...) answers a scenario")
     name = choose(engine, len(task_graph.tasks))
     if task_graph.sharing:
         from .slowdown import slowed

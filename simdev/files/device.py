@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Required
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Required
 from pydantic import PlainValidator
 from typing_extensions import TypedDict
 
-from ..costs import DeviceSpec, Efficiency
+from ..costs import DeviceSpec, Efficiency, Profile
 from ..errors import InputError
 from .paths import PRESETS, meant, shipped, shown
 from .reading import PathLike
@@ -110,6 +110,24 @@ def device_names() -> tuple[str, ...]:
 def device_presets() -> tuple[DeviceSpec, ...]:
     """Every datasheet shipped with simdev, by kind."""
     return tuple(map(read_device, device_names()))
+
+
+def datasheets(
+    sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
+) -> tuple[DeviceSpec, ...]:
+    """The given datasheets, then those shipped of the other kinds that a cluster (``kinds``) or
+    profiles name: what every scenario has, from a file or made in Python.
+    """
+    named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
+    given = {spec.kind for spec in sheets}
+    # A dict and not a set: datasheets stand in the order in which kinds are named.
+    shipped = [_shipped(kind) for kind in dict.fromkeys(named) if kind not in given]
+    return (*sheets, *(spec for spec in shipped if spec is not None))
+
+
+@cache
+def _shipped(kind: str) -> DeviceSpec | None:
+    return read_device(kind) if kind in device_names() else None
 
 
 def _spec(fields: dict[str, Any]) -> DeviceSpec:

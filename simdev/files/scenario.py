@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Required
 
 from typing_extensions import TypedDict
@@ -27,7 +26,7 @@ from ..scale import LIMIT, parse_limit
 from ..strategy import SHORT_FORMS, Strategy, placed, resolve_partition, resolve_placement
 from .cluster import preset_hint, preset_names, read_cluster, read_preset
 from .collectives import with_tables
-from .device import device_names, read_device
+from .device import datasheets, read_device
 from .examples import scenario_path
 from .flexflow import SUFFIXES, read_flexflow_strategy
 from .graph import read_graph
@@ -165,6 +164,7 @@ class _Reader:
         fields = self._caught(lambda: FORMAT.checked(value, is_file), self.file)
         if fields is None:
             raise InputError(self.problems)
+        fields = {**fields, "graph": self._model(fields["graph"])}
         options, given = self._options(fields.get("options", {})), fields["strategy"]
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
@@ -278,6 +278,11 @@ class _Reader:
             _without_memory,
         )
 
+    def _model(self, value: Any) -> Any:
+        """What a graph is told by; a model at its usual sizes by its name alone, as a preset is."""
+        is_model = self._is_name(value) and value in {*MODELS, *LARGE}
+        return {"model": value} if is_model else value
+
     def _graph(self, value: Any, strategy_value: Any, strategy: Strategy | None) -> Any:
         """A graph; under a pipeline a large model by its name is its sizes."""
         is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
@@ -355,21 +360,3 @@ def _batch(value: Any) -> int | None:
         return None
     batch: int = (MODELS[value["model"]].sizes | sizes_of(value))["batch"]
     return batch
-
-
-def datasheets(
-    sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
-) -> tuple[DeviceSpec, ...]:
-    """Datasheets of the scenario itself, then those shipped of the other kinds that its cluster or
-    profiles name.
-    """
-    named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
-    given = {spec.kind for spec in sheets}
-    # A dict and not a set: datasheets stand in the order in which kinds are named.
-    shipped = [_shipped(kind) for kind in dict.fromkeys(named) if kind not in given]
-    return (*sheets, *(spec for spec in shipped if spec is not None))
-
-
-@cache
-def _shipped(kind: str) -> DeviceSpec | None:
-    return read_device(kind) if kind in device_names() else None

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from ..errors import InputError
 from ..strategy import (
     POLICIES,
-    PRESETS,
+    POLICY_NAMES,
     SHORT_FORMS,
     SYNCS,
     Collectives,
@@ -29,6 +29,8 @@ from ..strategy import (
     Strategy,
     Sync,
     default_sync,
+    no_sync,
+    sync_of,
     sync_policy,
 )
 from .collectives import choice_object, read_choice
@@ -237,22 +239,19 @@ def _order(value: Any, problems: list[str]) -> Order:
 
 
 def read_sync(value: Any, problems: list[str]) -> str | Sync:
-    """How gradients are added up: one of SYNCS, the object of a policy, or "" where nothing is
-    given.
+    """How gradients are added up: one of SYNCS, the policy of a name or an object, or "" where
+    nothing is given.
 
     What is wrong joins ``problems``.
     """
     # The default depends on the short form, which only the strategy knows.
     if value is None:
         return ""
-    if isinstance(value, str) and value in SYNCS:
-        return value
     try:
+        if isinstance(value, str) and value in (*SYNCS, *POLICY_NAMES):
+            return sync_of(value)
         if not isinstance(value, Mapping):
-            choice = f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy"
-            is_policy = isinstance(value, str) and value in PRESETS
-            hint = f'; write {{"policy": "{value}"}}' if is_policy else ""
-            raise InputError(f"{choice}, got {shown(value)}{hint}")
+            raise InputError(no_sync(shown(value)))
         settings = SYNC.validated(value)
         if "servers" in settings:
             settings["servers"] = _servers(settings["servers"])

@@ -1,8 +1,8 @@
 """Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes
 and edges.
 
-A node is an op, an edge a tensor that its end reads. Known attributes are listed in KIND, TIME,
-SIZES, OUTPUT and EDGE; any other is kept with the op. Pickles are not read: they run whatever their
+A node is an op, an edge a tensor that its end reads. Known attributes are those of
+``simdev.attributes``; any other is kept with the op. Pickles are not read: they run whatever their
 maker wrote into them.
 """
 
@@ -11,34 +11,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from ..attributes import EDGE, KIND, OUTPUT, SIZES, TIME, only, size_of, time_of
 from ..errors import InputError, collecting
 from ..files.reading import parse_json
 from ..files.shape import plain
 from ..graph import Graph, Op, Tensor
-from ..units import exact, parse_bytes, parse_time
 from .imported import Imported
 from .machine import Machine, graph_scenario
 
 if TYPE_CHECKING:
     import networkx as nx
 
-KIND = ("kind", "op", "op_type", "type")
-TIME = {"time": 0, "duration": 0, "time_s": 0} | {
-    f"{name}_{unit}": power
-    for name in ("time", "duration")
-    for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
-}
-"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a
-unit instead.
-"""
-
-SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
-OUTPUT = ("bytes", "output_bytes", "size")
-EDGE = ("bytes", "size", "tensor_bytes")
 ENTITY = "<!ENTITY"
 
 
@@ -182,46 +167,24 @@ def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> list[i
 def _size(fields: Mapping[str, Any], known: Sequence[str]) -> int | None:
     """The bytes that one of these attributes tells, or None."""
     name = next((name for name in known if fields.get(name) is not None), None)
-    if name is None:
-        return None
-    value = fields[name]
-    try:
-        # GraphML and JavaScript write whole numbers as floats.
-        return parse_bytes(Fraction(str(value)) if isinstance(value, (float, Decimal)) else value)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from None
+    return None if name is None else size_of(fields, name)
 
 
 def _op(name: str, fields: Mapping[str, Any]) -> Op:
     """The op of a node without its edges; its attrs are what means nothing to simdev."""
     rest = {key: value for key, value in fields.items() if value is not None}
     kind = next((str(rest.pop(key)) for key in KIND if isinstance(rest.get(key), str)), "op")
-    times = [key for key in TIME if key in rest]
-    if len(times) > 1:
-        raise InputError(f"{times[1]}: the time is told twice, beside {times[0]}")
+    time = only(rest, tuple(TIME), "time")
     values: dict[str, Any] = {key: _size(rest, (key,)) or 0 for key in SIZES if key in rest}
-    if times:
-        values["time"] = _time(times[0], rest[times[0]])
+    if time is not None:
+        values["time"] = time_of(time, rest[time])
     values |= {key: str(rest[key]) for key in ("phase", "colocate") if key in rest}
     sizes = [key for key in OUTPUT if _size(rest, (key,)) is not None]
-    attrs = {key: plain(rest[key]) for key in rest if key not in {*values, *times, *sizes}}
+    attrs = {key: plain(rest[key]) for key in rest if key not in {*values, time, *sizes}}
     problems = list(Op(name).problems())
     if problems:
         raise InputError(problems)
     return Op(name, kind, attrs=attrs, **values)
-
-
-def _time(name: str, value: Any) -> Any:
-    """Seconds, or seconds by kind of device."""
-    if isinstance(value, Mapping):
-        return {str(kind): _time(f"{name}.{kind}", time) for kind, time in value.items()}
-    power = TIME.get(name.partition(".")[0], 0)
-    try:
-        if isinstance(value, str):
-            return parse_time(value)
-        return parse_time(exact(value) * Fraction(10) ** power)
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 def _with_edges(op: Op, network: nx.DiGraph[Any], node: Any, sizes: Mapping[Any, list[int]]) -> Op:

@@ -15,7 +15,6 @@ from ..costs import CostModel, Profile
 from ..errors import InputError
 from ..files.graph import read_graph
 from ..files.profile import read_profile
-from ..files.scenario import datasheets
 from ..files.writing import write_text
 from ..graph import PHASES
 from ..report import Report, run
@@ -156,9 +155,7 @@ def _simulated(rows: Profile, graph: Path, header: Any, host: Host | None) -> Re
     cluster = Cluster(f"1x-{kind}", (Device("device:0", kind, host=host),))
     # Program order, as the step ran when it was measured.
     strategy = Strategy({"*": "device:0"}, Order("program"))
-    # With the datasheets that the scenario would find, which tell how kernels follow one another.
-    costs = CostModel((rows,), datasheets((), (kind,), (rows,)))
-    return run(Scenario(read_graph(graph), cluster, costs, strategy))
+    return run(Scenario(read_graph(graph), cluster, CostModel(rows), strategy))
 
 
 def has_step(profile: str | os.PathLike[str]) -> bool:

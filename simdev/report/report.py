@@ -7,6 +7,7 @@ repeat, ``pipeline`` of a schedule's stage times, ``training`` of a large model,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -21,7 +22,7 @@ from ..lowering import Prepared
 from ..lowering.origins import HostOrigins
 from ..lowering.symmetry import Expanded, Symmetry
 from ..period import Steady, steady_state
-from ..scenario import Outcome, Scenario, Stage, execute
+from ..scenario import Outcome, Scenario, Stage, execute, load_scenario
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
 from .assumptions import assumptions
@@ -305,13 +306,17 @@ class Report:
         return f"<div>{''.join(parts)}</div>"
 
 
-def run(scenario: Scenario, prepared: Prepared | None = None) -> Report:
-    """The answer: lower, simulate, analyze; see ``execute``. Raises InputError, MissingCostError,
-    DeadlockError.
+def run(
+    scenario: Scenario | str | os.PathLike[str] | Mapping[str, Any],
+    prepared: Prepared | None = None,
+) -> Report:
+    """The answer to a scenario, or to the file or object of one: lower, simulate, analyze; see
+    ``load_scenario`` and ``execute``. Raises InputError, MissingCostError, DeadlockError.
 
     A step that does not fit is an answer and no error (``Report.feasible``).
     """
-    return analyze(execute(scenario, prepared))
+    question = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    return analyze(execute(question, prepared))
 
 
 def analyze(outcome: Outcome) -> Report:

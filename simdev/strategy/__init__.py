@@ -14,7 +14,17 @@ from .configuration import (
 from .loader import Loader
 from .parallelism import Parallelism
 from .placement import NOWHERE, WILDCARDS, Named, named, placed, resolve_placement
-from .strategy import POLICIES, SHORT_FORMS, SYNCS, Order, Strategy, default_sync
+from .strategy import (
+    POLICIES,
+    POLICY_NAMES,
+    SHORT_FORMS,
+    SYNCS,
+    Order,
+    Strategy,
+    default_sync,
+    no_sync,
+    sync_of,
+)
 from .sync import PRESETS, Sync, sync_policy
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "COSTS",
     "NOWHERE",
     "POLICIES",
+    "POLICY_NAMES",
     "PRESETS",
     "ROLES",
     "SHORT_FORMS",
@@ -41,8 +52,10 @@ __all__ = [
     "choice_problems",
     "default_sync",
     "named",
+    "no_sync",
     "placed",
     "resolve_partition",
     "resolve_placement",
+    "sync_of",
     "sync_policy",
 ]

@@ -12,7 +12,7 @@ from .collectives import Collectives
 from .configuration import Configuration
 from .loader import Loader
 from .parallelism import Parallelism
-from .sync import Sync
+from .sync import PRESETS, Sync, sync_policy
 
 POLICIES = ("fifo", "program", "priority", "fixed")
 SYNCS = ("all-reduce", "parameter-server", "sharded", "bucketed")
@@ -56,6 +56,29 @@ def default_sync(short: str | None) -> str:
     return "bucketed" if short == "data-parallel" else SYNCS[0]
 
 
+POLICY_NAMES = tuple(name for name in PRESETS if name not in SYNCS)
+"""Policies that a text alone names; the others share their name with a way to add up gradients in
+one step, which the text means.
+"""
+
+
+def sync_of(name: str) -> str | Sync:
+    """What a text says of synchronisation: one of SYNCS as it is, or the policy of that name.
+
+    Raises InputError.
+    """
+    if name in POLICY_NAMES:
+        return sync_policy(name)
+    if name not in SYNCS:
+        raise InputError(no_sync(f'"{name}"'))
+    return name
+
+
+def no_sync(shown: str) -> str:
+    """What is wrong with a ``sync`` that is written so."""
+    return f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy, got {shown}"
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """How a step is spread: where ops run, how they and their tensors are split, and the order of
@@ -66,9 +89,9 @@ class Strategy:
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
       makes it.
-    - ``sync``: how gradients are added up in one step, one of SYNCS; or a Sync: a policy of steps
-      that follow one another. Left out: "bucketed" under the short form "data-parallel", as
-      frameworks do, else "all-reduce".
+    - ``sync``: how gradients are added up in one step, one of SYNCS; or a policy of steps that
+      follow one another: a Sync, or one of POLICY_NAMES. Left out: "bucketed" under the short form
+      "data-parallel", as frameworks do, else "all-reduce".
     - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
       precedence over it.
     - ``collectives``: which algorithm collective ops take, and how they are costed, where they do
@@ -110,8 +133,8 @@ class Strategy:
             raise InputError("collectives: must be Collectives(algorithm, cost, ...)")
         if self.sync == "":
             object.__setattr__(self, "sync", default_sync(self.short))
-        if self.sync not in SYNCS and not isinstance(self.sync, Sync):
-            raise InputError(f'sync: must be one of {", ".join(SYNCS)}, got "{self.sync}"')
+        if isinstance(self.sync, str):
+            object.__setattr__(self, "sync", sync_of(self.sync))
         if self.short is not None and self.short not in SHORT_FORMS:
             raise InputError(f'short: must be one of {", ".join(SHORT_FORMS)}, got "{self.short}"')
         if not (is_count(self.accumulate) and 0 < self.accumulate <= MOST_MICROBATCHES):

@@ -140,3 +140,42 @@ def test_graphs_are_values() -> None:
     assert graph == layered()
     assert pickle.loads(pickle.dumps(graph)) == graph
     assert repr(graph) == "Graph('layered', 4 ops)"
+
+
+@pytest.mark.parametrize(
+    ("node", "edge"),
+    [
+        ({"seconds": 0.002, "nbytes": 10}, {}),
+        ({"time_ms": 2}, {"weight": 10.0}),
+        ({"duration_us": 2000, "size": "10 B"}, {"weight": 10}),
+        ({"time": "2 ms", "op_type": "op"}, {"nbytes": 10}),
+    ],
+)
+def test_attributes_of_networkx_have_the_names_of_the_field(node: dict, edge: dict) -> None:
+    net: nx.DiGraph[str] = nx.DiGraph()
+    net.add_node("a", **node)
+    net.add_edge("a", "b", **edge)
+    graph = Graph.from_networkx(net)
+    assert graph.ops[0] == Op("a", time="2 ms", outputs=(Tensor(10),))
+    assert graph.ops[1] == Op("b", inputs=("a:0",))
+
+
+@pytest.mark.parametrize(
+    ("node", "edge", "problem"),
+    [
+        ({"seconds": 1, "time": 1}, {}, r"nodes\['a'\]: seconds: the time is told twice"),
+        ({"nbytes": 1, "size": 1}, {}, "size: the size of its output is told twice, beside nbytes"),
+        ({"nbytes": 1, "outputs": [Tensor(1)]}, {}, "told twice, beside outputs"),
+        ({"kind": "relu", "type": "relu"}, {}, "type: the kind is told twice, beside kind"),
+        ({}, {"weight": 1, "bytes": 1}, r"edges\['a', 'b'\]: weight: the size is told twice"),
+        ({"nbytes": 9}, {"weight": 1}, "weight: 1 bytes, but the node tells 9"),
+        ({}, {"weight": 0.5}, r"edges\['a', 'b'\]: weight: must be a whole number of bytes"),
+        ({"seconds": -1}, {}, r"nodes\['a'\]: seconds: must not be negative"),
+    ],
+)
+def test_what_networkx_tells_twice_is_refused(node: dict, edge: dict, problem: str) -> None:
+    net: nx.DiGraph[str] = nx.DiGraph()
+    net.add_node("a", **node)
+    net.add_edge("a", "b", **edge)
+    with pytest.raises(InputError, match=problem):
+        Graph.from_networkx(net)

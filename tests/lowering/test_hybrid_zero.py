@@ -16,7 +16,7 @@ from simdev.cluster import Cluster
 from simdev.costs import CostModel
 from simdev.engine import simulate
 from simdev.files import collective_model, read_cluster
-from simdev.files.scenario import datasheets
+from simdev.files.device import datasheets
 from simdev.lowering.hybrid import lower_hybrid
 from simdev.models.large import Transformer, large_model, shard_of
 from simdev.models.large.roles import DATA, PIPELINE

@@ -94,11 +94,11 @@ BAD_FILES = {
         "object with a policy, "
         'got "gossip"',
     ),
-    "a policy's name": (
-        {"version": 1, "sync": "p3"},
+    "a policy's name misspelt": (
+        {"version": 1, "sync": "p-3"},
         "sync: must be one of all-reduce, parameter-server, sharded, bucketed, or an "
         "object with a policy, "
-        'got "p3"; write {"policy": "p3"}',
+        'got "p-3"',
     ),
     "unknown short form": (
         {"version": 1, "short": "pipeline"},

@@ -132,7 +132,7 @@ BAD = {
         "sync.credit_rule: means something only with",
     ),
     "unknown key": ({"policy": "p3", "slices": 3}, "sync.slices: unknown key"),
-    "a text": ("p3", "sync: must be one of all-reduce"),
+    "a text": ("p-3", "sync: must be one of all-reduce"),
     "negative message": (
         {"policy": "p3", "message": "-1 us"},
         "sync.message: must not be negative",
