@@ -22,6 +22,7 @@ help:
 	@echo "make slow       the slow tests, and more random examples"
 	@echo "make lint       lint, types and import contracts alone"
 	@echo "make bench      the benchmarks"
+	@echo "make wheel      dist/simdev-*.whl, with all examples"
 	@echo "make clean      remove caches and outputs"
 	@echo "make distclean  remove the environment $(VENV) too"
 
@@ -67,6 +68,10 @@ bench: $(DEV)
 	$(BIN)/python -m benchmarks.placers
 	$(BIN)/python -m benchmarks.learners --quick
 	$(BIN)/python -m benchmarks.sweeps
+
+wheel: $(CORE)
+	@rm -rf build
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps -w dist .
 
 # A stamp records that an environment is complete; it is made anew when a file that decides its content changes.
 $(CORE): $(SETUP)
