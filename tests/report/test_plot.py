@@ -160,10 +160,11 @@ def test_memory_curves_replay_the_trace() -> None:
     assert any("gpu:1: 1 B over when a:0>gpu:1 starts" in text.get_text() for text in ax.texts)
 
 
-def test_figure_stacks_both_on_one_time_axis() -> None:
+def test_figure_stacks_the_memory_of_each_device_on_one_time_axis() -> None:
     figure = trace_figure(two_devices([106, 5]))
-    gantt, memory = figure.axes
-    assert gantt.get_xlim() == memory.get_xlim()
+    gantt, *memory = figure.axes
+    assert [gantt.get_xlim()] * 2 == [panel.get_xlim() for panel in memory]
+    assert memory[0].get_ylim() == memory[1].get_ylim()
     assert gantt.get_title(loc="left") == "step 30 ps, DOES NOT FIT: 4 B over"
     assert len(png(figure)) > 10_000
 

@@ -8,7 +8,7 @@ from ...trace import Trace
 from ..report import Report
 from .cluster import cluster_figure
 from .gantt import Gantt, GanttRow, Label, Look, draw_gantt, gantt_figure
-from .memory import plot_memory
+from .memory import memory_curves, plot_memory, plot_memory_panels
 from .microbatches import pipeline_chart, training_chart
 from .style import WIDTH, new_figure
 from .sync import PUBLISHED, gains_of, plot_gains, sync_chart
@@ -20,30 +20,40 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PUBLISHED", "Gantt", "GanttRow", "Label", "Look", "chart_of", "cluster_figure", "draw_gantt",
-    "gains_of", "gantt_figure", "plot_gains", "plot_gantt", "plot_memory", "report_figure",
-    "trace_figure",
+    "gains_of", "gantt_figure", "plot_gains", "plot_gantt", "plot_memory", "plot_memory_panels",
+    "report_figure", "trace_figure",
 ]  # fmt: skip
 
 MEMORY_HEIGHT = 2.8  # inches
+PANELS, PANEL_HEIGHT = 6, 1.0  # of devices whose memory differs; of more there is one chart
 
 
-def plot_gantt(trace: Trace, ax: Axes | None = None) -> Axes:
+def plot_gantt(trace: Trace, ax: Axes | None = None, theme: str | None = None) -> Axes:
     """Draw the Gantt chart of a trace on ``ax`` (None: on a figure of its own) and return the axes.
 
+    ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the paper of the axes).
     Nothing is shown or saved (see ``trace_chart``).
     """
-    return draw_gantt(trace_chart(trace), ax)
+    return draw_gantt(trace_chart(trace), ax, theme)
 
 
-def trace_figure(trace: Trace) -> Figure:
+def trace_figure(trace: Trace, theme: str | None = None) -> Figure:
     """The Gantt chart with the memory timeline under it, on one time axis; save it with
     ``figure.savefig(path)``.
+
+    Up to PANELS devices whose memory differs have a panel each; of more there is one chart.
     """
-    chart = trace_chart(trace)
-    figure = new_figure(WIDTH, chart.height + MEMORY_HEIGHT)
-    gantt, memory = figure.subplots(2, 1, sharex=True, height_ratios=[chart.height, MEMORY_HEIGHT])
-    draw_gantt(chart, gantt)
-    plot_memory(trace, memory)
+    chart, curves = trace_chart(trace), len(memory_curves(trace))
+    panels = [PANEL_HEIGHT] * curves if 1 < curves <= PANELS else [MEMORY_HEIGHT]
+    figure = new_figure(WIDTH, chart.height + sum(panels))
+    heights = [chart.height, *panels]
+    gantt, *memory = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    # First, for the names of their axes take of the width of all.
+    if len(memory) > 1:
+        plot_memory_panels(trace, memory, theme)
+    else:
+        plot_memory(trace, memory[0], theme)
+    draw_gantt(chart, gantt, theme)
     gantt.set_xlabel("")
     return figure
 
@@ -59,8 +69,8 @@ def chart_of(report: Report) -> Gantt:
     return trace_chart(report.trace)
 
 
-def report_figure(report: Report) -> Figure:
+def report_figure(report: Report, theme: str | None = None) -> Figure:
     """The chart of a report; of a single step of a graph with its memory under it."""
     if not (report.training or report.pipeline or report.steady):
-        return trace_figure(report.trace)
-    return gantt_figure(chart_of(report))
+        return trace_figure(report.trace, theme)
+    return gantt_figure(chart_of(report), theme)

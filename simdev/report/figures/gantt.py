@@ -9,33 +9,47 @@ a colour, add a Look.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...taskgraph import Ints
-from ..measures.spans import Bools
-from ..table import shorten
-from .style import ALARM, MARGIN, WIDTH, draw_legend, new_figure, plain, time_unit
+from .rows import GanttRow, critical_marks, merge_neighbours, visible_row
+from .style import (
+    MARGIN,
+    WIDTH,
+    Colour,
+    Theme,
+    draw_legend,
+    dress,
+    luminance,
+    new_figure,
+    plain,
+    text_width,
+    time_unit,
+)
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Colour = str | tuple[float, float, float]
+__all__ = [
+    "IDLE", "Colour", "Gantt", "GanttRow", "Label", "Look", "draw_gantt", "gantt_figure",
+    "merge_neighbours",
+]  # fmt: skip
 
-OUTLINE_BELOW = (
-    500  # spans: beyond, a strip under the bar marks the critical path: an outline hides it
-)
-STRIP = 0.14  # rows: the height of that strip
+MARK = 2.2  # points: how thick the line under a bar is that marks the critical path
+MARK_GAP = 3.0  # points: for less the line is not interrupted, nor is it ever shorter than a pixel
+EDGED = 4.0  # points: from this width a bar has a white edge
 LABELS = 1_000  # the longest spans
 SIZES = (8.0, 7.0, 6.0, 5.0)  # points, of the labels inside the bars: the largest that fits
-LETTER = 0.6  # of its size: a character's width
+LINE, BREAKS = 1.2, "/_.: "  # of its size: the height of a line; after these a name may go on below
+PADDING = 1.0  # points, beside a label
 GROUP_SPACE = 0.35  # rows left free between devices
 NAMED_ROWS = 110  # beyond, rows are thinner than their names, and only those that compute are named
+TALLEST = 14.0  # inches: rows of a higher chart are thinner
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +64,13 @@ class Look:
 
 
 IDLE = Look("#F4F4F4", hatched=True)
-_HATCH: Mapping[str, Any] = {"edgecolor": "#C9C9C9", "linewidth": 0.0, "hatch": "/////"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GanttRow:
-    """One row of spans; of each the ``start`` and ``finish`` in ps, and the ``look``, an index into
-    the looks of the chart.
-
-    ``tasks`` are the ids of the tasks that the spans show (-1: none), ``critical`` marks those on
-    the critical path. Rows of another ``device`` stand a little apart (a link: -1); the names of
-    rows that do not ``computes`` are grey, their bars lower. ``note`` stands right of the row.
-    """
-
-    name: str
-    device: int
-    computes: bool
-    tasks: Ints
-    start: Ints
-    finish: Ints
-    look: Ints
-    critical: Bools
-    note: str = ""
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def chosen(self, spans: Any) -> GanttRow:
-        """The row with some of its spans only: an index or a mask."""
-        columns = ("tasks", "start", "finish", "look", "critical")
-        return replace(self, **{name: getattr(self, name)[spans] for name in columns})
+HATCH = "#C9C9C9"
 
 
 class Label(NamedTuple):
-    """What may be written into a span, the first that fits of ``names``; where none fits, the first
-    one cut short, if it may be (``cut``). ``row`` and ``look`` index the chart's rows and looks.
+    """What may be written into a span: the first of ``names`` that fits whole, else nothing.
+
+    ``row`` and ``look`` index the chart's rows and looks.
     """
 
     row: int
@@ -92,7 +78,6 @@ class Label(NamedTuple):
     finish: int
     look: int
     names: tuple[str, ...]
-    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,45 +106,42 @@ class Gantt:
     @property
     def height(self) -> float:
         """A readable height in inches."""
-        return min(1.9 + self.row_height * max(len(self.rows), 2), 40.0)
+        return min(1.9 + self.row_height * max(len(self.rows), 2), TALLEST)
 
 
-def merge_neighbours(row: GanttRow, resolution_ps: float) -> GanttRow:
-    """The row with neighbours of one look made one span where they lie closer than
-    ``resolution_ps``.
-
-    A merged span carries the id of its first task. Spans on and off the critical path are not
-    merged.
-    """
-    if not len(row):
-        return row
-    apart = row.start[1:] - row.finish[:-1] > resolution_ps
-    apart |= (row.look[1:] != row.look[:-1]) | (row.critical[1:] != row.critical[:-1])
-    first = np.flatnonzero(np.concatenate(([True], apart)))
-    last = np.append(first[1:], len(row)) - 1
-    return replace(row.chosen(first), finish=row.finish[last])
-
-
-def gantt_figure(chart: Gantt) -> Figure:
+def gantt_figure(chart: Gantt, theme: str | None = None) -> Figure:
     """The chart on a figure of its own; save it with ``figure.savefig(path)``."""
     figure = new_figure(WIDTH, chart.height)
-    draw_gantt(chart, figure.add_subplot())
+    draw_gantt(chart, figure.add_subplot(), theme)
     return figure
 
 
-def draw_gantt(chart: Gantt, ax: Axes | None = None) -> Axes:
+def draw_gantt(chart: Gantt, ax: Axes | None = None, theme: str | None = None) -> Axes:
     """Draw the chart on ``ax`` (None: on a figure of its own) and return the axes; nothing is shown
     or saved.
+
+    ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the paper of the axes).
+    Spans shorter than a pixel share one, and a line below the bars marks the critical path.
     """
     if ax is None:
-        return gantt_figure(chart).axes[0]
-    places = list(_places(chart.rows))
-    _draw_axes(ax, chart, places)
-    _draw_spans(ax, chart, places)
-    _draw_critical(ax, chart, places)
-    _draw_labels(ax, chart, places)
-    _draw_legend(ax, chart)
+        return gantt_figure(chart, theme).axes[0]
+    look, places = dress(ax, theme), list(_places(chart.rows))
+    _draw_axes(ax, chart, places, look)
+    _draw_legend(ax, chart, look)
+    _lay_out(ax)
+    _draw_spans(ax, chart, places, look)
+    _draw_critical(ax, chart, places, look)
+    _draw_labels(ax, chart, places, look)
     return ax
+
+
+def _lay_out(ax: Axes) -> None:
+    """Let the axes take their final size, which decides what is visible and what fits."""
+    from matplotlib.figure import Figure
+
+    figure = ax.figure
+    if isinstance(figure, Figure) and (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
 
 
 def _places(rows: Sequence[GanttRow]) -> Iterator[float]:
@@ -179,9 +161,21 @@ def _scale(chart: Gantt) -> int:
     return time_unit(chart.end_ps - chart.begin_ps)[1]
 
 
+def _points(ax: Axes) -> tuple[float, float]:
+    """The width and the height of the axes in points."""
+    extent = ax.get_window_extent()
+    scale = 72 / ax.figure.dpi
+    return max(float(extent.width) * scale, 1.0), max(float(extent.height) * scale, 1.0)
+
+
 def _points_per_ps(ax: Axes, chart: Gantt) -> float:
-    points = float(ax.get_window_extent().width) * 72 / ax.figure.dpi
-    return points / max(chart.end_ps - chart.begin_ps, 1)
+    return _points(ax)[0] / max(chart.end_ps - chart.begin_ps, 1) / MARGIN
+
+
+def _row_points(ax: Axes) -> float:
+    """The height of a row in points."""
+    low, high = ax.get_ylim()
+    return _points(ax)[1] / abs(high - low)
 
 
 def _boxes(chart: Gantt, places: Sequence[float], rows: Sequence[GanttRow]) -> NDArray[np.float64]:
@@ -196,136 +190,161 @@ def _boxes(chart: Gantt, places: Sequence[float], rows: Sequence[GanttRow]) -> N
     return np.concatenate(boxes)
 
 
-def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
+def _draw_spans(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
     """Two collections, of what is hatched and of all else: an artist a bar would take 45 times as
     long.
     """
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba_array
 
-    boxes = _boxes(chart, places, chart.rows)
-    look = np.concatenate([np.zeros(0, np.int64), *(row.look for row in chart.rows)])
+    pixel = 1 / _points_per_ps(ax, chart)
+    # What blends shows how much of a pixel is busy.
+    rows = chart.rows if chart.blend else [visible_row(row, pixel / 2) for row in chart.rows]
+    boxes = _boxes(chart, places, rows)
+    look = np.concatenate([np.zeros(0, np.int64), *(row.look for row in rows)])
     hatched = np.array([look.hatched for look in chart.looks], np.bool_)[look]
-    colours = to_rgba_array([look.colour for look in chart.looks])[look]
-    idle = PolyCollection(list(boxes[hatched]), facecolors=IDLE.colour, zorder=1, **_HATCH)
-    bars = PolyCollection(list(boxes[~hatched]), facecolors=colours[~hatched], zorder=2)
-    lengths = (boxes[~hatched, 2, 0] - boxes[~hatched, 0, 0]) * _scale(chart)
-    wide = bool(len(lengths)) and float(np.median(lengths)) * _points_per_ps(ax, chart) > 4
+    shown = to_rgba_array([theme.shown(look.colour) for look in chart.looks])
+    colours = shown[look[~hatched]]
+    idle = PolyCollection(list(boxes[hatched]), zorder=1, **_idle(theme))
+    bars = PolyCollection(list(boxes[~hatched]), facecolors=colours, zorder=2)
     if chart.blend:
         # Moved to whole pixels, thin bars would show patterns that are not there.
         bars.set(linewidth=0.0, snap=False)
-    elif wide or len(lengths) <= OUTLINE_BELOW:
-        bars.set(edgecolor="white", linewidth=0.5)
     else:
+        lengths = (boxes[~hatched, 2, 0] - boxes[~hatched, 0, 0]) * _scale(chart) / pixel
+        wide = lengths > EDGED
         # An edge of its own colour keeps a bar visible that is thinner than a pixel.
-        bars.set(edgecolor="face", linewidth=0.2)
+        edges = np.where(wide[:, None], to_rgba_array(theme.paper), colours)
+        bars.set(edgecolor=edges, linewidth=np.where(wide, 0.5, 0.2))
     for drawn in (idle, bars):
         ax.add_collection(drawn, autolim=False)
 
 
-def _draw_critical(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
-    """Mark the critical path: red outlines, or strips below the bars beyond OUTLINE_BELOW spans."""
-    from matplotlib.collections import PolyCollection
+def _idle(theme: Theme) -> dict[str, Any]:
+    """How patches look that are hatched."""
+    paper, lines = theme.shown(IDLE.colour), theme.shown(HATCH)
+    return {"facecolor": paper, "edgecolor": lines, "linewidth": 0.0, "hatch": "/////"}
 
-    boxes = _boxes(chart, places, [row.chosen(row.critical) for row in chart.rows])
-    outlined = sum(map(len, chart.rows)) <= OUTLINE_BELOW
-    if not outlined:
-        boxes[:, 1:3, 1] = boxes[:, :1, 1] - STRIP
-    face, width = ("none", 1.6) if outlined else (ALARM, 1.0)
-    marks = PolyCollection(
-        list(boxes), facecolors=face, edgecolors=ALARM, linewidths=width, zorder=3
+
+def _draw_critical(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
+    """A thin line under the bars of the critical path: outlines would hide short ones."""
+    from matplotlib.collections import LineCollection
+
+    scale, per_ps = _scale(chart), _points_per_ps(ax, chart)
+    lines: list[list[tuple[float, float]]] = []
+    for row, place in zip(chart.rows, places, strict=True):
+        y = place + _half(row) + MARK / 2 / _row_points(ax)
+        for start, finish in np.transpose(critical_marks(row, MARK_GAP / per_ps)).tolist():
+            least = (0.72 / per_ps - (finish - start)) / 2  # half of what is missing to a pixel
+            ends = (start - max(least, 0), finish + max(least, 0))
+            lines.append([((end - chart.begin_ps) / scale, y) for end in ends])
+    marks = LineCollection(
+        lines, colors=theme.alarm, linewidths=MARK, capstyle="butt", zorder=3, label="critical path"
     )
     ax.add_collection(marks, autolim=False)
 
 
-def _draw_axes(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
+def _draw_axes(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
     unit, scale = time_unit(chart.end_ps - chart.begin_ps)
     end = (chart.end_ps - chart.begin_ps) / scale
     ax.set_xlabel(f"time ({unit}){chart.since}")
     ax.set_xlim(0, end * MARGIN or 1)
     ax.set_ylim(places[-1] + 0.7 if places else 1.0, 0.3)
-    ax.axvline(end, color="#888888", linewidth=0.8, zorder=0)
+    ax.axvline(end, color=theme.faint, linewidth=0.8, zorder=0)
     rows = [
         (place, row) for place, row in zip(places, chart.rows, strict=True)
         if len(places) <= NAMED_ROWS or row.computes
     ]  # fmt: skip
     size = min(9.0, max(4.0, 500.0 / max(len(rows), 1)))
     ticks = [place for place, _ in rows]
-    ax.set_yticks(ticks, [plain(row.name, 32) for _, row in rows], fontsize=size)
+    ax.set_yticks(ticks, [plain(row.name, 40) for _, row in rows], fontsize=size)
     for label, (_, row) in zip(ax.get_yticklabels(), rows, strict=True):
-        label.set_color("black" if row.computes else "#666666")
+        label.set_color(theme.ink if row.computes else theme.faint)
     ax.tick_params(axis="y", length=0)
-    ax.grid(axis="x", color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
+    ax.grid(axis="x", color=theme.grid, linewidth=0.6)
     ax.spines[["top", "right", "left"]].set_visible(False)
     if any(row.note for _, row in rows):
         right = ax.secondary_yaxis("right")
-        right.set_yticks(ticks, [row.note for _, row in rows], fontsize=size, color="#555555")
+        right.set_yticks(ticks, [row.note for _, row in rows], fontsize=size, color=theme.faint)
         right.tick_params(axis="y", length=0)
         right.spines["right"].set_visible(False)
     for place, row, above in zip(places[1:], chart.rows[1:], chart.rows, strict=False):
         if row.device != above.device:
-            ax.axhline(place - 0.5 - GROUP_SPACE / 2, color="#BBBBBB", linewidth=0.6, zorder=0)
+            ax.axhline(place - 0.5 - GROUP_SPACE / 2, color=theme.rule, linewidth=0.6, zorder=0)
 
 
-def _draw_labels(ax: Axes, chart: Gantt, places: Sequence[float]) -> None:
-    """Texts inside the spans that have room, the longest spans first."""
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Rectangle
-
+def _draw_labels(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) -> None:
+    """Texts inside the spans that have room for the whole of them, the longest spans first."""
     scale, per_ps = _scale(chart), _points_per_ps(ax, chart)
-    room = [(label.finish - label.start) * per_ps for label in chart.labels]
+    room = [(label.finish - label.start) * per_ps - PADDING for label in chart.labels]
     # Under three points no digit can be read.
-    fitting = (i for i in np.argsort(room, kind="stable")[::-1].tolist() if room[i] > 3)
-    drawn = 0
-    for i in fitting:
-        row, start, finish, number, names, cut = chart.labels[i]
-        text, size = fitted(names, room[i], cut)
+    wide = (i for i in np.argsort(room, kind="stable")[::-1].tolist() if room[i] > 3)
+    high, drawn = _row_points(ax), 0
+    for i in wide:
+        row, start, finish, number, names = chart.labels[i]
+        look, half = chart.looks[number], _half(chart.rows[row])
+        text, size = fitted(names, room[i], high * half * (look.reach[1] - look.reach[0]))
         if not text or drawn == LABELS:
             continue
         drawn += 1
-        look = chart.looks[number]
-        red, green, blue = to_rgb(look.colour)
-        # Brightness as ITU-R BT.709 weighs it.
-        colour = "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.5 else "black"
-        left, right = ((time - chart.begin_ps) / scale for time in (start, finish))
-        middle = places[row] + _half(chart.rows[row]) * sum(look.reach) / 2
-        note = ax.text((left + right) / 2, middle, plain(text, 80), color=colour, fontsize=size)
-        note.set(ha="center", va="center", zorder=4, clip_on=True)
-        box = (left, places[row] - 0.5), right - left, 1.0
-        note.set_clip_path(Rectangle(*box, transform=ax.transData))
+        colour = "white" if luminance(theme.shown(look.colour)) < 0.5 else "black"
+        middle = (
+            ((start + finish) / 2 - chart.begin_ps) / scale,
+            places[row] + half * sum(look.reach) / 2,
+        )
+        note = ax.text(*middle, text, color=colour, fontsize=size)
+        note.set(ha="center", va="center", zorder=4, clip_on=True, linespacing=1.0)
 
 
-def fitted(names: Sequence[str], room: float, cut: bool = False) -> tuple[str, float]:
-    """The first of the names that fits so many points, and its size in points; else, where it may
-    be cut, both ends of the first.
+def fitted(names: Sequence[str], width: float, height: float) -> tuple[str, float]:
+    """(the first of the names that fits whole into so many points, on one line or on two, its size
+    in points); no text where none does.
     """
     for name in names:
-        for size in SIZES[:2] if cut else SIZES:
-            if len(name) * size * LETTER <= room:
-                return name, size
-    most = int(room / (SIZES[1] * LETTER))
-    return (shorten(names[0], most) if cut and most >= 5 else ""), SIZES[1]
+        for lines in _on_lines(plain(name, 80)):
+            widest = max(map(text_width, lines))
+            for size in SIZES:
+                if size * LINE * len(lines) <= height and widest * size <= width:
+                    return "\n".join(lines), size
+    return "", SIZES[0]
 
 
-def _draw_legend(ax: Axes, chart: Gantt) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
+def _on_lines(name: str) -> Iterator[tuple[str, ...]]:
+    """The name on one line, then on two, broken where its halves are most alike."""
+    yield (name,)
+    breaks = [i + 1 for i, character in enumerate(name[:-1]) if character in BREAKS]
+    if breaks:
+        middle = min(breaks, key=lambda at: abs(2 * at - len(name)))
+        yield name[:middle], name[middle:]
+
+
+def _draw_legend(ax: Axes, chart: Gantt, theme: Theme) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
+
+    def patch(colour: Colour) -> Patch:
+        return Patch(facecolor=theme.shown(colour))
 
     entries: dict[str, Artist | tuple[Artist, ...]] = {}
     for label, shown in chart.legend.items():
-        if isinstance(shown, Look):
-            style = _HATCH if shown.hatched else {}
-            entries[plain(label, 60)] = Patch(facecolor=shown.colour, **style)
+        if not isinstance(shown, Look):
+            entries[plain(label, 60)] = tuple(patch(colour) for colour in shown)
         else:
-            entries[plain(label, 60)] = tuple(Patch(facecolor=colour) for colour in shown)
+            idle = Patch(**_idle(theme)) if shown.hatched else patch(shown.colour)
+            entries[plain(label, 60)] = idle
     if any(row.critical.any() for row in chart.rows):
-        entries["critical path"] = Patch(facecolor="none", edgecolor=ALARM, linewidth=1.6)
-    draw_legend(ax, 9.5, plain(chart.title, 160), chart.alarm, entries)
+        entries["critical path"] = Line2D([], [], color=theme.alarm, linewidth=MARK)
+    draw_legend(ax, 9.5, plain(chart.title, 160), chart.alarm, entries, theme)
     if chart.scale is not None:
-        title, most = chart.scale
-        colours = ScalarMappable(Normalize(0, most), "viridis")
-        ticks = MaxNLocator(integer=True)
-        ax.figure.colorbar(colours, ax=ax, label=title, pad=0.01, ticks=ticks)
+        _draw_scale(ax, *chart.scale, theme)
+
+
+def _draw_scale(ax: Axes, title: str, most: int, theme: Theme) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    colours = ScalarMappable(Normalize(0, most), "viridis")
+    bar = ax.figure.colorbar(colours, ax=ax, pad=0.01, ticks=MaxNLocator(integer=True))
+    bar.set_label(title, color=theme.ink)
+    bar.ax.tick_params(colors=theme.ink)

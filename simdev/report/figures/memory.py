@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...errors import InputError
+from ...taskgraph import Ints
 from ...trace import DeviceMemory, Trace
 from ...units import format_bytes
 from ..measures.spans import shown_devices
 from .style import (
-    ALARM,
     DEVICES,
     MARGIN,
     WIDTH,
+    Theme,
     byte_unit,
     draw_legend,
+    dress,
     new_figure,
     plain,
     time_unit,
@@ -24,64 +29,165 @@ from .style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEGEND = 10  # devices named in the legend, the largest peaks first
-IN_SIGHT = 3.0  # a capacity above this multiple of the peak stands in the legend only
+CURVES = 8  # of devices that differ; of more, an envelope
+COLUMNS = 2_000  # parts of the step, of each of which the envelope has the highest and the lowest
+IN_SIGHT = 2.0  # a capacity above this multiple of the peak stands in the legend only
 
 
-def plot_memory(trace: Trace, ax: Axes | None = None) -> Axes:
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """The memory of ``count`` devices of equal levels at all times; that of the first of them."""
+
+    memory: DeviceMemory
+    count: int
+
+    @property
+    def label(self) -> str:
+        """Its name and its peak, for a legend."""
+        alike = f" ({self.count} alike)" if self.count > 1 else ""
+        over = self.memory.excess
+        excess = "" if self.memory.overflow is None else f" ({format_bytes(over or 0)} over)"
+        peak = format_bytes(self.memory.peak)
+        return f"{plain(self.memory.device, 24)}{alike}, peak {peak}{excess}"
+
+
+def memory_curves(trace: Trace) -> tuple[Curve, ...]:
+    """A curve for each device that is shown, those of equal levels as one, in the order of the
+    cluster.
+    """
+    members: dict[object, list[DeviceMemory]] = {}
+    for device in np.flatnonzero(shown_devices(trace.task_graph)).tolist():
+        memory = trace.memory[device]
+        alike = memory.time.tobytes(), memory.level.tobytes(), memory.capacity
+        members.setdefault(alike, []).append(memory)
+    return tuple(Curve(memories[0], len(memories)) for memories in members.values())
+
+
+def plot_memory(trace: Trace, ax: Axes | None = None, theme: str | None = None) -> Axes:
     """Draw a step curve for each device on ``ax`` (None: on a figure of its own) and return the
     axes.
 
-    Switches are left out. Capacities are dashed lines, and a red cross marks the first moment over
-    one. The axes are in the units of the step time and of the largest peak.
+    Devices of equal levels share a curve; where more than CURVES differ, there is one envelope of
+    all of them and the curve of the highest. Switches are left out. Capacities are dashed lines,
+    and a red cross marks the first moment over one. The axes are in the units of the step time and
+    of the largest peak. ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the
+    paper of the axes).
     """
     if ax is None:
         ax = new_figure(WIDTH, 3.2).add_subplot()
-    unit, scale = time_unit(trace.end_ps)
-    top = max((memory.peak for memory in trace.memory), default=0)
-    name, size = byte_unit(top)
-    largest = sorted(trace.memory, key=lambda memory: -memory.peak)[:LEGEND]
-    for number, device in enumerate(np.flatnonzero(shown_devices(trace.task_graph)).tolist()):
-        memory, colour = trace.memory[device], DEVICES[number % len(DEVICES)]
-        _draw_device(ax, memory, colour, trace.end_ps, (scale, size), memory in largest)
-    highest = max([top, *_draw_capacities(ax, trace, top, size)])
-    ax.set_xlim(0, trace.end_ps / scale * MARGIN or 1)
-    # Room above for the words of an overflow.
-    height = highest / size * (1.08 if trace.feasible else 1.2) or 1.0
-    ax.set_ylim(0, height)
-    _draw_first_overflow(ax, trace, scale, height)
-    ax.set_xlabel(f"time ({unit})")
-    ax.set_ylabel(f"memory ({name})")
-    ax.grid(color="#DDDDDD", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    draw_legend(ax, 8.0)
+    look, curves = dress(ax, theme), memory_curves(trace)
+    scales = _scales(trace)
+    colours = {id(curve): DEVICES[i % len(DEVICES)] for i, curve in enumerate(curves)}
+    if len(curves) > CURVES:
+        _draw_envelope(ax, trace, curves, scales, look)
+        curves = (max(curves, key=lambda curve: curve.memory.peak),)
+    for curve in curves:
+        colour = look.shown(colours[id(curve)])
+        _draw_curve(ax, curve, str(colour), trace.end_ps, scales, look)
+    _finish(ax, trace, trace.memory, look)
+    _draw_first_overflow(ax, trace, trace.memory, look)
+    ax.set_xlabel(f"time ({time_unit(trace.end_ps)[0]})")
+    draw_legend(ax, 8.0, theme=look)
     return ax
 
 
-def _draw_device(
-    ax: Axes, memory: DeviceMemory, colour: str, end_ps: int, scales: tuple[int, int], named: bool
-) -> None:
+def plot_memory_panels(trace: Trace, axes: Sequence[Axes], theme: str | None = None) -> None:
+    """Draw each curve of ``memory_curves`` on axes of its own, all on one scale.
+
+    Raises InputError where there are fewer axes than curves.
+    """
+    curves = memory_curves(trace)
+    if len(axes) < len(curves):
+        raise InputError(f"axes: {len(axes)} for {len(curves)} devices that differ")
+    for number, (curve, ax) in enumerate(zip(curves, axes, strict=False)):
+        look = dress(ax, theme)
+        colour = str(look.shown(DEVICES[number % len(DEVICES)]))
+        _draw_curve(ax, curve, colour, trace.end_ps, _scales(trace), look, filled=True)
+        _finish(ax, trace, [curve.memory], look)
+        _draw_first_overflow(ax, trace, [curve.memory], look)
+        ax.set_ylabel(byte_unit(max(m.peak for m in trace.memory))[0])
+        draw_legend(ax, 8.0, theme=look)
+    axes[len(curves) - 1].set_xlabel(f"time ({time_unit(trace.end_ps)[0]})")
+
+
+def _scales(trace: Trace) -> tuple[int, int]:
+    """(ps, bytes) of the units of the axes."""
+    top = max((memory.peak for memory in trace.memory), default=0)
+    return time_unit(trace.end_ps)[1], byte_unit(top)[1]
+
+
+def _draw_curve(
+    ax: Axes, curve: Curve, colour: str, end_ps: int, scales: tuple[int, int], theme: Theme,
+    filled: bool = False,
+) -> None:  # fmt: skip
+    memory = curve.memory
     time = np.concatenate(([0], memory.time, [end_ps])) / scales[0]
     level = np.concatenate(([0], memory.level, memory.level[-1:] if len(memory.level) else [0]))
     level = level / scales[1]
-    over = "" if memory.overflow is None else f" ({format_bytes(memory.excess or 0)} over)"
-    label = f"{plain(memory.device, 24)}, peak {format_bytes(memory.peak)}{over}"
-    # matplotlib leaves names that begin with an underscore out of legends.
-    ax.step(time, level, where="post", color=colour, lw=1.3, label=label if named else "_hidden")
+    ax.step(time, level, where="post", color=colour, lw=1.3, label=curve.label)
+    if filled:
+        ax.fill_between(time, level, step="post", color=colour, alpha=0.2, lw=0)
     if memory.overflow is None or memory.capacity is None:
         return
-    limit = memory.capacity / scales[1]
+    limit, red = memory.capacity / scales[1], theme.alarm
     beyond = (level > limit).tolist()
-    ax.fill_between(time, level, limit, where=beyond, step="post", color=ALARM, alpha=0.12, lw=0)
+    ax.fill_between(time, level, limit, where=beyond, step="post", color=red, alpha=0.12, lw=0)
     at = int(np.searchsorted(memory.time, memory.overflow.time_ps))
     x, y = memory.overflow.time_ps / scales[0], memory.level[at] / scales[1]
-    ax.plot([x], [y], marker="X", color=ALARM, markersize=8, ls="none", zorder=5, clip_on=False)
+    ax.plot([x], [y], marker="X", color=red, markersize=8, ls="none", zorder=5, clip_on=False)
 
 
-def _draw_first_overflow(ax: Axes, trace: Trace, scale: int, height: float) -> None:
+def _draw_envelope(
+    ax: Axes, trace: Trace, curves: Sequence[Curve], scales: tuple[int, int], theme: Theme
+) -> None:
+    """The band between the lowest and the highest level of all devices."""
+    bands = [envelope(curve.memory, trace.end_ps) for curve in curves]
+    low = np.min([low for low, _ in bands], axis=0) / scales[1]
+    high = np.max([high for _, high in bands], axis=0) / scales[1]
+    time = np.linspace(0, trace.end_ps, COLUMNS + 1) / scales[0]
+    count = sum(curve.count for curve in curves)
+    ax.fill_between(
+        time, np.append(low, low[-1]), np.append(high, high[-1]), step="post", lw=0,
+        color=theme.faint, alpha=0.35, label=f"lowest to highest of {count} devices",
+    )  # fmt: skip
+
+
+def envelope(memory: DeviceMemory, end_ps: int) -> tuple[Ints, Ints]:
+    """(the lowest, the highest) level in bytes in each of COLUMNS equal parts of the step."""
+    edges = np.linspace(0, end_ps, COLUMNS + 1)[:-1]
+    before = np.searchsorted(memory.time, edges, side="right")
+    level = np.concatenate(([0], memory.level))
+    low, high = level[before], level[before]
+    part = np.clip(np.searchsorted(edges, memory.time, side="right") - 1, 0, COLUMNS - 1)
+    np.minimum.at(low, part, memory.level)
+    np.maximum.at(high, part, memory.level)
+    return low, high
+
+
+def _finish(ax: Axes, trace: Trace, memories: Sequence[DeviceMemory], theme: Theme) -> None:
+    """Limits, which all panels of a trace share, capacities and the grid."""
+    top = max((memory.peak for memory in trace.memory), default=0)
+    scale, size = _scales(trace)
+    limits = {memory.capacity for memory in trace.memory if memory.capacity is not None}
+    shown = [limit for limit in limits if limit <= IN_SIGHT * top]
+    for limit in sorted({m.capacity for m in memories if m.capacity is not None}):
+        above = "" if limit in shown else " (above the chart)"
+        label = f"capacity {format_bytes(limit)}{above}"
+        ax.axhline(limit / size, color=theme.faint, linestyle="--", linewidth=1.0, label=label)
+    # Room above for the words of an overflow.
+    height = max([top, *shown]) / size * (1.08 if trace.feasible else 1.2) or 1.0
+    ax.set_ylim(0, height)
+    ax.set_xlim(0, trace.end_ps / scale * MARGIN or 1)
+    ax.set_ylabel(f"memory ({byte_unit(top)[0]})")
+    ax.grid(color=theme.grid, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_first_overflow(
+    ax: Axes, trace: Trace, memories: Sequence[DeviceMemory], theme: Theme
+) -> None:
     """Words for the device that exceeds its memory first; more of them would cover each other."""
-    overflows = [memory.overflow for memory in trace.memory if memory.overflow is not None]
+    overflows = [memory.overflow for memory in memories if memory.overflow is not None]
     if not overflows:
         return
     first = min(overflows, key=lambda overflow: overflow.time_ps)
@@ -90,18 +196,8 @@ def _draw_first_overflow(ax: Axes, trace: Trace, scale: int, height: float) -> N
         f"{plain(first.task, 48)} starts"
     )
     late = first.time_ps > 0.6 * trace.end_ps
-    note = ax.annotate(text, (first.time_ps / scale, height), color=ALARM, fontsize=8, zorder=6)
+    place = first.time_ps / _scales(trace)[0]
+    note = ax.annotate(text, (place, ax.get_ylim()[1]), color=theme.alarm, fontsize=8, zorder=6)
     note.set_in_layout(False)
     note.set(ha="right" if late else "left", va="top")
-    ax.axvline(first.time_ps / scale, color=ALARM, linewidth=0.8, linestyle=":", zorder=0)
-
-
-def _draw_capacities(ax: Axes, trace: Trace, top: int, size: int) -> list[int]:
-    """One line for each capacity; returns those that the axes should show."""
-    capacities = sorted({memory.capacity for memory in trace.memory if memory.capacity is not None})
-    shown = [capacity for capacity in capacities if capacity <= IN_SIGHT * top]
-    for capacity in capacities:
-        above = "" if capacity in shown else " (above the chart)"
-        label = f"capacity {format_bytes(capacity)}{above}"
-        ax.axhline(capacity / size, color="#444444", linestyle="--", linewidth=1.0, label=label)
-    return shown
+    ax.axvline(place, color=theme.alarm, linewidth=0.8, linestyle=":", zorder=0)

@@ -5,14 +5,19 @@ no global state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from ...errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Colour = str | tuple[float, float, float]
 
 # Safe for the colour-blind (Okabe and Ito 2008); red is kept for the critical path and for what
 # does not fit.
@@ -41,6 +46,102 @@ DEVICES = (
     "#7F7F7F",
     "#000000",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The colours of all that is no data: ``paper`` below, ``ink`` of texts, ``faint`` of what is
+    less important, ``rule`` of lines between, ``grid``, the ``panel`` and ``box`` of drawings.
+
+    ``instead`` has the colours of data that this paper would swallow, and what stands for them.
+    """
+
+    paper: str = "#FFFFFF"
+    ink: str = "#000000"
+    faint: str = "#595959"
+    rule: str = "#BBBBBB"
+    grid: str = "#DDDDDD"
+    panel: str = "#F7F7F7"
+    box: str = "#E4E4E4"
+    instead: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self, colour: Colour) -> Colour:
+        """The colour in which data of this colour are drawn."""
+        return self.instead.get(colour, colour) if isinstance(colour, str) else colour
+
+    @property
+    def alarm(self) -> Colour:
+        """The colour of the critical path and of what does not fit."""
+        return self.shown(ALARM)
+
+
+LIGHT = Theme()
+DARK = Theme(
+    "#15181D", "#E8E8E8", "#A8ADB5", "#4A4F57", "#2E333A", "#1E2228", "#343A42",
+    {
+        ALARM: "#FF6B6B", "#B00020": "#FF6B6B", "#000000": "#E8E8E8", "#4D4D4D": "#8E959E",
+        "#7A5C00": "#B99A3C", "#0072B2": "#2E8FD0", "#F4F4F4": "#1E2228", "#C9C9C9": "#4A4F57",
+    },
+)  # fmt: skip
+THEMES = {"light": LIGHT, "dark": DARK}
+DIM = 0.4  # luminance: below, a paper is dark
+
+
+def theme_of(theme: str | None, ax: Axes) -> Theme:
+    """The theme of a name: "light", "dark", or a style that matplotlib knows; None: what suits the
+    paper of the axes.
+
+    Raises InputError for any other name.
+    """
+    from matplotlib import style
+    from matplotlib.colors import to_hex, to_rgba
+
+    if theme in THEMES:
+        return THEMES[theme]
+    if theme is None:
+        # Where axes have no paper, that of their figure shows through.
+        opaque = to_rgba(ax.get_facecolor())[3] > 0
+        paper = to_hex(ax.get_facecolor() if opaque else ax.figure.get_facecolor())
+        return replace(_suited(paper), paper=paper)
+    if theme not in style.library:
+        known = ", ".join((*THEMES, *style.available))
+        raise InputError(f'theme: no style "{theme}"; there are {known}')
+    looks = style.library[theme]
+    paper = to_hex(looks.get("axes.facecolor", LIGHT.paper))
+    base = _suited(paper)
+    ink, grid = looks.get("text.color", base.ink), looks.get("grid.color", base.grid)
+    return replace(base, paper=paper, ink=to_hex(ink), grid=to_hex(grid))
+
+
+def _suited(paper: Colour) -> Theme:
+    return DARK if luminance(paper) < DIM else LIGHT
+
+
+def luminance(colour: Colour) -> float:
+    """How bright a colour is, 0 to 1, as ITU-R BT.709 weighs it."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def dress(ax: Axes, theme: str | None) -> Theme:
+    """Give axes the colours of a theme, and their figure its paper where the theme has a name;
+    returns the theme.
+    """
+    look = theme_of(theme, ax)
+    if theme is not None:
+        ax.set_facecolor(look.paper)
+        ax.figure.set_facecolor(look.paper)
+    ax.tick_params(which="both", colors=look.ink)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set_color(look.ink)
+        axis.get_offset_text().set_color(look.ink)
+    for spine in ax.spines.values():
+        spine.set_edgecolor(look.ink)
+    ax.set_axisbelow(True)
+    return look
+
 
 WIDTH = 13.0  # inches, of a figure of its own
 MARGIN = 1.01  # of the step: how far the time axes reach
@@ -80,6 +181,22 @@ def plain(text: str, most: int = 40) -> str:
     return text.replace("$", r"\$")
 
 
+def text_width(text: str) -> float:
+    """How wide a text is, in multiples of its size."""
+    return sum(map(_advance, text))
+
+
+@cache
+def _advance(character: str) -> float:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+    from matplotlib.ft2font import LoadFlags
+
+    font = get_font(findfont(FontProperties()))
+    font.set_size(100, 72)
+    # In 65,536ths of a point.
+    return font.load_char(ord(character), flags=LoadFlags.NO_HINTING).linearHoriAdvance / 6_553_600
+
+
 @cache
 def _characters() -> frozenset[int]:
     from matplotlib.font_manager import FontProperties, findfont, get_font
@@ -106,6 +223,7 @@ def draw_legend(
     title: str = "",
     alarm: bool = False,
     entries: Mapping[str, Artist | tuple[Artist, ...]] | None = None,
+    theme: Theme = LIGHT,
 ) -> None:
     """A legend above the axes, as wide as they are, and a title above it; ``size`` in points.
 
@@ -124,10 +242,11 @@ def draw_legend(
             list(entries.values()), list(entries), loc="lower left", bbox_to_anchor=(0.0, 1.0),
             borderaxespad=0.2, ncols=columns, frameon=False, fontsize=size, handlelength=1.5,
             columnspacing=1.4, handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
+            labelcolor=theme.ink,
         )  # fmt: skip
     if title:
         rows = -(-len(entries) // columns)
-        colour = ALARM if alarm else "black"
+        colour = theme.alarm if alarm else theme.ink
         ax.set_title(title, loc="left", pad=8 + 1.6 * size * rows, fontsize=11, color=colour)
 
 

@@ -11,11 +11,13 @@ from ...trace import Trace
 from ...units import PS_PER_SECOND, format_bytes, format_seconds
 from ..measures.path import Segment, critical_path
 from ..measures.spans import timeline_rows
-from .gantt import Gantt, GanttRow, Label, Look, merge_neighbours
+from .gantt import Gantt, Label, Look
+from .rows import GanttRow, folded
 from .style import kind_colours
 
 PATH = -2  # the device of the row that belongs to no device: the critical path
-MERGE_ABOVE = 5_000  # spans: beyond, neighbours that no pixel separates are drawn as one
+SEEN = 4_000  # parts of a step: rows that differ by less look the same on paper
+LABELLED = 150  # parts of a step: no name fits into less
 WAITS = ("queueing", "launch", "latency")  # blames that the path's row shows by their own names
 
 
@@ -23,16 +25,12 @@ def trace_chart(trace: Trace) -> Gantt:
     """The chart of a trace.
 
     Bars are coloured by kind; transfers are named by their source and destination. The critical
-    path is a row of its own, on top, with what its waiting is blamed on, and its tasks are outlined
-    in red below (in large charts underlined).
+    path is a row of its own, on top, with what its waiting is blamed on, and its tasks are
+    underlined in red below. Rows that show the same are drawn once (``rows.folded``).
     """
     rows, colours = trace_rows(trace)
     looks = {kind: Look(colour) for kind, colour in colours.items()}
-    merged = sum(map(len, rows)) > MERGE_ABOVE
-    labels = () if merged else tuple(_labels(trace, rows, tuple(colours)))
-    if merged:
-        # Four thousandths of the width: about a third of a pixel on paper.
-        rows = tuple(merge_neighbours(row, trace.end_ps / 4_000) for row in rows)
+    rows = folded(rows, trace.end_ps / SEEN)
     verdict = "fits"
     if not trace.feasible:
         verdict = f"DOES NOT FIT: {format_bytes(trace.memory_excess)} over"
@@ -41,7 +39,7 @@ def trace_chart(trace: Trace) -> Gantt:
     title = f"{length} {format_seconds(trace.end_ps / PS_PER_SECOND)}, {verdict}"
     return Gantt(
         rows, tuple(looks.values()), trace.end_ps, title,
-        labels=labels, legend=looks, alarm=not trace.feasible,
+        labels=tuple(_labels(trace, rows, tuple(colours))), legend=looks, alarm=not trace.feasible,
     )  # fmt: skip
 
 
@@ -81,10 +79,10 @@ def _path_row(path: Sequence[Segment], looks: Sequence[int]) -> GanttRow:
 
 def _labels(trace: Trace, rows: Sequence[GanttRow], kinds: Sequence[str]) -> Iterator[Label]:
     for number, row in enumerate(rows):
-        columns = (column.tolist() for column in (row.tasks, row.start, row.finish, row.look))
+        long = row.chosen((row.finish - row.start) * LABELLED >= trace.end_ps)
+        columns = (column.tolist() for column in (long.tasks, long.start, long.finish, long.look))
         for task, start, finish, look in zip(*columns, strict=True):
-            names = tuple(_names(trace, row, task, kinds[look]))
-            yield Label(number, start, finish, look, names, kinds[look] != TRANSFER)
+            yield Label(number, start, finish, look, tuple(_names(trace, row, task, kinds[look])))
 
 
 def _names(trace: Trace, row: GanttRow, task: int, kind: str) -> Iterator[str]:
