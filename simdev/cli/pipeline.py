@@ -24,7 +24,8 @@ DESCRIPTION = (
     "of a rank, and its stages share it; a list like 3ms,5ms,4ms has one value for each stage, or "
     "for each replica. "
     "Schedules: GPipe, 1F1B, Interleaved1F1B, ZB-H1, ZB-H2, InterleavedZeroBubble, PipeDream, "
-    "ZB-1p and ZB-2p (made from the times), DualPipe (bidirectional), or your own (--csv)."
+    "ZB-1p and ZB-2p (made from the times), DualPipe (bidirectional), DualPipeV, or your own "
+    "(--csv)."
 )
 OPTIONS = (
     ("--stages", "P", "ranks (devices), each with a stage, or with --chunks; see --replicas"),

@@ -18,6 +18,7 @@ from ..memory import MemoryModel
 from ..schedules import (
     BACKWARD,
     BIDIRECTIONAL,
+    FOLDED,
     FORWARD,
     INPUT,
     WEIGHT,
@@ -50,28 +51,37 @@ WAITING = {
 }
 
 
-def schedule_of(p: Parallelism, shape: bool = False) -> Schedule:
-    """The schedule that a parallelism names or holds; ``shape`` as of ``named_schedule``.
-
-    Raises InputError.
+def schedule_of(p: Parallelism, large: bool = False) -> Schedule:
+    """The schedule that a parallelism names or holds, of a graph with ops or a ``large`` model:
+    that may run in two directions and do some backwards whole and some in two, and one of SEARCHED
+    has its shape alone (``named_schedule``). Raises InputError.
     """
     if p.table is None:
-        if (name := full_name(p.schedule)) in BIDIRECTIONAL:
-            reason = "holds two copies of the model on every rank; `simdev pipeline` runs it"
+        name = full_name(p.schedule)
+        if not large and name in (*BIDIRECTIONAL, *FOLDED):
+            kind = (
+                "holds two copies of the model"
+                if name in BIDIRECTIONAL
+                else ("does some backwards whole and some in two")
+            )
+            reason = f"{kind} on every rank; large models and `simdev pipeline` run it"
             raise InputError(f"schedule: {name} {reason}")
-        schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=shape)
+        if name in BIDIRECTIONAL and p.zero > 1:
+            reason = f"of two copies sums gradients once a step, which ZeRO {p.zero} does not"
+            raise InputError(f"schedule: {name} {reason}")
+        schedule = named_schedule(p.schedule, p.pp, p.microbatches, p.chunks, shape=large)
     else:
         try:
             schedule = read_csv(p.table)
         except InputError as error:
             raise InputError(f"table: {problem}" for problem in error.problems) from None
-    problems = list(_schedule_problems(schedule, p))
+    problems = list(_schedule_problems(schedule, p, large))
     if problems:
         raise InputError(problems)
     return schedule
 
 
-def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
+def _schedule_problems(schedule: Schedule, p: Parallelism, large: bool) -> Iterator[str]:
     if schedule.asynchronous:
         yield (
             f"schedule: {schedule.name} has no step whose time could be told; `simdev pipeline` "
@@ -81,6 +91,8 @@ def _schedule_problems(schedule: Schedule, p: Parallelism) -> Iterator[str]:
         given, count = getattr(p, name), getattr(schedule, "ranks" if name == "pp" else name)
         if given != count:
             yield f"{name}: is {given}, but the table has {count}"
+    if large:
+        return
     kinds: dict[int, set[str]] = {}
     for action in schedule.actions:
         kinds.setdefault(action.stage, set()).add(action.kind)

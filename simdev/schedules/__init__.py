@@ -9,10 +9,11 @@ follows from the times of the stages.
 from __future__ import annotations
 
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .dualpipe import dualpipe
+from .dualpipe import dualpipe, dualpipe_v
 from .generate import (
     BIDIRECTIONAL,
     CHUNKED,
+    FOLDED,
     SCHEDULES,
     SEARCHED,
     SPLIT,
@@ -34,6 +35,7 @@ __all__ = [
     "BACKWARD",
     "BIDIRECTIONAL",
     "CHUNKED",
+    "FOLDED",
     "FORWARD",
     "INPUT",
     "SCHEDULES",
@@ -46,6 +48,7 @@ __all__ = [
     "StageTimes",
     "aligned",
     "dualpipe",
+    "dualpipe_v",
     "full_name",
     "gpipe",
     "named_schedule",

@@ -38,6 +38,32 @@ def dualpipe(ranks: int, microbatches: int) -> Schedule:
     )
 
 
+def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
+    """DualPipe cut in half (DeepSeek's published code, ``dualpipev.py``, after Qi of Sea AI Lab).
+
+    Of 2 p stages rank r holds stages r and 2 p - 1 - r of one copy, each as the first half of
+    DualPipe's ranks does. Raises InputError unless there are two microbatches a rank.
+    """
+    check_sizes(ranks, microbatches)
+    if microbatches < 2 * ranks:
+        least = f"at least {2 * ranks}"
+        raise InputError(
+            f"microbatches: DualPipeV of {ranks} ranks needs {least}, got {microbatches}"
+        )
+    rows = [_Row(rank, 2 * ranks) for rank in range(ranks)]
+    for row in rows:
+        row.fill(microbatches)
+    return Schedule(
+        tuple(tuple(map(_folded, row.actions)) for row in rows),
+        "DualPipeV",
+        overlaps=frozenset(_folded(action) for row in rows for action in row.overlaps),
+    )
+
+
+def _folded(action: Action) -> Action:
+    return action._replace(microbatch=action.microbatch // 2)
+
+
 class _Row:
     """The actions of a rank while they grow.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, refuse
 from .actions import BACKWARD, FORWARD, INPUT, WEIGHT, Action
-from .dualpipe import dualpipe
+from .dualpipe import dualpipe, dualpipe_v
 from .sizes import check_sizes
 from .table import Row, Schedule
 
@@ -199,14 +199,16 @@ SPLIT = tuple(name for name, kind in _KINDS.items() if kind.split)
 # Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 BIDIRECTIONAL = ("DualPipe",)
+FOLDED = ("DualPipeV",)
+"""Those of two stages a rank, of which the second ones go back the way of the first."""
 
 
 def full_name(name: str) -> str:
     """A name of a schedule, whatever the case of its letters, as it is written here.
 
-    Raises InputError for what is none of SCHEDULES, BIDIRECTIONAL and SEARCHED.
+    Raises InputError for what is none of SCHEDULES, BIDIRECTIONAL, FOLDED and SEARCHED.
     """
-    names = *SCHEDULES, *BIDIRECTIONAL, *SEARCHED
+    names = *SCHEDULES, *BIDIRECTIONAL, *FOLDED, *SEARCHED
     known = {each.lower(): each for each in names} | {"interleaved": "Interleaved1F1B"}
     if name.lower() not in known:
         raise InputError(f'schedule: must be one of {", ".join(names)}, got "{name}"')
@@ -222,12 +224,12 @@ def named_schedule(
     *,
     shape: bool = False,
 ) -> Schedule:
-    """One of SCHEDULES or BIDIRECTIONAL, in letters of any case, with ``chunks`` stages a rank.
+    """A schedule by its name, in letters of any case, with ``chunks`` stages a rank.
 
-    1F1B of several chunks is Interleaved1F1B. Stages of PipeDream may have ``replicas``; then
-    ``ranks`` is how many stages there are. With ``shape`` it may be one of SEARCHED, whose actions
-    then stand in the order of ZB-H1, for the times of its stages to be told. Raises InputError for
-    what it does not know or cannot build.
+    It is one of SCHEDULES, BIDIRECTIONAL or FOLDED. 1F1B of several chunks is Interleaved1F1B.
+    Stages of PipeDream may have ``replicas``; then ``ranks`` is how many stages there are. With
+    ``shape`` it may be one of SEARCHED, whose actions then stand in the order of ZB-H1, for the
+    times of its stages to be told. Raises InputError for what it does not know or cannot build.
     """
     full = full_name(name)
     if full in SEARCHED and not shape:
@@ -237,6 +239,8 @@ def named_schedule(
         )
     full = _chunked_name(full, chunks)
     kind = _KINDS["ZB-H1"] if full in SEARCHED else _KINDS.get(full, _Kind())
+    if full in FOLDED and chunks <= 2:
+        return dualpipe_v(ranks, microbatches)
     if chunks > 1 and not kind.chunked:
         several = " and ".join(CHUNKED)
         raise InputError(f"chunks: {full} runs one stage a rank; {several} run several")

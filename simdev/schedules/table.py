@@ -88,6 +88,15 @@ class Schedule:
         """The rank of each stage; of its first replica, where it has several."""
         return tuple(self.home[replica] for replica in self.first_replica)
 
+    @cached_property
+    def stages_of(self) -> tuple[tuple[int, ...], ...]:
+        """The stages that each rank runs."""
+        stages: list[list[int]] = [[] for _ in self.rows]
+        owners = (stage for stage, count in enumerate(self.replicas) for _ in range(count))
+        for stage, rank in zip(owners, self.home, strict=True):
+            stages[rank].append(stage)
+        return tuple(map(tuple, stages))
+
     @property
     def ranks(self) -> int:
         """How many devices the table spreads its stages over."""

@@ -14,7 +14,7 @@ import settings_tables
 import simdev.cli
 import simdev.serve
 from simdev.cluster import QUEUES, TRANSFERS
-from simdev.schedules.generate import BIDIRECTIONAL, SCHEDULES, SEARCHED
+from simdev.schedules.generate import BIDIRECTIONAL, FOLDED, SCHEDULES, SEARCHED
 from simdev.search import FAMILIES, METHODS
 from simdev.search.methods import Method
 from simdev.search.prepare import PREPARATIONS, RULES
@@ -78,7 +78,11 @@ def codes() -> set[str]:
         ("serve.md", "code | meaning", codes()),
         ("strategies.md", "name | what it means", SHORT_FORMS),
         ("sync.md", "policy | what it is", PRESETS),
-        ("pipelines.md", "name | order of a rank", [*SCHEDULES, *SEARCHED, *BIDIRECTIONAL]),
+        (
+            "pipelines.md",
+            "name | order of a rank",
+            [*SCHEDULES, *SEARCHED, *BIDIRECTIONAL, *FOLDED],
+        ),
     ],
 )
 def test_a_table_names_what_the_code_knows(page: str, head: str, known: Iterable[str]) -> None:

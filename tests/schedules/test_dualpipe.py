@@ -62,6 +62,18 @@ def test_one_after_the_other(half: int, more: int, w: int, longer: int) -> None:
     assert report.step_ps == (m * (2 * f + w) + (half - 1) * (2 * f - w)) * PS
 
 
+@given(st.integers(1, 4), MORE, st.integers(0, 5), st.integers(0, 5))
+@settings(max_examples=20)
+def test_folded_it_has_half_the_ranks(p: int, more: int, w: int, longer: int) -> None:
+    """DualPipeV: two stages a rank, of a single copy of the model (DeepSeek's published code)."""
+    m, f = 2 * p + more, w + longer + 1
+    report, _ = run(named_schedule("DualPipeV", p, m), f, f, w, parameters=2, activation=2)
+    # Half of each time for each stage of a rank.
+    assert report.step_ps == (2 * m * (2 * f + w) + (p - 1) * (2 * f - w)) * PS // 2
+    assert live(report) == [2 * p + 1] * p
+    assert [rank.peak for rank in report.ranks] == [2 + 2 * p + 1] * p
+
+
 @given(HALVES, st.data())
 @settings(max_examples=15)
 def test_engines_agree_on_overlaps(half: int, data: st.DataObject) -> None:
@@ -136,6 +148,8 @@ def test_a_strategy_does_not_run_it() -> None:
         with pytest.raises(InputError, match=r"^schedule: DualPipe holds two copies of") as error:
             schedule_of(Parallelism(pp=ranks, microbatches=microbatches, schedule="dualpipe"))
         assert len(error.value.problems) == 1
+    with pytest.raises(InputError, match=r"^schedule: DualPipeV does some backwards whole"):
+        schedule_of(Parallelism(pp=2, microbatches=4, schedule="dualpipev"))
 
 
 def test_overlapped_times_are_one_for_all_or_for_each_rank() -> None:

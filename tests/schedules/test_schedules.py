@@ -178,14 +178,21 @@ def test_pytorchs_lowered_table_reads_as_the_plain_one(pytorch: Any) -> None:
     assert table(read_csv(text)) == table(schedule)
 
 
-def test_a_v_shaped_table_of_pytorch_reads(pytorch: Any) -> None:
-    """DualPipeV: rank r holds stages r and 2p - 1 - r, and overlaps a forward with a backward."""
-    own = SimpleNamespace(pp_group_size=2, num_stages=4, _num_stages=4, _n_microbatches=6)
-    own.stage_index_to_group_rank = {0: 0, 1: 1, 2: 1, 3: 0}
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 6), (3, 7)])
+def test_a_v_shaped_table_of_pytorch_reads(pytorch: Any, p: int, m: int) -> None:
+    """DualPipeV: rank r holds stages r and 2p - 1 - r, and overlaps a forward with a backward; ours
+    is the same table.
+    """
+    stages, home = 2 * p, [*range(p), *reversed(range(p))]
+    own = SimpleNamespace(pp_group_size=p, num_stages=stages, _num_stages=stages)
+    own._n_microbatches, own.stage_index_to_group_rank = m, dict(enumerate(home))
     rows = [
-        pytorch.ScheduleDualPipeV._calculate_single_rank_operations(own, rank) for rank in range(2)
+        pytorch.ScheduleDualPipeV._calculate_single_rank_operations(own, rank) for rank in range(p)
     ]
     text = "\n".join(",".join("" if a is None else str(a) for a in row) for row in rows)
     assert "OVERLAP_F_B" in text
     schedule = read_csv(text, "DualPipeV")
-    assert (schedule.rank_of, schedule.microbatches) == ((0, 1, 1, 0), 6)
+    assert (schedule.rank_of, schedule.microbatches) == (tuple(home), m)
+    ours = named_schedule("dualpipev", p, m, 2)
+    assert ours.actions == schedule.actions
+    assert ours.pairs == schedule.pairs

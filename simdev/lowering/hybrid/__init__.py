@@ -22,14 +22,14 @@ from ...schedules import INPUT
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import MAX_TASKS, Ints, TaskGraph
 from ..pipeline import schedule_of
-from .actions import add_actions, add_sends
+from .actions import add_actions, add_sends, join_pairs
 from .buffers import add_activations, add_parameters
 from .dispatch import add_dispatches
 from .durations import Durations, Timings
 from .expand import expand
 from .program import NONE, QUEUES, Program
 from .searched import searched
-from .tail import add_tail, tie
+from .tail import add_tail, join_copies, tie
 
 __all__ = ["Timings", "even_layers", "lower_hybrid"]
 
@@ -82,7 +82,7 @@ def lower_hybrid(
 
 def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> Program:
     """All rows, edges and buffers of a step."""
-    schedule = schedule_of(parallelism, shape=True)
+    schedule = schedule_of(parallelism, large=True)
     counts = parallelism.stage_layers or even_layers(model.layers, schedule.stages)
     if len(counts) != schedule.stages:
         raise InputError(
@@ -105,9 +105,11 @@ def _program(model: Transformer, parallelism: Parallelism, timings: Timings) -> 
         add_tail(program, rank)
         add_parameters(program, rank)
     tie(program)
+    join_copies(program)
     for stage in range(schedule.stages):
         add_sends(program, stage)
         add_activations(program, stage)
+    join_pairs(program)
     add_dispatches(program)
     return program
 

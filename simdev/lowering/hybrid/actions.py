@@ -3,41 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
 from ...models.large.roles import NO_LAYER
-from ...schedules import FORWARD
-from .program import ENDS, NONE, Placed, Program, Template
+from ...schedules import FORWARD, Action
+from ...taskgraph import Ints
+from .program import BACKWARDS, ENDS, NONE, Placed, Program, Template
 from .templates import template_of
 
 
 def add_actions(program: Program, rank: int) -> None:
-    """The rows of a rank's actions: main ones in a chain."""
+    """The rows of a rank's actions: main ones in a chain, in two where actions overlap."""
     schedule, placed = program.schedule, program.placed
     actions = [action for action in schedule.rows[rank] if action is not None]
-    kinds = dict.fromkeys((action.stage, action.kind) for action in actions)
-    for stage, kind in kinds:
-        base = np.zeros(schedule.microbatches, np.int64)
-        placed[stage, kind] = Placed(template_of(program, stage, kind), base)
-    templates = [placed[action.stage, action.kind].template for action in actions]
+    keys = [(program.way(action.microbatch), action.stage, action.kind) for action in actions]
+    kinds = dict.fromkeys(keys)
+    for way, stage, kind in kinds:
+        base = np.full(schedule.microbatches, NONE, np.int64)
+        placed[way, stage, kind] = Placed(template_of(program, stage, kind, way), base)
+    templates = [placed[key].template for key in keys]
     lengths = np.array([len(template.rows) for template in templates], np.int64)
     bases = (program.rows + np.cumsum(lengths) - lengths).tolist()
-    for action, base in zip(actions, bases, strict=True):
-        placed[action.stage, action.kind].base[action.microbatch] = base
+    for action, key, base in zip(actions, keys, bases, strict=True):
+        placed[key].base[action.microbatch] = base
     # A device does one thing at a time, so its main rows form a chain, whatever the actions need.
-    main = np.concatenate([t.main + base for t, base in zip(templates, bases, strict=True)])
-    program.edge(main[:-1], main[1:])
-    program.last.append(int(main[-1]))
+    mains = [t.main + base for t, base in zip(templates, bases, strict=True)]
+    _chain(program, mains, [action in schedule.pairs for action in actions])
+    program.last.append(int(mains[-1][-1]))
     for key in kinds:
+        base = placed[key].base[placed[key].base != NONE]
         for source, target in placed[key].template.edges:
-            program.edge(placed[key].base + source, placed[key].base + target)
+            program.edge(base + source, base + target)
     _gate(program, templates, bases)
     _hold_back(program, templates, bases)
     before = sum(action is not None for row in schedule.rows[:rank] for action in row)
     numbers = np.arange(before, before + len(actions))
     table = np.concatenate([template.table for template in templates])
     program.add_table(table, rank, np.repeat(numbers, lengths))
+
+
+def _chain(program: Program, mains: Sequence[Ints], overlaps: Sequence[bool]) -> None:
+    """The main rows of actions one after the other; those of one that overlaps and those of the
+    next each by themselves, so that what one computes hides what the other exchanges.
+    """
+    if not any(overlaps):
+        main = np.concatenate(mains)
+        program.edge(main[:-1], main[1:])
+        return
+    before: list[int] = []
+    together: list[Ints] = []
+    for main, overlapping in zip(mains, overlaps, strict=True):
+        program.edge(main[:-1], main[1:])
+        together.append(main)
+        if not overlapping:
+            heads, tails = ([int(main[end]) for main in together] for end in (0, -1))
+            program.edges(product(before, heads))
+            before, together = tails, []
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
@@ -96,11 +119,41 @@ def _hold_back_table(program: Program, templates: Sequence[Template], bases: Seq
 
 def add_sends(program: Program, stage: int) -> None:
     """What other ranks wait for: activations forward, gradients back."""
-    for kind, other in ((FORWARD, stage + 1), (program.backward(stage), stage - 1)):
-        sender = program.placed[stage, kind]
-        if sender.template.transfer != NONE:
-            reader = program.placed[other, FORWARD if kind == FORWARD else program.backward(other)]
-            transfer = sender.base + sender.template.transfer
-            # Not the last row that computes: tp's sum behind it must be there before it is sent.
-            program.edge(sender.base + sender.template.main[-1], transfer)
-            program.edge(transfer, reader.base + reader.template.main[0])
+    for way, kind in product(range(program.ways), (FORWARD, *BACKWARDS)):
+        sender = program.placed.get((way, stage, kind))
+        if sender is None or sender.template.transfer == NONE:
+            continue
+        kinds, other = ((FORWARD,), stage + 1) if kind == FORWARD else (BACKWARDS, stage - 1)
+        sent = np.flatnonzero(sender.base != NONE)
+        transfer = sender.base[sent] + sender.template.transfer
+        # Not the last row that computes: tp's sum behind it must be there before it is sent.
+        program.edge(sender.base[sent] + sender.template.main[-1], transfer)
+        program.edge(transfer, program.at(way, other, kinds, sent, _head))
+
+
+def _head(template: Template) -> int:
+    return int(template.main[0])
+
+
+def join_pairs(program: Program) -> None:
+    """Two actions that overlap begin when both may, and send when both are over, as DeepSeek's
+    published code does (``_forward_backward_chunk``).
+    """
+    for pair in program.schedule.pairs.items():
+        for action, other in (pair, pair[::-1]):
+            template, first = program.template(action)
+            beside, base = program.template(other)
+            if template.transfer != NONE:
+                program.edge(base + beside.main[-1], first + template.transfer)
+            arrival = _arrival(program, action)
+            if arrival != NONE:
+                program.edge(arrival, base + beside.main[0])
+
+
+def _arrival(program: Program, action: Action) -> int:
+    """The row that brings what an action reads from another rank; NONE where nothing does."""
+    forward = action.kind == FORWARD
+    other, kinds = (action.stage - 1, (FORWARD,)) if forward else (action.stage + 1, BACKWARDS)
+    way, microbatch = program.way(action.microbatch), np.array([action.microbatch])
+    sent = program.at(way, other, kinds, microbatch, lambda template: template.transfer)
+    return int(sent[0])

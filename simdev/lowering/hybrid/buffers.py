@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
 
 from ...models.large import Shard, footprint
 from ...models.large.roles import NO_LAYER
@@ -13,9 +16,9 @@ from ...models.large.shard import (
     embedding_saved,
     stand_in_parameters,
 )
-from ...schedules import FORWARD
+from ...schedules import BACKWARD, FORWARD, WEIGHT
 from ...taskgraph import PERSISTENT, Ints
-from .program import NONE, Placed, Program, Visit
+from .program import BACKWARDS, NONE, Placed, Program, Visit
 from .replicas import PARAMETER_BYTES
 
 
@@ -49,10 +52,13 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A stage's actions; ``weight`` computes its gradients, in a whole backward the ``back``."""
+    """A stage's actions for some of its microbatches, all with a backward of one kind; ``weight``
+    computes its gradients, in a whole backward the ``back``.
+    """
 
     program: Program
     number: int
+    microbatches: Ints
     forward: Placed
     back: Placed
     weight: Placed
@@ -70,21 +76,32 @@ class _Stage:
         rank = self.forward.template.rank
         self.program.add_buffers(rank, size, kind, filler, *readers)
 
+    @property
+    def way(self) -> int:
+        return self.forward.template.way
+
     def backward_rows(self, layer: int) -> list[Ints]:
         """The last rows that read what a layer's forward saved."""
         actions = (self.back, self.weight) if self.is_split else (self.back,)
         return [placed.base + placed.template.visits[layer].last for placed in actions]
 
 
-def _stage(program: Program, number: int) -> _Stage:
-    kinds = FORWARD, program.backward(number), program.gradient(number)
-    return _Stage(program, number, *(program.placed[number, kind] for kind in kinds))
-
-
 def add_activations(program: Program, number: int) -> None:
     """What a stage keeps of each microbatch, and what passes through it."""
-    stage = _stage(program, number)
-    received = _received(program, number)
+    for way, kind in product(range(program.ways), BACKWARDS):
+        if (way, number, kind) not in program.placed:
+            continue
+        some = np.flatnonzero(program.placed[way, number, kind].base != NONE)
+        kinds = FORWARD, kind, BACKWARD if kind == BACKWARD else WEIGHT
+        placed = (program.placed[way, number, each] for each in kinds)
+        actions = [replace(each, base=each.base[some]) for each in placed]
+        if kind == BACKWARD:  # one and the same
+            actions[2] = actions[1]
+        _add_stage(_Stage(program, number, some, *actions))
+
+
+def _add_stage(stage: _Stage) -> None:
+    received = _received(stage)
     visits = list(stage.forward.template.visits.values())
     for visit in visits:
         _add_layer(stage, visit, received is not None and visit is visits[0])
@@ -102,12 +119,12 @@ def add_activations(program: Program, number: int) -> None:
     _add_transfers(stage)
 
 
-def _received(program: Program, number: int) -> Ints | None:
+def _received(stage: _Stage) -> Ints | None:
     """The rows that bring a stage its input; None where no other rank sends it."""
-    sender = program.placed.get((number - 1, FORWARD))
+    sender = stage.program.placed.get((stage.way, stage.number - 1, FORWARD))
     if sender is None or sender.template.transfer == NONE:
         return None
-    return sender.base + sender.template.transfer
+    return sender.base[stage.microbatches] + sender.template.transfer
 
 
 def _add_received(stage: _Stage, visit: Visit, received: Ints) -> None:
@@ -151,9 +168,9 @@ def _add_transfers(stage: _Stage) -> None:
             filler, sent = placed.base + template.computing[1], placed.base + template.transfer
             stage.add(size, "activations", filler, sent)
     if stage.forward.template.transfer != NONE:
-        after = program.placed[stage.number + 1, program.backward(stage.number + 1)]
+        some = stage.way, stage.number + 1, BACKWARDS, stage.microbatches
         reader = stage.back.base + stage.back.template.computing[0]
-        stage.add(size, "received copies", after.base + after.template.transfer, reader)
+        stage.add(size, "received copies", program.at(*some, lambda t: t.transfer), reader)
 
 
 def _add_layer(stage: _Stage, visit: Visit, is_received: bool) -> None:
@@ -203,8 +220,8 @@ def _add_tied_gradient(stage: _Stage) -> int:
     program, last = stage.program, stage.program.schedule.stages - 1
     table = program.tied_table(stage.forward.template.rank)
     if table:
-        begun = program.placed[last, program.gradient(last)]
-        filler = begun.base + begun.template.ends["classifier"].last
+        some = stage.way, last, (BACKWARD, WEIGHT), stage.microbatches
+        filler = program.at(*some, lambda begun: begun.ends["classifier"].last)
         reader = stage.weight.base + stage.weight.template.ends["embedding"].reduced[0].row
         stage.add(program.parallelism.reduced_bytes * table, "gradients", filler, reader)
     return table

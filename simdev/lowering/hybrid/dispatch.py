@@ -64,12 +64,13 @@ def _add_thread(
     program: Program, rank: int, host: Host, holds: Ints, waits: Ints, ends: Ints
 ) -> None:
     """A dispatch for each turn of a layer and one for the update."""
-    schedule, placed = program.schedule, program.placed
+    schedule = program.schedule
     actions = [action for action in schedule.rows[rank] if action is not None]
-    keys = dict.fromkeys((action.stage, action.kind) for action in actions)
-    templates = {key: _turns(program, *key) for key in keys}
-    bases = [int(placed[a.stage, a.kind].base[a.microbatch]) for a in actions]
-    parts = [templates[action.stage, action.kind] for action in actions]
+    keys = [(program.way(action.microbatch), action.stage, action.kind) for action in actions]
+    templates = {key: _turns(program, *key) for key in dict.fromkeys(keys)}
+    places = [program.template(action) for action in actions]
+    bases = [base for _, base in places]
+    parts = [templates[key] for key in keys]
     lengths = [len(part) for part in parts]
     turns = np.concatenate(parts)
     turns[:, _FIRST : _END + 1] += np.repeat(bases, lengths)[:, None]
@@ -85,11 +86,10 @@ def _add_thread(
     )
     for column in (_LAST, _END):
         holds[turns[:, column]], ends[turns[:, column]] = rows[:-1], turns[:, _END]
-    holds[program.updates[rank][-1]] = waits[program.updates[rank][0]] = rows[-1]
+    updates = program.ends[rank].updates
+    holds[updates[-1]] = waits[updates[0]] = rows[-1]
     first = np.cumsum(lengths) - lengths
-    starts = [
-        placed[a.stage, a.kind].template.main[0] + b for a, b in zip(actions, bases, strict=True)
-    ]
+    starts = [template.main[0] + base for template, base in places]
     waits[starts] = rows[first]
     _limit(program, turns, rows[:-1], host.ahead)
 
@@ -98,11 +98,11 @@ def _seconds(program: Program, phase: str) -> Fraction:
     return Fraction(program.shard.model.host_time.get(phase, 0))
 
 
-def _turns(program: Program, stage: int, kind: str) -> Ints:
+def _turns(program: Program, way: int, stage: int, kind: str) -> Ints:
     """The turns of layers in a template: first, last computing and last main row, launches, number
     of the dispatch's duration, layer.
     """
-    template = program.placed[stage, kind].template
+    template = program.placed[way, stage, kind].template
     main, layers = template.main, template.table[template.main, -1]
     launches = np.array(template.launches)
     phase = _FORWARD if kind == FORWARD else _BACKWARD
@@ -110,17 +110,18 @@ def _turns(program: Program, stage: int, kind: str) -> Ints:
     for number, visit in template.visits.items():
         rows = main[layers == number]
         count = int(launches[rows].sum())
-        share = _share(program, stage, kind, number, count)
+        share = _share(program, (way, stage, kind), number, count)
         duration = program.durations.thread(_seconds(program, phase) * share)
         lines.append((visit.first, visit.last, int(rows[-1]), count, duration, number))
     return np.array(lines, np.int64).reshape(-1, 6)
 
 
-def _share(program: Program, stage: int, kind: str, layer: int, count: int) -> Fraction:
+def _share(program: Program, key: tuple[int, int, str], layer: int, count: int) -> Fraction:
     """The part of a layer's backward that is dispatched here: by launches, where it is split."""
+    way, stage, kind = key
     if kind not in (INPUT, WEIGHT):
         return Fraction(1)
-    other = program.placed[stage, WEIGHT if kind == INPUT else INPUT].template
+    other = program.placed[way, stage, WEIGHT if kind == INPUT else INPUT].template
     rows = other.main[other.table[other.main, -1] == layer]
     return Fraction(count, count + int(np.array(other.launches)[rows].sum()))
 
@@ -148,6 +149,6 @@ def _tie_threads(program: Program, holds: Ints, waits: Ints, ends: Ints) -> None
     queue = np.concatenate([table[:, 1] for table in program.tables])
     blocked = np.zeros(rows, np.bool_)
     blocked[target[np.isin(queue[source], (TO_NEXT, TO_PREVIOUS))]] = True
-    blocked[[updates[0] for updates in program.updates]] = True
+    blocked[[ends.updates[0] for ends in program.ends]] = True
     waiting = (waits[target] != NONE) & blocked[target]
     program.edge(source[waiting], waits[target[waiting]])

@@ -7,10 +7,11 @@ rows. ``expand`` turns rows into the tasks of devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from ...models.large import Block, Shard, roles
 from ...models.large.likes import Loads
 from ...models.large.roles import NO_LAYER
-from ...schedules import BACKWARD, INPUT, WEIGHT, Schedule
+from ...schedules import BACKWARD, INPUT, WEIGHT, Action, Schedule
 from ...strategy.parallelism import Parallelism
 from ...taskgraph import BUFFER_KINDS, Ints
 from .durations import Durations
@@ -26,6 +27,8 @@ from .grid import CONTEXT, DATA, EXPERT, EXPERT_DATA, SINGLE, TENSOR
 
 NONE = -1
 ENDS = "embedding", "classifier"
+BACKWARDS = BACKWARD, INPUT
+"""The kinds of action that compute the gradient of a stage's input."""
 
 
 class Queue(NamedTuple):
@@ -108,14 +111,15 @@ class Turn(NamedTuple):
 class Template:
     """Rows of a kind of action on a rank, with the edges beside the chain of the main ones.
 
-    ``visits`` are by layer, ``turns`` in the order in which they compute; ``ends`` are the turns of
-    the embedding and the classifier, ``transfer`` is the row that sends to another rank. The layer
-    of a transfer's row is the rank that it goes to.
+    ``way`` is that of its microbatches. ``visits`` are by layer, ``turns`` in the order in which
+    they compute; ``ends`` are the turns of the embedding and the classifier, ``transfer`` is the
+    row that sends to another rank. The layer of a transfer's row is the rank that it goes to.
     ``launches`` are the kernels of each row.
     """
 
     rank: int
     durations: Durations
+    way: int = 0
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     launches: list[int] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
@@ -161,10 +165,11 @@ class Template:
         """A row that copies to or from the host."""
         return self._add(roles.HOST, queue, self.durations.copy(size), size, layer)
 
-    def send(self, queue: int, rank: int, size: int) -> None:
+    def send(self, queue: int, rank: int, size: int) -> int:
         """The row that sends to another rank."""
         duration = self.durations.transfer(self.rank, rank, size)
         self.transfer = self._add(roles.PIPELINE, queue, duration, size, rank)
+        return self.transfer
 
     def _add(
         self, role: int, queue: int, duration: int, size: int, layer: int, launches: int = 1
@@ -192,10 +197,25 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A template, and by microbatch the number of its first row."""
+    """A template, and by microbatch the number of its first row; NONE where it is not done."""
 
     template: Template
     base: Ints
+
+    @property
+    def last(self) -> int:
+        """The first row of the last that is done."""
+        return int(self.base.max())
+
+
+class Ends(NamedTuple):
+    """Rows behind a rank's last action: the optimizer's ``updates``, those that ``complete`` the
+    gradient of each bucket there (ZeRO 0 and 1), and those that gather what was updated.
+    """
+
+    updates: tuple[int, ...]
+    complete: dict[int, list[int]]
+    gathers: list[int]
 
 
 class BufferRows(NamedTuple):
@@ -212,9 +232,9 @@ class BufferRows(NamedTuple):
 class Program:
     """The rows of a step while they are collected, by rank of the pipeline.
 
-    ``stage_layers`` are the layers of each stage. ``placed`` has the actions by stage and kind,
-    ``last`` the last main row of each rank's actions, ``updates`` the rows of each rank's
-    optimizer. ``tables`` are pieces of COLUMNS.
+    ``stage_layers`` are the layers of each stage. ``placed`` has the actions by way (in a
+    bidirectional schedule microbatches go two), stage and kind, ``last`` the last main row of each
+    rank's actions, ``ends`` what follows them. ``tables`` are pieces of COLUMNS.
     """
 
     shard: Shard
@@ -223,26 +243,64 @@ class Program:
     stage_layers: tuple[tuple[int, ...], ...]
     durations: Durations
     blocks: dict[tuple[bool, int], Block] = field(default_factory=dict)
-    placed: dict[tuple[int, str], Placed] = field(default_factory=dict)
+    placed: dict[tuple[int, int, str], Placed] = field(default_factory=dict)
     tables: list[Ints] = field(default_factory=list)
     rows: int = 0
     last: list[int] = field(default_factory=list)
-    updates: list[tuple[int, ...]] = field(default_factory=list)
+    ends: list[Ends] = field(default_factory=list)
     sources: list[Ints] = field(default_factory=list)
     targets: list[Ints] = field(default_factory=list)
     buffers: list[BufferRows] = field(default_factory=list)
 
-    def stages(self, rank: int) -> list[int]:
+    @property
+    def ways(self) -> int:
+        """In how many directions microbatches go, each with parameters of its own."""
+        return 1 + self.schedule.bidirectional
+
+    def way(self, microbatch: int) -> int:
+        """The direction of a microbatch."""
+        return microbatch % self.ways
+
+    def rank(self, stage: int, way: int) -> int:
+        """Which rank has a stage."""
+        return self.schedule.home[self.schedule.first_replica[stage] + way]
+
+    def mirror(self, rank: int) -> int:
+        """The rank with the other copies of its stages, where microbatches go two ways."""
+        return self.schedule.ranks - 1 - rank
+
+    def stages(self, rank: int) -> tuple[int, ...]:
         """Those of a rank."""
-        return [stage for stage, home in enumerate(self.schedule.rank_of) if home == rank]
+        return self.schedule.stages_of[rank]
 
-    def backward(self, stage: int) -> str:
-        """The kind of action that computes the gradient of a stage's input."""
-        return BACKWARD if (stage, BACKWARD) in self.placed else INPUT
+    def template(self, action: Action) -> tuple[Template, int]:
+        """What is done for an action, and its first row."""
+        placed = self.placed[self.way(action.microbatch), action.stage, action.kind]
+        return placed.template, int(placed.base[action.microbatch])
 
-    def gradient(self, stage: int) -> str:
-        """The kind of action that computes the gradients of a stage's weights."""
-        return BACKWARD if (stage, BACKWARD) in self.placed else WEIGHT
+    def gradients(self, rank: int) -> Iterator[Placed]:
+        """What computes gradients of weights on a rank."""
+        for stage, way, kind in product(self.stages(rank), range(self.ways), (BACKWARD, WEIGHT)):
+            placed = self.placed.get((way, stage, kind))
+            if placed is not None and placed.template.rank == rank:
+                yield placed
+
+    def at(
+        self,
+        way: int,
+        stage: int,
+        kinds: Iterable[str],
+        microbatches: Ints,
+        row: Callable[[Template], int],
+    ) -> Ints:
+        """By microbatch a row of its action of one of these kinds; NONE where it has none."""
+        rows = np.full(len(microbatches), NONE, np.int64)
+        for kind in kinds:
+            placed = self.placed.get((way, stage, kind))
+            if placed is not None and (offset := row(placed.template)) != NONE:
+                base = placed.base[microbatches]
+                rows = np.where(base == NONE, rows, base + offset)
+        return rows
 
     def bucket(self, rank: int, layer: int) -> tuple[int, int]:
         """Parameters of a layer and of its experts; NO_LAYER: of embedding and classifier."""
@@ -261,8 +319,8 @@ class Program:
 
     def tied_table(self, rank: int) -> int:
         """Parameters of the table that the embedding and the classifier of a rank share, or 0."""
-        schedule, model = self.schedule, self.shard.model
-        shared = model.tied and schedule.rank_of[0] == schedule.rank_of[-1] == rank
+        model, ends = self.shard.model, {0, self.schedule.stages - 1}
+        shared = model.tied and ends.issubset(self.stages(rank))
         return model.hidden * self.shard.vocabulary * shared
 
     def buckets(self, rank: int) -> list[int]:
@@ -270,12 +328,18 @@ class Program:
         layers = [layer for stage in self.stages(rank) for layer in self.stage_layers[stage]]
         return layers + [NO_LAYER] * (self.bucket(rank, NO_LAYER)[0] > 0)
 
+    @property
+    def sharers(self) -> tuple[int, int]:
+        """How many share parameters, of both copies: those of all layers, and those of experts."""
+        some, experts = self.parallelism.sharers
+        return some * self.ways, experts * self.ways
+
     def updated(self, rank: int, layers: list[int]) -> tuple[int, int]:
         """Parameters of some buckets here, and those that this replica updates (ZeRO)."""
         sizes = np.array([self.bucket(rank, layer) for layer in layers], np.int64).reshape(-1, 2)
         total = sizes.sum(axis=0).tolist()
         # Each replica pads its share, so shares are rounded up one by one.
-        sharers = self.parallelism.sharers if self.parallelism.zero else (1, 1)
+        sharers = self.sharers if self.parallelism.zero else (1, 1)
         shares = (-(-size // count) for size, count in zip(total, sharers, strict=True))
         return sum(total), sum(shares)
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from ...models.large import roles, update
 from ...models.large.roles import NO_LAYER
-from .program import FROM_HOST, TO_HOST, TO_NEXT, Program, Template
-from .replicas import gather, reduce
+from .program import FROM_HOST, TO_HOST, TO_NEXT, Ends, Program, Template
+from .replicas import PARAMETER_BYTES, gather, reduce
 
 
 def add_tail(program: Program, rank: int) -> None:
@@ -20,6 +20,7 @@ def add_tail(program: Program, rank: int) -> None:
     tail = Template(rank, program.durations)
     waits: list[int] = [row for rows in _reduced(program, rank).values() for row in rows]
     pairs: list[tuple[int, int]] = []
+    complete: dict[int, list[int]] = {}
     # In the order in which the backward completes them, so that the first can go at once.
     for number in reversed(program.buckets(rank)) if p.zero < 2 else ():
         sent = reduce(program, tail, program.bucket(rank, number), number)
@@ -27,25 +28,28 @@ def add_tail(program: Program, rank: int) -> None:
         waits += rows
         ready = _computed(program, rank, number) if p.overlap else [last]
         pairs += [(before, row) for before in ready for row in rows]
+        complete[number] = rows or ready
     updates = [row + first for row in _updates(program, tail)]
     # The update needs the norm of all gradients (clipping), so it waits for every one.
     pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
     pairs += pairwise(updates)
     # ZeRO 3 gathers what was updated when it uses it.
-    for number in program.buckets(rank) if p.zero in (1, 2) else ():
-        sent = gather(program, tail, program.bucket(rank, number), number)
-        pairs += [(updates[-1], row + first) for row, _ in sent]
+    gathers = [
+        row + first
+        for number in (program.buckets(rank) if p.zero in (1, 2) else ())
+        for row, _ in gather(program, tail, program.bucket(rank, number), number)
+    ]
+    pairs += [(updates[-1], row) for row in gathers]
     program.append(tail)
     program.edges(pairs)
-    program.updates.append(tuple(updates))
+    program.ends.append(Ends(tuple(updates), complete, gathers))
 
 
 def _computed(program: Program, rank: int, number: int) -> list[int]:
     """The rows that complete the gradient of a layer, or of the ends (NO_LAYER)."""
     computed: list[int] = []
-    for stage in program.stages(rank):
-        placed = program.placed[stage, program.gradient(stage)]
-        template, last = placed.template, int(placed.base.max())
+    for placed in program.gradients(rank):
+        template, last = placed.template, placed.last
         if number == NO_LAYER:
             computed += [turn.last + last for turn in template.ends.values()]
         elif number in template.visits:
@@ -59,11 +63,9 @@ def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
     A queue serves in order: the sums of the microbatches before are over by then.
     """
     reduced: dict[int, list[int]] = {}
-    for stage in program.stages(rank):
-        placed = program.placed[stage, program.gradient(stage)]
-        last = int(placed.base.max())
+    for placed in program.gradients(rank):
         for turn in placed.template.turns:
-            rows = [sent.row + last for sent in turn.reduced]
+            rows = [sent.row + placed.last for sent in turn.reduced]
             reduced.setdefault(turn.layer, []).extend(rows)
     return reduced
 
@@ -108,10 +110,40 @@ def tie(program: Program) -> None:
     tail, shares = Template(ends[0], program.durations), p.replicas if p.zero >= 2 else 1
     # A ring over two ranks sends half there and back, twice: as long as one transfer.
     parameters = -(-shard.model.hidden * shard.vocabulary // shares)
-    tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
-    row = program.append(tail)
+    row = tail.send(TO_NEXT, ends[1], parameters * p.gradient_bytes)
+    row += program.append(tail)
     for rank in ends:
         reduced = _reduced(program, rank).get(NO_LAYER)
         ready = reduced or _computed(program, rank, NO_LAYER)
         program.edges((before, row) for before in ready)
-        program.edges([(row, program.updates[rank][0])])
+        program.edges([(row, program.ends[rank].updates[0])])
+
+
+def join_copies(program: Program) -> None:
+    """Adds up the gradients of the two copies of each stage, and sends what was updated.
+
+    Both ranks have reduced them over their replicas. With ZeRO 1 each sends half of its share,
+    updates the other half and sends that (a ring over two, behind that of the replicas: ours);
+    with ZeRO 0 each sends and updates all.
+    """
+    if program.ways == 1:
+        return
+    p = program.parallelism
+    for rank in range(program.schedule.ranks):
+        mirror, first = program.mirror(rank), program.rows
+        tail, here, there = (
+            Template(rank, program.durations),
+            program.ends[rank],
+            program.ends[mirror],
+        )
+        for number, ready in here.complete.items():
+            size = program.updated(rank, [number])[1] * p.reduced_bytes
+            row = tail.send(TO_NEXT, mirror, size) + first
+            program.edges((before, row) for before in ready)
+            program.edges([(row, there.updates[0])])
+        if p.zero:
+            size = program.updated(rank, list(here.complete))[1] * PARAMETER_BYTES
+            row = tail.send(TO_NEXT, mirror, size) + first
+            program.edges([(here.updates[-1], row)])
+            program.edges((row, gathered) for gathered in there.gathers)
+        program.append(tail)

@@ -35,9 +35,9 @@ ROLES = {
 }
 
 
-def template_of(program: Program, stage: int, kind: str) -> Template:
+def template_of(program: Program, stage: int, kind: str, way: int = 0) -> Template:
     """What the rank of a stage does for an action."""
-    template = Template(program.schedule.rank_of[stage], program.durations)
+    template = Template(program.rank(stage, way), program.durations, way)
     first, last = stage == 0, stage == program.schedule.stages - 1
     forward = kind == FORWARD
     layers = program.stage_layers[stage]
@@ -278,8 +278,8 @@ def transfer_bytes(program: Program) -> int:
 
 def _crosses(program: Program, template: Template, other: int) -> bool:
     """Whether there is another stage of this number, on another rank."""
-    schedule = program.schedule
-    return 0 <= other < schedule.stages and schedule.rank_of[other] != template.rank
+    is_stage = 0 <= other < program.schedule.stages
+    return is_stage and program.rank(other, template.way) != template.rank
 
 
 def _add_received(program: Program, template: Template, other: int) -> None:
@@ -290,10 +290,10 @@ def _add_received(program: Program, template: Template, other: int) -> None:
 
 def _add_send(program: Program, template: Template, other: int) -> None:
     """To the stage after or before, where it runs on another rank."""
-    schedule, rank = program.schedule, template.rank
     if _crosses(program, template, other):
-        destination = schedule.rank_of[other]
+        destination = program.rank(other, template.way)
         size = transfer_bytes(program)
         # By neighbour rather than direction: with chunks a forward can go around to the first rank.
-        queue = TO_NEXT if destination == (rank + 1) % schedule.ranks else TO_PREVIOUS
+        following = (template.rank + 1) % program.schedule.ranks
+        queue = TO_NEXT if destination == following else TO_PREVIOUS
         template.send(queue, destination, size)

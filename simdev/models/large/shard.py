@@ -53,6 +53,11 @@ class Shard:
         return 1 if self.model.is_narrow else 2
 
     @property
+    def saves_narrow(self) -> bool:
+        """Whether what attention puts out, and what activations read, is saved in fewer bytes."""
+        return self.model.is_narrow and self.model.narrow_saved
+
+    @property
     def queries(self) -> int:
         """Width of the queries here."""
         return self.model.attention_width // self.tp
@@ -268,10 +273,11 @@ def _inputs(s: Shard, width: int) -> int:
 def _attention(s: Shard) -> int:
     """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
     m, output = s.model, s.words * s.context
-    kept = _inputs(s, s.width) + 2 * output
+    kept = _inputs(s, s.width) + (output + output // 2 if s.saves_narrow else 2 * output)
     if not (m.kv_latent and "mla_up_proj" in s.again):
         kept += 2 * s.words * (s.queries + s.keys + s.values)
-    if m.is_narrow:  # attention keeps its output, the projection what it makes of it
+    # Attention keeps its output, the projection what it makes of it.
+    if m.is_narrow and not s.saves_narrow:
         kept += output
     if m.head_norms:
         kept += 2 * s.words * (s.queries + s.keys)
@@ -310,7 +316,8 @@ def _second(s: Shard, layer: int) -> int:
 
 def _between(s: Shard, activation: str) -> int:
     """Bytes of what an activation reads, and puts out for the second product, by its width."""
-    return 2 * (s.model.matrices - 1) + s.width * (activation not in s.again)
+    read = 1 if s.saves_narrow else 2
+    return read * (s.model.matrices - 1) + s.width * (activation not in s.again)
 
 
 def _workspace(s: Shard, layer: int) -> int:

@@ -26,7 +26,7 @@ OPTIONAL = (
 )  # fmt: skip
 SWITCHES = (
     "gated", "bias", "dropout", "tied", "positions", "qkv_bias", "router_bias", "head_norms",
-    "post_norms", "sinks", "causal", "narrow_dispatch",
+    "post_norms", "sinks", "causal", "narrow_dispatch", "narrow_saved",
 )  # fmt: skip
 
 
@@ -67,6 +67,8 @@ class Transformer:
       a row, and on other nodes it goes to each of these once, from where it is passed on
       (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts words, and the
       gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
+      ``narrow_saved``: with float8 what activations read is saved as numbers of a byte, and what
+      attention puts out once, as numbers of 12 bits (there).
 
     ``year`` of its publication (0: not told) says whether it was trained with fused attention.
     ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
@@ -112,6 +114,7 @@ class Transformer:
     expert_groups: int = 0
     top_groups: int = 0
     narrow_dispatch: bool = False
+    narrow_saved: bool = False
 
     def __post_init__(self) -> None:
         # Filled in only from sound numbers; the others are reported below.

@@ -253,9 +253,7 @@ def _stage(trace: Trace, large: LargeStep, rank: int, device: int) -> StageUse:
     np.add.at(totals, label, finish - start)
     borders = np.cumsum([0, *large.stage_layers]).tolist()
     layers = tuple(
-        tuple(range(borders[stage], borders[stage + 1]))
-        for stage, home in enumerate(large.schedule.rank_of)
-        if home == rank
+        tuple(range(borders[stage], borders[stage + 1])) for stage in large.schedule.stages_of[rank]
     )
     terms = dict(zip(TERMS, totals.tolist(), strict=True))
     return StageUse(trace.task_graph.devices[device], layers, terms, trace.memory_of(device))
