@@ -90,7 +90,7 @@ class Resolver:
 
     def resolve(self) -> dict[int, Resolved]:
         """The configurations by op position. Raises InputError."""
-        entries = named(self.graph, self.partition, self._allowed)
+        entries = named(self.graph, self.partition, self._allowed, modules=False)
         problems = [
             f'partition: "{op}" matches "{key}" and "{other}", which split it in different ways'
             for op, key, other in entries.clashes
@@ -111,7 +111,7 @@ class Resolver:
 
     def _why_unused(self, key: str) -> str:
         # Without the question whether an op can be split so, to tell the two reasons apart.
-        if not any(named(self.graph, {key: self.partition[key]}).keys):
+        if not any(named(self.graph, {key: self.partition[key]}, modules=False).keys):
             return "no op and no colocation group is called or matched by this"
         axes = ", ".join(f'"{axis}"' for axis in self.partition[key].split)
         return f"no op that this matches can be split along {axes}"

@@ -1,29 +1,34 @@
-"""Placement: the device of every op, by its name, its colocation group, or a pattern; the most
-specific entry counts.
+"""Placement: the device of every op, by its name, its colocation group, its module or a pattern;
+the most specific entry counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import translate
 from typing import Generic, NamedTuple, TypeVar
 
 from ..cluster import Cluster
 from ..errors import InputError
 from ..graph import Graph
+from ..structure.names import module_pattern, scope_of
 
 NOWHERE = -1
 Allowed = Callable[[int, str], bool]
 """Whether a pattern may count for the op at a position."""
 WILDCARDS = "*?["
+ENTRIES_SHOWN = 3  # of those that split a group
+NEAR = 0.7  # likeness from which a module may be meant
 T = TypeVar("T")
 
 
 class _Pattern(NamedTuple):
-    """An entry with wildcards, compiled: fnmatch forgets all but the last few hundred that it was
-    asked for.
+    """An entry with wildcards or of a module, compiled: fnmatch forgets all but the last few
+    hundred that it was asked for.
     """
 
     literals: int
@@ -48,14 +53,17 @@ class Named(Generic[T]):
     clashes: tuple[tuple[str, str, str], ...]
 
 
-def named(graph: Graph, entries: Mapping[str, T], allowed: Allowed | None = None) -> Named[T]:
+def named(
+    graph: Graph, entries: Mapping[str, T], allowed: Allowed | None = None, modules: bool = True
+) -> Named[T]:
     """The entry that counts for each op.
 
-    An op's own name wins over its colocation group, the group over patterns; among patterns the one
-    with the most literal characters wins. ``allowed`` says which patterns may count for the op at a
-    position (default: all).
+    An op's own name wins over its colocation group, the group over patterns and modules; among
+    these the one with the most literal characters wins. The name of a module, "blocks.2", stands
+    for its ops of all phases (not without ``modules``). ``allowed`` says which patterns may count
+    for the op at a position (default: all).
     """
-    patterns = _patterns(entries)
+    patterns = _patterns(entries, _modules(graph, entries) if modules else ())
     keys: list[str | None] = []
     clashes: list[tuple[str, str, str]] = []
     # A pattern is used where it matches, even if a more specific entry counts for every such op.
@@ -79,13 +87,22 @@ def named(graph: Graph, entries: Mapping[str, T], allowed: Allowed | None = None
     return Named(tuple(keys), unused, tuple(clashes))
 
 
-def _patterns(entries: Mapping[str, T]) -> list[_Pattern]:
-    """The patterns of a placement or partition, the most specific first."""
+def _modules(graph: Graph, entries: Iterable[str]) -> Iterator[str]:
+    """The entries that are neither patterns nor names of ops or groups."""
+    for key in entries:
+        is_name = key in graph.index or key in graph.groups
+        if key and not is_name and not any(c in key for c in WILDCARDS):
+            yield key
+
+
+def _patterns(entries: Iterable[str], modules: Iterable[str]) -> list[_Pattern]:
+    """The patterns and modules of a placement or partition, the most specific first."""
     patterns = [
         _Pattern(sum(c not in "*?" for c in key), key, re.compile(translate(key)).match)
         for key in entries
         if any(c in key for c in WILDCARDS)
     ]
+    patterns += [_Pattern(len(key), key, module_pattern(key).match) for key in modules]
     return sorted(patterns, key=lambda pattern: pattern.literals, reverse=True)
 
 
@@ -108,10 +125,9 @@ def _most_specific(fitting: Iterator[_Pattern], entries: Mapping[str, T]) -> tup
 def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:
     """The device index of every op.
 
-    An op's own name wins over its colocation group, the group over patterns; among patterns the one
-    with the most literal characters wins. Raises InputError with every problem at once: unknown
-    devices, entries that match nothing, ops without a device, patterns that disagree, groups split
-    over devices.
+    Entries count as ``named`` tells. Raises InputError with every problem at once: unknown devices,
+    entries that match nothing, ops without a device, patterns that disagree, groups split over
+    devices.
     """
     return _resolved(graph, cluster, placement, True)
 
@@ -131,7 +147,8 @@ def _resolved(
     entries = named(graph, placement)
     # Ahead of the ops without a device: a misspelt entry is why there are any.
     problems += [
-        (f'placement["{key}"]: no op and no colocation group is called or matched by this')
+        f'placement["{key}"]: no op and no colocation group is called or matched by this'
+        + _near_module(graph, key)
         for key in entries.unused
     ]
     clashes = {op: f'"{key}" and "{other}"' for op, key, other in entries.clashes}
@@ -146,7 +163,7 @@ def _resolved(
         NOWHERE if key is None else cluster.index.get(placement[key], NOWHERE)
         for key in entries.keys
     ]
-    problems = problems or list(_split_groups(graph, cluster, devices))
+    problems = problems or list(_split_groups(graph, cluster, devices, entries.keys))
     if problems:
         raise InputError(problems)
     return devices
@@ -160,8 +177,38 @@ def _entry_problems(cluster: Cluster, placement: Mapping[str, str]) -> Iterator[
             yield f'placement["{key}"]: "{name}" is a switch and runs no op'
 
 
-def _split_groups(graph: Graph, cluster: Cluster, devices: list[int]) -> Iterator[str]:
+def _near_module(graph: Graph, key: str) -> str:
+    """Which module may be meant by an entry that is none, as the end of a sentence; or ""."""
+    paths = (scope_of(op.name).replace(".", "/").split("/") for op in graph.ops)
+    modules = {"/".join(path[: i + 1]) for path in paths for i in range(len(path))} - {""}
+    near = get_close_matches(key.replace(".", "/"), sorted(modules), 1, NEAR)
+    return f'; did you mean the module "{near[0]}"?' if near else ""
+
+
+def _split_groups(
+    graph: Graph, cluster: Cluster, devices: Sequence[int], keys: Sequence[str | None]
+) -> Iterator[str]:
+    """Groups on several devices: with the ops that stand there, by which entries, and what to write
+    instead.
+    """
     for group, members in graph.groups.items():
-        names = sorted({cluster.devices[devices[i]].name for i in members if devices[i] != NOWHERE})
-        if len(names) > 1:
-            yield f'placement: colocation group "{group}" is split over {", ".join(names)}'
+        there = [i for i in members if devices[i] != NOWHERE]
+        names = sorted({cluster.devices[devices[i]].name for i in there})
+        if len(names) < 2:
+            continue
+        parts = Counter((devices[i], keys[i]) for i in there)
+        firsts = {(devices[i], keys[i]): graph.ops[i].name for i in reversed(there)}
+        placed = []
+        for (device, key), count in parts.most_common(ENTRIES_SHOWN):
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            by = "" if key == firsts[device, key] else f' by "{key}"'
+            placed.append(f'"{firsts[device, key]}"{more} on {cluster.devices[device].name}{by}')
+        more = f", {len(parts) - ENTRIES_SHOWN:,} more" if len(parts) > ENTRIES_SHOWN else ""
+        # An op's own entry would win over the group's.
+        alone = any(keys[i] == graph.ops[i].name for i in there)
+        name = cluster.devices[Counter(devices[i] for i in there).most_common(1)[0][0]].name
+        yield (
+            f'placement: colocation group "{group}" is split over {", ".join(names)}: '
+            f'{"; ".join(placed)}{more}; write {{"{group}": "{name}"}}'
+            + (" and no entry for its single ops" if alone else "")
+        )

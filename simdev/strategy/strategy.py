@@ -84,7 +84,8 @@ class Strategy:
     """How a step is spread: where ops run, how they and their tensors are split, and the order of
     queues.
 
-    - ``placement``: op, colocation group or pattern -> device. An op placed runs whole.
+    - ``placement``: op, colocation group, module ("blocks.2": forward, backward and update) or
+      pattern -> device. An op placed runs whole.
     - ``order``: an Order, or the name of a policy.
     - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
     - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op

@@ -28,6 +28,15 @@ def scope_of(name: str) -> str:
     return forward_name(name).rpartition("/")[0]
 
 
+def module_pattern(module: str) -> re.Pattern[str]:
+    """What matches the names of all ops of a module, of every phase and step: those of "blocks.2"
+    (or "blocks/2") are "blocks/2/linear", "grad/blocks/2/matmul" and "update/blocks/2/weight".
+    """
+    roots = "|".join(re.escape(root) for root in _ROOTS if root)
+    steps = [re.escape(part) + f"(?:{_STEP.pattern})?" for part in re.split("[./]", module)]
+    return re.compile(f"/?(?:{roots})*{'[./]'.join(steps)}[./]")
+
+
 def part_of(name: str) -> str:
     """Which part of a split op it is: "2" of "conv/conv2d#2", "" of an op that is whole."""
     return name.rpartition("#")[2] if "#" in name else ""

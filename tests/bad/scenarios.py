@@ -189,7 +189,8 @@ SCENARIOS = (
             graph={"ops": [{"name": "a", "colocate": "g"}, {"name": "b", "colocate": "g"}]},
             strategy={"a": "gpu:0", "b": "gpu:1"},
         ),
-        'f.json: strategy.placement: colocation group "g" is split over gpu:0, gpu:1',
+        'f.json: strategy.placement: colocation group "g" is split over gpu:0, gpu:1: "a" on '
+        'gpu:0; "b" on gpu:1; write {"g": "gpu:0"} and no entry for its single ops',
     ),
     bad(
         "all_parts_broken",

@@ -14,6 +14,7 @@ from simdev.cluster import Cluster, Device
 from simdev.errors import DeadlockError, InputError
 from simdev.graph import Graph, Op
 from simdev.strategy import Order, Strategy, resolve_placement
+from simdev.structure.names import module_pattern
 
 CLUSTER = Cluster("c", (Device("gpu:0"), Device("gpu:1"), Device("gpu:2"), Device("sw", "switch")))
 
@@ -97,8 +98,35 @@ def test_a_misspelt_entry_is_told_ahead_of_the_ops_that_it_leaves_out() -> None:
 def test_a_group_stays_together() -> None:
     assert devices(["a@g", "b@g"], {"a": 1, "b": 1}) == [1, 1]
     assert problems(["a@g", "b@g"], {"a": "gpu:0", "b": "gpu:1"}) == (
-        'placement: colocation group "g" is split over gpu:0, gpu:1',
+        'placement: colocation group "g" is split over gpu:0, gpu:1: "a" on gpu:0; "b" on gpu:1; '
+        'write {"g": "gpu:0"} and no entry for its single ops',
     )
+    assert problems(["a/1@g", "a/2@g", "b@g"], {"a": "gpu:0", "b*": "gpu:1"}) == (
+        'placement: colocation group "g" is split over gpu:0, gpu:1: "a/1" and 1 more on gpu:0 by '
+        '"a"; "b" on gpu:1 by "b*"; write {"g": "gpu:0"}',
+    )
+    assert devices(["a/1@g", "a/2@g", "b@g"], {"a": 1, "b*": 1, "g": 0}) == [0] * 3
+
+
+def test_a_module_covers_its_ops_of_all_phases() -> None:
+    ops = ["net/2/linear", "grad/net/2/mul", "update/net/2/weight", "net/20/x"]
+    places = {"*": 0, "net.2": 1}
+    assert devices(ops, places) == [1, 1, 1, 0]
+    assert devices(ops, places | {"net": 0}) == [1, 1, 1, 0]
+    # Patterns and modules are compared by their letters, and names of ops win over both.
+    assert devices(ops, places | {"*net/2/lin*": 0}) == [0, 1, 1, 0]
+    assert devices(ops, places | {"net/2/linear": 0}) == [0, 1, 1, 0]
+    assert devices(["net.2", "net.2.x"], {"*": 0, "net.2": 1}) == [1, 0]
+    assert devices(["net.2.x", "net.3.x"], {"*": 0, "net.2": 1}) == [1, 0]
+    assert problems(["net/2/x"], {"*": "gpu:0", "net.1": "gpu:1"}) == (
+        'placement["net.1"]: no op and no colocation group is called or matched by this; '
+        'did you mean the module "net/2"?',
+    )
+
+
+def test_steps_of_unrolled_ops_are_of_their_module() -> None:
+    names = ("rnn@12/cell/matmul", "grad/rnn/cell@3/matmul", "gradients/rnn/cell/x", "rnn/cells/x")
+    assert [bool(module_pattern("rnn.cell").match(name)) for name in names] == [True] * 3 + [False]
 
 
 @pytest.mark.parametrize(

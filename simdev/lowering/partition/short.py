@@ -79,7 +79,7 @@ def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostMode
     keys = zip(
         graph.ops,
         named(graph, strategy.placement).keys,
-        named(graph, strategy.partition).keys,
+        named(graph, strategy.partition, modules=False).keys,
         strict=True,
     )
     itself = {op.name for op, *matching in keys if any(matching)}
