@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...trace import Trace
 from ..report import Report
-from .cluster import cluster_figure
+from .cluster import cluster_figure, plot_cluster
 from .gantt import Gantt, GanttRow, Label, Look, draw_gantt, gantt_figure
 from .memory import memory_curves, plot_memory, plot_memory_panels
 from .microbatches import pipeline_chart, training_chart
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PUBLISHED", "Gantt", "GanttRow", "Label", "Look", "chart_of", "cluster_figure", "draw_gantt",
-    "gains_of", "gantt_figure", "plot_gains", "plot_gantt", "plot_memory", "plot_memory_panels",
-    "report_figure", "trace_figure",
+    "gains_of", "gantt_figure", "plot_cluster", "plot_gains", "plot_gantt", "plot_memory",
+    "plot_memory_panels", "report_figure", "trace_figure",
 ]  # fmt: skip
 
 MEMORY_HEIGHT = 2.8  # inches

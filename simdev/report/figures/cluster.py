@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...cluster import Cluster, Device, Link
 from ...units import format_bandwidth, format_capacity, format_seconds
-from .style import DEVICES, new_figure, plain
+from .style import DEVICES, Theme, dress, new_figure, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_NODES, MOST_COLUMNS = 3, 40  # drawn; of more, two nodes and how many more there are
-COLUMNS = 18  # devices side by side in a node; of more, several share a column and its line
-GAP, RANK, STEP = 1.4, 0.62, 1.25  # between nodes, between devices of a column, between rows
+COLUMNS = 18  # boxes side by side in a node; of more devices, several share a box
+GAP, STEP = 1.4, 1.25  # between nodes, between rows
 BOX, ASIDE = 0.84, 0.3
+BEHIND, BESIDE = 0.05, 0.14  # between the boxes of a stack, between lines side by side
 LETTER = 0.11  # of a panel's title; a node of one device is no wider than its box
 
 
@@ -34,7 +35,7 @@ LETTER = 0.11  # of a panel's title; a node of one device is no wider than its b
 class Box:
     """A device at its place; ``width`` in devices, ``switch`` where it runs no op.
 
-    Several switches at one place are drawn once: the first is labelled for all of them, the others
+    Several at one place are drawn once: the first is labelled for all ``count`` of them, the others
     not at all.
     """
 
@@ -44,17 +45,21 @@ class Box:
     y: float
     width: float
     switch: bool
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Links of one kind from one place to another; ``arc`` where they join two devices of a row."""
+    """``count`` links of one kind from one place to another; ``arc`` where they join two devices of
+    a row.
+    """
 
     start: tuple[float, float]
     end: tuple[float, float]
     kind: str
     lanes: int
     arc: bool
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +120,11 @@ def cluster_picture(cluster: Cluster) -> ClusterPicture:
     return ClusterPicture(tuple(boxes.values()), wires, tuple(panels), kinds, hidden)
 
 
-def plot_cluster(cluster: Cluster, ax: Axes | None = None) -> Axes:
+def plot_cluster(cluster: Cluster, ax: Axes | None = None, theme: str | None = None) -> Axes:
     """Draw a cluster on ``ax`` (None: on a figure of its own) and return the axes; nothing is shown
     or saved.
+
+    ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the paper of the axes).
     """
     picture = cluster_picture(cluster)
     left, right, bottom, top = picture.bounds
@@ -125,30 +132,33 @@ def plot_cluster(cluster: Cluster, ax: Axes | None = None) -> Axes:
         height = 0.62 * (top - bottom) + 0.9 + 0.2 * len(picture.kinds)
         width = min(16.0, max(6.5, 0.62 * (right - left) + 1.0))
         ax = new_figure(width, min(10.0, max(3.0, height))).add_subplot()
+    look = dress(ax, theme)
     ax.set_xlim(left - 0.2, right + 0.2 + (2.4 if picture.hidden else 0.0))
     ax.set_ylim(bottom - 0.2, top + 0.1)
     ax.set_axis_off()
-    colours = {kind: DEVICES[i % len(DEVICES)] for i, kind in enumerate(picture.kinds)}
+    colours = {
+        kind: str(look.shown(DEVICES[i % len(DEVICES)])) for i, kind in enumerate(picture.kinds)
+    }
     for panel in picture.panels:
         left, right, low, high = panel.bounds
-        grey = {"facecolor": "#F7F7F7", "edgecolor": "#BBBBBB", "linewidth": 0.8, "zorder": 0}
-        _draw_frame(ax, (left, low), right - left, high - low, 0.2, **grey)
+        frame = {"facecolor": look.panel, "edgecolor": look.rule, "linewidth": 0.8, "zorder": 0}
+        _draw_frame(ax, (left, low), right - left, high - low, 0.2, **frame)
         title = plain(panel.title, 80)
-        ax.text(left + 0.2, high - 0.15, title, fontsize=8.5, va="top", color="#333333")
+        ax.text(left + 0.2, high - 0.15, title, fontsize=8.5, va="top", color=look.faint)
     for wire in picture.wires:
         _draw_wire(ax, wire, colours[wire.kind])
     sizes = _fonts(ax, picture)
     for box in picture.boxes:
         if box.label:
-            _draw_box(ax, box, sizes[box.name])
-    _draw_legend(ax, picture, colours)
-    ax.set_title(plain(cluster.name, 80), loc="left", fontsize=12)
+            _draw_box(ax, box, sizes[box.name], look)
+    _draw_legend(ax, picture, colours, look)
+    ax.set_title(plain(cluster.name, 80), loc="left", fontsize=12, color=look.ink)
     return ax
 
 
-def cluster_figure(cluster: Cluster) -> Figure:
+def cluster_figure(cluster: Cluster, theme: str | None = None) -> Figure:
     """A figure of the cluster alone; save it with ``figure.savefig(path)``."""
-    return plot_cluster(cluster).figure  # type: ignore[return-value]
+    return plot_cluster(cluster, theme=theme).figure  # type: ignore[return-value]
 
 
 def _kind(link: Link) -> str:
@@ -166,22 +176,23 @@ def _carried(link: Link) -> str:
 
 
 def _node_boxes(cluster: Cluster, devices: Sequence[Device], left: float) -> list[Box]:
-    """Devices in a row (or columns of them), the switch that joins them all above, the others below
-    by their distance.
+    """Devices in a row (several to a box where there are many), the switch that joins them all
+    above, the others below by their distance.
     """
     row = [d for d in devices if d.runs_ops and not d.transit] or [d for d in devices if d.runs_ops]
-    deep = -(-len(row) // COLUMNS)
-    boxes = [
-        Box(d.name, d.name, left + i // deep, -RANK * (i % deep), BOX, False)
-        for i, d in enumerate(row)
-    ]
+    # Of several such nodes the boxes would be too narrow for their names.
+    alone = all(int(device.node) == int(row[0].node) for device in cluster.devices)
+    most = COLUMNS if alone or len(row) <= COLUMNS else COLUMNS // 2
+    deep = -(-len(row) // most)
+    places = [Box(d.name, "", left + i // deep, 0.0, BOX, False) for i, d in enumerate(row)]
+    boxes = list(_labelled(places))
     levels = _levels(cluster, devices, row)
     above = _star(cluster, levels, row)
     if above:
         levels.pop(above)
         boxes.append(_switch_box(cluster, above, boxes, STEP))
     for depth, level in enumerate(sorted(set(levels.values())), 1):
-        y = -RANK * max(deep - 1, 0) - STEP * depth
+        y = -STEP * depth
         names = [name for name in levels if levels[name] == level]
         boxes += _labelled([_switch_box(cluster, name, boxes, y) for name in names])
     return boxes
@@ -195,7 +206,8 @@ def _labelled(boxes: Sequence[Box]) -> Iterator[Box]:
     for box in boxes:
         first, *others = names[box.x, box.width]
         label = f"{first}-{others[-1].rpartition(':')[2]}" if others else first
-        yield replace(box, label=label if box.name == first else "")
+        is_shown = box.name == first
+        yield replace(box, label=label * is_shown, count=1 + len(others) * is_shown)
 
 
 def _levels(cluster: Cluster, devices: Sequence[Device], row: Sequence[Device]) -> dict[str, float]:
@@ -260,9 +272,7 @@ def _panel(cluster: Cluster, devices: Sequence[Device], boxes: Sequence[Box], ti
 
 
 def _wires(cluster: Cluster, boxes: Mapping[str, Box]) -> Iterator[Wire]:
-    """One wire for the links that lie on one another: those of the devices of a column, the longest
-    of them.
-    """
+    """One wire for all links of a kind between two places."""
     wires: dict[tuple[object, ...], Wire] = {}
     for link in cluster.links:
         if not boxes.keys() >= set(link.ends):
@@ -275,8 +285,8 @@ def _wires(cluster: Cluster, boxes: Mapping[str, Box]) -> Iterator[Wire]:
             reach = (second.width - BOX) / 2
             x = min(max(first.x, x - reach), x + reach)
         wire = Wire((first.x, first.y), (x, second.y), _kind(link), link.lanes or 1, arc)
-        place = (first.x, first.y if arc else None, wire.end, wire.kind)
-        wires[place] = max(wires.get(place, wire), wire, key=lambda w: abs(w.start[1] - w.end[1]))
+        place = wire.start, wire.end, wire.kind
+        wires[place] = replace(wire, count=wires[place].count + 1) if place in wires else wire
     yield from wires.values()
 
 
@@ -307,7 +317,10 @@ def _draw_wire(ax: Axes, wire: Wire, colour: str) -> None:
     (x, y), (end_x, end_y) = wire.start, wire.end
     style: dict[str, Any] = {"linewidth": 1.1 * min(wire.lanes, 4) ** 0.7, "zorder": 1}
     if not wire.arc:
-        ax.plot([x, end_x], [y, end_y], color=colour, solid_capstyle="butt", **style)
+        for i in range(wire.count):
+            aside = min(BESIDE, 0.8 * BOX / wire.count) * (i - (wire.count - 1) / 2)
+            xs = x + aside, end_x + aside
+            ax.plot(xs, [y, end_y], color=colour, solid_capstyle="butt", **style)
         return
     # A cubic curve rises to three quarters of the height of its control points.
     height = y + 1.33 * _height(abs(end_x - x))
@@ -315,26 +328,32 @@ def _draw_wire(ax: Axes, wire: Wire, colour: str) -> None:
     ax.add_patch(PathPatch(path, fill=False, edgecolor=colour, **style))
 
 
-def _draw_box(ax: Axes, box: Box, size: float) -> None:
-    height, radius, fill = (0.36, 0.05, "#E4E4E4") if box.switch else (0.46, 0.12, "#FFFFFF")
+def _draw_box(ax: Axes, box: Box, size: float, theme: Theme) -> None:
+    height, radius, fill = (0.36, 0.05, theme.box) if box.switch else (0.46, 0.12, theme.paper)
     dashes = (0, (4, 2)) if box.switch else "solid"
-    style = {"facecolor": fill, "edgecolor": "#333333", "linewidth": 0.9, "linestyle": dashes}
-    corner = box.x - box.width / 2, box.y - height / 2
-    _draw_frame(ax, corner, box.width, height, radius, zorder=2, **style)
-    ax.text(box.x, box.y, plain(box.label, 24), fontsize=size, ha="center", va="center", zorder=3)
+    style = {"facecolor": fill, "edgecolor": theme.faint, "linewidth": 0.9, "linestyle": dashes}
+    x, y = box.x - box.width / 2, box.y - height / 2
+    # Boxes of several devices are stacks, the first on top.
+    for i in reversed(range(1 if box.switch else min(box.count, 4))):
+        corner = x + BEHIND * i, y - BEHIND * i
+        _draw_frame(ax, corner, box.width, height, radius, zorder=2, **style)
+    label = ax.text(box.x, box.y, plain(box.label, 24), fontsize=size, ha="center", va="center")
+    label.set(color=theme.ink, zorder=3)
 
 
-def _draw_legend(ax: Axes, picture: ClusterPicture, colours: Mapping[str, str]) -> None:
+def _draw_legend(
+    ax: Axes, picture: ClusterPicture, colours: Mapping[str, str], theme: Theme
+) -> None:
     from matplotlib.lines import Line2D
 
     _, right, _, top = picture.bounds
     if picture.hidden:
         y = (picture.panels[0].bounds[2] + top) / 2
         text = f"... and {picture.hidden}\nmore nodes"
-        ax.text(right + 0.6, y, text, fontsize=10, va="center", color="#333333")
+        ax.text(right + 0.6, y, text, fontsize=10, va="center", color=theme.ink)
     ax.legend(
         [Line2D([], [], color=colours[kind], linewidth=2.2) for kind in picture.kinds],
         [f"{plain(kind, 30)}: {carried}" for kind, carried in picture.kinds.items()],
         loc="upper left", bbox_to_anchor=(0.0, 0.0), frameon=False, fontsize=8.5,
-        ncols=1 + (len(picture.kinds) > 3),
+        labelcolor=theme.ink, ncols=1 + (len(picture.kinds) > 3),
     )  # fmt: skip

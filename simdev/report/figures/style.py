@@ -79,7 +79,7 @@ LIGHT = Theme()
 DARK = Theme(
     "#15181D", "#E8E8E8", "#A8ADB5", "#4A4F57", "#2E333A", "#1E2228", "#343A42",
     {
-        ALARM: "#FF6B6B", "#B00020": "#FF6B6B", "#000000": "#E8E8E8", "#4D4D4D": "#8E959E",
+        ALARM: "#FF6B6B", "#B00020": "#FF6B6B", "#000000": "#E8E8E8", "#4D4D4D": "#666C74",
         "#7A5C00": "#B99A3C", "#0072B2": "#2E8FD0", "#F4F4F4": "#1E2228", "#C9C9C9": "#4A4F57",
     },
 )  # fmt: skip
@@ -139,6 +139,8 @@ def dress(ax: Axes, theme: str | None) -> Theme:
         axis.get_offset_text().set_color(look.ink)
     for spine in ax.spines.values():
         spine.set_edgecolor(look.ink)
+    for place in ("left", "center", "right"):
+        ax.set_title(ax.get_title(place), loc=place, color=look.ink)
     ax.set_axisbelow(True)
     return look
 

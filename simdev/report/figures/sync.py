@@ -17,7 +17,7 @@ from ...trace import Trace
 from ...units import PS_PER_SECOND, format_seconds
 from ..measures.spans import timeline_rows
 from .gantt import Gantt, GanttRow, Label, Look
-from .style import DEVICES, kind_colours, new_figure
+from .style import DEVICES, dress, kind_colours, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,17 +113,20 @@ def plot_gains(
     base: str = "parameter-server",
     published: Mapping[str, Sequence[tuple[float, float]]] | None = None,
     ax: Axes | None = None,
+    theme: str | None = None,
 ) -> Axes:
     """Draw how much faster each policy is than ``base``, in %, over the bandwidth in Gbit/s; return
     the axes.
 
     ``results`` is the table of a sweep over ``strategy.sync.policy`` and ``cluster.bandwidth``;
     ``published`` has points (Gbit/s, %) by policy to set beside it, as ``PUBLISHED["resnet-50"]``.
+    ``theme`` is "light", "dark" or a style of matplotlib (None: what suits the paper of the axes).
     """
     if ax is None:
         ax = new_figure(8.0, 4.5).add_subplot()
-    gains = gains_of(results, base)
-    for colour, policy in zip(DEVICES, gains, strict=False):
+    look, gains = dress(ax, theme), gains_of(results, base)
+    for hue, policy in zip(DEVICES, gains, strict=False):
+        colour = str(look.shown(hue))
         ax.plot(gains.index, gains[policy], marker="o", markersize=3, color=colour, label=policy)
         for x, y in (published or {}).get(str(policy), ()):
             ax.plot(
@@ -135,10 +138,12 @@ def plot_gains(
                 color=colour,
                 label=f"{policy}, published",
             )
-    ax.axhline(0, color="#888888", linewidth=0.8)
+    ax.axhline(0, color=look.faint, linewidth=0.8)
+    ax.grid(color=look.grid, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
     ax.set_xlabel("bandwidth (Gbit/s)")
     ax.set_ylabel(f"faster than {base} (%)")
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, labelcolor=look.ink)
     return ax
 
 
