@@ -14,13 +14,14 @@ PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check 
 
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq -y -o Acquire::Retries=1 -o Acquire::http::Timeout=20
 
-.PHONY: help run test slow lint kernels browser bench clean distclean
+.PHONY: help run test slow lint docs kernels browser bench clean distclean
 
 help:
 	@echo "make run        simulate $(SCENARIO) and draw $(GANTT)"
 	@echo "make test       lint, types, import contracts and the tests"
 	@echo "make slow       the slow tests, and more random examples"
 	@echo "make lint       lint, types and import contracts alone"
+	@echo "make docs       the documentation site, build/site/index.html"
 	@echo "make bench      the benchmarks"
 	@echo "make wheel      dist/simdev-*.whl, with all examples"
 	@echo "make clean      remove caches and outputs"
@@ -57,6 +58,11 @@ browser: $(DEV)
 	@$(BIN)/python tests/browser/browsers.py >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 		&& echo "installing Debian's chromium for the tests of pages ..." && $(APT) update && $(APT) install \
 		--no-install-recommends chromium fonts-dejavu-core; } >&2 || $(BIN)/python tests/browser/browsers.py || true
+
+# A warning is an error; cells that did not change keep their answers in build/notebooks.
+docs: $(DEV)
+	$(BIN)/python -m sphinx -c docs -b html -d build/pages -W --keep-going -q . build/site
+	@echo "build/site/index.html is ready"
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.engine

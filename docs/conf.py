@@ -41,6 +41,7 @@ suppress_warnings = [
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "attrs_block"]
 myst_heading_anchors = 4
 highlight_language = "none"  # of blocks that name none: commands and what they print
+copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
 # Notebooks and pages with cells: executed where they changed, the answers kept between builds.

@@ -10,6 +10,7 @@ is documented by another page.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -94,8 +95,33 @@ def by_its_name(
     )
 
 
+def shortened(signature: str) -> str:
+    """A signature whose defaults that are objects tell their class alone."""
+    while match := re.search(r"= (\w+)\((?!\.\.\.\))", signature):
+        depth, end = 1, match.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(signature[end], 0)
+            end += 1
+        signature = f"{signature[: match.start()]}= {match[1]}(...){signature[end:]}"
+    return signature
+
+
+def short_defaults(
+    app: Sphinx,
+    what: str,
+    name: str,
+    value: Any,
+    options: Any,
+    signature: str | None,
+    back: str | None,
+) -> tuple[str | None, str | None]:
+    """autodoc's event: the signature to write, and what is returned."""
+    return signature and shortened(signature), back
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Adds the directive."""
     app.add_directive("public-names", PublicNames)
+    app.connect("autodoc-process-signature", short_defaults)
     app.connect("missing-reference", by_its_name)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

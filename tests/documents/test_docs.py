@@ -168,12 +168,3 @@ def test_commands_of_the_documents_exist(page, capsys):
         known = capsys.readouterr().out
         for option in re.findall(r"(?<=\s)--[a-z][a-z-]*", rest.split("#")[0]):
             assert option in known, (verb, option)
-
-
-def test_links_of_the_documents_lead_somewhere():
-    for page in [README, *PAGES]:
-        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-            assert target.startswith("https://") or (page.parent / target).exists(), (
-                page.name,
-                target,
-            )
