@@ -115,7 +115,7 @@ def short_defaults(
     signature: str | None,
     back: str | None,
 ) -> tuple[str | None, str | None]:
-    """autodoc's event: the signature to write, and what is returned."""
+    """Autodoc's event: the signature to write, and what is returned."""
     return signature and shortened(signature), back
 
 
