@@ -29,6 +29,11 @@ def _line(problem: str) -> str:
     return text if len(text) <= MAX_COLUMNS else text[: MAX_COLUMNS - 3] + "..."
 
 
+def install_line(extra: str) -> str:
+    """How to get what an optional part of simdev needs, the way messages end."""
+    return f'pip install "simdev[{extra}]"'
+
+
 class SimdevError(Exception):
     """Base of all errors that simdev raises on purpose."""
 

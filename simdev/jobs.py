@@ -15,7 +15,7 @@ from itertools import islice
 from numbers import Integral
 from typing import Any, TypeVar
 
-from .errors import InputError, SimdevError
+from .errors import InputError, SimdevError, install_line
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -59,7 +59,8 @@ def require_joblib() -> Any:
     try:
         return import_module("joblib")
     except ImportError:
-        raise InputError("n_jobs: more than one needs joblib; install simdev[parallel]") from None
+        reason = f"more than one needs joblib: {install_line('parallel')}"
+        raise InputError(f"n_jobs: {reason}") from None
 
 
 def finished(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SimdevError
+from ..errors import SimdevError, install_line
 
 Floats = NDArray[np.float64]
 
@@ -46,9 +46,7 @@ def _least_squares() -> Any:
     try:
         from scipy.optimize import least_squares
     except ModuleNotFoundError:
-        raise SimdevError(
-            'calibrate needs scipy: install the extra "solvers" (pip install simdev[solvers])'
-        ) from None
+        raise SimdevError(f"calibrate needs scipy: {install_line('solvers')}") from None
     return least_squares
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import WORTH_COMPILING, choose, simulate
-from ..errors import InputError, SimdevError
+from ..errors import InputError, SimdevError, install_line
 from ..files.reading import PathLike, label, parse_json, read_text
 from ..graph import PHASES
 from ..models.large import Transformer
@@ -221,7 +221,7 @@ def _minimizer() -> Callable[[Callable[[Floats], float], Floats], Floats]:
     try:
         from scipy.optimize import minimize
     except ImportError:
-        reason = 'fitting host times needs scipy: pip install "simdev[solvers]"'
+        reason = f"fitting host times needs scipy: {install_line('solvers')}"
         raise SimdevError(reason) from None
 
     def descend(function: Callable[[Floats], float], corners: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 
-from ..errors import DeadlockError, InputError
+from ..errors import DeadlockError, InputError, install_line
 from ..taskgraph import Ints, TaskGraph
 from ..trace import Trace
 
@@ -50,7 +50,7 @@ def choose(engine: str, tasks: int) -> str:
         raise InputError(f'engine: must be auto or one of {", ".join(ENGINES)}, got "{engine}"')
     has_numba = find_spec("numba") is not None
     if engine == "compiled" and not has_numba:
-        raise InputError("engine: compiled needs numba; install simdev[fast]")
+        raise InputError(f"engine: compiled needs numba: {install_line('fast')}")
     if engine == "auto":
         return "compiled" if has_numba and tasks >= WORTH_COMPILING else "simpy"
     return engine

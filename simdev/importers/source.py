@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass, field
 
-from ..errors import InputError
+from ..errors import InputError, install_line
 from ..files.reading import PathLike, label, read_source, text_of
 
 HEAD = 2**16
@@ -72,4 +72,4 @@ def require(package: str, extra: str, noun: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise InputError(f'{noun} needs the package {package}: install the extra "simdev[{extra}]"')
+        raise InputError(f"{noun} needs the package {package}: {install_line(extra)}")

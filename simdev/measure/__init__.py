@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module, util
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, install_line
 
 if TYPE_CHECKING:
     from .profiles import model_names, profile_batches, profile_grid, profile_model
@@ -53,5 +53,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if util.find_spec("torch") is None:
-        raise InputError('measuring needs PyTorch: install the extra "simdev[torch]"')
+        raise InputError(f"measuring needs PyTorch: {install_line('torch')}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, install_line
 from .measures.path import BLAMES
 from .measures.throughput import COSTS
 from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME
@@ -161,7 +161,7 @@ def read_results(path: str) -> pd.DataFrame:
         with open(path, "rb") as file:
             table = pd.read_parquet(file) if is_parquet else _read_csv(file)
     except ImportError:
-        raise InputError("Parquet needs pyarrow; install simdev[parquet]", path) from None
+        raise InputError(f"Parquet needs pyarrow: {install_line('parquet')}", path) from None
     except FileNotFoundError:
         raise InputError("no such file", path) from None
     # what the system, pandas and pyarrow raise for broken files

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, reason_of, within
+from ..errors import InputError, install_line, reason_of, within
 from ..files.reading import PathLike, label
 from ..files.writing import replacing
 from ..oracle import Oracle
@@ -109,7 +109,7 @@ def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise InputError("policies are kept by safetensors; install simdev[torch]") from None
+        raise InputError(f"policies are kept by safetensors: {install_line('torch')}") from None
     return safetensors.numpy
 
 

@@ -10,7 +10,7 @@ from math import inf
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-from ..errors import SimdevError
+from ..errors import SimdevError, install_line
 
 T = TypeVar("T")
 LOOK = 0.2  # seconds between two looks: on Windows a wait without a limit is deaf to Ctrl-C
@@ -24,9 +24,7 @@ def scipy(who: str) -> tuple[Any, Any]:
     try:
         from scipy import optimize, sparse
     except ModuleNotFoundError:
-        raise SimdevError(
-            f'{who} scipy: install the extra "solvers" (pip install simdev[solvers])'
-        ) from None
+        raise SimdevError(f"{who} scipy: {install_line('solvers')}") from None
     return optimize, sparse
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import InputError
+from ..errors import InputError, install_line
 from .errors import RequestError
 from .protocol import failure, respond
 from .state import ServerState
@@ -67,9 +67,7 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise InputError(
-            '--http needs uvicorn and starlette: install the extra "simdev[serve]"'
-        ) from None
+        raise InputError(f"--http needs uvicorn and starlette: {install_line('serve')}") from None
     token = secrets.token_hex(16)
     with (
         _listening(port) as listener,

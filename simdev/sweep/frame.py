@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import InputError, reason_of
+from ..errors import InputError, install_line, reason_of
 from ..files import replacing
 from ..report.results import COLUMNS, FORMULA
 from .answer import failed
@@ -111,7 +111,7 @@ def check_output(path: str) -> None:
     if not path.lower().endswith(ENDINGS):
         raise InputError(f"the name must end in {' or '.join(ENDINGS)}", path)
     if path.lower().endswith(".parquet") and find_spec("pyarrow") is None:
-        raise InputError("Parquet needs pyarrow; install simdev[parquet], or write .csv", path)
+        raise InputError(f"Parquet needs pyarrow: {install_line('parquet')} (or write .csv)", path)
     if os.path.isdir(path):
         raise InputError("cannot write: is a directory", path)
     if os.path.exists(path) and not os.access(path, os.W_OK):

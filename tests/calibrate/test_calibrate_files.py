@@ -286,7 +286,8 @@ def test_the_scenario_itself_may_be_replaced(here: Path) -> None:
 
 def test_without_scipy_the_extra_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(SimdevError, match=r"calibrate needs scipy: install the extra \"solvers\""):
+    needs = r'^calibrate needs scipy: pip install "simdev\[solvers\]"$'
+    with pytest.raises(SimdevError, match=needs):
         calibrate(load_scenario("s.json"), read_measured("run.json"))
 
 

@@ -290,7 +290,7 @@ def test_missing_packages_are_told_with_their_extra(tmp_path, monkeypatch):
     (tmp_path / "m.onnx").write_bytes(b"\x08\x0a\x12\x00")
     with pytest.raises(
         InputError,
-        match=r'an ONNX model needs the package onnx: install the extra "simdev\[onnx\]"',
+        match=r'an ONNX model needs the package onnx: pip install "simdev\[onnx\]"',
     ):
         import_file(tmp_path / "m.onnx")
     file = write(tmp_path / "t.et", node(0, COMP))

@@ -134,5 +134,5 @@ def test_published_settings_are_the_papers():
 
 def test_without_pytorch_it_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(needs, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'^colocrl needs PyTorch: install the extra "simdev\['):
+    with pytest.raises(InputError, match=r'^colocrl needs PyTorch: pip install "simdev\[torch\]"$'):
         search(toy(), "colocrl", 20)

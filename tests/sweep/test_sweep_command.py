@@ -202,7 +202,7 @@ def test_parquet_without_pyarrow_is_told_before_any_work(
 ) -> None:
     monkeypatch.setattr("simdev.sweep.frame.find_spec", lambda _: None)
     assert main(["sweep", "s.json", "-o", "r.parquet"]) == 2
-    assert "install simdev[parquet]" in capsys.readouterr().err
+    assert 'pip install "simdev[parquet]"' in capsys.readouterr().err
     assert not Path("r.parquet.journal").exists()
 
 

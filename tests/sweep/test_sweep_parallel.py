@@ -145,9 +145,9 @@ def test_without_joblib_one_job_still_works() -> None:
         cwd=ROOT,
         check=False,
     )
-    assert result.stdout == "1\nn_jobs: more than one needs joblib; install simdev[parallel]\n", (
-        result.stderr
-    )
+    assert (
+        result.stdout == '1\nn_jobs: more than one needs joblib: pip install "simdev[parallel]"\n'
+    ), result.stderr
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")

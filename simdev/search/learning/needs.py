@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ...errors import InputError
+from ...errors import InputError, install_line
 
 
 def require_torch(method: str) -> None:
     """Raises InputError where PyTorch is missing."""
     if find_spec("torch") is None:
-        raise InputError(f'{method} needs PyTorch: install the extra "simdev[torch]"')
+        raise InputError(f"{method} needs PyTorch: {install_line('torch')}")
 
 
 def require_device(name: str) -> None:

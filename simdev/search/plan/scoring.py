@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from ...engine import simulate
+from ...engine import choose, simulate
 from ...errors import InputError, SimdevError
 from ...files import collective_model
 from ...jobs import Died, finished, is_serial
@@ -110,9 +110,12 @@ def score_parcel(parcel: Parcel) -> dict[str, Any]:
 
 
 class Scores:
-    """Scores plans by ``n_jobs``, the rule of all verbs (``simdev.jobs``)."""
+    """Scores plans by ``n_jobs``, the rule of all verbs (``simdev.jobs``). Raises InputError where
+    ENGINE is missing.
+    """
 
     def __init__(self, question: Question, n_jobs: int | None) -> None:
+        choose(ENGINE, 0)
         self._serial, self._n_jobs = is_serial(n_jobs), n_jobs
         self._scorer = Scorer(question)
         self._data = b"" if self._serial else pickle.dumps(question)
