@@ -24,6 +24,8 @@ from . import (
     check,
     clusters,
     compare,
+    completion,
+    doctor,
     examples,
     family,
     import_,
@@ -41,7 +43,7 @@ from .options import BAD_INPUT, BROKEN_PIPE, INFEASIBLE, INTERNAL, INTERRUPTED, 
 
 VERBS = (
     simulate, sweep, report, compare, plan, search, train, family, pipeline, check, import_,
-    calibrate, profile, serve, clusters, examples,
+    calibrate, profile, serve, clusters, examples, completion, doctor,
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         for name in ("output", "force"):
             if getattr(args, name):
                 raise InputError(f"--{name}: goes with NAME or --all")
-        examples = [_described(path) for path in _paths().values()]
+        examples = [_described(path) for path in example_paths().values()]
         objects = [example.to_json() for example in examples]
         print(_json(objects) if args.json else _listed(examples))
         return DONE
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _paths() -> dict[str, Path]:
+def example_paths() -> dict[str, Path]:
     """The examples by name: scenarios, then notebooks."""
     from ..files.examples import examples_folder
 
@@ -101,7 +101,7 @@ def _inside(path: Path) -> Path:
 def _chosen(names: Sequence[str], everything: bool) -> list[Path]:
     from ..files.paths import meant
 
-    paths = _paths()
+    paths = example_paths()
     if everything and names:
         raise InputError("--all: copies every example; leave out NAME")
     otherwise = '"simdev examples" lists them'

@@ -1,0 +1,117 @@
+"""``simdev doctor``: silent about what is right, loud and exiting 3 about what is broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from simdev import __version__
+from simdev.cli import doctor, main
+from simdev.errors import SimdevError
+
+REQUIRES = [
+    "numpy>=2.0",
+    "nothing-of-that-name>=1.0",
+    "nothing-of-that-name>=1.0; extra == 'gone'",
+    'numpy>=2.0; extra == "there"',
+    'pytest>=8; extra == "dev"',
+]
+
+
+@pytest.fixture(autouse=True)
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes seconds, or is of this machine."""
+    monkeypatch.setattr(doctor, "_step", lambda engine: 33)
+    monkeypatch.setattr(doctor, "_gpus", lambda findings: findings.parts.update(gpus=["G1"]))
+    monkeypatch.setitem(doctor.LOOKS, "GPUs", doctor._gpus)
+
+
+def examined(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = main(["doctor", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_this_installation_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    code, parts = examined(capsys)
+    assert (code, parts["ok"], parts["problems"]) == (0, True, [])
+    assert parts["simdev"]["version"] == __version__
+    assert parts["machine"]["cores"] >= 1
+    assert parts["smoke"]["step_ps"]["simpy"] == 33
+    assert parts["examples"]["scenarios"] > 30
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "ok: nothing is broken"
+    assert "GPUs: G1" in lines
+
+
+def test_the_engines_are_run_and_judged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    assert doctor._step("simpy") == 33_000_016_000
+    monkeypatch.setattr("simdev.check.check", lambda *_: ("a was late",))
+    with pytest.raises(SimdevError, match=r"^the checker objects to simpy: a was late$"):
+        doctor._step("simpy")
+
+
+def test_requirements_are_those_of_the_installation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: REQUIRES)
+    code, parts = examined(capsys)
+    assert code == 3
+    assert parts["problems"] == ["package nothing-of-that-name (missing)"]
+    assert parts["packages"]["nothing-of-that-name"] is None
+    assert parts["extras"]["gone"] == {
+        "installed": False,
+        "packages": {"nothing-of-that-name": None},
+        "install": 'pip install "simdev[gone]"',
+    }
+    assert parts["extras"]["there"]["installed"]
+    assert "dev" not in parts["extras"]
+    assert main(["doctor"]) == 3
+    printed = capsys.readouterr().out
+    assert '  gone   - (pip install "simdev[gone]")' in printed
+    assert printed.endswith("BROKEN: package nothing-of-that-name (missing)\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "right"),
+    [
+        ("2.10.0", "2.9", True),
+        ("2.9", "2.10", False),
+        ("2.13.0+cpu", "2.13", True),
+        ("3rc1", "3", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, least: str, right: bool) -> None:
+    package = doctor.Package("p", least, version)
+    assert package.is_right == right
+    assert str(package) == (f"p {version}" if right else f"p {version} (needs {least})")
+
+
+def test_engines_that_differ_are_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(doctor, "_step", len)
+    code, parts = examined(capsys)
+    assert code == 3
+    reason = "the engines differ: simpy 5 ps, compiled 8 ps"
+    assert parts["problems"] == [f"simulation of pipeline-1f1b: {reason}"]
+
+
+def test_a_package_that_fails_when_it_is_imported_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("libcuda.so: no such file")
+
+    for noun in ("GPUs", "kernels", "machine", "examples"):
+        monkeypatch.setitem(doctor.LOOKS, noun, fails)
+    assert main(["doctor"]) == 3
+    printed = capsys.readouterr().out
+    assert "BROKEN: GPUs: OSError: libcuda.so: no such file" in printed
+    assert printed.count("BROKEN") == 4
