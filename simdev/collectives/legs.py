@@ -18,6 +18,8 @@ Flow = tuple[int, int]
 MANY = 8
 # Half-links, and a number that ways over links of equal quantities share.
 Way = tuple[tuple[int, ...], int]
+# By device the half-links to others.
+Near = dict[int, dict[int, int]]
 
 
 class Leg(NamedTuple):
@@ -41,8 +43,12 @@ def legs(fabric: Fabric, flows: Sequence[Flow]) -> Iterator[tuple[int, tuple[Leg
     staged = any(device.staging for device in fabric.cluster.devices)
     numbers: dict[tuple[int, int], int] = {}
     like: dict[int, Route] = {}
+    near: Near = {}
     for source, wanted in by_source.items():
-        ways = {} if staged or len(wanted) < MANY else _ways(fabric.cluster, source, numbers)
+        ways: dict[int, Way] = {}
+        if not staged and len(wanted) >= MANY:
+            near = near or _between(fabric.cluster, {device for flow in flows for device in flow})
+            ways = _ways(fabric.cluster, near, source, numbers)
         for number, destination in wanted:
             if destination in ways:
                 half_links, kind = ways[destination]
@@ -65,8 +71,41 @@ def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...
     return pieces
 
 
-def _ways(cluster: Cluster, source: int, numbers: dict[tuple[int, int], int]) -> dict[int, Way]:
-    """The ways to all devices that one shortest route leads to; ``numbers`` counts kinds of ways.
+def _between(cluster: Cluster, ends: set[int]) -> Near:
+    """The ends, and the devices over which ways between these may lead: a walk over a large cluster
+    meets thousands of others.
+    """
+    counts = [device.transit or number in ends for number, device in enumerate(cluster.devices)]
+    near = {
+        device: {other: half_link for other, half_link in others.items() if counts[other]}
+        for device, others in enumerate(cluster.neighbours)
+        if counts[device]
+    }
+    sources: dict[int, set[int]] = {device: set() for device in near}
+    for device, others in near.items():
+        for other in others:
+            sources[other].add(device)
+    waiting = list(near.keys() - ends)
+    while waiting:
+        device = waiting.pop()
+        if device not in near or max(len(near[device]), len(sources[device])) > 1:
+            continue
+        around = near[device].keys() | sources[device]
+        if len(around) > 1:  # in from one, out to another
+            continue
+        del near[device]
+        for other in around:
+            sources[other].discard(device)
+            near[other].pop(device, None)
+        waiting += around - ends
+    return near
+
+
+def _ways(
+    cluster: Cluster, near: Near, source: int, numbers: dict[tuple[int, int], int]
+) -> dict[int, Way]:
+    """The ways to all devices near that one shortest route leads to; ``numbers`` counts kinds of
+    ways.
 
     Layer by layer from the source; behind a device with several ways, all have several.
     """
@@ -79,7 +118,7 @@ def _ways(cluster: Cluster, source: int, numbers: dict[tuple[int, int], int]) ->
             if device != source and not cluster.devices[device].transit:
                 continue
             half_links, kind = ways[device]
-            for other, half_link in cluster.neighbours[device].items():
+            for other, half_link in near[device].items():
                 if other in ahead:
                     several.add(other)
                 elif other not in ways:

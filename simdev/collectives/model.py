@@ -16,8 +16,8 @@ from ..errors import InputError, refuse
 from ..fabric import fabric_of
 from ..units import PS_PER_SECOND, is_count, picoseconds
 from .kinds import COLLECTIVES, ROOTED, unknown_collective
-from .legs import pieces_of
-from .phases import Groups, Level, Phase, levels, phases
+from .legs import legs
+from .phases import Groups, Level, Messages, Phase, levels, phases
 from .rings import Rings, lane_rings
 from .rounds import ClosedForms, best_chunks, flows_wire
 from .table import CollectiveTable
@@ -103,6 +103,7 @@ class CollectiveModel:
         self.cluster, self.tables, self.algorithm = cluster, tuple(tables), algorithm
         self.fabric = fabric_of(cluster)
         self.forms = ClosedForms(self.fabric)
+        self._private: dict[tuple[tuple[int, ...], tuple[Messages, ...]], bool] = {}
 
     def form(self, call: CollectiveCall) -> Form:
         """The messages of a collective; where there are several ways, those of least closed form.
@@ -166,9 +167,13 @@ class CollectiveModel:
         Its links end at its ranks, or at adapters of these alone. It needs devices through which no
         route passes.
         """
+        key = ranks, tuple(phase.messages for phase in form.phases)
+        if key not in self._private:  # whatever the size
+            self._private[key] = not self.fabric.links_serve or self._meets_nobody(ranks, form)
+        return self._private[key]
+
+    def _meets_nobody(self, ranks: tuple[int, ...], form: Form) -> bool:
         devices, neighbours = self.cluster.devices, self.cluster.neighbours
-        if not self.fabric.links_serve:
-            return True
         if any(devices[rank].transit for rank in ranks):
             return False
         # Adapters count as the ranks' where a single working device hangs on them.
@@ -178,9 +183,19 @@ class CollectiveModel:
             if works == 1 and not devices[other].runs_ops:
                 private.add(other)
         pairs = dict.fromkeys((a, b) for phase in form.phases for a, b, _ in phase.messages)
-        pieces = (piece for pair in pairs for piece in pieces_of(self.fabric, *pair))
-        hops = (hop for piece in pieces for hop in pairwise(piece.devices))
-        return all(a in private or b in private for a, b in hops)
+        crossed = {
+            half_link
+            for _, pieces in legs(self.fabric, list(pairs))
+            for piece in pieces
+            for half_link in piece.half_links
+        }
+        return not any(private.isdisjoint(self._ends[half_link]) for half_link in crossed)
+
+    @cached_property
+    def _ends(self) -> dict[int, tuple[int, int]]:
+        """By half-link the devices at its ends."""
+        around = enumerate(self.cluster.neighbours)
+        return {half: (a, b) for a, others in around for b, half in others.items()}
 
     def _fastest(self, collective: str, ranks: tuple[int, ...], size: int) -> tuple[Fraction, Form]:
         """The form of least time, its parts as measured inside nodes where there are tables."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from ..errors import InputError
@@ -17,7 +18,26 @@ from .rings import Rings
 
 ALGORITHMS = ("ring", "tree", "hierarchical", "direct")
 Groups = tuple[tuple[int, ...], ...]
-Messages = tuple[tuple[int, int, int], ...]
+KEPT = 512  # messages of a group that are the same at every size
+
+
+class Messages(tuple[tuple[int, int, int], ...]):
+    """Messages (source, destination, round in which it is first sent).
+
+    They are keys of what is known of them, and may be a million: they are gone through once.
+    """
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    @cached_property
+    def last(self) -> int:
+        """The last round in which one is first sent."""
+        return max(first for _, _, first in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +72,7 @@ class Phase:
 
     def round_count(self) -> int:
         """How many rounds there are."""
-        return max(first for _, _, first in self.messages) + self.repeats
+        return self.messages.last + self.repeats
 
     def count(self) -> int:
         """How many messages are sent."""
@@ -94,7 +114,7 @@ def phases(
     if len(ranks) == 1:
         return ()
     if collective == "p2p":
-        return (Phase(((ranks[0], ranks[1], 0),), size),)
+        return (Phase(Messages([(ranks[0], ranks[1], 0)]), size),)
     if algorithm == "hierarchical":
         parts = levels(collective, groups, size, chunks, rings)
         return tuple(phase for level in parts for phase in level.phases)
@@ -121,14 +141,14 @@ def _ring(
     steps, part = len(ranks) - 1, -(-size // len(ranks))
     match collective:
         case "all_reduce" | "all_gather" | "reduce_scatter":
-            around = tuple(hop for ring in rings for hop in _around(ring))
+            around = _joined(tuple(map(_around, rings)))
             # An all_reduce is a reduce_scatter and then an all_gather.
             repeats = 2 * steps if collective == "all_reduce" else steps
             return (Phase(around, -(-part // len(rings)), repeats),)
         case "all_to_all":
             return (Phase(_pairs(ranks, apart=True), part, relays=False),)
     chains = [_chain(ring, ranks[0], collective) for ring in rings]
-    messages = tuple((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
+    messages = Messages((*hop, i) for chain in chains for i, hop in enumerate(pairwise(chain)))
     return (Phase(messages, -(-size // (chunks * len(rings))), chunks),)
 
 
@@ -139,19 +159,26 @@ def _chain(ring: Sequence[int], root: int, collective: str) -> tuple[int, ...]:
     return broadcast if collective == "broadcast" else broadcast[::-1]
 
 
-def _around(ranks: Sequence[int], by: int = 1) -> Messages:
-    return tuple((rank, ranks[(i + by) % len(ranks)], 0) for i, rank in enumerate(ranks))
+@lru_cache(KEPT)
+def _around(ranks: tuple[int, ...], by: int = 1) -> Messages:
+    return Messages((rank, ranks[(i + by) % len(ranks)], 0) for i, rank in enumerate(ranks))
 
 
-def _pairs(ranks: Sequence[int], apart: bool) -> Messages:
+@lru_cache(KEPT)
+def _joined(parts: tuple[Messages, ...]) -> Messages:
+    return parts[0] if len(parts) == 1 else Messages(m for messages in parts for m in messages)
+
+
+@lru_cache(KEPT)
+def _pairs(ranks: tuple[int, ...], apart: bool) -> Messages:
     """Every rank to every other, first all to the next; in rounds of their own, or at once."""
     shifts = range(1, len(ranks))
-    return tuple(
+    return Messages(
         (a, b, shift - 1 if apart else 0) for shift in shifts for a, b, _ in _around(ranks, shift)
     )
 
 
-def _tree(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
+def _tree(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
     """Binomial trees for rooted collectives and all_reduce; doubling distances (Bruck) else."""
     match collective:
         case "all_reduce":
@@ -160,7 +187,7 @@ def _tree(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]
             return tuple(Phase(messages, size) for messages in _levels(ranks))
         case "reduce":
             return tuple(
-                Phase(tuple((b, a, 0) for a, b, _ in messages), size)
+                Phase(Messages((b, a, 0) for a, b, _ in messages), size)
                 for messages in reversed(list(_levels(ranks)))
             )
         case "all_gather" | "reduce_scatter":
@@ -172,13 +199,13 @@ def _levels(ranks: Sequence[int]) -> Iterator[Messages]:
     """The edges of a binomial tree from the first rank: in each level all that have it send it."""
     reach = 1
     while reach < len(ranks):
-        yield tuple(
+        yield Messages(
             (a, b, 0) for a, b in zip(ranks[:reach], ranks[reach : 2 * reach], strict=False)
         )
         reach *= 2
 
 
-def _doubling(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
+def _doubling(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
     count = len(ranks)
     piece, gathering, distance = -(-size // count), collective == "all_gather", 1
     steps: list[Phase] = []
@@ -190,14 +217,14 @@ def _doubling(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, 
     return tuple(steps if gathering else reversed(steps))
 
 
-def _direct(collective: str, ranks: Sequence[int], size: int) -> tuple[Phase, ...]:
+def _direct(collective: str, ranks: tuple[int, ...], size: int) -> tuple[Phase, ...]:
     """Everything at once: one message from each rank to each that needs it."""
     root, piece = ranks[0], -(-size // len(ranks))
     match collective:
         case "broadcast":
-            return (Phase(tuple((root, rank, 0) for rank in ranks[1:]), size),)
+            return (Phase(Messages((root, rank, 0) for rank in ranks[1:]), size),)
         case "reduce":
-            return (Phase(tuple((rank, root, 0) for rank in ranks[1:]), size),)
+            return (Phase(Messages((rank, root, 0) for rank in ranks[1:]), size),)
         case "all_reduce":
             return (Phase(_pairs(ranks, apart=False), piece),) * 2
     return (Phase(_pairs(ranks, apart=False), piece, relays=False),)
@@ -218,7 +245,7 @@ def levels(
             f"algorithm: hierarchical needs equally many ranks on each node; there are {counts}"
         )
     if local == 1 or nodes == 1:
-        ranks = [rank for group in groups for rank in group]
+        ranks = tuple(rank for group in groups for rank in group)
         laid = rings[0] if rings and nodes == 1 else ()
         return (Level(nodes == 1, collective, size, _ring(collective, ranks, size, chunks, laid)),)
     share = -(-size // local)
@@ -257,6 +284,6 @@ def _level(
 def _together(groups: Sequence[tuple[Phase, ...]]) -> tuple[Phase, ...]:
     """Equal phases of several groups of ranks as phases of all of them."""
     return tuple(
-        replace(alike[0], messages=tuple(m for phase in alike for m in phase.messages))
+        replace(alike[0], messages=_joined(tuple(phase.messages for phase in alike)))
         for alike in zip(*groups, strict=True)
     )
