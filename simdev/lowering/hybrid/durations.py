@@ -26,8 +26,10 @@ from ...units import MAX_PS, picoseconds
 from ..symmetry import Alike, Flow
 from .grid import rank_grid
 
-Place = tuple[Hashable, list[tuple[int, ...]]]
-"""The pattern of a group, and the group with those of its class that may share its links."""
+Place = tuple[int, list[tuple[int, ...]]]
+"""The number of a group's pattern, and the group with those of its class that may share links."""
+Crossing = tuple[list[int], list[list[Flow]], int]
+"""Replicas that may share links, what each sends, and the number of the pattern of it all."""
 
 
 class Part(NamedTuple):
@@ -45,17 +47,22 @@ class Timings:
         self.model, self.cluster, self.costs = model, model.cluster, costs
         self.specs = {spec.kind: spec for spec in costs.specs}
         self.alike = Alike(model.cluster)
-        self.by_pattern: dict[Hashable, int] = {}
-        self.sent_by_pattern: dict[Hashable, list[tuple[int, int]]] = {}
+        self.patterns: dict[Hashable, int] = {}
+        self.by_pattern: dict[tuple[str, int, int], int] = {}
+        self.sent_by_pattern: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.places: dict[Hashable, tuple[list[Place], list[int]]] = {}
+        self.parts: dict[Hashable, list[Crossing]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(self._datasheet_scalars)
 
     def _load_ps(self, kind: str, loads: Loads) -> int:
         # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
-        total = 0.0
+        total, known = 0.0, dict[int, float]()
         for load in loads:
-            total += self.part(kind, load).seconds
+            # Experts are many, and the same.
+            if id(load) not in known:
+                known[id(load)] = self.part(kind, load).seconds
+            total += known[id(load)]
         return _checked(picoseconds(rounded(total)) if loads else 0)
 
     def part(self, kind: str, load: Kernel) -> Part:
@@ -76,9 +83,9 @@ class Timings:
 class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
-    ``columns`` hold them, ``lags`` the latencies behind them, ``parts`` what each costs by rung of
-    the ladder (empty: by the roofline). Raises InputError where no datasheet tells of a kind of
-    device, or a task takes too long.
+    ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what each
+    costs by rung of the ladder (empty: by the roofline). Raises InputError where no datasheet tells
+    of a kind of device, or a task takes too long.
     """
 
     def __init__(self, parallelism: Parallelism, timings: Timings) -> None:
@@ -86,7 +93,7 @@ class Durations:
         self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
-        self._degrees = self.grid.dp, self.grid.tp, self.grid.ep, self.grid.cp, parallelism.pp
+        self._kinds = tuple(tuple(map(self._kind, devices)) for devices in self.grid.devices)
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
@@ -99,7 +106,7 @@ class Durations:
         self.thread = cache(self._thread)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
         self.beside = cache(self._beside)
-        kinds = {self._kind(d) for devices in self.grid.devices for d in devices}
+        kinds = {kind for each in self._kinds for kind in each}
         unknown = sorted(kinds - self.specs.keys())
         if unknown:
             raise InputError(f'no datasheet tells of devices of kind "{kind}"' for kind in unknown)
@@ -116,9 +123,9 @@ class Durations:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
         of them.
         """
-        kinds = [self._kind(d) for d in self.grid.devices[rank]]
+        kinds = self._kinds[rank]
         by_kind = {kind: self.timings.load_ps(kind, loads) for kind in dict.fromkeys(kinds)}
-        times = [by_kind[kind] for kind in kinds]
+        times = [by_kind[kind] for kind in (kinds if len(by_kind) > 1 else kinds[:1])]
         # Rounded so that the parts add up to the whole.
         number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
         if self.costs.profiles:
@@ -161,13 +168,13 @@ class Durations:
             if key not in known:
                 known[key] = self.model.cost(name, group, size, beside).ps
             durations.append(_checked(known[key] + self._message))
-        return self._add([durations[number] for number in numbers])
+        return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction) -> int:
         """The number of what is left of a collective, by its number, that goes on beside a share of
         these loads.
         """
-        kinds = {self._kind(d) for d in self.grid.devices[rank]}
+        kinds = dict.fromkeys(self._kinds[rank])
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
         return self._add(np.maximum(self.columns[moved] - int(hidden), 0).tolist())
 
@@ -177,7 +184,8 @@ class Durations:
         return max(len({*map(homes, devices)}) for devices in self.grid.members(kind, rank))
 
     def _places(self, kind: int, rank: int) -> tuple[list[Place], list[int]]:
-        key = self._degrees, kind, rank
+        # The devices of a rank are those of its place among ranks of so many devices.
+        key = kind, rank, self.grid.copies, *self.grid.degrees(kind)
         if key not in self.timings.places:
             self.timings.places[key] = self._places_of(kind, rank)
         return self.timings.places[key]
@@ -189,7 +197,7 @@ class Durations:
         by_home: dict[int, dict[int, None]] = {}
         for group, home in ((group, home) for group, near in enumerate(homes) for home in near):
             by_home.setdefault(home, {})[group] = None
-        places: dict[Hashable, tuple[int, Place]] = {}
+        places: dict[int, tuple[int, Place]] = {}
         numbers: list[int] = []
         for group, near in enumerate(homes):
             # The group itself first, then those beside it in their order.
@@ -198,7 +206,9 @@ class Durations:
                 beside |= by_home[home]
             groups = [members[other] for other in beside]
             flows = [[(d, d) for d in devices] for devices in groups]
-            pattern = self._alike.pattern(flows)
+            # Its number stands for it: a pattern is as long as all of its groups together.
+            known = self.timings.patterns
+            pattern = known.setdefault(self._alike.pattern(flows), len(known))
             number, _ = places.setdefault(pattern, (len(places), (pattern, groups)))
             numbers.append(number)
         return [place for _, place in places.values()], numbers
@@ -206,19 +216,30 @@ class Durations:
     def _transfer(self, source: int, destination: int, size: int) -> int:
         """The number of a transfer between ranks: all parts of all replicas send at once."""
         tp, dp = self.parallelism.tp, self.parallelism.replicas
-        devices = self.grid.devices
-        pairs = list(zip(devices[source], devices[destination], strict=True))
-        replicas = [pairs[d * tp : (d + 1) * tp] for d in range(dp)]
         sent: dict[int, tuple[int, int]] = {}
-        # Replicas that share no node cannot slow each other down: each part is timed alone.
-        for numbers in self._neighbours(replicas):
-            near = [replicas[d] for d in numbers]
-            key, known = (size, self._alike.pattern(near)), self.timings.sent_by_pattern
+        for numbers, near, pattern in self._parts(source, destination):
+            key, known = (size, pattern), self.timings.sent_by_pattern
             if key not in known:
                 known[key] = self._sent(near, size)
             sent |= zip(numbers, known[key], strict=True)
+        if len(set(sent.values())) == 1:
+            tp = dp = 1
         durations, lags = zip(*(sent[d] for d in range(dp) for _ in range(tp)), strict=True)
         return self._add(durations, [_checked(lag + self._message) for lag in lags])
+
+    def _parts(self, source: int, destination: int) -> list[Crossing]:
+        """The replicas by those that share nodes: they alone can slow each other down."""
+        key = source, destination, self.grid.copies, self.grid.tp
+        if key not in self.timings.parts:
+            tp, devices = self.grid.tp, self.grid.devices
+            pairs = list(zip(devices[source], devices[destination], strict=True))
+            replicas = [pairs[d * tp : (d + 1) * tp] for d in range(self.grid.dp)]
+            near = [(each, [replicas[d] for d in each]) for each in self._neighbours(replicas)]
+            known = self.timings.patterns
+            self.timings.parts[key] = [
+                (*each, known.setdefault(self._alike.pattern(each[1]), len(known))) for each in near
+            ]
+        return self.timings.parts[key]
 
     def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> list[list[int]]:
         """The numbers of groups of flows, together where they share nodes, directly or not."""

@@ -55,8 +55,15 @@ class RankGrid:
 
     def members(self, kind: int, rank: int) -> list[tuple[int, ...]]:
         """The devices of each group of a class, by group."""
-        devices, groups = np.array(self.devices[rank]), self.groups[kind]
-        return [tuple(devices[groups == n].tolist()) for n in range(self.count(kind))]
+        groups = self.groups[kind]
+        devices = np.array(self.devices[rank])[np.argsort(groups, kind="stable")]
+        ends = np.cumsum(np.bincount(groups))[:-1]
+        return [tuple(group.tolist()) for group in np.split(devices, ends)]
+
+    def degrees(self, kind: int) -> tuple[int, ...]:
+        """What the groups of a class hang on, beside the devices of a rank."""
+        parts = {EXPERT: self.ep, EXPERT_DATA: self.ep, CONTEXT: self.cp}
+        return self.tp, parts.get(kind, 1)
 
     @cached_property
     def collapsed(self) -> RankGrid:

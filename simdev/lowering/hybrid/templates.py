@@ -67,6 +67,13 @@ def layer_template(program: Program, rank: int, number: int, kind: str) -> Templ
     return template
 
 
+def exchanges_template(program: Program, rank: int, number: int) -> Template:
+    """What a layer's forward exchanges on a rank, alone."""
+    template = Template(rank, program.durations)
+    _add_exchanges(program, template, number, FORWARD)
+    return template
+
+
 def end_template(program: Program, rank: int, end: str, kind: str) -> Template:
     """The part that the embedding or the classifier has in such an action, alone."""
     template = Template(rank, program.durations)

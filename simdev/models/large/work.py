@@ -37,6 +37,11 @@ class Block:
             self.again + other.again,
         )
 
+    def times(self, count: int) -> Block:
+        """So many of it, one after the other."""
+        parts = self.forward, self.backward, self.weight, self.again
+        return Block(*(loads * count for loads in parts))
+
     def repeated(self, is_again: bool) -> Block:
         """With its forward done once more before the backward, where that ``is_again``."""
         return replace(self, again=self.forward) if is_again else self
@@ -219,8 +224,7 @@ def _experts(s: Shard) -> Block:
     block = _product(s, "router", s.rows, m.hidden, m.experts) + Block(sort, sort, ())
     expert = _mlp(s, words, inner, "moe_act")
     # A product each, for grouped kernels take as long where every expert has many words.
-    for _ in range(m.experts // s.ep):
-        block += expert
+    block += expert.times(m.experts // s.ep)
     if m.shared_experts:
         shared = _mlp(s, s.words, inner * m.shared_experts)
         block += shared.repeated("shared_experts" in s.again)
