@@ -16,11 +16,10 @@ from ..errors import InputError
 from . import comparison as several
 from .options import DONE, FAILED_CHECK, INFEASIBLE, INTERRUPTED
 from .outputs import JSON, PICTURES, files_of, output_files, progress_bar
-from .searched import text_of
+from .searched import Marks, text_of
 
 if TYPE_CHECKING:
     from ..check import Violation
-    from ..oracle import Cost
     from ..scenario import Scenario
     from ..search import Result
 
@@ -104,21 +103,27 @@ def _unanswered() -> Iterator[None]:
 
 def _judged(
     scenario: Scenario, result: Result, beside: bool = False
-) -> tuple[tuple[Violation, ...] | None, Cost | None]:
-    """What the reference engine and the checker have against an answer, and the cost of the
-    scenario's own strategy where it is told ``beside`` that. Ctrl-C costs the judgement (None), and
-    not the answer.
+) -> tuple[tuple[Violation, ...] | None, Marks]:
+    """What the reference engine and the checker have against an answer, and what stands ``beside``
+    it, where that is told. Ctrl-C costs the judgement (None), and not the answer.
     """
     from ..oracle import oracle_of
-    from ..search import confirm, present_cost
+    from ..search import confirm
+    from ..search.comparison.questions import references_of
+    from ..search.space import least_ps, rank_of
 
+    marks = Marks()
     try:
         oracle = oracle_of(scenario)
-        present = present_cost(oracle, scenario.strategy) if beside else None
-        return confirm(oracle, result), present
+        if beside:
+            # Parts of an op may take less in all than the op, so no bound holds for splits.
+            least = None if result.provenance["groups"] is None else least_ps(oracle)
+            references = references_of(oracle, scenario.strategy)
+            marks = Marks(references, least, rank_of(oracle, result.cost))
+        return confirm(oracle, result), marks
     except KeyboardInterrupt:
         print(UNJUDGED, file=sys.stderr)
-        return None, None
+        return None, marks
 
 
 def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
@@ -130,13 +135,12 @@ def _search(args: argparse.Namespace, scenario: Scenario, out: Mapping[str, str]
     _write(result, out)
     if "save_policy" in out:
         _save_policy(result, args.save_policy, out["save_policy"])
-    faults, present = _judged(scenario, result, beside=True)
+    faults, marks = _judged(scenario, result, beside=True)
     _print_lines(*map(str, faults or ()), *result.obstacles)
     if args.json:
-        beside = {"present_step_time_s": None if present is None else present.seconds}
-        print(json.dumps(result.to_json() | beside, indent=1, allow_nan=False))
+        print(json.dumps(result.to_json() | marks.to_json(), indent=1, allow_nan=False))
     else:
-        print(text_of(result, len(graph_of(scenario).ops), present, faults == ()))
+        print(text_of(result, len(graph_of(scenario).ops), marks, faults == ()))
     if faults is None:
         return INTERRUPTED
     if faults:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from ..units import PS_PER_SECOND
 
 if TYPE_CHECKING:
     from ..oracle import Cost
     from ..search import Result
+    from ..search.comparison.runs import References
+    from ..search.space import Rank
 
 DIGITS = 6  # of times: what a search gains is often in the last of them
 SHORT = 4  # of times that only explain others
@@ -20,21 +25,41 @@ ENDS = {
 PIPELINE = ("period_s", "executed_period_s")  # objectives that lines of their own tell
 
 
-def text_of(result: Result, ops: int, present: Cost | None, confirmed: bool) -> str:
-    """The lines that a search prints: of a graph of so many ops, whose scenario's own strategy
-    costs ``present`` (None: it cannot be).
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a result is seen beside: one device and the scenario's own strategy (None: not known),
+    ``least_ps`` that no placement is under (None: nothing is proved), the result's own ``rank``.
     """
+
+    references: References | None = None
+    least_ps: int | None = None
+    rank: Rank | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        """Seconds by name."""
+        known = self.references
+        single, present = (known.single, known.present) if known else (None, None)
+        return {
+            "present_step_time_s": None if present is None else present.cost.seconds,
+            "single_step_time_s": None if single is None else single.cost.seconds,
+            "bound_step_time_s": None if self.least_ps is None else self.least_ps / PS_PER_SECOND,
+        }
+
+
+def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
+    """The lines that a search prints: of a graph of so many ops, beside ``marks``."""
     from ..units import format_seconds
 
     run, details = result.provenance, result.details
     piped = "placed_stages" in details and details.get("planned", True)
     step = format_seconds(result.objectives["step_time_s"], DIGITS)
     lines = [f"{run['method']}: step time {step}{_of_pipeline(details) if piped else ''}"]
-    if present is not None:
-        fits = "" if present.feasible else ", which does not fit"
-        lines.append(f"the scenario's strategy: {format_seconds(present.seconds, DIGITS)}{fits}")
+    known = marks.references
+    if known is not None and known.present is not None:
+        lines.append(f"the scenario's strategy: {_seconds(known.present.cost)}")
     if "warm" in details:
         lines += _beginning(result)
+    lines += _beside(result, marks)
     if run["groups"] is not None:
         lines.append(_placed(run["groups"], ops, run["prepare"]))
     shown = {"step_time_s", *PIPELINE}
@@ -53,6 +78,44 @@ def text_of(result: Result, ops: int, present: Cost | None, confirmed: bool) -> 
     if confirmed:
         lines.append("confirmed by the reference engine and the checker")
     return "\n".join(lines)
+
+
+def _seconds(cost: Cost) -> str:
+    from ..units import format_seconds
+
+    return format_seconds(cost.seconds, DIGITS) + ", which does not fit" * (not cost.feasible)
+
+
+def _beside(result: Result, marks: Marks) -> Iterator[str]:
+    """One device and the bound; what to try where the result is worse than what was there."""
+    from ..units import format_seconds
+
+    known, parts = marks.references, []
+    if known is not None and known.single is not None:
+        parts.append(f"one device: {_seconds(known.single.cost)}")
+    if marks.least_ps is not None:
+        least = format_seconds(marks.least_ps / PS_PER_SECOND, DIGITS)
+        at_it = result.cost.feasible and result.cost.step_ps <= marks.least_ps
+        parts.append(f"no placement is under {least}" + ": this is the best" * at_it)
+    if parts:
+        yield "; ".join(parts)
+    if known is not None and marks.rank is not None:
+        pairs = {"one device": known.single, "the scenario's strategy": known.present}
+        better = [name for name, mark in pairs.items() if mark and mark.rank < marks.rank]
+        if better:
+            yield f"worse than {' and '.join(better)}: {_remedy(result.provenance)}"
+
+
+def _remedy(run: Mapping[str, Any]) -> str:
+    """What to try after a search that was beaten."""
+    from ..search import METHODS
+
+    method = METHODS.get(run["method"])
+    if method is not None and method.learner is not None and run.get("warm") != "annealing":
+        return "try --warm annealing, or a greater --budget"
+    begins_there = run["method"] in ("annealing", "greedy", "adaptive")
+    more = "a greater --budget" if run["ended"] == "budget" else "--prepare none"
+    return f"try {more}" if begins_there else "try --method annealing, which begins at the better of them"
 
 
 def _used(run: Mapping[str, Any]) -> str:

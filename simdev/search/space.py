@@ -13,6 +13,8 @@ from ..cluster import Cluster
 from ..errors import InputError
 from ..lowering import Prepared
 from ..oracle import Cost, Oracle
+from ..period import follow_one_another
+from ..structure import longest_behind
 from ..taskgraph import Floats, Ints
 from .holding import overflows
 
@@ -79,6 +81,26 @@ def reference_ps(oracle: Oracle, costs: Iterable[Cost]) -> int:
     steps = [cost.step_ps for cost in costs if cost is not IMPOSSIBLE]
     longest = int(np.maximum(oracle.prepared.duration, 0).max(axis=1).sum())
     return max(min(steps, default=longest), 1)
+
+
+def least_ps(oracle: Oracle) -> int | None:
+    """Ps that no placement's step is under: the longest path, each op on its fastest device, or all
+    work shared out evenly, whichever is more; transfers and collectives take nothing.
+
+    None where steps follow one another: the paths of several overlap.
+    """
+    prepared, under = oracle.prepared, oracle.under
+    if follow_one_another(under, oracle.steps) or not prepared.graph.ops:
+        return None
+    known = prepared.duration >= 0
+    least = np.where(known, prepared.duration, NEVER).min(axis=1)
+    least[~known.any(axis=1) | np.isin(np.arange(len(least)), list(prepared.rings))] = 0
+    # An update is made once, after the last microbatch.
+    turns = [1 if op.phase == "update" else under.accumulate for op in prepared.graph.ops]
+    work = sum(ps * count for ps, count in zip(least.tolist(), turns, strict=True))
+    devices = int(known.any(axis=0).sum())
+    shared: int = -(-work // max(devices, 1))
+    return max(max(longest_behind(prepared.graph, least.tolist())), shared)
 
 
 def mean_ps(duration: Ints) -> Floats:

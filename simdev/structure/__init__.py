@@ -8,7 +8,7 @@ from .groups import Groups, declared, regrouped, unit_of, units
 from .layers import is_layer, layers_by_kind, layers_by_weight, layers_read
 from .mates import mates
 from .names import unrolled
-from .order import before_of, components, order_of, readers_of, topological
+from .order import before_of, components, longest_behind, order_of, readers_of, topological
 from .weights import (
     TensorOf,
     Weights,
@@ -34,6 +34,7 @@ __all__ = [
     "layers_by_kind",
     "layers_by_weight",
     "layers_read",
+    "longest_behind",
     "mates",
     "op_splits",
     "order_of",

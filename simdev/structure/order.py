@@ -81,6 +81,16 @@ def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
     return topological([{producer for producer, _ in reads} for reads in graph.reads], rule)
 
 
+def longest_behind(graph: Graph, lengths: Iterable[int]) -> list[int]:
+    """By op its length and those of the longest path behind it."""
+    whole, longest = list(lengths), [0] * len(graph.ops)
+    for op in reversed(order_of(graph)):
+        length = whole[op] = whole[op] + longest[op]
+        for producer, _ in graph.reads[op]:
+            longest[producer] = max(longest[producer], length)
+    return whole
+
+
 def readers_of(graph: Graph) -> list[list[int]]:
     """By op (position) those that read or wait for it, each once, in program order."""
     readers: list[list[int]] = [[] for _ in graph.ops]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph import Graph
 from ...jit import jitable, opener
-from ...structure import order_of
+from ...structure import longest_behind
 from ...taskgraph import Ints
 from ..heap import KEY_BITS
 from .problem import PlacementProblem
@@ -54,12 +54,7 @@ def fill_tails(problem: PlacementProblem, graph: Graph, tail: Ints) -> None:
     """Write tails that hold for every placement: each op on its fastest device, transfers free."""
     known = problem.duration.reshape(problem.ops, problem.devices)
     least = np.where(known < 0, NEVER, known).min(axis=1)
-    lengths, longest = np.where(least == NEVER, 0, least).tolist(), [0] * problem.ops
-    for op in reversed(order_of(graph)):
-        length = lengths[op] = lengths[op] + longest[op]
-        for producer, _ in graph.reads[op]:
-            longest[producer] = max(longest[producer], length)
-    tail[:] = lengths
+    tail[:] = longest_behind(graph, np.where(least == NEVER, 0, least).tolist())
 
 
 @jitable
