@@ -115,7 +115,9 @@ def _remedy(run: Mapping[str, Any]) -> str:
         return "try --warm annealing, or a greater --budget"
     begins_there = run["method"] in ("annealing", "greedy", "adaptive")
     more = "a greater --budget" if run["ended"] == "budget" else "--prepare none"
-    return f"try {more}" if begins_there else "try --method annealing, which begins at the better of them"
+    return (
+        f"try {more if begins_there else '--method annealing, which begins at the better of them'}"
+    )
 
 
 def _used(run: Mapping[str, Any]) -> str:
