@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from ..lowering.origins import HostOrigins
+from ..memory import MemoryModel
 from ..scenario import Outcome
 from ..strategy import Sync
 from ..strategy.sync import BUCKET, FIRST_BUCKET
 from ..taskgraph import COLLECTIVE
 from .measures.spans import kind_mask
+
+LEAST = 0.0005  # share of a time that is told
 
 
 def assumptions(outcome: Outcome) -> Iterator[str]:
@@ -41,3 +45,37 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
             f"Collectives rest on {basis} (algorithm {collectives.algorithm})"
             f"{slower if collectives.slowdown != 1 else ''}."
         )
+
+
+def rests_on(
+    costs: Mapping[str, float],
+    rel_err: float | None,
+    origins: HostOrigins | None,
+    memory: MemoryModel | None,
+) -> Iterator[str]:
+    """What the estimate of a step rests on, in one line: where the times of ops come from, with
+    their expected error, those of hosts (None: there is none), and how memory was counted (None: as
+    tensors ask for it). Nothing where no origin is known, as of a trace alone.
+    """
+    if not costs:
+        return
+    parts = ["op times " + _shares(costs)]
+    if rel_err != 0:
+        parts[0] += f" (error {'not known' if rel_err is None else f'{rel_err:.1%}'})"
+    parts.append("no host" if origins is None else _hosts(origins))
+    counted = "tensors ask" if memory is None else "its options say"
+    if memory is not None and memory.is_pytorch:
+        counted = "PyTorch counts"
+    yield f"Rests on: {'; '.join(parts)}; memory as {counted}."
+
+
+def _shares(rungs: Mapping[str, float]) -> str:
+    """What rounds to nothing is left out."""
+    return ", ".join(f"{100 * part:.3g}% {rung}" for rung, part in rungs.items() if part >= LEAST)
+
+
+def _hosts(origins: HostOrigins) -> str:
+    if not origins.rungs:
+        return "host times unknown"
+    unknown = f", {origins.unknown:,} unknown" if origins.unknown else ""
+    return f"host times {_shares(origins.rungs)}{unknown}"

@@ -25,7 +25,7 @@ from ..period import Steady, steady_state
 from ..scenario import Outcome, Scenario, Stage, execute, load_scenario
 from ..trace import DeviceMemory, Overflow, Trace
 from ..units import PS_PER_SECOND, format_seconds
-from .assumptions import assumptions
+from .assumptions import assumptions, rests_on
 from .measures.alike import all_uses, shown_of_all, symmetry_notes
 from .measures.footprint import Footprint
 from .measures.hosts import HostUse, host_lines, host_notes, host_table, hosts_json
@@ -242,6 +242,9 @@ class Report:
         if self.synchronised == 0:
             yield "No gradient is synchronised: the strategy makes none on several devices."
         yield from host_lines(self.host_origins, self.held if self.hosts else 0.0)
+        origins = self.host_origins if self.hosts else None
+        memory = None if self.footprint is None else self.footprint.memory
+        yield from rests_on(self.costs, self.cost_rel_err, origins, memory)
 
     def tables(self) -> Iterator[Table]:
         """The figures of the step, for a terminal, a notebook and a page."""
